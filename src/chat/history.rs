@@ -20,7 +20,7 @@ pub enum HistoryThinking {
 
 /// How earlier turns are rewritten when their reasoning is removed.
 #[derive(Clone)]
-pub(super) struct Stripping {
+pub(super) struct ReasoningRemoval {
     header: Vec<u32>,
     bare: String,
     /// Whether every turn is rewritten, because the prompt starts a turn differently than the history does.
@@ -60,7 +60,7 @@ impl Chat {
                 return Err(ChatError::NoHistory);
             }
             let always = earlier_turn.bare != earlier_turn.header;
-            self.stripping = Some(Stripping { header, bare: earlier_turn.bare.clone(), always });
+            self.stripping = Some(ReasoningRemoval { header, bare: earlier_turn.bare.clone(), always });
         }
         Ok(self)
     }
@@ -74,7 +74,7 @@ impl Chat {
     /// The context after a turn: `before` is the turn's context, `results` the output of [`results`](Self::results).
     /// `None` if the context is simply the concatenation of `before`, `sampled` and `results`.
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
-        let Stripping { header, bare, always } = self.stripping.as_ref()?;
+        let ReasoningRemoval { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.masked_text(self.without_end(sampled));
         let rest = self.format.after_reasoning(&text);
         if rest.len() == text.len() && !always {

@@ -87,18 +87,18 @@ pub(super) struct ResultText {
     between: String,
     /// From the last result to the next sampled token.
     after: String,
-    shown: Shown,
+    shown: ResultStyle,
 }
 
 /// How a template writes a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shown {
+struct ResultStyle {
     /// Escaped as in a JSON string.
     escaped: bool,
     trimmed: bool,
 }
 
-impl Shown {
+impl ResultStyle {
     const ALL: [Self; 4] = [
         Self { escaped: false, trimmed: false },
         Self { escaped: false, trimmed: true },
@@ -200,7 +200,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let prompt = template.render(&Probe::opening(), &probe.tools, true)?;
     let rendered = probe.render(template, 1, 1)?;
     let answered = rendered.rsplit_once(QUESTION).map_or(rendered.as_str(), |(_, answered)| answered);
-    let shown = Shown::ALL.into_iter().find(|shown| answered.contains(&shown.text(RESULTS[0])));
+    let shown = ResultStyle::ALL.into_iter().find(|shown| answered.contains(&shown.text(RESULTS[0])));
     let turn = match shown {
         Some(shown) => answered.split_once(&shown.text(RESULTS[0])).map_or(answered, |(turn, _)| turn),
         None => answered,
@@ -280,7 +280,7 @@ fn ended<'a, 'b>(sampled: &'a str, ends: &[&'b str]) -> Option<(&'a str, &'b str
     Some((&sampled[..value + at], end))
 }
 
-fn result_text(answered: &str, end: &str, shown: Shown) -> Option<ResultText> {
+fn result_text(answered: &str, end: &str, shown: ResultStyle) -> Option<ResultText> {
     let (turn, results) = answered.split_once(&shown.text(RESULTS[0]))?;
     let (_, behind_call) = turn.rsplit_once(VALUE)?;
     let (_, before) = behind_call.split_once(end)?;

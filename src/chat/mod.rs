@@ -33,7 +33,7 @@ pub use error::ChatError;
 pub use folder::TOOL_TEMPLATE;
 pub use format::type_of;
 use format::{Format, Schemas};
-use history::Stripping;
+use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, RenderedTurn, ResultText, learn};
 pub use literal::python_repr;
@@ -98,7 +98,7 @@ pub struct Chat {
     own_template: Option<&'static str>,
     earlier_turn: Option<RenderedTurn>,
     /// Set if the reasoning of earlier turns is removed.
-    stripping: Option<Stripping>,
+    stripping: Option<ReasoningRemoval>,
     setup: Setup,
 }
 

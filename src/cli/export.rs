@@ -162,7 +162,7 @@ impl Diagnostic for ExportError {
 }
 
 /// The policy to export.
-struct Found {
+struct PolicySource {
     store: Store,
     folder: PathBuf,
     /// The run and stage that wrote it, if it was named by them.
@@ -191,7 +191,7 @@ impl Export {
         if let Some(file) = &self.inspect {
             return self.write_logs(printer, file);
         }
-        let Found { store, folder: policy, of } = self.find()?;
+        let PolicySource { store, folder: policy, of } = self.find()?;
         let out = self.out().to_owned();
         if out.exists() {
             return Err(ExportError::Exists(out).into());
@@ -302,7 +302,7 @@ impl Export {
     }
 
     /// Finds the policy in a run's folder, in its own folder, or by a run's id.
-    fn find(&self) -> Result<Found> {
+    fn find(&self) -> Result<PolicySource> {
         let folder = Path::new(&self.policy);
         if let Some(Target { store, run, part }) = Target::at(folder)? {
             return self.of_run(store, &run, part.as_deref());
@@ -311,7 +311,7 @@ impl Export {
             let inner = folder.join("policy");
             let found = [folder.to_owned(), inner].into_iter().find(|folder| folder::is_policy(folder));
             let folder = found.ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
-            return Ok(Found { store: self.locations.store(None)?, folder, of: None });
+            return Ok(PolicySource { store: self.locations.store(None)?, folder, of: None });
         }
         let Target { store, run, part } = Target::new(&self.locations, &self.policy)?;
         let run = folder::named(&store, &run);
@@ -323,7 +323,7 @@ impl Export {
 
     /// The newest policy of a run, or of a part of it. An unfinished run may have trained none; the policy it
     /// started with is then an error.
-    fn of_run(&self, store: Store, id: &str, part: Option<&str>) -> Result<Found> {
+    fn of_run(&self, store: Store, id: &str, part: Option<&str>) -> Result<PolicySource> {
         let run = history::run(&store, id)?;
         let path = store.runs().join(id);
         let mut policies = folder::policies(&store, id);
@@ -349,7 +349,7 @@ impl Export {
             return Err(ExportError::Untrained { run, stage }.into());
         }
         let writer = writer.map(|node| node.id.clone());
-        Ok(Found { store, folder, of: writer.map(|stage| (run, stage)) })
+        Ok(PolicySource { store, folder, of: writer.map(|stage| (run, stage)) })
     }
 
     /// The adapter's base model and its digest: the given one, or else the artifact that `policy.json` names.

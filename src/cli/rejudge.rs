@@ -311,7 +311,7 @@ async fn rejudge(
         servers: None,
         engine: plan.engine.clone(),
         artifacts: Arc::new(Stored(store.clone())),
-        rows: Arc::new(Forgotten),
+        rows: Arc::new(NoRows),
         observer: notes.clone(),
         models: Arc::default(),
         prices: node.stage.prices,
@@ -345,9 +345,9 @@ async fn rejudge(
 }
 
 /// Nothing is resumed and nothing is kept.
-struct Forgotten;
+struct NoRows;
 
-impl Rows for Forgotten {
+impl Rows for NoRows {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         Ok(BTreeMap::new())
     }

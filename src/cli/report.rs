@@ -130,7 +130,7 @@ impl Report {
             return Ok(Outcome::Success);
         }
         let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
-        let told = json!({ "runs": ids });
+        let json = json!({ "runs": ids });
         let page = match runs.as_slice() {
             [run] if self.server => report::server_document(run, &report::server_report(run)),
             [run] => report::report(run),
@@ -146,7 +146,7 @@ impl Report {
                 report::comparison(&comparable).map_err(ReportError::NotComparable)?
             }
         };
-        self.write(printer, &self.text(&page), told)
+        self.write(printer, &self.text(&page), json)
     }
 
     fn text(&self, page: &Document) -> String {
@@ -171,7 +171,7 @@ impl Report {
         }
     }
 
-    fn write(&self, printer: Printer, text: &str, mut told: Value) -> Result<Outcome> {
+    fn write(&self, printer: Printer, text: &str, mut json: Value) -> Result<Outcome> {
         let Some(path) = &self.out else {
             printer.data(text.trim_end_matches('\n'));
             return Ok(Outcome::Success);
@@ -179,8 +179,8 @@ impl Report {
         write(path, text).map_err(|source| ReportError::Write { path: path.clone(), source })?;
         match printer.format {
             OutputFormat::Json => {
-                told["out"] = json!(path);
-                printer.json(&told);
+                json["out"] = json!(path);
+                printer.json(&json);
             }
             OutputFormat::Human => printer.say(&format!("report written to {}", path.display())),
         }

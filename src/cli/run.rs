@@ -96,7 +96,7 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
         };
-        start(printer, store, &source, &spec, Begin::New, (self.ui, self.shown))
+        start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))
     }
 }
 
@@ -107,11 +107,11 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = Source::parse(&spec.file, spec.text.clone())?;
-        start(printer, store, &source, &spec, Begin::Resumed(folder), (self.ui, self.shown))
+        start(printer, store, &source, &spec, RunStart::Resumed(folder), (self.ui, self.shown))
     }
 }
 
-enum Begin {
+enum RunStart {
     New,
     Resumed(RunFolder),
 }
@@ -123,7 +123,7 @@ fn start(
     store: Store,
     source: &Source,
     spec: &RunSpec,
-    begin: Begin,
+    begin: RunStart,
     (with_ui, shown): (bool, ShownArgs),
 ) -> Result<Outcome> {
     let began = Instant::now();
@@ -131,7 +131,7 @@ fn start(
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
         .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan.until(&spec.until)?)));
     let (resample, plan) = match (planned, &begin) {
-        (Err(refused), Begin::Resumed(folder)) => {
+        (Err(refused), RunStart::Resumed(folder)) => {
             folder.refused()?;
             return Err(refused);
         }
@@ -141,8 +141,8 @@ fn start(
     let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
     let listener = Arc::new(RunView::new(printer, verbosity, stages));
     let folder = match begin {
-        Begin::Resumed(folder) => folder,
-        Begin::New => {
+        RunStart::Resumed(folder) => folder,
+        RunStart::New => {
             if let Some(run) = exec::up_to_date(&plan, &store, &resample)? {
                 // Saves new digests of outside files; without them the next run reads the files again.
                 _ = files.save(&store);
@@ -153,7 +153,7 @@ fn start(
                 }
                 summary.traffic = exec::push_queued(&plan, &store)?;
                 listener.flush();
-                return Ok(Ending::new(&plan, &store, &run.id, &run.path, began)
+                return Ok(ClosingReport::new(&plan, &store, &run.id, &run.path, began)
                     .report(printer, verbosity, &summary));
             }
             store.prepare()?;
@@ -163,7 +163,7 @@ fn start(
     if with_ui {
         ui::serve_run(printer, &store, &folder.id)?;
     }
-    let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
+    let ending = ClosingReport::new(&plan, &store, &folder.id, &folder.path, began);
     let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
     let track = track_command(&store, &folder.id);
     let events: Arc<dyn Listener> = live.as_ref().map_or(listener.clone(), Live::listener);
@@ -190,7 +190,7 @@ fn track_command(store: &Store, run: &str) -> String {
 }
 
 /// The report at the end of a run.
-struct Ending {
+struct ClosingReport {
     began: Instant,
     id: String,
     path: PathBuf,
@@ -208,7 +208,7 @@ struct Artifact {
     link: PathBuf,
 }
 
-impl Ending {
+impl ClosingReport {
     fn new(plan: &Plan, store: &Store, id: &str, path: &Path, began: Instant) -> Self {
         let mut artifacts = Vec::new();
         for node in plan.order().iter().map(|index| plan.node(*index)) {

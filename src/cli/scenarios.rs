@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     exec::{
         history::{self, Stages},
-        review::{Decided, Decision, ReviewError, decisions, edited, line},
+        review::{Decision, RecordedDecision, ReviewError, decisions, edited, line},
     },
     stage::scenarios::{ScenarioError, file},
     ui::{OutputFormat, Printer},
@@ -118,7 +118,7 @@ fn of_file(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     Ok(tasks)
 }
 
-fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, Decided>) {
+fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, RecordedDecision>) {
     let decision = |task: &Scenario| decided.get(&task.id).map_or("open", |decided| decided.decision.name());
     if printer.format == OutputFormat::Json {
         let row = |task: &Scenario| {
@@ -143,7 +143,7 @@ fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, Decided
 /// Asks for a decision on each open task; returns how many are left.
 fn review(
     tasks: &[Scenario],
-    decided: &BTreeMap<String, Decided>,
+    decided: &BTreeMap<String, RecordedDecision>,
     input: &mut impl BufRead,
     say: &mut dyn FnMut(&str),
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     /// The decisions on these keys, as a file, and how many tasks are left.
-    fn decide(decided: &BTreeMap<String, Decided>, keys: &str) -> (String, usize) {
+    fn decide(decided: &BTreeMap<String, RecordedDecision>, keys: &str) -> (String, usize) {
         let mut file = String::new();
         let mut save = |line: &Value| {
             file += &format!("{line}\n");

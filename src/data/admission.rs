@@ -1,6 +1,6 @@
 //! The table of candidates for scenarios: which were admitted, and why the others were not.
 
-use super::table::{Rare, table};
+use super::table::{Sparse, table};
 
 table! {
     /// One candidate for a scenario.
@@ -21,8 +21,8 @@ table! {
         /// Calls of the reference solution.
         calls: u32,
         /// Tries of the policy whose outcome is known, if it tried the task.
-        tries: Option<Rare<u32>>,
+        tries: Option<Sparse<u32>>,
         /// The share of them that solved it.
-        pass_rate: Option<Rare<f64>>,
+        pass_rate: Option<Sparse<f64>>,
     }
 }

@@ -28,7 +28,7 @@ pub use pass_rates::PassRate;
 pub use scenarios::{Scenario, TaskText, UNSEEN, folded};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{Column, DataError, Json, Rare, ServerName, Table, read, read_part, text_columns, write};
+pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};
 pub use trajectories::{
     End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, OutcomeRow, REFERENCE, Reward,
     RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups,

@@ -227,9 +227,9 @@ impl Column for Option<Vec<u32>> {
 /// A value that most tables lack: its column is absent if no row has one.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub struct Rare<T>(pub T);
+pub struct Sparse<T>(pub T);
 
-impl<T: Item> Column for Option<Rare<T>> {
+impl<T: Item> Column for Option<Sparse<T>> {
     fn data_type() -> DataType {
         T::data_type()
     }
@@ -237,10 +237,10 @@ impl<T: Item> Column for Option<Rare<T>> {
         true
     }
     fn build(values: &[&Self]) -> ArrayRef {
-        T::array(&values.iter().map(|value| value.as_ref().map(|Rare(value)| value)).collect::<Vec<_>>())
+        T::array(&values.iter().map(|value| value.as_ref().map(|Sparse(value)| value)).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        Option::<T>::values(array).into_iter().map(|value| value.map(Rare)).collect()
+        Option::<T>::values(array).into_iter().map(|value| value.map(Sparse)).collect()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)

@@ -40,14 +40,14 @@ fn book(sign: Signedness) -> [f32; 256] {
 
 /// Encoded values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Codes {
+pub struct QuantizedValues {
     pub codes: Vec<u8>,
     /// Largest magnitude of each block of 256.
     pub scales: Vec<f32>,
     sign: Signedness,
 }
 
-impl Codes {
+impl QuantizedValues {
     pub fn zeros(length: usize, sign: Signedness) -> Self {
         let zero = nearest(entries(sign), 0.0);
         Self { codes: vec![zero; length], scales: vec![0.0; length.div_ceil(BLOCK)], sign }
@@ -121,7 +121,8 @@ mod tests {
     use super::*;
 
     fn coded(values: &[f32], sign: Signedness) -> Vec<f32> {
-        let (mut codes, mut other) = (Codes::zeros(values.len(), sign), Codes::zeros(values.len(), sign));
+        let (mut codes, mut other) =
+            (QuantizedValues::zeros(values.len(), sign), QuantizedValues::zeros(values.len(), sign));
         codes.update_with(&mut other, |range, block, _| block.copy_from_slice(&values[range]));
         let mut back = vec![0.0; values.len()];
         codes.update_with(&mut other, |range, block, _| back[range].copy_from_slice(block));

@@ -1,6 +1,6 @@
 //! Muon's direction: a matrix with its singular values brought close to 1.
 
-use crate::model::kernels::{Left, Right, gemm};
+use crate::model::kernels::{Lhs, Rhs, gemm};
 
 /// Brings the singular values of `[rows, columns]` close to 1 by five quintic Newton-Schulz steps.
 pub fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
@@ -16,20 +16,20 @@ pub fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
         if wide {
             let transposed: Vec<f32> =
                 (0..rows * columns).map(|i| matrix[(i % rows) * columns + i / rows]).collect();
-            let right = Right::rows(&transposed, columns, rows);
-            gemm(rows, Left::rows(matrix, columns), right, &mut square, rows, false);
+            let right = Rhs::rows(&transposed, columns, rows);
+            gemm(rows, Lhs::rows(matrix, columns), right, &mut square, rows, false);
         } else {
-            let left = Left::transposed(matrix, columns);
-            gemm(columns, left, Right::rows(matrix, rows, columns), &mut square, columns, false);
+            let left = Lhs::transposed(matrix, columns);
+            gemm(columns, left, Rhs::rows(matrix, rows, columns), &mut square, columns, false);
         }
-        gemm(small, Left::rows(&square, small), Right::rows(&square, small, small), &mut mixed, small, false);
+        gemm(small, Lhs::rows(&square, small), Rhs::rows(&square, small, small), &mut mixed, small, false);
         for (mixed, square) in mixed.iter_mut().zip(&square) {
             *mixed = b * square + c * *mixed;
         }
         let mut next: Vec<f32> = matrix.iter().map(|value| a * value).collect();
         let (left, right) = match wide {
-            true => (Left::rows(&mixed, rows), Right::rows(matrix, rows, columns)),
-            false => (Left::rows(matrix, columns), Right::rows(&mixed, columns, columns)),
+            true => (Lhs::rows(&mixed, rows), Rhs::rows(matrix, rows, columns)),
+            false => (Lhs::rows(matrix, columns), Rhs::rows(&mixed, columns, columns)),
         };
         gemm(rows, left, right, &mut next, columns, true);
         matrix.copy_from_slice(&next);

@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{
     EngineError,
-    eight_bit::{Codes, Signedness},
+    eight_bit::{QuantizedValues, Signedness},
     muon::orthogonalise,
     threads::run_workers,
 };
@@ -39,7 +39,7 @@ impl Rule {
     /// Bytes of the moments of a parameter with this many values.
     pub fn bytes(self, values: usize) -> usize {
         match self {
-            Self::AdamW8Bit { .. } if self.is_coded(values) => 2 * Codes::bytes_of(values),
+            Self::AdamW8Bit { .. } if self.is_coded(values) => 2 * QuantizedValues::bytes_of(values),
             Self::AdamW { .. } | Self::AdamW8Bit { .. } => 2 * values * size_of::<f32>(),
             Self::Muon { .. } => values * size_of::<f32>(),
         }
@@ -53,7 +53,7 @@ pub const CODED_FROM: usize = 4096;
 #[derive(Debug, Clone)]
 enum Moment {
     Full(Vec<f32>),
-    Coded(Codes),
+    Coded(QuantizedValues),
     /// On the device of its parameter.
     OnDevice(Tensor),
 }
@@ -173,7 +173,7 @@ impl Optimizer {
             let Some(codes) = named.get(&name) else { return Ok(None) };
             // Files are read as f32, which represents every byte exactly.
             let codes = codes.to_dtype(DType::U8)?.to_vec1::<u8>()?;
-            Ok(Codes::from_parts(codes, scales, sign).map(Moment::Coded))
+            Ok(QuantizedValues::from_parts(codes, scales, sign).map(Moment::Coded))
         };
         let mut slots = Vec::with_capacity(self.slots.len());
         for index in 0..self.slots.len() {
@@ -290,7 +290,7 @@ impl Moment {
     fn prepare(&mut self, rule: Rule, length: usize, sign: Signedness) {
         if !self.is_of(rule, length) {
             *self = match rule.is_coded(length) {
-                true => Self::Coded(Codes::zeros(length, sign)),
+                true => Self::Coded(QuantizedValues::zeros(length, sign)),
                 false => Self::Full(vec![0.0; length]),
             };
         }

@@ -14,11 +14,11 @@ pub struct Notes {
     listener: Arc<dyn Listener>,
     /// Shown by the listener, and to other processes.
     progress: [Arc<dyn Observer>; 2],
-    kept: Mutex<Kept>,
+    kept: Mutex<NoteList>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct NoteList {
     notes: Vec<String>,
     more: usize,
 }

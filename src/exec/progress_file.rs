@@ -34,7 +34,7 @@ pub struct ProgressFile {
 }
 
 /// A stage whose progress is shown until this is dropped.
-pub struct Shown {
+pub struct StageProgress {
     pub progress: Arc<SharedProgress>,
     stages: Stages,
 }
@@ -57,10 +57,10 @@ impl ProgressFile {
         Self { stages, path, writer: writer.map(|thread| (stop, thread)) }
     }
 
-    pub fn begin(&self, stage: &str) -> Shown {
+    pub fn begin(&self, stage: &str) -> StageProgress {
         let progress = SharedProgress::new(stage);
         self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&progress));
-        Shown { progress, stages: Arc::clone(&self.stages) }
+        StageProgress { progress, stages: Arc::clone(&self.stages) }
     }
 }
 
@@ -76,7 +76,7 @@ impl Drop for ProgressFile {
     }
 }
 
-impl Drop for Shown {
+impl Drop for StageProgress {
     fn drop(&mut self) {
         let mut stages = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
         stages.retain(|other| !Arc::ptr_eq(other, &self.progress));

@@ -84,7 +84,7 @@ impl Decision {
 
 /// A decision that was made, with the task's text and answer as they were then.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decided {
+pub struct RecordedDecision {
     pub decision: Decision,
     pub task: String,
     pub answer: Option<String>,
@@ -100,7 +100,7 @@ pub fn path(store: &Store, run: &str) -> PathBuf {
 ///
 /// # Errors
 /// If the file cannot be read, or a line is no decision.
-pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> {
+pub fn decisions(path: &Path) -> Result<BTreeMap<String, RecordedDecision>, ReviewError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -112,7 +112,7 @@ pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> 
         match (value["reviewed"].as_str(), decision, value["task"].as_str()) {
             (Some(id), Some(decision), Some(task)) => Ok((
                 id.to_owned(),
-                Decided {
+                RecordedDecision {
                     decision,
                     task: task.to_owned(),
                     answer: value["answer"].as_str().map(str::to_owned),
@@ -133,14 +133,14 @@ pub fn set(
     path: &Path,
     task: &Scenario,
     decision: Option<Decision>,
-) -> Result<BTreeMap<String, Decided>, ReviewError> {
+) -> Result<BTreeMap<String, RecordedDecision>, ReviewError> {
     let mut all = decisions(path)?;
     match decision {
         None => _ = all.remove(&task.id),
         Some(decision) => {
             let (text, answer) = (task.task.clone(), task.answer.clone());
             let line = line(task, decision).to_string();
-            all.insert(task.id.clone(), Decided { decision, task: text, answer, line });
+            all.insert(task.id.clone(), RecordedDecision { decision, task: text, answer, line });
         }
     }
     let wrong = |source| ReviewError::File { path: path.to_owned(), source };

@@ -18,7 +18,7 @@ pub mod truth;
 
 pub use error::JudgeError;
 pub use flags::{Flag, flags};
-pub use model::{Asking, JudgeModel, ReplyCache};
+pub use model::{JudgeModel, QuerySettings, ReplyCache};
 pub use program::{Program, program_words};
 pub use rank::{kendall, pairs, spearman};
 pub use relative::{Relative, RelativeSpec};

@@ -21,7 +21,7 @@ pub trait ReplyCache: Sync {
 
 /// How a judge is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asking {
+pub struct QuerySettings {
     /// Maximum number of replies until one is usable.
     pub attempts: u32,
     /// How often each question is asked; scores are averaged.
@@ -36,7 +36,7 @@ pub struct Asking {
 #[derive(Clone)]
 pub struct JudgeModel {
     pub model: Arc<dyn LanguageModel>,
-    pub asking: Asking,
+    pub asking: QuerySettings,
 }
 
 impl JudgeModel {

@@ -11,7 +11,7 @@ use super::LlmError;
 
 /// Spreads requests evenly, so that no minute has more of them, or of their tokens, than allowed.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimiter {
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
     next: Mutex<Next>,
@@ -23,7 +23,7 @@ struct Next {
     token: Instant,
 }
 
-impl Pace {
+impl RateLimiter {
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
         let now = Instant::now();
         let next = Mutex::new(Next { request: now, token: now });
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn requests_and_tokens_are_spread_over_the_minute() {
-        let paces = [Pace::new(Some(60), None), Pace::new(None, Some(600))];
+        let paces = [RateLimiter::new(Some(60), None), RateLimiter::new(None, Some(600))];
         let now = Instant::now();
-        let waits = |pace: &Pace, tokens: &[u64]| -> Vec<u64> {
+        let waits = |pace: &RateLimiter, tokens: &[u64]| -> Vec<u64> {
             tokens.iter().map(|tokens| (pace.reserve(now, *tokens) - now).as_secs()).collect()
         };
         let [requests, tokens] = paces;

@@ -36,7 +36,7 @@ use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
 pub use error::LlmError;
-use limits::{Ceiling, Pace, Reservation};
+use limits::{Ceiling, RateLimiter, Reservation};
 pub use wire::{Provider, Reply, Tokens};
 use wire::{Refused, Settings};
 
@@ -164,7 +164,7 @@ pub struct Client {
 /// What all clients of an endpoint have in common, so that stages that judge at the same time share its limits.
 struct Shared {
     permits: Semaphore,
-    pace: Pace,
+    pace: RateLimiter,
 }
 
 /// Why an attempt failed.
@@ -431,7 +431,7 @@ fn shared(endpoint: &Endpoint) -> Arc<Shared> {
     existing.unwrap_or_else(|| {
         let shared = Arc::new(Shared {
             permits: Semaphore::new(endpoint.concurrency.max(1)),
-            pace: Pace::new(endpoint.requests_per_minute, endpoint.tokens_per_minute),
+            pace: RateLimiter::new(endpoint.requests_per_minute, endpoint.tokens_per_minute),
         });
         all.insert(endpoint.base_url.clone(), Arc::downgrade(&shared));
         shared

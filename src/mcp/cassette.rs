@@ -136,13 +136,13 @@ impl History {
 
 /// What the sessions of a server record to or are played from. Cheap to clone.
 #[derive(Clone)]
-pub(super) enum Tape {
+pub(super) enum CassetteMode {
     None,
     Record(Arc<Recorder>),
     Play(Arc<Cassette>),
 }
 
-impl Tape {
+impl CassetteMode {
     pub(super) async fn open(spec: &ServerSpec) -> Result<Self, McpError> {
         let (path, is_played) = match (&spec.transport, &spec.record) {
             (Transport::Cassette(path), _) => (path.clone(), true),

@@ -63,7 +63,7 @@ pub use self::{
     quirks::{BadPattern, ErrorPatterns, Quirks},
     reference::{BadReference, expand_text, has_reference},
     sandbox::{BWRAP, Sandbox},
-    servers::{Place, Pools, Servers, Visit, merged},
+    servers::{CallTarget, Pools, Servers, Visit, merged},
     session::Session,
     snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},

@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::Tape, clean::clean, tools,
+    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode, clean::clean, tools,
     tools_digest,
 };
 use crate::{data, hash::Digest};
@@ -60,7 +60,7 @@ struct Shared {
     /// Set once the server has them.
     checked: OnceCell<()>,
     /// What its sessions record to or are played from.
-    tape: OnceCell<Tape>,
+    tape: OnceCell<CassetteMode>,
     spawns: Semaphore,
     /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
@@ -201,7 +201,7 @@ impl Pool {
     /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]), and what a cassette lacks.
     pub(super) fn take_notes(&self) -> BTreeSet<String> {
         let mut notes = std::mem::take(&mut *locked(&self.shared.notes));
-        if let Some(Tape::Record(recorder)) = self.shared.tape.get() {
+        if let Some(CassetteMode::Record(recorder)) = self.shared.tape.get() {
             notes.extend(recorder.take_notes());
         }
         notes
@@ -264,7 +264,7 @@ impl Pool {
 impl Shared {
     async fn connect(&self) -> Result<Session, McpError> {
         let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
-        let tape = self.tape.get_or_try_init(|| Tape::open(&self.spec)).await?;
+        let tape = self.tape.get_or_try_init(|| CassetteMode::open(&self.spec)).await?;
         let session = Session::connect_with(&self.spec, tape.clone()).await?;
         self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
         self.check_change(&session).await?;

@@ -206,16 +206,16 @@ impl<'p> Visit<'p> {
     ///
     /// # Errors
     /// If there is no such server.
-    pub fn place<'t>(&self, wire_name: &'t str) -> Result<Place<'_, 'p, 't>, McpError> {
+    pub fn place<'t>(&self, wire_name: &'t str) -> Result<CallTarget<'_, 'p, 't>, McpError> {
         match find(&self.sessions, wire_name) {
-            Some((server, (pool, session), tool)) => Ok(Place { server, pool, session, tool }),
+            Some((server, (pool, session), tool)) => Ok(CallTarget { server, pool, session, tool }),
             None => Err(McpError::NoServerOfTool { tool: wire_name.to_owned() }),
         }
     }
 }
 
 /// Where a call of an episode goes.
-pub struct Place<'v, 'p, 't> {
+pub struct CallTarget<'v, 'p, 't> {
     pub server: &'p str,
     pub pool: &'p Pool,
     pub session: &'v OnceCell<PooledSession>,

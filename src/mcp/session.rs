@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Expose, Limits, McpError, Outcome, Quirks, ServerSpec, State,
-    cassette::{Cassette, History, Recorder, Tape},
+    cassette::{Cassette, CassetteMode, History, Recorder},
     listing::Description,
     live::{LiveSession, Reply},
     outcome::Answer,
@@ -40,16 +40,16 @@ impl Session {
     /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
     /// Servers that have sessions keep them this way: the newest revision has none.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
-        Self::connect_with(spec, Tape::open(spec).await?).await
+        Self::connect_with(spec, CassetteMode::open(spec).await?).await
     }
 
-    pub(super) async fn connect_with(spec: &ServerSpec, tape: Tape) -> Result<Self, McpError> {
+    pub(super) async fn connect_with(spec: &ServerSpec, tape: CassetteMode) -> Result<Self, McpError> {
         let source = match tape {
-            Tape::Play(cassette) => Source::Recorded(cassette),
-            Tape::Record(recorder) => {
+            CassetteMode::Play(cassette) => Source::Recorded(cassette),
+            CassetteMode::Record(recorder) => {
                 Source::Live(Box::new(LiveSession::connect(spec).await?), Some(recorder))
             }
-            Tape::None => Source::Live(Box::new(LiveSession::connect(spec).await?), None),
+            CassetteMode::None => Source::Live(Box::new(LiveSession::connect(spec).await?), None),
         };
         Ok(Self::over(source, spec))
     }

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::{
     Dropout,
-    kernels::{self, Format, Frozen, Left, Packed, Right, add_assign, gemm},
+    kernels::{self, Format, Frozen, Lhs, Packed, Rhs, add_assign, gemm},
     ops::{self, Gradients, by_kernels, composed, filled, try_filled, update, values},
 };
 
@@ -176,7 +176,7 @@ impl Matrix {
                 let (n, k) = tensor.dims2()?;
                 let weight = values(tensor)?;
                 let packed = packed.get_or_init(|| Packed::from_columns(&weight, k, n));
-                gemm(x.len() / k, Left::rows(x, k), packed.right(), y, n, accumulate);
+                gemm(x.len() / k, Lhs::rows(x, k), packed.right(), y, n, accumulate);
             }
             Weight::Frozen(frozen) => frozen.forward(x, y, accumulate),
             Weight::OnDevice(_) => return Err(device_mismatch()),
@@ -237,11 +237,10 @@ impl Matrix {
             Weight::Plain(tensor, _) => {
                 let (n, k) = tensor.dims2()?;
                 let m = dy.len() / n;
-                gradients.add(self.slot, |dw| {
-                    gemm(n, Left::transposed(dy, n), Right::rows(x, m, k), dw, k, true)
-                })?;
+                gradients
+                    .add(self.slot, |dw| gemm(n, Lhs::transposed(dy, n), Rhs::rows(x, m, k), dw, k, true))?;
                 let weight = values(tensor)?;
-                gemm(m, Left::rows(dy, n), Right::rows(&weight, n, k), dx, k, accumulate);
+                gemm(m, Lhs::rows(dy, n), Rhs::rows(&weight, n, k), dx, k, accumulate);
             }
             Weight::Frozen(frozen) => frozen.backward(dy, dx, accumulate),
             Weight::OnDevice(_) => return Err(device_mismatch()),

@@ -82,19 +82,19 @@ pub fn held(
     plan: &Plan,
     preflight: &PlanPreflight<'_>,
     ledger: &Ledger<'_>,
-    worked: &[NodeIndex],
+    running: &[NodeIndex],
 ) -> Vec<usize> {
-    if worked.is_empty() {
+    if running.is_empty() {
         return Vec::new();
     }
     let models = Models::new(plan);
     let mut spans: BTreeMap<NodeIndex, [usize; 2]> = BTreeMap::new();
-    for (place, index) in worked.iter().enumerate() {
+    for (place, index) in running.iter().enumerate() {
         for maker in models.read_by(plan, ledger, *index) {
             spans.entry(maker).or_insert([place, place])[1] = place;
         }
     }
-    let mut held = vec![0; worked.len()];
+    let mut held = vec![0; running.len()];
     for (maker, [first, last]) in spans {
         let Some(policy) = preflight.policy_of(maker) else { continue };
         let bytes = model_bytes(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));

@@ -45,10 +45,9 @@ impl Models {
         let writer = |edge: &InputEdge| match &edge.from {
             InputSource::Output { node, .. } => Some(*node),
             InputSource::Last(nodes) => {
-                let worked =
-                    |node: &NodeIndex| !matches!(ledger.get(*node), None | Some(Completion::Skipped));
+                let runs = |node: &NodeIndex| !matches!(ledger.get(*node), None | Some(Completion::Skipped));
                 let mut nodes = nodes.iter().map(|(node, _)| *node).rev();
-                nodes.clone().find(worked).or_else(|| nodes.next())
+                nodes.clone().find(runs).or_else(|| nodes.next())
             }
         };
         let made = |node: NodeIndex| self.makers[node.index()];

@@ -151,7 +151,7 @@ impl PlanReport {
             let resolution = ledger.resolve(*index, resample, |job| {
                 Ok(job.cached(plan, store).map(|(record, _)| record.into()))
             })?;
-            found.push(Found::new(&mut ledger, (store, &last), *index, resolution, resample));
+            found.push(NodeState::new(&mut ledger, (store, &last), *index, resolution, resample));
         }
         // The shared cache was not queried, so no node is sure to run here.
         let is_sure = |index| plan.remote.is_none() && will_run(&ledger, store, &last, index);
@@ -164,7 +164,7 @@ impl PlanReport {
         let mut report = Self { name: plan.name.clone(), unqueried, ..Self::default() };
         let mut clock = Clock::new(plan);
         let (mut start, mut rollouts_ahead) = (None, 0_u64);
-        for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
+        for (index, NodeState { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
             // A stage that lists the tools does little but start the server.
@@ -223,14 +223,14 @@ impl PlanReport {
 }
 
 /// A node's state before the run.
-struct Found {
+struct NodeState {
     status: Status,
     /// Its recorded cost, if its result is in the store.
     cached: Option<Cost>,
     reused: Option<Reused>,
 }
 
-impl Found {
+impl NodeState {
     fn new(
         ledger: &mut Ledger<'_>,
         (store, last): (&Store, &KeyIndex),

@@ -9,7 +9,7 @@ use super::{
     reader::Reader,
     source::Source,
 };
-use crate::store::{RemotePlace, RemoteSpec};
+use crate::store::{RemoteLocation, RemoteSpec};
 
 /// Shares results with other machines.
 #[derive(Deserialize, JsonSchema)]
@@ -74,7 +74,7 @@ pub fn remote(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Rem
         return None;
     };
     let text = cache.remote.filter(|text| !text.is_empty())?;
-    match RemotePlace::parse(&text, source.folder()) {
+    match RemoteLocation::parse(&text, source.folder()) {
         Ok(place) => Some(RemoteSpec { place, push: cache.push }),
         Err(wrong) => {
             let message = format!("`{}` names no shared cache: {}", remote.path, wrong.problem);

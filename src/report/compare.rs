@@ -43,14 +43,14 @@ pub enum NotComparable {
 }
 
 /// The episodes of a run's last exam.
-struct Played {
+struct LastExam {
     exam: Exam,
     scenarios: Vec<Scenario>,
     episodes: BTreeMap<String, Vec<OutcomeRow>>,
     tools: Vec<String>,
 }
 
-fn played(run: &Run) -> Option<Played> {
+fn played(run: &Run) -> Option<LastExam> {
     let exam = exam::exams(run).pop()?;
     let stage = run.stage(&exam.stage)?;
     let rows: Vec<OutcomeRow> = stage.table().ok()?;
@@ -59,7 +59,7 @@ fn played(run: &Run) -> Option<Played> {
     let episodes = episodes.into_iter().map(|(policy, part)| (policy, of(part))).collect();
     let tools = run.tools(stage).unwrap_or_default();
     let tools = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
-    Some(Played { scenarios: run.scenarios(stage).unwrap_or_default(), episodes, tools, exam })
+    Some(LastExam { scenarios: run.scenarios(stage).unwrap_or_default(), episodes, tools, exam })
 }
 
 /// The comparison of two or more runs; the first is the baseline.
@@ -67,7 +67,7 @@ fn played(run: &Run) -> Option<Played> {
 /// # Errors
 /// If they have nothing to compare.
 pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
-    let all: Vec<Played> = runs
+    let all: Vec<LastExam> = runs
         .iter()
         .map(|found| played(&found.run).ok_or_else(|| NotComparable::NoEpisodes(found.run.id.clone())))
         .collect::<Result<_, _>>()?;
@@ -138,7 +138,7 @@ fn differences(page: &mut Document, runs: &[Comparable]) {
 }
 
 /// False if the runs have no task in common.
-fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str, mode: &str) -> bool {
+fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &str, mode: &str) -> bool {
     let is_greedy = mode == Mode::Greedy.name();
     let mut episodes = Vec::new();
     for (name, played) in names.iter().zip(all) {
@@ -172,7 +172,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
     let rows = verdict(&compared, &episodes);
     let Some(total) = rows.iter().find(|row| row.scope == "all") else { return false };
     page.heading(&format!("Policy {policy}"));
-    let own = |played: &Played| {
+    let own = |played: &LastExam| {
         let rows = played.episodes.get(policy).into_iter().flatten();
         rows.map(|row| row.scenario_id.as_str()).collect::<std::collections::BTreeSet<_>>().len()
     };

@@ -37,15 +37,15 @@ fn grain(stamp: &FileStamp) -> Duration {
 pub(super) const LISTS: &str = "files-";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-struct Known {
+struct DigestEntry {
     stamp: FileStamp,
     digest: Digest,
 }
 
 /// Digests by path, remembered between runs.
 pub struct FileDigests {
-    known: Mutex<BTreeMap<PathBuf, Known>>,
-    loaded: BTreeMap<PathBuf, Known>,
+    known: Mutex<BTreeMap<PathBuf, DigestEntry>>,
+    loaded: BTreeMap<PathBuf, DigestEntry>,
 }
 
 impl FileDigests {
@@ -70,7 +70,7 @@ impl FileDigests {
         let digest = file_digest(path)?;
         let changed = u64::try_from(stamp.ctime).map(Duration::from_nanos).unwrap_or_default();
         if now.checked_sub(changed).is_some_and(|age| age > grain(&stamp)) {
-            known.insert(path.to_owned(), Known { stamp, digest });
+            known.insert(path.to_owned(), DigestEntry { stamp, digest });
         }
         Ok(digest)
     }

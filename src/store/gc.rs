@@ -73,12 +73,12 @@ pub struct Unreferenced {
     leftovers: Vec<PathBuf>,
     runs: Vec<(String, Option<FileStamp>)>,
     /// What is not needed but younger than the grace window.
-    young: Young,
+    young: Spared,
 }
 
 /// What a sweep keeps because it is young.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Young {
+pub struct Spared {
     pub records: usize,
     pub artifacts: usize,
     /// Total size of the artifacts.
@@ -111,7 +111,7 @@ pub struct GcReport {
     pub bytes: u64,
     pub leftovers: usize,
     /// What is kept although no run needs it.
-    pub young: Young,
+    pub young: Spared,
     /// Artifacts, records and runs kept because a run requested them in the meantime.
     pub spared: usize,
 }

@@ -144,13 +144,13 @@ impl Content {
 }
 
 /// A lease file as it was when opened.
-struct Found {
+struct LeaseFile {
     epoch: u64,
     content: Content,
     beat: SystemTime,
 }
 
-impl Found {
+impl LeaseFile {
     fn open(epoch: u64, path: &Path) -> Option<Self> {
         let mut file = match File::open(path) {
             Ok(file) => file,
@@ -213,7 +213,7 @@ impl Store {
     pub fn live_runs(&self) -> Vec<String> {
         let mut runs: Vec<String> = leases(&self.leases())
             .into_iter()
-            .filter_map(|(_, epoch, path)| Found::open(epoch, &path))
+            .filter_map(|(_, epoch, path)| LeaseFile::open(epoch, &path))
             .filter(|found| self.is_live(found, FORGOTTEN))
             .map(|found| found.content.run)
             .filter(|run| !run.is_empty())
@@ -235,7 +235,7 @@ impl Store {
     }
 
     /// Whether a holder is or may be alive: if its state is unknown, until its heartbeat is this old.
-    fn is_live(&self, found: &Found, silence: Duration) -> bool {
+    fn is_live(&self, found: &LeaseFile, silence: Duration) -> bool {
         match found.content.holder.state() {
             HolderState::Alive => true,
             HolderState::Dead => false,
@@ -249,7 +249,7 @@ impl Store {
     /// Whether a holder that is or may be alive has this lease.
     pub(super) fn is_leased(&self, name: &str) -> bool {
         let leases = of_name(&self.leases(), name);
-        let mut found = leases.into_iter().filter_map(|(epoch, path)| Found::open(epoch, &path));
+        let mut found = leases.into_iter().filter_map(|(epoch, path)| LeaseFile::open(epoch, &path));
         found.any(|found| self.is_live(&found, SILENCE))
     }
 
@@ -270,7 +270,7 @@ impl Store {
             let highest = of_name(&folder, name).into_iter().max();
             let epoch = match highest {
                 None => 1,
-                Some((epoch, path)) => match Found::open(epoch, &path) {
+                Some((epoch, path)) => match LeaseFile::open(epoch, &path) {
                     Some(found) if watch.is_alive(self, &found)? => {
                         return Ok(LeaseAttempt::Taken {
                             run: found.content.run,
@@ -341,7 +341,7 @@ pub struct HeartbeatWatch {
 }
 
 impl HeartbeatWatch {
-    fn is_alive(&mut self, store: &Store, found: &Found) -> Result<bool, StoreError> {
+    fn is_alive(&mut self, store: &Store, found: &LeaseFile) -> Result<bool, StoreError> {
         match found.content.holder.state() {
             HolderState::Alive => return Ok(true),
             HolderState::Dead => return Ok(false),
@@ -371,7 +371,7 @@ impl Lease {
     /// Fails if another process took the lease over.
     pub fn check(&self) -> Result<(), StoreError> {
         let highest = of_name(&self.folder, &self.name).into_iter().max();
-        let own = highest.and_then(|(epoch, path)| Found::open(epoch, &path));
+        let own = highest.and_then(|(epoch, path)| LeaseFile::open(epoch, &path));
         match own {
             Some(found) if found.epoch == self.epoch && found.content.token == self.token => Ok(()),
             _ => Err(StoreError::LeaseLost),
@@ -403,7 +403,7 @@ impl Drop for Lease {
             heart.unpark();
         }
         let path = self.path();
-        let own = Found::open(self.epoch, &path);
+        let own = LeaseFile::open(self.epoch, &path);
         if own.is_some_and(|found| found.content.token == self.token) {
             _ = std::fs::remove_file(path);
         }

@@ -56,7 +56,7 @@ pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
 pub use record::{ActionRecord, CachedResult, Cost, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
-    DrainReport, Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, UploadQueue,
+    DrainReport, Fetched, InvalidRemote, Pushed, Remote, RemoteLocation, RemoteSpec, Traffic, UploadQueue,
 };
 pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;

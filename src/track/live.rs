@@ -24,19 +24,19 @@ const LAST: Duration = Duration::from_secs(30);
 
 /// What the thread is asked to do.
 #[derive(Default)]
-struct Asked {
+struct Requested {
     update: bool,
     end: bool,
 }
 
 #[derive(Default)]
-struct Wake {
-    asked: Mutex<Asked>,
+struct Wakeup {
+    asked: Mutex<Requested>,
     changed: Condvar,
 }
 
-impl Wake {
-    fn ask(&self, change: impl FnOnce(&mut Asked)) {
+impl Wakeup {
+    fn ask(&self, change: impl FnOnce(&mut Requested)) {
         change(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_all();
     }
@@ -63,7 +63,7 @@ impl Wake {
 
 /// The trackers of a run that goes on.
 pub struct Live {
-    wake: Arc<Wake>,
+    wake: Arc<Wakeup>,
     listener: Arc<dyn Listener>,
     ended: mpsc::Receiver<()>,
 }
@@ -93,7 +93,7 @@ impl Live {
         listener: Arc<dyn Listener>,
         pause: Duration,
     ) -> Result<Self, TrackError> {
-        let wake = Arc::<Wake>::default();
+        let wake = Arc::<Wakeup>::default();
         let (end, ended) = mpsc::channel();
         let mut thread = Thread {
             sinks,
@@ -114,7 +114,7 @@ impl Live {
 
     /// A listener that passes events on and asks for updates.
     pub fn listener(&self) -> Arc<dyn Listener> {
-        Arc::new(Waking { wake: Arc::clone(&self.wake), inner: Arc::clone(&self.listener) })
+        Arc::new(WakingListener { wake: Arc::clone(&self.wake), inner: Arc::clone(&self.listener) })
     }
 
     /// Updates the trackers a last time. `command` sends what cannot be sent in time.
@@ -136,7 +136,7 @@ struct Thread {
     sinks: Vec<Box<dyn Sink>>,
     reader: LogReader,
     listener: Arc<dyn Listener>,
-    wake: Arc<Wake>,
+    wake: Arc<Wakeup>,
     /// Trackers and causes that were reported.
     warned: BTreeSet<(&'static str, String)>,
 }
@@ -175,12 +175,12 @@ impl Thread {
     }
 }
 
-struct Waking {
-    wake: Arc<Wake>,
+struct WakingListener {
+    wake: Arc<Wakeup>,
     inner: Arc<dyn Listener>,
 }
 
-impl Listener for Waking {
+impl Listener for WakingListener {
     fn event(&self, event: &Event<'_>) {
         self.inner.event(event);
         if matches!(event, Event::Cached { .. } | Event::Finished { .. } | Event::Unanswered { .. }) {

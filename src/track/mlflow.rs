@@ -157,14 +157,14 @@ impl Mlflow {
             RunState::Interrupted | RunState::Killed => "KILLED",
         };
         let end = if log.is_over() { json!(log.ended_ms) } else { Value::Null };
-        let told = format!("{state} {end}");
-        if told != sent.state {
+        let sent_state = format!("{state} {end}");
+        if sent_state != sent.state {
             let mut update = json!({ "run_id": sent.run, "status": state });
             if log.is_over() {
                 update["end_time"] = end;
             }
             api.post("runs/update", update)?;
-            sent.state = told;
+            sent.state = sent_state;
         }
         self.remember(&sent)
     }

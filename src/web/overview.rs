@@ -55,7 +55,7 @@ impl Planned {
 
 /// What is left of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Left {
+struct Remaining {
     /// Sum of the expected times of what is left; less if stages run at the same time or a loop ends early.
     seconds: f64,
     stages: usize,
@@ -87,7 +87,7 @@ pub fn overview(run: &Run, planned: Option<&Planned>, now_ms: u64) -> Value {
     value
 }
 
-fn left(run: &Run, planned: &Planned, now_ms: u64) -> Left {
+fn left(run: &Run, planned: &Planned, now_ms: u64) -> Remaining {
     let mut own: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for stage in run.stages.iter().filter(|stage| stage.state == StageState::Ran) {
         if let Some(seconds) = stage.seconds {
@@ -95,7 +95,7 @@ fn left(run: &Run, planned: &Planned, now_ms: u64) -> Left {
             (*sum, *count) = (*sum + seconds, *count + 1.0);
         }
     }
-    let mut left = Left { seconds: 0.0, stages: 0, unknown: Vec::new() };
+    let mut left = Remaining { seconds: 0.0, stages: 0, unknown: Vec::new() };
     let is_left = |stage: &&Stage| {
         matches!(stage.state, StageState::Pending | StageState::Running | StageState::Unfinished)
     };

@@ -15,7 +15,7 @@ use crate::{
         folder,
         history::{self, RunHistory},
         labels, progress_file,
-        review::{self, Decided, Decision},
+        review::{self, Decision, RecordedDecision},
     },
     hash::Digest,
     progress::Progress,
@@ -197,7 +197,7 @@ impl Site {
         run: &str,
         task: &Scenario,
         decision: Option<Decision>,
-    ) -> Result<BTreeMap<String, Decided>> {
+    ) -> Result<BTreeMap<String, RecordedDecision>> {
         let _one = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(review::set(&self.review_path(run)?, task, decision)?)
     }

@@ -9,7 +9,7 @@ use super::{WebError, query::Query, site::Site};
 use crate::{
     data::{Admission, Scenario, Table},
     error::Result,
-    exec::review::{self, Decided, Decision},
+    exec::review::{self, Decision, RecordedDecision},
     view::{Run, Stage, episodes::start_of},
 };
 
@@ -85,7 +85,7 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     .to_string())
 }
 
-fn row(task: &Scenario, decided: Option<&Decided>) -> Value {
+fn row(task: &Scenario, decided: Option<&RecordedDecision>) -> Value {
     let calls = task.reference.as_deref().and_then(|calls| serde_json::from_str::<Value>(calls).ok());
     json!({
         "id": task.id,

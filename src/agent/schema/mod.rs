@@ -33,7 +33,7 @@ pub(super) struct Schema {
 
 /// What a keyword has as its value.
 #[derive(Clone, Copy, PartialEq)]
-enum Holds {
+enum KeywordValue {
     Schema,
     List,
     SchemaOrList,
@@ -52,49 +52,49 @@ enum Holds {
     Pattern,
 }
 
-const KEYWORDS: [(&str, Holds); 42] = [
-    ("$defs", Holds::Named),
-    ("definitions", Holds::Named),
-    ("type", Holds::Type),
-    ("enum", Holds::Values),
-    ("required", Holds::Names),
-    ("properties", Holds::Named),
-    ("patternProperties", Holds::Named),
-    ("additionalProperties", Holds::Schema),
-    ("unevaluatedProperties", Holds::Schema),
-    ("propertyNames", Holds::Schema),
-    ("minProperties", Holds::Size),
-    ("maxProperties", Holds::Size),
-    ("dependentRequired", Holds::NamedNames),
-    ("dependentSchemas", Holds::Named),
-    ("dependencies", Holds::NamedOrNames),
-    ("items", Holds::SchemaOrList),
-    ("prefixItems", Holds::List),
-    ("additionalItems", Holds::Schema),
-    ("unevaluatedItems", Holds::Schema),
-    ("contains", Holds::Schema),
-    ("minContains", Holds::Size),
-    ("maxContains", Holds::Size),
-    ("minItems", Holds::Size),
-    ("maxItems", Holds::Size),
-    ("uniqueItems", Holds::Flag),
-    ("minLength", Holds::Size),
-    ("maxLength", Holds::Size),
-    ("pattern", Holds::Pattern),
-    ("minimum", Holds::Number),
-    ("maximum", Holds::Number),
-    ("exclusiveMinimum", Holds::Bound),
-    ("exclusiveMaximum", Holds::Bound),
-    ("multipleOf", Holds::Number),
-    ("allOf", Holds::List),
-    ("anyOf", Holds::List),
-    ("oneOf", Holds::List),
-    ("not", Holds::Schema),
-    ("if", Holds::Schema),
-    ("then", Holds::Schema),
-    ("else", Holds::Schema),
-    ("$dynamicRef", Holds::Flag),
-    ("$recursiveRef", Holds::Flag),
+const KEYWORDS: [(&str, KeywordValue); 42] = [
+    ("$defs", KeywordValue::Named),
+    ("definitions", KeywordValue::Named),
+    ("type", KeywordValue::Type),
+    ("enum", KeywordValue::Values),
+    ("required", KeywordValue::Names),
+    ("properties", KeywordValue::Named),
+    ("patternProperties", KeywordValue::Named),
+    ("additionalProperties", KeywordValue::Schema),
+    ("unevaluatedProperties", KeywordValue::Schema),
+    ("propertyNames", KeywordValue::Schema),
+    ("minProperties", KeywordValue::Size),
+    ("maxProperties", KeywordValue::Size),
+    ("dependentRequired", KeywordValue::NamedNames),
+    ("dependentSchemas", KeywordValue::Named),
+    ("dependencies", KeywordValue::NamedOrNames),
+    ("items", KeywordValue::SchemaOrList),
+    ("prefixItems", KeywordValue::List),
+    ("additionalItems", KeywordValue::Schema),
+    ("unevaluatedItems", KeywordValue::Schema),
+    ("contains", KeywordValue::Schema),
+    ("minContains", KeywordValue::Size),
+    ("maxContains", KeywordValue::Size),
+    ("minItems", KeywordValue::Size),
+    ("maxItems", KeywordValue::Size),
+    ("uniqueItems", KeywordValue::Flag),
+    ("minLength", KeywordValue::Size),
+    ("maxLength", KeywordValue::Size),
+    ("pattern", KeywordValue::Pattern),
+    ("minimum", KeywordValue::Number),
+    ("maximum", KeywordValue::Number),
+    ("exclusiveMinimum", KeywordValue::Bound),
+    ("exclusiveMaximum", KeywordValue::Bound),
+    ("multipleOf", KeywordValue::Number),
+    ("allOf", KeywordValue::List),
+    ("anyOf", KeywordValue::List),
+    ("oneOf", KeywordValue::List),
+    ("not", KeywordValue::Schema),
+    ("if", KeywordValue::Schema),
+    ("then", KeywordValue::Schema),
+    ("else", KeywordValue::Schema),
+    ("$dynamicRef", KeywordValue::Flag),
+    ("$recursiveRef", KeywordValue::Flag),
 ];
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
@@ -200,49 +200,57 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn keyword(&mut self, keyword: &str, holds: Holds, value: &Value, place: &str) -> Result<(), String> {
+    fn keyword(
+        &mut self,
+        keyword: &str,
+        holds: KeywordValue,
+        value: &Value,
+        place: &str,
+    ) -> Result<(), String> {
         let wrong = || Err(format!("the value of {} is invalid", shown(place)));
         let is_size = |value: &Value| value.as_f64().is_some_and(|size| size >= 0.0 && size.fract() == 0.0);
         let is_names =
             |value: &Value| value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
         let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
         let is_right = match holds {
-            Holds::Schema => return self.schema(value, place.to_owned()),
-            Holds::List | Holds::SchemaOrList => match value {
-                Value::Array(items) if !items.is_empty() || holds == Holds::SchemaOrList => {
+            KeywordValue::Schema => return self.schema(value, place.to_owned()),
+            KeywordValue::List | KeywordValue::SchemaOrList => match value {
+                Value::Array(items) if !items.is_empty() || holds == KeywordValue::SchemaOrList => {
                     for (index, item) in items.iter().enumerate() {
                         self.schema(item, below(place, &index.to_string()))?;
                     }
                     true
                 }
-                _ if holds == Holds::SchemaOrList => return self.schema(value, place.to_owned()),
+                _ if holds == KeywordValue::SchemaOrList => return self.schema(value, place.to_owned()),
                 _ => false,
             },
-            Holds::Named | Holds::NamedOrNames => {
+            KeywordValue::Named | KeywordValue::NamedOrNames => {
                 let Value::Object(named) = value else { return wrong() };
                 for (name, value) in named {
                     if keyword == "patternProperties" {
                         self.pattern(name)?;
                     }
-                    if !(holds == Holds::NamedOrNames && is_names(value)) {
+                    if !(holds == KeywordValue::NamedOrNames && is_names(value)) {
                         self.schema(value, below(place, name))?;
                     }
                 }
                 true
             }
-            Holds::Type => match value {
+            KeywordValue::Type => match value {
                 Value::Array(types) => types.iter().all(is_type),
                 value => is_type(value),
             },
-            Holds::Names => is_names(value),
-            Holds::NamedNames => value.as_object().is_some_and(|named| named.values().all(is_names)),
-            Holds::Size => is_size(value),
-            Holds::Number => value.is_number() && (keyword != "multipleOf" || value.as_f64() > Some(0.0)),
-            Holds::Bound => value.is_number() || value.is_boolean(),
-            Holds::Values => value.is_array(),
-            Holds::Flag if keyword.starts_with('$') => return Err(format!("it uses `{keyword}`")),
-            Holds::Flag => value.is_boolean(),
-            Holds::Pattern => match value {
+            KeywordValue::Names => is_names(value),
+            KeywordValue::NamedNames => value.as_object().is_some_and(|named| named.values().all(is_names)),
+            KeywordValue::Size => is_size(value),
+            KeywordValue::Number => {
+                value.is_number() && (keyword != "multipleOf" || value.as_f64() > Some(0.0))
+            }
+            KeywordValue::Bound => value.is_number() || value.is_boolean(),
+            KeywordValue::Values => value.is_array(),
+            KeywordValue::Flag if keyword.starts_with('$') => return Err(format!("it uses `{keyword}`")),
+            KeywordValue::Flag => value.is_boolean(),
+            KeywordValue::Pattern => match value {
                 Value::String(pattern) => return self.pattern(pattern),
                 _ => false,
             },

@@ -68,14 +68,14 @@ impl Step {
         let half = sequences.len().div_ceil(2).max(1);
         let batch = |(part, sequences): (usize, &[Sequence])| {
             let (batch, indices) = Microbatch::new(sequences);
-            let mut told = vec![Vec::new(); batch.targets.len()];
+            let mut covered = vec![Vec::new(); batch.targets.len()];
             for (sequence, targets) in (part * half..).zip(&indices) {
                 for (target, old) in targets.iter().zip(&self.old[sequence]) {
                     let advantage = f64::from(self.advantages[sequence]);
-                    told[*target].push(Token::recorded(advantage, *old));
+                    covered[*target].push(Token::recorded(advantage, *old));
                 }
             }
-            (batch, told)
+            (batch, covered)
         };
         sequences.chunks(half).enumerate().map(batch).collect()
     }
@@ -92,13 +92,13 @@ pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBu
     let all = all.collect::<Result<Vec<_>, EngineError>>()?;
     found.insert("logits".to_owned(), Tensor::stack(&all, 0).map_err(EngineError::from)?);
 
-    let (batches, told): (Vec<_>, Vec<_>) = step.batches().into_iter().unzip();
+    let (batches, covered): (Vec<_>, Vec<_>) = step.batches().into_iter().unzip();
     let objective = Objective::new(LossKind::Dapo);
     let (rollouts, tokens) = (step.tokens.len(), step.old.iter().map(Vec::len).sum());
     let weight = objective.weight(&StepSize { rollouts, tokens, token_budget: 0 }, 0);
     let slope = |batch: usize, target: usize, new: f32| {
         let of = |token: &Token| objective.term(&Token { new, ..*token }).dloss_dlogp;
-        (told[batch][target].iter().map(of).sum::<f64>() * weight) as f32
+        (covered[batch][target].iter().map(of).sum::<f64>() * weight) as f32
     };
     let mut trainer = Trainer::across(decoder, |parameters| vec![ADAMW; parameters.len()], places)?;
     let (gradients, _) = trainer.gradients(&batches, &slope)?;

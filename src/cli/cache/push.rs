@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::{Outcome, locations::Locations};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
-    store::{DrainReport, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, UploadQueue},
+    store::{DrainReport, InvalidRemote, Remote, RemoteLocation, RemoteSpec, Store, StoreError, UploadQueue},
     ui::{OutputFormat, Printer, bytes, plural},
 };
 
@@ -36,7 +36,7 @@ enum PushError {
     #[error("several shared caches are known here: {}", .0.join(", "))]
     Several(Vec<String>),
     #[error("\"{text}\" names no shared cache: {}", .wrong.problem)]
-    NotAPlace { text: String, wrong: NotAPlace },
+    InvalidRemote { text: String, wrong: InvalidRemote },
     #[error("no results are queued for {place}")]
     NothingQueued { place: String, known: Vec<String> },
     /// The shared cache cannot be reached, or refuses the results.
@@ -48,7 +48,7 @@ impl Diagnostic for PushError {
     fn code(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Several(_) => "cli::which_remote",
-            Self::NotAPlace { .. } => "cli::not_a_remote",
+            Self::InvalidRemote { .. } => "cli::not_a_remote",
             Self::NothingQueued { .. } => "cli::nothing_queued",
             Self::Away { cause, .. } => cause.code(),
         }
@@ -57,7 +57,7 @@ impl Diagnostic for PushError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Unknown | Self::Several(_) => "name it: --to /mnt/shared/mcprl".into(),
-            Self::NotAPlace { wrong, .. } => wrong.hint.clone(),
+            Self::InvalidRemote { wrong, .. } => wrong.hint.clone(),
             Self::NothingQueued { known, .. } if known.is_empty() => return None,
             Self::NothingQueued { known, .. } => format!("results are queued for {}", known.join(", ")),
             Self::Away { cause: StoreError::Unreachable { .. }, place } => format!(
@@ -131,7 +131,7 @@ impl Push {
         let known = || queues.iter().map(|queue| queue.place.clone()).collect();
         if let Some(named) = &self.to {
             // A mistyped name may not be a valid location.
-            let place = RemotePlace::parse(named, Path::new(".")).map(|place| place.to_string());
+            let place = RemoteLocation::parse(named, Path::new(".")).map(|place| place.to_string());
             let is_meant = |queue: &UploadQueue| queue.place == *named || Ok(&queue.place) == place.as_ref();
             if !queues.iter().any(is_meant) {
                 return Err(PushError::NothingQueued { place: named.clone(), known: known() }.into());
@@ -162,7 +162,7 @@ impl Push {
     }
 
     /// The named shared cache; else those with queued results; with `--all`, the only one known.
-    fn places(&self, store: &Store) -> Result<Vec<RemotePlace>> {
+    fn places(&self, store: &Store) -> Result<Vec<RemoteLocation>> {
         let named = self.to.clone().or_else(|| std::env::var("MCPRL_CACHE__REMOTE").ok());
         let known = store.upload_queues();
         let names: Vec<String> = match (named.filter(|name| !name.is_empty()), self.all) {
@@ -182,12 +182,12 @@ impl Push {
     }
 }
 
-fn parsed(text: &str) -> Result<RemotePlace> {
-    let wrong = |wrong| PushError::NotAPlace { text: text.to_owned(), wrong };
-    Ok(RemotePlace::parse(text, Path::new(".")).map_err(wrong)?)
+fn parsed(text: &str) -> Result<RemoteLocation> {
+    let wrong = |wrong| PushError::InvalidRemote { text: text.to_owned(), wrong };
+    Ok(RemoteLocation::parse(text, Path::new(".")).map_err(wrong)?)
 }
 
-fn text(report: &DrainReport, left: usize, place: &RemotePlace) -> String {
+fn text(report: &DrainReport, left: usize, place: &RemoteLocation) -> String {
     let mut parts =
         vec![format!("pushed {} ({}) to {place}", plural(report.pushed, "result"), bytes(report.bytes))];
     let more = [

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     data::{Scenario, Trajectory},
     hash::Digest,
-    judge::Asking,
+    judge::QuerySettings,
     llm::{Client, tests::endpoint},
 };
 
@@ -33,7 +33,7 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
     let model = Arc::new(Client::new(endpoint(&base_url)).unwrap());
-    let asking = Asking { attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
+    let asking = QuerySettings { attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
     let spec = RelativeSpec { prompt: PROMPT.into(), orders, seed: 7 };
     (Relative::new(JudgeModel { model, asking }, spec), requests)
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{
     Decoder, Parts, Saved, experts,
-    layer::Feed,
+    layer::SavedFeedForward,
     projection::{project, project_backward},
 };
 use crate::model::{
@@ -80,21 +80,21 @@ impl Decoder {
 
         let dnormed = middle_normed.zeros_like()?;
         match (&kept, feed) {
-            (Feed::Experts(routed), feed) => {
+            (SavedFeedForward::Experts(routed), feed) => {
                 let given = (&middle_normed, dy);
                 experts::backward(self.config.design.experts, feed, routed, given, &dnormed, gradients)?;
             }
-            (Feed::Dense { gate, up, active }, [into @ .., down]) => {
+            (SavedFeedForward::Dense { gate, up, active }, [into @ .., down]) => {
                 let dactive = active.zeros_like()?;
                 down.backward(active, low_feed[into.len()].as_ref(), dy, &dactive, gradients)?;
                 let (dgate, dup) = ops::silu_mul_backward(gate, up, &dactive)?;
                 let outputs = [&dgate, &dup];
                 project_backward(into, &middle_normed, low_feed, &outputs, &dnormed, gradients)?;
             }
-            (Feed::Dropped, [into @ .., down]) => {
+            (SavedFeedForward::Dropped, [into @ .., down]) => {
                 self.recomputed_feed_backward((into, down), &middle_normed, dy, &dnormed, gradients)?;
             }
-            (Feed::Dense { .. } | Feed::Dropped, []) => {}
+            (SavedFeedForward::Dense { .. } | SavedFeedForward::Dropped, []) => {}
         }
         norm(&layer.middle_norm, &middle, &dnormed, dy)?;
         drop((kept, middle, middle_normed, after, dnormed));

@@ -16,11 +16,11 @@ pub struct Routed {
     /// `[tokens, experts]`
     probabilities: Vec<f32>,
     low: Option<Tensor>,
-    passes: Vec<Pass>,
+    passes: Vec<ExpertBatch>,
 }
 
 /// The tokens of one expert.
-struct Pass {
+struct ExpertBatch {
     expert: usize,
     rows: Vec<usize>,
     /// Per row, the share of this expert in the token's result.
@@ -94,7 +94,7 @@ pub fn forward(
         let (output, kept) = down.forward(&active, None)?;
         low.push(kept);
         ops::add_rows(&sum, &rows, Some(&weights), &output)?;
-        passes.push(Pass { expert, rows, weights, totals, input, gate, up, active, output, low });
+        passes.push(ExpertBatch { expert, rows, weights, totals, input, gate, up, active, output, low });
     }
     Ok((sum, Routed { probabilities, low, passes }))
 }

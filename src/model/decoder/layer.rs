@@ -24,7 +24,7 @@ pub struct Saved {
     pub(super) attention: Tensor,
     pub(super) middle: Tensor,
     pub(super) middle_normed: Tensor,
-    pub(super) feed: Feed,
+    pub(super) feed: SavedFeedForward,
     /// What the adapters of the linear layers keep, in order. For experts, it is in [`Routed`].
     pub(super) low: Vec<Option<Tensor>>,
     pub output: Tensor,
@@ -33,14 +33,14 @@ pub struct Saved {
 impl Saved {
     /// Drops the feed-forward's activations, if the backward can recompute them.
     pub fn drop_feed_forward(&mut self) {
-        if let Feed::Dense { .. } = self.feed {
-            self.feed = Feed::Dropped;
+        if let SavedFeedForward::Dense { .. } = self.feed {
+            self.feed = SavedFeedForward::Dropped;
         }
     }
 }
 
 /// The feed-forward's part of [`Saved`].
-pub enum Feed {
+pub enum SavedFeedForward {
     Dense {
         gate: Tensor,
         up: Tensor,
@@ -67,7 +67,7 @@ impl Decoder {
         let (output, feed) = match (config.design.experts, self.layers[index].parts(config).feed) {
             (Some(experts), feed) => {
                 let (output, routed) = experts::forward(experts, feed, middle_normed, middle)?;
-                (output, Feed::Experts(routed))
+                (output, SavedFeedForward::Experts(routed))
             }
             (None, [into @ .., down]) => {
                 let widths = [config.intermediate; 2];
@@ -75,7 +75,7 @@ impl Decoder {
                 let active = ops::silu_mul(&gate, &up)?;
                 let (output, kept) = down.forward(&active, Some(middle))?;
                 low.push(kept);
-                (output, Feed::Dense { gate, up, active })
+                (output, SavedFeedForward::Dense { gate, up, active })
             }
             (None, []) => return Err(candle_core::Error::msg("a layer without a feed-forward").into()),
         };
@@ -132,7 +132,7 @@ impl Decoder {
             key,
             value,
             attention,
-            feed: Feed::Dropped,
+            feed: SavedFeedForward::Dropped,
             low,
             output: middle.clone(),
             middle,

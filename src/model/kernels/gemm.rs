@@ -55,20 +55,20 @@ impl Packed {
         size_of_val(self.data.as_slice())
     }
 
-    pub fn right(&self) -> Right<'_> {
-        Right::packed(&self.data, self.k, self.n)
+    pub fn right(&self) -> Rhs<'_> {
+        Rhs::packed(&self.data, self.k, self.n)
     }
 }
 
 /// `A`, `[m, k]`: element `(i, j)` is `data[i * row + j * column]`.
 #[derive(Clone, Copy)]
-pub struct Left<'a, W = f32> {
+pub struct Lhs<'a, W = f32> {
     pub data: &'a [W],
     pub row: usize,
     pub column: usize,
 }
 
-impl<'a, W> Left<'a, W> {
+impl<'a, W> Lhs<'a, W> {
     pub fn rows(data: &'a [W], k: usize) -> Self {
         Self { data, row: k, column: 1 }
     }
@@ -81,7 +81,7 @@ impl<'a, W> Left<'a, W> {
 
 /// `B`, `[k, n]`.
 #[derive(Clone, Copy)]
-pub struct Right<'a, W = f32> {
+pub struct Rhs<'a, W = f32> {
     data: &'a [W],
     k: usize,
     n: usize,
@@ -93,7 +93,7 @@ pub struct Right<'a, W = f32> {
     padded: bool,
 }
 
-impl<'a, W> Right<'a, W> {
+impl<'a, W> Rhs<'a, W> {
     pub fn rows(data: &'a [W], k: usize, n: usize) -> Self {
         Self::strided(data, k, n, n)
     }
@@ -189,7 +189,7 @@ pub(super) fn meter(operations: usize, work: impl FnOnce()) {
 ///
 /// # Panics
 /// If `a` or `c` is too short for its extent, or rows of `c` overlap: `stride` is less than `b`'s columns.
-pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
+pub fn gemm(m: usize, a: Lhs<'_>, b: Rhs<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
     let threads = team::threads(m.saturating_mul(b.n).saturating_mul(b.k));
     on(threads, m, a, b, (team::Shared::new(c), 0), stride, Accumulate::Sum.blocks(accumulate));
 }
@@ -201,8 +201,8 @@ pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, a
 /// ([`super::multiplies_bf16`]).
 pub(super) fn local_gemm<W: Word>(
     m: usize,
-    a: Left<'_, W>,
-    b: Right<'_, W>,
+    a: Lhs<'_, W>,
+    b: Rhs<'_, W>,
     c: (team::Shared, usize),
     stride: usize,
     accumulate: bool,
@@ -213,8 +213,8 @@ pub(super) fn local_gemm<W: Word>(
 fn on<W: Word>(
     threads: usize,
     m: usize,
-    a: Left<'_, W>,
-    b: Right<'_, W>,
+    a: Lhs<'_, W>,
+    b: Rhs<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
     accumulate: [Accumulate; 2],
@@ -259,8 +259,8 @@ fn on<W: Word>(
 fn product<W: Word>(
     rows: Range<usize>,
     columns: Range<usize>,
-    a: Left<'_, W>,
-    b: Right<'_, W>,
+    a: Lhs<'_, W>,
+    b: Rhs<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
     accumulate: [Accumulate; 2],
@@ -329,8 +329,8 @@ pub(super) mod tests {
             let expected = naive(m, k, n, &a, &b);
             let (at, bt) = (transpose(m, k, &a), transpose(k, n, &b));
             let packed = Packed::from_columns(&bt, k, n);
-            for left in [Left::rows(&a, k), Left::transposed(&at, m)] {
-                for right in [Right::rows(&b, k, n), packed.right()] {
+            for left in [Lhs::rows(&a, k), Lhs::transposed(&at, m)] {
+                for right in [Rhs::rows(&b, k, n), packed.right()] {
                     let mut c = vec![1.0; m * n];
                     gemm(m, left, right, &mut c, n, true);
                     for (got, want) in c.iter().zip(&expected) {
@@ -346,10 +346,10 @@ pub(super) mod tests {
         let (k, n) = (300, 150);
         let (a, b) = (numbers(40 * k, 3), Packed::from_columns(&numbers(k * n, 4), k, n));
         let mut together = vec![0.0; 40 * n];
-        gemm(40, Left::rows(&a, k), b.right(), &mut together, n, false);
+        gemm(40, Lhs::rows(&a, k), b.right(), &mut together, n, false);
         for rows in [1, 2, 3, 5, 7, 11, 13] {
             let mut some = vec![0.0; rows * n];
-            gemm(rows, Left::rows(&a, k), b.right(), &mut some, n, false);
+            gemm(rows, Lhs::rows(&a, k), b.right(), &mut some, n, false);
             assert_eq!(some, together[..rows * n], "{rows} rows");
         }
     }
@@ -358,19 +358,19 @@ pub(super) mod tests {
     fn a_product_with_overlapping_rows_or_extents_beyond_its_slices_panics() {
         let values = vec![1.0; 64];
         let panics = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
-        let refused = |m, left: Left<'_>, stride| {
-            let right = Right::rows(&values, 8, 8);
+        let refused = |m, left: Lhs<'_>, stride| {
+            let right = Rhs::rows(&values, 8, 8);
             panics(&|| gemm(m, left, right, &mut [0.0; 64], stride, false))
         };
-        let left = Left::rows(&values, 8);
+        let left = Lhs::rows(&values, 8);
         // Twice this overflows `usize` to 0.
         let wraps = usize::MAX / 2 + 1;
         assert!(!refused(8, left, 8) && !refused(1, left, 0));
         assert!(refused(8, left, 7), "rows of C overlap");
         assert!(refused(9, left, 8) && refused(3, left, wraps), "C is too short");
-        assert!(refused(3, Left { row: wraps, ..left }, 8) && refused(8, Left { row: 9, ..left }, 8));
-        assert!(panics(&|| _ = Right::strided(&values, 3, 8, wraps)));
-        assert!(panics(&|| _ = Right::packed(&values, wraps, 33)));
+        assert!(refused(3, Lhs { row: wraps, ..left }, 8) && refused(8, Lhs { row: 9, ..left }, 8));
+        assert!(panics(&|| _ = Rhs::strided(&values, 3, 8, wraps)));
+        assert!(panics(&|| _ = Rhs::packed(&values, wraps, 33)));
         assert!(panics(&|| _ = Packed::from_columns(&values, wraps, 2)));
     }
 
@@ -378,15 +378,15 @@ pub(super) mod tests {
     fn splitting_a_chain_between_two_accumulating_calls_changes_no_bit() {
         let (m, k, n) = (5, 100, 40);
         let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
-        let product = |left: Left<'_>, right: Right<'_>, c: &mut [f32], accumulate| {
+        let product = |left: Lhs<'_>, right: Rhs<'_>, c: &mut [f32], accumulate| {
             local_gemm(m, left, right, (team::Shared::new(c), 0), n, accumulate);
         };
         let mut whole = vec![0.0; m * n];
-        product(Left::rows(&a, k), Right::rows(&b, k, n), &mut whole, false);
+        product(Lhs::rows(&a, k), Rhs::rows(&b, k, n), &mut whole, false);
         let mut parts = vec![0.0; m * n];
-        product(Left::rows(&a, k), Right::rows(&b[..33 * n], 33, n), &mut parts, false);
-        let rest = Left { data: &a[33..], row: k, column: 1 };
-        product(rest, Right::rows(&b[33 * n..], k - 33, n), &mut parts, true);
+        product(Lhs::rows(&a, k), Rhs::rows(&b[..33 * n], 33, n), &mut parts, false);
+        let rest = Lhs { data: &a[33..], row: k, column: 1 };
+        product(rest, Rhs::rows(&b[33 * n..], k - 33, n), &mut parts, true);
         assert_eq!(whole, parts);
     }
 
@@ -398,8 +398,8 @@ pub(super) mod tests {
         let error =
             |c: &[f32]| c.iter().zip(&expected).map(|(c, want)| (f64::from(*c) - want).abs()).sum::<f64>();
         let (mut parts, mut chain) = (vec![0.0; m * n], vec![0.0; m * n]);
-        gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), &mut parts, n, false);
-        local_gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), (team::Shared::new(&mut chain), 0), n, false);
+        gemm(m, Lhs::rows(&a, k), Rhs::rows(&b, k, n), &mut parts, n, false);
+        local_gemm(m, Lhs::rows(&a, k), Rhs::rows(&b, k, n), (team::Shared::new(&mut chain), 0), n, false);
         assert!(error(&parts) < 0.5 * error(&chain), "{} {}", error(&parts), error(&chain));
     }
 }

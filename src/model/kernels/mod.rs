@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 
 pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
 pub use frozen::{Format, Frozen};
-pub use gemm::{LANES, Left, PANEL, Packed, Right, gemm, metered};
+pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
 pub use math::{
     add_assign, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward, rope, silu_mul,
     silu_mul_backward, softmax,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{AdapterConfig, ModelError, name, read_safetensors};
 use crate::model::{
-    kernels::{Left, Right, gemm},
+    kernels::{Lhs, Rhs, gemm},
     ops,
     weights::{Bytes, Entry, Shard, read_json, weight_files, write_entries},
 };
@@ -127,7 +127,7 @@ fn added(
     let sum = w.to_dtype(DType::F32)?.copy()?;
     let (a, b) = (ops::values(a)?, ops::values(b)?);
     let mut delta = vec![0.0; outputs * inputs];
-    gemm(outputs, Left::rows(&b, rank), Right::rows(&a, rank, inputs), &mut delta, inputs, false);
+    gemm(outputs, Lhs::rows(&b, rank), Rhs::rows(&a, rank, inputs), &mut delta, inputs, false);
     ops::update(&sum, |sum| sum.iter_mut().zip(&delta).for_each(|(sum, delta)| *sum += scale * delta))?;
     Ok(View::data(&sum.to_dtype(w.dtype())?).into_owned())
 }

@@ -136,7 +136,7 @@ pub fn update(
         let gaps = shares.iter().zip(&scored).map(|(share, logprobs)| share.gap(logprobs));
         undropped_gap = trainer.dropout.map(|_| gaps.fold(0.0, f64::max));
     }
-    let weigh = |share: &Share, of: &Of, new: f32| {
+    let weigh = |share: &Share, of: &RowTerm, new: f32| {
         let token = Token { new, ..of.token };
         (token, objective.term(&token), objective.weight(&size, share.rows[of.row].rollout.length))
     };
@@ -200,7 +200,7 @@ pub fn microbatch(rows: &[Row<'_, '_>], tool_tokens: bool) -> (Microbatch, Vec<V
 }
 
 /// One row's term for one prediction.
-struct Of {
+struct RowTerm {
     row: usize,
     token: Token,
 }
@@ -209,7 +209,7 @@ struct Of {
 struct Share<'r, 'a> {
     batch: Microbatch,
     /// Per target, a term for every row that made this prediction.
-    terms: Vec<Vec<Of>>,
+    terms: Vec<Vec<RowTerm>>,
     /// Per target, the number of rows in which it is a token of a tool result.
     tool: Vec<u32>,
     rows: &'r [Row<'r, 'a>],
@@ -218,7 +218,7 @@ struct Share<'r, 'a> {
 impl<'r, 'a> Share<'r, 'a> {
     fn new(rows: &'r [Row<'r, 'a>], tool_tokens: bool) -> Self {
         let (batch, indices) = microbatch(rows, tool_tokens);
-        let mut terms: Vec<Vec<Of>> = batch.targets.iter().map(|_| Vec::new()).collect();
+        let mut terms: Vec<Vec<RowTerm>> = batch.targets.iter().map(|_| Vec::new()).collect();
         let mut tool = vec![0; batch.targets.len()];
         for (index, (row, targets)) in rows.iter().zip(&indices).enumerate() {
             let data::Row { sampled, logprobs, .. } = row.data;
@@ -235,7 +235,7 @@ impl<'r, 'a> Share<'r, 'a> {
                 token.old = rollout.proximal.get(at).copied().unwrap_or(*logprob);
                 token.importance = rollout.importance.get(at).copied().unwrap_or(1.0);
                 token.reference = rollout.reference.get(at).copied();
-                terms[*target].push(Of { row: index, token });
+                terms[*target].push(RowTerm { row: index, token });
                 at += 1;
             }
         }

@@ -36,7 +36,7 @@ use crate::{
     error::{At, Failure, Interrupted, Result},
     hash::Digest,
     judge::{
-        Asking, Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, RelativeSpec,
+        Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, QuerySettings, Relative, RelativeSpec,
         ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, program_words,
         rewards, with_ties,
     },
@@ -265,7 +265,7 @@ impl Judge {
             Some(local) => local,
             None => Arc::new(self.client(context)?),
         };
-        let asking = Asking {
+        let asking = QuerySettings {
             attempts: params.attempts,
             repeats: params.repeats,
             structured: params.structured,

@@ -42,7 +42,7 @@ use crate::{
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::{McpError, Outcome, Place, Pool, PooledSession, Pools, Visit},
+    mcp::{CallTarget, McpError, Outcome, Pool, PooledSession, Pools, Visit},
     model::ModelConfig,
     net::Backoff,
     stage::{
@@ -298,7 +298,7 @@ struct Missing {
 type StateResults = Vec<Option<String>>;
 
 /// Outcome of a try.
-enum Tried {
+enum TryOutcome {
     Ended(Episode, Option<StateResults>),
     /// The server was lost; if there was a session, in a call.
     Lost {
@@ -475,15 +475,15 @@ impl Player {
             let mut tries = futures::stream::iter(tries).buffer_unordered(at_once);
             while let Some((mut again, tried)) = unless_cancelled(context, tries.next()).await? {
                 let (cause, call) = match tried? {
-                    Tried::Ended(episode, state) => {
+                    TryOutcome::Ended(episode, state) => {
                         self.keep(progress, again.index, episode, state)?;
                         continue;
                     }
-                    Tried::Skipped => {
+                    TryOutcome::Skipped => {
                         missing.push(again);
                         continue;
                     }
-                    Tried::Lost { cause, call } => (cause, call),
+                    TryOutcome::Lost { cause, call } => (cause, call),
                 };
                 if how == Try::Alone {
                     let is_answered = self.probe(answered.as_ref(), FIRST_WAIT);
@@ -626,9 +626,9 @@ impl Player {
         attempt: &RolloutSpec<'_>,
         prompt_tokens: &PromptTokens,
         outage: &Outage,
-    ) -> Result<Tried> {
+    ) -> Result<TryOutcome> {
         if outage.is_known.is_cancelled() {
-            return Ok(Tried::Skipped);
+            return Ok(TryOutcome::Skipped);
         }
         let server = LazySessions { sessions: self.pools.visit(), how, outage };
         let limits = self.budget.limits();
@@ -647,17 +647,17 @@ impl Player {
         };
         Ok(match episode.lost.take() {
             None => match self.state(&server, attempt.scenario).await {
-                Ok(state) => Tried::Ended(episode, state),
-                Err(McpError::PoolClosed) => Tried::Skipped,
-                Err(cause) if cause.is_transient() => Tried::Lost { cause, call: None },
+                Ok(state) => TryOutcome::Ended(episode, state),
+                Err(McpError::PoolClosed) => TryOutcome::Skipped,
+                Err(cause) if cause.is_transient() => TryOutcome::Lost { cause, call: None },
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
             Some(LostCall { call, cause }) if server.is_open(toolbox, &call) => {
-                Tried::Lost { cause, call: Some((call, episode)) }
+                TryOutcome::Lost { cause, call: Some((call, episode)) }
             }
-            Some(LostCall { cause: McpError::PoolClosed, .. }) => Tried::Skipped,
-            Some(LostCall { cause, .. }) if cause.is_transient() => Tried::Lost { cause, call: None },
+            Some(LostCall { cause: McpError::PoolClosed, .. }) => TryOutcome::Skipped,
+            Some(LostCall { cause, .. }) if cause.is_transient() => TryOutcome::Lost { cause, call: None },
             Some(LostCall { cause, .. }) => return Err(cause.into()),
         })
     }
@@ -762,7 +762,7 @@ impl LazySessions<'_> {
 
 impl Server for LazySessions<'_> {
     async fn ready(&self, name: &str) -> Result<(), McpError> {
-        let Place { server, pool, session, .. } = self.sessions.place(name)?;
+        let CallTarget { server, pool, session, .. } = self.sessions.place(name)?;
         session.get_or_try_init(|| self.open(server, pool)).await.map(|_| ())
     }
 
@@ -778,7 +778,7 @@ impl Server for LazySessions<'_> {
 impl LazySessions<'_> {
     /// Calls a tool without a limit on their number.
     async fn send(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let Place { server, pool, session, tool } = self.sessions.place(name)?;
+        let CallTarget { server, pool, session, tool } = self.sessions.place(name)?;
         session.get_or_try_init(|| self.open(server, pool)).await?.call(tool, arguments).await
     }
 }

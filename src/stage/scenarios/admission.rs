@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    candidate::{Candidate, Check, Pick, normal, states},
+    candidate::{AnswerRule, Candidate, Check, normal, states},
     runner::Runner,
 };
 use crate::{
@@ -243,7 +243,7 @@ fn answer(
         outcomes[..candidate.calls.len()].iter().map(|outcome| outcome.text.as_str()).collect()
     });
     let read =
-        |texts: &[&str]| candidate.pick.answer(texts).map_err(|why| (Reason::Unsolvable, why.to_owned()));
+        |texts: &[&str]| candidate.rule.answer(texts).map_err(|why| (Reason::Unsolvable, why.to_owned()));
     let (first, second) = (read(&one)?, read(&other)?);
     if first != second {
         return Err((Reason::Unstable, format!("two executions answer \"{first}\" and \"{second}\"")));
@@ -254,7 +254,7 @@ fn answer(
             return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
         }
     }
-    if candidate.pick == Pick::Nothing {
+    if candidate.rule == AnswerRule::Nothing {
         return Ok(None);
     }
     let arguments: String =

@@ -20,7 +20,7 @@ pub struct Candidate {
     /// Which wording it is, for splits.
     pub phrasing: String,
     pub calls: Vec<ToolCall>,
-    pub pick: Pick,
+    pub rule: AnswerRule,
     pub check: Check,
     pub checks: Option<Checks>,
     /// The calls fail on the way, on purpose.
@@ -54,7 +54,7 @@ impl Check {
 
 /// How the answer is read from the last result.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Pick {
+pub enum AnswerRule {
     /// A field of the record whose field `key.0` is `key.1`, or of the only record.
     Field { list: String, key: Option<(String, String)>, field: String },
     /// The number of records.
@@ -68,9 +68,9 @@ pub enum Pick {
     /// The number in the line that is none of these.
     Number { not: Vec<String> },
     /// This text, which the last result, or one of those before, contains.
-    Stated(String),
+    Quoted(String),
     /// The value of the last result that this answer names and the task does not.
-    Told { answer: String, task: String },
+    Recorded { answer: String, task: String },
     /// The task is a change; there is no answer.
     Nothing,
 }
@@ -80,7 +80,7 @@ const ANSWER_BYTES: usize = 80;
 /// Most items of an answer that is a set.
 const SET: usize = 8;
 
-impl Pick {
+impl AnswerRule {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Field { key: Some(_), .. } => "field of one",
@@ -90,8 +90,8 @@ impl Pick {
             Self::Largest { .. } => "largest",
             Self::Only => "value",
             Self::Number { .. } => "number",
-            Self::Stated(_) => "stated",
-            Self::Told { .. } => "told",
+            Self::Quoted(_) => "quoted",
+            Self::Recorded { .. } => "recorded",
             Self::Nothing => "change",
         }
     }
@@ -99,7 +99,7 @@ impl Pick {
     /// The answer, if there is exactly one; else why not.
     pub fn answer(&self, texts: &[&str]) -> Result<String, &'static str> {
         let last = texts.last().copied().unwrap_or_default();
-        if let Self::Stated(answer) = self {
+        if let Self::Quoted(answer) = self {
             return texts
                 .iter()
                 .any(|text| states(text, answer))
@@ -180,8 +180,8 @@ impl Pick {
                     _ => Err("the line has not one new number"),
                 }
             }
-            Self::Stated(answer) => Ok(answer.clone()),
-            Self::Told { answer, task } => told(reading, answer, task),
+            Self::Quoted(answer) => Ok(answer.clone()),
+            Self::Recorded { answer, task } => recorded(reading, answer, task),
             Self::Nothing => Ok("-".into()),
         }
     }
@@ -194,12 +194,12 @@ fn is_nothing(text: &str) -> bool {
         && [" found ", " results ", " matches ", " match "].iter().any(|end| words.ends_with(end))
 }
 
-fn told(reading: &Reading, answer: &str, task: &str) -> Result<String, &'static str> {
+fn recorded(reading: &Reading, answer: &str, task: &str) -> Result<String, &'static str> {
     let values =
         reading.lists.iter().flat_map(|list| &list.records).flatten().map(|field| field.value.clone());
     let lines = reading.line.iter().flat_map(|line| numbers(line).into_iter().chain([line.clone()]));
-    let is_told = |value: &String| states(answer, value) && !states(task, value);
-    let mut found: Vec<String> = values.chain(lines).filter(is_told).collect();
+    let is_named = |value: &String| states(answer, value) && !states(task, value);
+    let mut found: Vec<String> = values.chain(lines).filter(is_named).collect();
     found.sort_by_key(|value| std::cmp::Reverse(value.len()));
     found.dedup();
     let longest = found.first().cloned().ok_or("the results do not have the answer")?;
@@ -307,36 +307,40 @@ pub fn calls_json(calls: &[ToolCall]) -> String {
 mod tests {
     use super::*;
 
-    fn field(key: Option<(&str, &str)>, field: &str) -> Pick {
+    fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Pick::Field { list: String::new(), key, field: field.into() }
+        AnswerRule::Field { list: String::new(), key, field: field.into() }
     }
 
     #[test]
     fn answers_are_read_as_the_task_asks() {
         let rows = r#"[{"n": "a", "v": 1}, {"n": "b", "v": 3}, {"n": "b", "v": 2}]"#;
         let list = String::new;
-        for (pick, text, expected) in [
+        for (rule, text, expected) in [
             (field(Some(("n", "a")), "v"), rows, Ok("1")),
             (field(Some(("n", "b")), "v"), rows, Err("there are several such records")),
             (field(Some(("n", "c")), "v"), rows, Err("there is no such record")),
             (field(None, "v"), r#"[{"v": null}]"#, Err("the answer is empty")),
-            (Pick::Count { list: list() }, rows, Ok("3")),
-            (Pick::Column { list: list(), field: "n".into() }, rows, Ok("a, b")),
-            (Pick::Largest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("b")),
+            (AnswerRule::Count { list: list() }, rows, Ok("3")),
+            (AnswerRule::Column { list: list(), field: "n".into() }, rows, Ok("a, b")),
+            (AnswerRule::Largest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("b")),
             (
-                Pick::Largest { list: list(), field: "n".into(), key: "v".into() },
+                AnswerRule::Largest { list: list(), field: "n".into(), key: "v".into() },
                 rows,
                 Err("not every record has a number"),
             ),
-            (Pick::Number { not: vec!["40".into(), "2".into()] }, "The sum of 40 and 2 is 42.", Ok("42")),
-            (Pick::Number { not: vec![] }, "1 and 2", Err("the line has not one new number")),
-            (Pick::Only, "[{'n': 7}]", Ok("7")),
-            (Pick::Only, "No matches found.", Err("the answer is that there is nothing")),
-            (Pick::Stated("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
-            (Pick::Stated("Low".into()), "below", Err("no result states the answer")),
+            (
+                AnswerRule::Number { not: vec!["40".into(), "2".into()] },
+                "The sum of 40 and 2 is 42.",
+                Ok("42"),
+            ),
+            (AnswerRule::Number { not: vec![] }, "1 and 2", Err("the line has not one new number")),
+            (AnswerRule::Only, "[{'n': 7}]", Ok("7")),
+            (AnswerRule::Only, "No matches found.", Err("the answer is that there is nothing")),
+            (AnswerRule::Quoted("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
+            (AnswerRule::Quoted("Low".into()), "below", Err("no result states the answer")),
         ] {
-            assert_eq!(pick.answer(&[text]), expected.map(str::to_owned), "{pick:?}");
+            assert_eq!(rule.answer(&[text]), expected.map(str::to_owned), "{rule:?}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct File {
     #[serde(default)]
     pub errors: ErrorsDeclaration,
     #[serde(default)]
-    pub calls: BTreeMap<String, Short>,
+    pub calls: BTreeMap<String, ToolAlias>,
     #[serde(default)]
     pub entities: BTreeMap<String, EntityDeclaration>,
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(super) struct StateDeclaration {
 /// A short name for a tool, and the argument that a plain string sets.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Short {
+pub(super) struct ToolAlias {
     pub tool: String,
     pub argument: String,
 }

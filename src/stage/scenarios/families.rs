@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
     error::ScenarioError,
-    phrase::{Binding, Phrase, Scope, Template, Word},
+    phrase::{Binding, Phrase, Scope, Template, WordChoices},
     results::Results,
 };
 use crate::{chat::ToolCall, error::did_you_mean};
@@ -151,7 +151,7 @@ impl Families {
             file: file.clone(),
             problem: cause.to_string().trim_end().to_owned(),
         })?;
-        Self::look_up(&declared).map_err(|Wrong { place, problem }| ScenarioError::Families {
+        Self::look_up(&declared).map_err(|Mistake { place, problem }| ScenarioError::Families {
             file,
             place,
             problem,
@@ -181,7 +181,7 @@ impl Families {
         self.families.iter().find(|family| family.name == name)
     }
 
-    fn look_up(file: &declaration::File) -> Result<Self, Wrong> {
+    fn look_up(file: &declaration::File) -> Result<Self, Mistake> {
         let words = Words::of("words", &file.words)?;
         let mut entities = Vec::new();
         for (name, declared) in &file.entities {
@@ -236,23 +236,23 @@ impl Family {
 }
 
 /// A problem and its location in the file.
-struct Wrong {
+struct Mistake {
     place: String,
     problem: String,
 }
 
-fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Wrong {
-    Wrong { place: place.into(), problem: problem.into() }
+fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Mistake {
+    Mistake { place: place.into(), problem: problem.into() }
 }
 
 /// Words with their templates parsed.
-struct Words(Vec<(String, Word)>);
+struct Words(Vec<(String, WordChoices)>);
 
 impl Words {
     fn of<'a>(
         place: &str,
         declared: impl IntoIterator<Item = (&'a String, &'a declaration::Alternatives)>,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, Mistake> {
         let word = |(name, alternatives): (&String, &declaration::Alternatives)| {
             let word = parsed(alternatives).map_err(|problem| wrong(format!("{place}.{name}"), problem))?;
             Ok((name.clone(), word))
@@ -268,7 +268,7 @@ impl Words {
     }
 }
 
-fn parsed(alternatives: &declaration::Alternatives) -> Result<Word, String> {
+fn parsed(alternatives: &declaration::Alternatives) -> Result<WordChoices, String> {
     let (train, unseen) = alternatives.lists();
     if train.is_empty() {
         return Err("the list of alternatives is empty".into());
@@ -279,13 +279,13 @@ fn parsed(alternatives: &declaration::Alternatives) -> Result<Word, String> {
             .map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}")))
             .collect::<Result<_, String>>()
     };
-    Ok(Word { train: templates(train)?, unseen: templates(unseen)? })
+    Ok(WordChoices { train: templates(train)?, unseen: templates(unseen)? })
 }
 
 /// One value per axis of a family; none for a family without axes.
 type Cell<'a> = Vec<(&'a str, &'a str, &'a Axis)>;
 
-fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Result<Vec<Cell<'a>>, Wrong> {
+fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Result<Vec<Cell<'a>>, Mistake> {
     let place = || format!("family \"{}\"", declared.name);
     let mut cells: Vec<Cell<'a>> = vec![Vec::new()];
     for axis in &declared.over {
@@ -340,7 +340,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build(&self) -> Result<Family, Wrong> {
+    fn build(&self) -> Result<Family, Mistake> {
         let declared = self.declared;
         let name = self.cell.iter().fold(declared.name.clone(), |name, (axis, value, _)| {
             name.replace(&format!("{{{axis}}}"), value)

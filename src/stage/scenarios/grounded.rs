@@ -89,7 +89,7 @@ pub async fn generate(
         })
         .collect();
     observer.phase("questions", cases.len() as u64);
-    let found: Vec<Found> = futures::stream::iter(0..cases.len())
+    let found: Vec<SolveOutcome> = futures::stream::iter(0..cases.len())
         .map(|case| {
             let (family, binding) = &cases[case];
             async move {
@@ -112,12 +112,12 @@ pub async fn generate(
     let mut failures: BTreeMap<&str, String> = BTreeMap::new();
     for ((family, binding), found) in cases.into_iter().zip(found) {
         match found {
-            Found::Answer { answer, calls, checks } => {
+            SolveOutcome::Answer { answer, calls, checks } => {
                 if let Some((_, cases)) = solved.iter_mut().find(|(other, _)| other.name == family.name) {
                     cases.push(Solved { binding, answer, calls, checks });
                 }
             }
-            Found::Nothing(why, text) => {
+            SolveOutcome::Nothing(why, text) => {
                 wording.drop(why);
                 refused.push((family.name.clone(), why, text.chars().take(300).collect()));
                 failures.entry(&family.name).or_insert_with(|| format!("{}: {text}", why.name()));
@@ -205,7 +205,7 @@ fn drawn(family: &Family, mut all: Vec<Binding>, count: usize, seed: u64) -> Vec
     all
 }
 
-enum Found {
+enum SolveOutcome {
     Answer {
         answer: String,
         calls: Vec<ToolCall>,
@@ -216,7 +216,7 @@ enum Found {
 }
 
 /// The reference expert: makes the family's calls, reads the answer, and looks at the state that is left.
-async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<Found> {
+async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<SolveOutcome> {
     let mut solution = Solution::new(families, &family.solve, binding.clone());
     let visit = live.visit();
     let mut calls = Vec::new();
@@ -230,27 +230,27 @@ async fn solve(families: &Families, family: &Family, binding: &Binding, live: &L
         calls.push(call);
         text = outcome.text;
         if outcome.is_error {
-            return Ok(Found::Nothing(Dropped::Failed, text));
+            return Ok(SolveOutcome::Nothing(Dropped::Failed, text));
         }
         if let Err(why) = solution.result(text.clone()) {
-            return Ok(Found::Nothing(why, text));
+            return Ok(SolveOutcome::Nothing(why, text));
         }
     }
     let answer = match solution.answer(family) {
         Ok(answer) => answer,
-        Err(why) => return Ok(Found::Nothing(why, text)),
+        Err(why) => return Ok(SolveOutcome::Nothing(why, text)),
     };
     let Some(state) = &families.state else {
-        return Ok(Found::Answer { answer, calls, checks: None });
+        return Ok(SolveOutcome::Answer { answer, calls, checks: None });
     };
     let ToolCall { name: tool, arguments } = state.fill(&Binding::new());
     let outcome = visit.call(&ToolCall { name: tool.clone(), arguments: arguments.clone() }).await?;
     if outcome.is_error {
-        return Ok(Found::Nothing(Dropped::Failed, outcome.text));
+        return Ok(SolveOutcome::Nothing(Dropped::Failed, outcome.text));
     }
     let expect = TextCheck { equals: Some(outcome.text), ..TextCheck::default() };
     let checks = Checks { state: vec![StateCheck { tool, arguments, expect }], ..Checks::default() };
-    Ok(Found::Answer { answer, calls, checks: Some(Json(checks.to_json())) })
+    Ok(SolveOutcome::Answer { answer, calls, checks: Some(Json(checks.to_json())) })
 }
 
 impl Families {

@@ -14,7 +14,7 @@ use crate::{
     chat::ToolCall,
     data::Tool,
     error::Result,
-    mcp::{Description, Outcome, Place, Pools, Servers, Visit},
+    mcp::{CallTarget, Description, Outcome, Pools, Servers, Visit},
 };
 
 type Answers = BTreeMap<String, Arc<OnceCell<Outcome>>>;
@@ -97,7 +97,7 @@ impl CallSequence<'_> {
     pub async fn call(&self, call: &ToolCall) -> Result<Outcome> {
         let name = self.live.wire_name(&call.name);
         let Some(answers) = &self.live.answers else {
-            let Place { server, pool, session, tool } = self.sessions.place(name)?;
+            let CallTarget { server, pool, session, tool } = self.sessions.place(name)?;
             let open = async || pool.session_with(self.sessions.reservation(server, false).await?).await;
             let session = session.get_or_try_init(open).await?;
             return Ok(session.call(tool, call.arguments.clone()).await?);

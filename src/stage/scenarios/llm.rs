@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Context,
     admission::{Reason, Refusal},
-    candidate::{Candidate, Check, Pick},
+    candidate::{AnswerRule, Candidate, Check},
     error::ScenarioError,
 };
 use crate::{
@@ -223,7 +223,7 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         task,
         phrasing: kind.to_owned(),
         check: if is_refusal { Check::None } else { Check::of(&answer) },
-        pick: if is_refusal { Pick::Nothing } else { Pick::Stated(answer) },
+        rule: if is_refusal { AnswerRule::Nothing } else { AnswerRule::Quoted(answer) },
         calls,
         checks,
         may_fail: kind == "error-recovery",
@@ -288,6 +288,6 @@ mod tests {
             assert!(detail.contains(why), "{object}: {detail}");
         }
         let refusal = candidate(&json!({"task": "Book a flight.", "kind": "no-call"}), &callable).unwrap();
-        assert_eq!((refusal.check, refusal.pick), (Check::None, Pick::Nothing));
+        assert_eq!((refusal.check, refusal.rule), (Check::None, AnswerRule::Nothing));
     }
 }

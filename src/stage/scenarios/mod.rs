@@ -136,7 +136,7 @@ pub struct Scenarios {
 
 /// What a source made.
 #[derive(Debug, Default)]
-struct Made {
+struct SourceOutput {
     train: Vec<Scenario>,
     heldout: Vec<Scenario>,
     admission: Vec<Admission>,
@@ -302,18 +302,18 @@ fn given<'p>(
     path.ok_or(ScenarioError::NoParam { origin, param })
 }
 
-async fn from(context: &Context, params: &Params, source: Source) -> Result<Made> {
+async fn from(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
     match source {
         Source::Grounded | Source::Server => from_families(context, params, source).await,
         Source::File => from_file(context, params),
         Source::Explored => from_exploration(context, params).await,
         Source::Traces => from_traces(context, params).await,
         Source::Llm => from_model(context, params).await,
-        Source::Mix => Ok(Made::default()),
+        Source::Mix => Ok(SourceOutput::default()),
     }
 }
 
-fn from_file(context: &Context, params: &Params) -> Result<Made> {
+fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
     let path = given(params.file.as_ref(), "file", "file")?;
     let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
     let lacks = [
@@ -327,14 +327,14 @@ fn from_file(context: &Context, params: &Params) -> Result<Made> {
         ));
     }
     let admission = train.iter().chain(&heldout).map(admitted).collect();
-    Ok(Made { train, heldout, admission, ..Made::default() })
+    Ok(SourceOutput { train, heldout, admission, ..SourceOutput::default() })
 }
 
 fn servers(context: &Context) -> Result<&Servers> {
     Ok(context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?)
 }
 
-async fn from_families(context: &Context, params: &Params, source: Source) -> Result<Made> {
+async fn from_families(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
     let servers = servers(context)?;
     let tools: Vec<Tool> = context.read("tools")?;
     let live = Live::new(servers, &tools);
@@ -364,10 +364,16 @@ async fn from_families(context: &Context, params: &Params, source: Source) -> Re
         refused(family, String::new(), reason, format!("{}: {detail}", why.name()))
     });
     let admission = made.train.iter().chain(&made.heldout).map(admitted).chain(refused).collect();
-    Ok(Made { train: made.train, heldout: made.heldout, admission, dropped: made.dropped, coverage: None })
+    Ok(SourceOutput {
+        train: made.train,
+        heldout: made.heldout,
+        admission,
+        dropped: made.dropped,
+        coverage: None,
+    })
 }
 
-async fn from_exploration(context: &Context, params: &Params) -> Result<Made> {
+async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
     let task = task(context, &tools, params.budget())?;
     let explored = explored::explore(&task).await?;
@@ -375,7 +381,7 @@ async fn from_exploration(context: &Context, params: &Params) -> Result<Made> {
     divided(context, params, explored.judged, Some(explored.coverage))
 }
 
-async fn from_traces(context: &Context, params: &Params) -> Result<Made> {
+async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
     let path = given(params.traces.as_ref(), "traces", "traces")?;
     let servers = servers(context)?;
@@ -424,7 +430,7 @@ fn client(context: &Context, params: &Params) -> Result<Client> {
     })?)
 }
 
-async fn from_model(context: &Context, params: &Params) -> Result<Made> {
+async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
     // Refused before the server is called.
     let client = match local_model::is_given(context) {
@@ -534,7 +540,7 @@ fn finish(
     tools: &[Tool],
     mut judged: Judged,
     early: Vec<Admission>,
-) -> Result<Made> {
+) -> Result<SourceOutput> {
     judged.rows.extend(early);
     judged.trim(params.tasks);
     let chains: Vec<Vec<ToolCall>> =
@@ -544,7 +550,12 @@ fn finish(
 }
 
 /// Divides admitted tasks into training and held-out ones.
-fn divided(context: &Context, params: &Params, judged: Judged, coverage: Option<Coverage>) -> Result<Made> {
+fn divided(
+    context: &Context,
+    params: &Params,
+    judged: Judged,
+    coverage: Option<Coverage>,
+) -> Result<SourceOutput> {
     if judged.admitted.is_empty() {
         let details = judged.rows.iter().filter_map(|row| row.detail.clone());
         let account: BTreeSet<String> = details.take(50).collect();
@@ -556,12 +567,12 @@ fn divided(context: &Context, params: &Params, judged: Judged, coverage: Option<
         judged.admitted.iter().map(|admitted| (admitted.scenario(), admitted.candidate.phrasing.clone()));
     let by = params.split_by.unwrap_or(SplitBy::Entity);
     let (train, heldout) = split::divide(tasks.collect(), by, params.heldout_share, context.seed);
-    Ok(Made { train, heldout, admission: judged.rows, coverage, ..Made::default() })
+    Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
 }
 
 /// Takes of each source what its weight allows, in the sources' own order of tasks. A sentence counts once.
-async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) -> Result<Made> {
-    let mut all = Made::default();
+async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) -> Result<SourceOutput> {
+    let mut all = SourceOutput::default();
     let mut parts = Vec::new();
     for (source, weight) in mix {
         let made = from(context, params, *source).await?;
@@ -634,7 +645,7 @@ fn refused(family: String, task: String, reason: Reason, detail: String) -> Admi
     }
 }
 
-fn metrics(made: &Made) -> Metrics {
+fn metrics(made: &SourceOutput) -> Metrics {
     let mut metrics = Metrics::new();
     let mut count = |name: String, number: usize| _ = metrics.insert(name, number as f64);
     let families: BTreeSet<&str> =

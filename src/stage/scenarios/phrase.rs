@@ -108,14 +108,14 @@ impl Template {
 
 /// The alternatives of a word.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Word {
+pub(super) struct WordChoices {
     pub train: Vec<Template>,
     pub unseen: Vec<Template>,
 }
 
 /// What a name can refer to where a template is used.
 pub(super) struct Scope<'a> {
-    words: BTreeMap<&'a str, &'a Word>,
+    words: BTreeMap<&'a str, &'a WordChoices>,
     entities: Vec<&'a str>,
     /// Cache of resolved words: most are used within several others.
     known: RefCell<BTreeMap<&'a str, Phrase>>,
@@ -125,7 +125,7 @@ pub(super) struct Scope<'a> {
 const DEPTH: usize = 12;
 
 impl<'a> Scope<'a> {
-    pub fn new(words: BTreeMap<&'a str, &'a Word>, entities: Vec<&'a str>) -> Self {
+    pub fn new(words: BTreeMap<&'a str, &'a WordChoices>, entities: Vec<&'a str>) -> Self {
         Self { words, entities, known: RefCell::default() }
     }
 
@@ -134,11 +134,11 @@ impl<'a> Scope<'a> {
     }
 
     /// All alternatives of a list of templates as one phrase.
-    pub fn choice(&self, word: &Word) -> Result<Phrase, String> {
+    pub fn choice(&self, word: &WordChoices) -> Result<Phrase, String> {
         self.alternatives(&word.train, &word.unseen, DEPTH)
     }
 
-    fn word(&self, name: &'a str, word: &Word, depth: usize) -> Result<Phrase, String> {
+    fn word(&self, name: &'a str, word: &WordChoices, depth: usize) -> Result<Phrase, String> {
         if let Some(known) = self.known.borrow().get(name) {
             return Ok(known.clone());
         }
@@ -279,9 +279,10 @@ mod tests {
     use super::*;
 
     fn phrase(text: &str) -> Result<Phrase, String> {
-        let noun = Word { train: vec![Template::parse("pay")?], unseen: vec![Template::parse("salary")?] };
-        let who = Word { train: vec![Template::parse("{head|lead} of {team}")?], unseen: Vec::new() };
-        let circle = Word { train: vec![Template::parse("{circle}")?], unseen: Vec::new() };
+        let noun =
+            WordChoices { train: vec![Template::parse("pay")?], unseen: vec![Template::parse("salary")?] };
+        let who = WordChoices { train: vec![Template::parse("{head|lead} of {team}")?], unseen: Vec::new() };
+        let circle = WordChoices { train: vec![Template::parse("{circle}")?], unseen: Vec::new() };
         let words = [("noun", &noun), ("who", &who), ("circle", &circle)];
         let scope = Scope::new(words.into(), vec!["team"]);
         scope.phrase(&Template::parse(text)?)

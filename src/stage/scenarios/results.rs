@@ -35,7 +35,7 @@ pub enum Results {
     /// The first pipe table.
     Markdown,
     /// The first of these that the result is: JSON, JSON lines, Python, a Markdown table, CSV with one of
-    /// [`SEPARATORS`], lines. Below them there may be a [`Remark`].
+    /// [`SEPARATORS`], lines. Below them there may be a [`Footer`].
     Auto,
 }
 
@@ -129,9 +129,9 @@ fn filled_lines(text: &str) -> impl Iterator<Item = &str> {
 
 /// A last line in parentheses, such as `(5 of 8 rows)`: it is about the rows above it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Remark<'a>(&'a str);
+pub(super) struct Footer<'a>(&'a str);
 
-impl<'a> Remark<'a> {
+impl<'a> Footer<'a> {
     /// The text above the remark, and the remark, if there is one below something else.
     pub fn split(text: &'a str) -> (&'a str, Option<Self>) {
         let text = text.trim();
@@ -157,7 +157,7 @@ fn auto(text: &str) -> Rows {
     let value = |text: &str| serde_json::from_str(text).ok().or_else(|| python_repr(text));
     let (above, remark) = match value(text.trim()) {
         Some(_) => (text.trim(), None),
-        None => Remark::split(text),
+        None => Footer::split(text),
     };
     let rows = rows(above);
     Rows { more: remark.is_some_and(|remark| !remark.is_all(rows.rows.len())), ..rows }

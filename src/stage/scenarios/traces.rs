@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     admission::{Reason, Refusal},
-    candidate::{Candidate, Check, Pick},
+    candidate::{AnswerRule, Candidate, Check},
     error::ScenarioError,
     file,
 };
@@ -87,7 +87,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
     Ok(Candidate {
         family: format!("traces: {}", names.join(" > ")),
         entity: [("task".to_owned(), task.clone())].into(),
-        pick: Pick::Told { answer: answer.trim().to_owned(), task: task.clone() },
+        rule: AnswerRule::Recorded { answer: answer.trim().to_owned(), task: task.clone() },
         task,
         phrasing: "trace".into(),
         calls,
@@ -174,7 +174,7 @@ mod tests {
             .unwrap();
             assert_eq!(found.task, "How old is Ada?");
             assert_eq!(found.calls[0].arguments["name"], "Ada");
-            assert_eq!(found.pick.answer(&["{\"age\": 36, \"name\": \"Ada\"}"]), Ok("36".into()));
+            assert_eq!(found.rule.answer(&["{\"age\": 36, \"name\": \"Ada\"}"]), Ok("36".into()));
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Context, Metrics, ScenarioError, admission::Reason};
 use crate::{
     chat::{HistoryThinking, Thinking},
-    data::{Admission, PassRate, Rare, Scenario},
+    data::{Admission, PassRate, Scenario, Sparse},
     engine::Sampling,
     error::Result,
     hash::Encoder,
@@ -55,7 +55,7 @@ impl Outcomes {
 
 /// What the tries found.
 #[derive(Debug, Default)]
-pub struct Tried {
+pub struct TryResults {
     /// Of the tasks that are kept.
     pub rates: Vec<PassRate>,
     pub metrics: Metrics,
@@ -101,10 +101,10 @@ impl Tries {
         context: &Context,
         train: &mut Vec<Scenario>,
         admission: &mut [Admission],
-    ) -> Result<Tried> {
+    ) -> Result<TryResults> {
         let tasks: Vec<Scenario> = train.iter().filter(|task| truth::is_known(task)).cloned().collect();
         if tasks.is_empty() || self.tries == 0 {
-            return Ok(Tried::default());
+            return Ok(TryResults::default());
         }
         let attempts: Vec<RolloutSpec<'_>> =
             tasks.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
@@ -124,7 +124,7 @@ impl Tries {
         for row in admission.iter_mut().filter(|row| row.reason.is_none()) {
             let Outcomes { known, right } = of(&row.id);
             let Some(rate) = of(&row.id).rate() else { continue };
-            (row.tries, row.pass_rate) = (Some(Rare(known)), Some(Rare(rate)));
+            (row.tries, row.pass_rate) = (Some(Sparse(known)), Some(Sparse(rate)));
             if let Some(reason) = self.objection(rate) {
                 row.verdict = "refused".into();
                 row.reason = Some(reason.name().into());
@@ -150,7 +150,7 @@ impl Tries {
             known.len(),
             all - train.len(),
         ));
-        Ok(Tried { rates, metrics })
+        Ok(TryResults { rates, metrics })
     }
 
     fn attempts<'a>(

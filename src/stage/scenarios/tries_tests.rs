@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    data::{self, PassRate, Rare},
+    data::{self, PassRate, Sparse},
     mcp::{self, ServerSpec, Session},
     stage::{
         Rows as _,
@@ -87,8 +87,8 @@ async fn tasks_that_every_try_solves_are_refused_and_unsolved_ones_kept() {
         let row = admission.iter().find(|row| row.task == task).unwrap();
         (row.verdict.as_str(), row.reason.as_deref(), row.tries, row.pass_rate)
     };
-    assert_eq!(row("Easy?"), ("refused", Some("too-easy"), Some(Rare(3)), Some(Rare(1.0))));
-    assert_eq!(row("Hard?"), ("admitted", None, Some(Rare(3)), Some(Rare(0.0))));
+    assert_eq!(row("Easy?"), ("refused", Some("too-easy"), Some(Sparse(3)), Some(Sparse(1.0))));
+    assert_eq!(row("Hard?"), ("admitted", None, Some(Sparse(3)), Some(Sparse(0.0))));
     assert_eq!(row("Open?"), ("admitted", None, None, None));
     assert_eq!(row("Exam?"), ("admitted", None, None, None));
     assert!(admission.iter().any(|row| row.detail.as_deref() == Some("3 of 3 tries solve it")));

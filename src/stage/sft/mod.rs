@@ -46,7 +46,7 @@ enum SftError {
     #[error("`min_reward` is {least}, but no rewards are given")]
     NoRewards { least: f32 },
     #[error("no episode to train on: {left_out}")]
-    NothingToTrain { left_out: LeftOut },
+    NothingToTrain { left_out: SkippedEpisodes },
     #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
     Vocabulary { id: String, token: u32, vocabulary: usize },
 }
@@ -87,7 +87,7 @@ impl Diagnostic for SftError {
 
 /// Episodes that are not trained on, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct LeftOut {
+struct SkippedEpisodes {
     wrong: usize,
     /// Without a known answer.
     unknown: usize,
@@ -99,7 +99,7 @@ struct LeftOut {
     empty: usize,
 }
 
-impl LeftOut {
+impl SkippedEpisodes {
     fn count(&self) -> usize {
         self.reasons().iter().map(|(count, _)| count).sum()
     }
@@ -115,7 +115,7 @@ impl LeftOut {
     }
 }
 
-impl std::fmt::Display for LeftOut {
+impl std::fmt::Display for SkippedEpisodes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let reasons = self.reasons();
         let reasons: Vec<String> = reasons
@@ -217,7 +217,7 @@ impl Sft {
         trajectories: &[Trajectory],
         policy: &ExpectedPolicy,
         context: &Context,
-    ) -> Result<(Vec<Rows>, LeftOut)> {
+    ) -> Result<(Vec<Rows>, SkippedEpisodes)> {
         let rewards: Option<Vec<Reward>> =
             context.inputs.contains_key("rewards").then(|| context.read("rewards")).transpose()?;
         let rewards: Option<BTreeMap<&str, f32>> =
@@ -226,7 +226,7 @@ impl Sft {
             (Some(least), None) => return Err(SftError::NoRewards { least }.into()),
             (least, rewards) => least.zip(rewards),
         };
-        let (mut episodes, mut left_out) = (Vec::new(), LeftOut::default());
+        let (mut episodes, mut left_out) = (Vec::new(), SkippedEpisodes::default());
         for trajectory in trajectories {
             check_rows(trajectory)?;
             let low = least.as_ref().is_some_and(|(least, of)| {

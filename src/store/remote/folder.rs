@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 
 use super::{
     super::{die, reached},
-    objects::{Before, ObjectError, Objects},
+    objects::{Existence, ObjectError, Objects},
 };
 
 pub struct Folder {
@@ -129,7 +129,7 @@ impl Objects for Folder {
         self.place(self.staged(bytes)?, name)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError> {
         let file = self.staged(bytes)?;
         let path = self.target(name)?;
         match std::fs::hard_link(file.path(), &path) {
@@ -137,12 +137,12 @@ impl Objects for Folder {
             // An NFS client that missed the first reply retries, and finds its own link.
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
                 if file.as_file().metadata().map_or(1, |metadata| metadata.nlink()) != 2 {
-                    return Ok(Before::Something);
+                    return Ok(Existence::Present);
                 }
             }
             Err(cause) => return Err(self.error(&cause)),
         }
         self.sync_parent(&path)?;
-        Ok(Before::Nothing)
+        Ok(Existence::Absent)
     }
 }

@@ -46,12 +46,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use place::{NotAPlace, RemotePlace, RemoteSpec};
+pub use place::{InvalidRemote, RemoteLocation, RemoteSpec};
 pub use upload_queue::{DrainReport, UploadQueue};
 
 use self::{
     folder::Folder,
-    objects::{Before, ObjectError, Objects},
+    objects::{Existence, ObjectError, Objects},
     shared::{Blob, Shared},
 };
 use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
@@ -184,8 +184,8 @@ impl Remote {
             return Ok(&**objects);
         }
         let objects = match &self.spec.place {
-            RemotePlace::Folder(root) => Box::new(Folder::new(root.clone())),
-            RemotePlace::S3 { bucket, prefix } => s3::open(bucket, prefix)?,
+            RemoteLocation::Folder(root) => Box::new(Folder::new(root.clone())),
+            RemoteLocation::S3 { bucket, prefix } => s3::open(bucket, prefix)?,
         };
         Ok(&**self.objects.get_or_init(|| objects))
     }
@@ -373,7 +373,7 @@ impl Remote {
             objects.replace(&name, &content)?;
             return Ok((Pushed::Done, bytes));
         }
-        if objects.create(&name, &content)? == Before::Nothing {
+        if objects.create(&name, &content)? == Existence::Absent {
             return Ok((Pushed::Done, bytes));
         }
         let existing = match self.shared(&record.key) {

@@ -15,9 +15,9 @@ pub enum ObjectError {
 
 /// Whether an object of that name existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
-    Nothing,
-    Something,
+pub enum Existence {
+    Absent,
+    Present,
 }
 
 /// A store of objects. Names are parts separated by `/`. Calls block.
@@ -36,5 +36,5 @@ pub trait Objects: Send + Sync {
 
     /// Stores these bytes under a name if it is free. Of several concurrent callers, exactly one gets
     /// `Nothing`.
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError>;
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError>;
 }

@@ -9,7 +9,7 @@ use super::{super::write, s3};
 
 /// A location through which several machines share results.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RemotePlace {
+pub enum RemoteLocation {
     /// On a file system that other machines mount too.
     Folder(PathBuf),
     S3 {
@@ -19,7 +19,7 @@ pub enum RemotePlace {
     },
 }
 
-impl RemotePlace {
+impl RemoteLocation {
     /// Checks permissions without writing. A later write can still fail.
     pub fn may_be_writable(&self) -> bool {
         match self {
@@ -32,23 +32,24 @@ impl RemotePlace {
 /// A remote and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
-    pub place: RemotePlace,
+    pub place: RemoteLocation,
     /// Whether to push finished results. Otherwise results are only fetched.
     pub push: bool,
 }
 
 /// Why a text names no remote, with a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotAPlace {
+pub struct InvalidRemote {
     pub problem: String,
     pub hint: String,
 }
 
-impl RemotePlace {
+impl RemoteLocation {
     /// `s3://bucket/prefix`, `file:///path`, or a path. A relative path starts at `base`.
-    pub fn parse(text: &str, base: &Path) -> Result<Self, NotAPlace> {
+    pub fn parse(text: &str, base: &Path) -> Result<Self, InvalidRemote> {
         let forms = "a path, `file:///path` or `s3://bucket/prefix`";
-        let wrong = |problem: &str, hint: &str| Err(NotAPlace { problem: problem.into(), hint: hint.into() });
+        let wrong =
+            |problem: &str, hint: &str| Err(InvalidRemote { problem: problem.into(), hint: hint.into() });
         if let Some(rest) = text.strip_prefix("s3://") {
             if !s3::BUILT {
                 let hint =
@@ -86,7 +87,7 @@ impl RemotePlace {
     }
 }
 
-impl fmt::Display for RemotePlace {
+impl fmt::Display for RemoteLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(path) => write!(f, "{}", path.display()),
@@ -100,13 +101,13 @@ impl fmt::Display for RemotePlace {
 mod tests {
     use super::*;
 
-    fn folder(path: &str) -> Result<RemotePlace, NotAPlace> {
-        Ok(RemotePlace::Folder(path.into()))
+    fn folder(path: &str) -> Result<RemoteLocation, InvalidRemote> {
+        Ok(RemoteLocation::Folder(path.into()))
     }
 
     #[test]
     fn paths_are_read_with_and_without_a_scheme() {
-        let parse = |text| RemotePlace::parse(text, Path::new("/runs"));
+        let parse = |text| RemoteLocation::parse(text, Path::new("/runs"));
         assert_eq!(parse("shared"), folder("/runs/shared"));
         assert_eq!(parse("/mnt/x"), folder("/mnt/x"));
         assert_eq!(parse("file:///mnt/x"), folder("/mnt/x"));
@@ -118,16 +119,17 @@ mod tests {
     #[cfg(not(feature = "s3"))]
     #[test]
     fn a_build_without_s3_reports_it_with_the_feature_to_enable() {
-        let refused = RemotePlace::parse("s3://bucket/x", Path::new("/")).unwrap_err();
+        let refused = RemoteLocation::parse("s3://bucket/x", Path::new("/")).unwrap_err();
         assert!(refused.problem.contains("S3") && refused.hint.contains("--features s3"), "{refused:?}");
     }
 
     #[cfg(feature = "s3")]
     #[test]
     fn a_bucket_and_its_prefix_are_parsed_and_nothing_else_is_accepted() {
-        let parse = |text| RemotePlace::parse(text, Path::new("/"));
-        let s3 =
-            |bucket: &str, prefix: &str| Ok(RemotePlace::S3 { bucket: bucket.into(), prefix: prefix.into() });
+        let parse = |text| RemoteLocation::parse(text, Path::new("/"));
+        let s3 = |bucket: &str, prefix: &str| {
+            Ok(RemoteLocation::S3 { bucket: bucket.into(), prefix: prefix.into() })
+        };
         assert_eq!(parse("s3://bucket"), s3("bucket", ""));
         assert_eq!(parse("s3://bucket/a/b/"), s3("bucket", "a/b"));
         for wrong in ["s3://", "s3:///a", "s3://KEY:secret@bucket/a", "s3://bucket/../a", "s3://bucket/a?b=c"]

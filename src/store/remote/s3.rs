@@ -25,7 +25,7 @@ use object_store::{
 };
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
-use super::objects::{Before, ObjectError, Objects};
+use super::objects::{Existence, ObjectError, Objects};
 
 /// Whether this build supports S3.
 pub const BUILT: bool = true;
@@ -103,12 +103,12 @@ impl S3 {
         receiver.recv().map_err(|_| gone())?
     }
 
-    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Before, ObjectError> {
+    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Existence, ObjectError> {
         let (store, name, bytes) = (self.store.clone(), self.name(name), PutPayload::from(bytes.to_vec()));
         self.wait(in_time(async move {
             match store.put_opts(&name, bytes, mode.into()).await {
-                Ok(_) => Ok(Before::Nothing),
-                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Before::Something),
+                Ok(_) => Ok(Existence::Absent),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Existence::Present),
                 Err(cause) => Err(error(&cause)),
             }
         }))
@@ -181,7 +181,7 @@ impl Objects for S3 {
         self.put(name, bytes, PutMode::Overwrite).map(drop)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError> {
         self.put(name, bytes, PutMode::Create)
     }
 }

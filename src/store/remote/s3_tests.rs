@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 
 use super::{
-    objects::{Before, Objects},
+    objects::{Existence, Objects},
     s3,
 };
 
@@ -47,7 +47,7 @@ fn exactly_one_of_sixteen_concurrent_creates_succeeds() {
                     let (objects, go, name) = (objects.clone(), go.clone(), &name);
                     scope.spawn(move || {
                         go.wait();
-                        (objects.create(name, &[number]).unwrap() == Before::Nothing).then_some(number)
+                        (objects.create(name, &[number]).unwrap() == Existence::Absent).then_some(number)
                     })
                 })
                 .collect();
@@ -63,7 +63,7 @@ fn exactly_one_of_sixteen_concurrent_creates_succeeds() {
 fn replace_overwrites_and_create_does_not() {
     let objects = objects("replace");
     objects.replace("v1/x", b"one").unwrap();
-    assert_eq!(objects.create("v1/x", b"two").unwrap(), Before::Something);
+    assert_eq!(objects.create("v1/x", b"two").unwrap(), Existence::Present);
     objects.replace("v1/x", b"three").unwrap();
     assert_eq!(read(&*objects, "v1/x"), Some(b"three".to_vec()));
 }

@@ -66,7 +66,7 @@ fn in_a_bucket_damage_is_repaired_and_differing_bytes_are_reported() {
     for (prefix, damage) in
         [("cut", Some("o")), ("other", Some("eno")), ("long", Some("one more")), ("none", None)]
     {
-        let place = RemotePlace::S3 { bucket: bucket.clone(), prefix: prefix.into() };
+        let place = RemoteLocation::S3 { bucket: bucket.clone(), prefix: prefix.into() };
         let spec = RemoteSpec { place, push: true };
         let one = machine(&spec);
         let record = one.result(b"k", &FILES);
@@ -92,12 +92,12 @@ fn in_a_bucket_damage_is_repaired_and_differing_bytes_are_reported() {
 /// A location for tests, and the guard that keeps it alive.
 fn place() -> (RemoteSpec, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let place = RemotePlace::Folder(folder.path().join("shared"));
+    let place = RemoteLocation::Folder(folder.path().join("shared"));
     (RemoteSpec { place, push: true }, folder)
 }
 
 fn root(spec: &RemoteSpec) -> PathBuf {
-    let RemotePlace::Folder(root) = &spec.place else { panic!("not a folder") };
+    let RemoteLocation::Folder(root) = &spec.place else { panic!("not a folder") };
     root.clone()
 }
 
@@ -251,7 +251,7 @@ fn a_path_that_leaves_its_artifact_is_rejected() {
 #[test]
 fn an_unreachable_remote_is_reported_once_and_queried_again_later() {
     let folder = tempfile::tempdir().unwrap();
-    let place = RemotePlace::Folder(folder.path().join("mount/shared"));
+    let place = RemoteLocation::Folder(folder.path().join("mount/shared"));
     let one = machine(&RemoteSpec { place, push: true });
     let record = one.result(b"k", &FILES);
     let Fetched::Away(cause) = one.fetch(&record) else { panic!("should be reported") };
@@ -269,7 +269,7 @@ fn an_unreachable_remote_is_reported_once_and_queried_again_later() {
 fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("mount");
-    let spec = RemoteSpec { place: RemotePlace::Folder(mount.join("shared")), push: true };
+    let spec = RemoteSpec { place: RemoteLocation::Folder(mount.join("shared")), push: true };
     (machine(&spec), spec, mount, folder)
 }
 

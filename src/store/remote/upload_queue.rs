@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Pushed, Remote, RemotePlace, Traffic};
+use super::{Pushed, Remote, RemoteLocation, Traffic};
 use crate::{
     hash::{Digest, Encoder},
     store::{Lookup, Store, StoreError},
@@ -42,7 +42,7 @@ pub struct UploadQueue {
 }
 
 impl Store {
-    pub fn upload_queue(&self, place: &RemotePlace) -> UploadQueue {
+    pub fn upload_queue(&self, place: &RemoteLocation) -> UploadQueue {
         self.queue_for(place.to_string())
     }
 

@@ -79,13 +79,13 @@ fn cut(text: &str, most: usize) -> Cow<'_, str> {
 
 /// Where a span is.
 #[derive(Clone, Copy)]
-struct Place {
+struct SpanIds {
     trace: [u8; 16],
     span: [u8; 8],
 }
 
 /// Ids of a trace and of its root.
-fn place(kind: &str, parts: &[&str]) -> Place {
+fn place(kind: &str, parts: &[&str]) -> SpanIds {
     let mut encoder = Encoder::new("mcprl otlp id v1");
     encoder.text(kind);
     for part in parts {
@@ -95,10 +95,10 @@ fn place(kind: &str, parts: &[&str]) -> Place {
     let (mut trace, mut span) = ([0; 16], [0; 8]);
     trace.copy_from_slice(&digest.as_bytes()[..16]);
     span.copy_from_slice(&digest.as_bytes()[16..24]);
-    Place { trace, span }
+    SpanIds { trace, span }
 }
 
-impl Place {
+impl SpanIds {
     /// The id of a span in the same trace.
     fn inner(self, name: &str) -> Self {
         let inner = place("inner", &[&hex(&self.trace), &hex(&self.span), name]);
@@ -111,15 +111,15 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 struct Span<'a> {
-    place: Place,
-    parent: Option<Place>,
+    place: SpanIds,
+    parent: Option<SpanIds>,
     name: String,
     kind: u64,
     /// Nanoseconds since the epoch.
     begin: u64,
     end: u64,
     attributes: Vec<(&'a str, Value)>,
-    link: Option<Place>,
+    link: Option<SpanIds>,
     /// Message of an error.
     error: Option<String>,
 }
@@ -153,11 +153,11 @@ pub struct Trace<'a> {
 
 impl Trace<'_> {
     /// In another cache, another run may have the same id.
-    fn place(&self) -> Place {
+    fn place(&self) -> SpanIds {
         place("run", &[&self.run.id, &self.log.began_ms.to_string()])
     }
 
-    fn stage_place(&self, stage: &Stage) -> Place {
+    fn stage_place(&self, stage: &Stage) -> SpanIds {
         self.place().inner(&stage.id)
     }
 
@@ -473,7 +473,7 @@ impl Episode<'_> {
         called: &Called,
         spoken: &[conversation::Message],
         turn: usize,
-        (place, parent): (Place, Place),
+        (place, parent): (SpanIds, SpanIds),
         (begin, end): (u64, u64),
     ) -> Span<'static> {
         let result = called.result.map(|at| &spoken[at]);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        Left, PANEL, Right,
+        Lhs, PANEL, Rhs,
         frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
         gemm::local_gemm,
         multiplies_bf16, team,
@@ -196,21 +196,21 @@ impl Products {
         match self {
             Self::Floats(values) => {
                 let douts = &douts[first * dim..];
-                let seen = Left { data: &scratch.scores[at..], row: 1, column: columns };
-                local_gemm(keys, seen, Right::rows(douts, count, dim), dvalues, inputs.step(), true);
-                let values = Right::packed(&values[part.span], dim, keys);
-                local_gemm(count, Left::rows(douts, dim), values, dscores, columns, false);
+                let seen = Lhs { data: &scratch.scores[at..], row: 1, column: columns };
+                local_gemm(keys, seen, Rhs::rows(douts, count, dim), dvalues, inputs.step(), true);
+                let values = Rhs::packed(&values[part.span], dim, keys);
+                local_gemm(count, Lhs::rows(douts, dim), values, dscores, columns, false);
             }
             Self::Pairs { values, left, right, .. } => {
                 let douts = &douts[first * dim..][..count * dim];
                 rows_to_pairs(&scratch.scores[at..], columns, count, keys, left);
                 rows_to_pairs(douts, dim, count, dim, right);
-                let factor = Right::rows(right, count.div_ceil(2), dim);
-                local_gemm(keys, Left::transposed(left, keys), factor, dvalues, inputs.step(), true);
+                let factor = Rhs::rows(right, count.div_ceil(2), dim);
+                local_gemm(keys, Lhs::transposed(left, keys), factor, dvalues, inputs.step(), true);
                 left.resize(count * half, 0);
                 to_pairs(douts, dim, dim, left);
-                let values = Right::packed(&values[part.span], half, keys);
-                local_gemm(count, Left::rows(left, half), values, dscores, columns, false);
+                let values = Rhs::packed(&values[part.span], half, keys);
+                local_gemm(count, Lhs::rows(left, half), values, dscores, columns, false);
             }
         }
     }
@@ -231,22 +231,22 @@ impl Products {
         let queries = &scratch.queries.words[first * dim..];
         match self {
             Self::Floats(_) => {
-                let along = Left { data: dscores, row: columns, column: 1 };
-                let factor = Right::strided(&inputs.k[rows.clone()], keys, dim, inputs.step());
+                let along = Lhs { data: dscores, row: columns, column: 1 };
+                let factor = Rhs::strided(&inputs.k[rows.clone()], keys, dim, inputs.step());
                 local_gemm(count, along, factor, dquery, dim, true);
-                let across = Left { data: dscores, row: 1, column: columns };
-                local_gemm(keys, across, Right::rows(queries, count, dim), dkeys, inputs.step(), true);
+                let across = Lhs { data: dscores, row: 1, column: columns };
+                local_gemm(keys, across, Rhs::rows(queries, count, dim), dkeys, inputs.step(), true);
             }
             Self::Pairs { keys: key_pairs, left, right, .. } => {
                 let half = keys.div_ceil(2);
                 left.resize(count * half, 0);
                 to_pairs(dscores, columns, keys, left);
-                let factor = Right::rows(&key_pairs[part.span], half, dim);
-                local_gemm(count, Left::rows(left, half), factor, dquery, dim, true);
+                let factor = Rhs::rows(&key_pairs[part.span], half, dim);
+                local_gemm(count, Lhs::rows(left, half), factor, dquery, dim, true);
                 rows_to_pairs(dscores, columns, count, keys, left);
                 rows_to_pairs(queries, dim, count, dim, right);
-                let factor = Right::rows(right, count.div_ceil(2), dim);
-                local_gemm(keys, Left::transposed(left, keys), factor, dkeys, inputs.step(), true);
+                let factor = Rhs::rows(right, count.div_ceil(2), dim);
+                local_gemm(keys, Lhs::transposed(left, keys), factor, dkeys, inputs.step(), true);
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use super::{
     super::{
-        Format, Left, PANEL, Right,
+        Format, Lhs, PANEL, Rhs,
         frozen::convert::{round_to_bf16, rounded, to_pairs, widen_bf16},
         gemm::local_gemm,
         multiplies_bf16, team,
@@ -202,28 +202,21 @@ impl KeyValues {
     ) {
         let (dim, half) = (self.dim, self.dim.div_ceil(2));
         let Target { rows, to: (to, at), stride } = target;
-        let words = Left::rows(&queries.words[first * dim..], dim);
+        let words = Lhs::rows(&queries.words[first * dim..], dim);
         match &self.data {
             KvData::Words(heads) => {
-                local_gemm(rows, words, Right::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
+                local_gemm(rows, words, Rhs::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
-                let pairs = Left::rows(&queries.pairs[first * half..], half);
-                local_gemm(
-                    rows,
-                    pairs,
-                    Right::packed(&heads[head].keys, half, keys),
-                    (to, at),
-                    stride,
-                    false,
-                );
+                let pairs = Lhs::rows(&queries.pairs[first * half..], half);
+                local_gemm(rows, pairs, Rhs::packed(&heads[head].keys, half, keys), (to, at), stride, false);
             }
             KvData::Pairs(heads) => {
                 let mut panel = vec![0.0; 2 * half * PANEL];
                 let panels = heads[head].keys.chunks_exact(half * PANEL);
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(panels) {
                     widen_bf16(pairs, PANEL, &mut panel);
-                    let right = Right::packed(&panel, dim, PANEL.min(keys - start));
+                    let right = Rhs::packed(&panel, dim, PANEL.min(keys - start));
                     local_gemm(rows, words, right, (to, at + start), stride, false);
                 }
             }
@@ -244,15 +237,15 @@ impl KeyValues {
         let Target { rows, to, stride } = target;
         match &self.data {
             KvData::Words(heads) => {
-                let left = Left { data: probabilities, row: columns, column: 1 };
-                local_gemm(rows, left, Right::rows(&heads[head].values, keys, dim), to, stride, true);
+                let left = Lhs { data: probabilities, row: columns, column: 1 };
+                local_gemm(rows, left, Rhs::rows(&heads[head].values, keys, dim), to, stride, true);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let half = keys.div_ceil(2);
                 scratch.resize(rows * half, 0);
                 to_pairs(probabilities, columns, keys, scratch);
-                let right = Right::rows(&heads[head].values, half, dim);
-                local_gemm(rows, Left::rows(scratch, half), right, to, stride, true);
+                let right = Rhs::rows(&heads[head].values, half, dim);
+                local_gemm(rows, Lhs::rows(scratch, half), right, to, stride, true);
             }
             KvData::Pairs(heads) => {
                 let (mut left, mut values) = (vec![0.0; rows * PANEL], vec![0.0; PANEL * dim]);
@@ -264,8 +257,8 @@ impl KeyValues {
                     }
                     round_to_bf16(&mut left);
                     widen_bf16(pairs, dim, &mut values);
-                    let right = Right::rows(&values, count, dim);
-                    local_gemm(rows, Left::rows(&left, PANEL), right, to, stride, true);
+                    let right = Rhs::rows(&values, count, dim);
+                    local_gemm(rows, Lhs::rows(&left, PANEL), right, to, stride, true);
                 }
             }
         }

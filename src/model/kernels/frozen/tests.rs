@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use crate::model::kernels::{
-    Left, Packed, Right, gemm,
+    Lhs, Packed, Rhs, gemm,
     gemm::{local_gemm, tests::numbers},
 };
 
@@ -33,8 +33,8 @@ fn rounded_to(format: Format, x: &[f32]) -> Vec<f32> {
 fn product(
     format: Format,
     m: usize,
-    left: Left<'_>,
-    right: Right<'_>,
+    left: Lhs<'_>,
+    right: Rhs<'_>,
     (c, n): (&mut [f32], usize),
     accumulate: bool,
 ) {
@@ -56,13 +56,13 @@ fn products_both_ways_are_those_of_the_stored_values_to_the_bit() {
             frozen.forward(&x, &mut y, true);
             let packed = Packed::from_columns(&weight, k, n);
             let left = rounded_to(format, &x);
-            product(format, m, Left::rows(&left, k), packed.right(), (&mut want, n), true);
+            product(format, m, Lhs::rows(&left, k), packed.right(), (&mut want, n), true);
             assert_eq!(y, want, "forward {format:?} {m}x{n}x{k}");
             let (mut dx, mut want) = (vec![2.0; m * k], vec![0.0; m * k]);
             frozen.backward(&dy, &mut dx, false);
-            let rows = Right::rows(&weight, n, k);
+            let rows = Rhs::rows(&weight, n, k);
             let left = rounded_to(format, &dy);
-            product(format, m, Left::rows(&left, n), rows, (&mut want, k), false);
+            product(format, m, Lhs::rows(&left, n), rows, (&mut want, k), false);
             assert_eq!(dx, want, "backward {format:?} {m}x{n}x{k}");
         }
     }
@@ -76,11 +76,11 @@ fn f32_gives_the_bits_of_an_unfrozen_product() {
     assert_eq!(values(&frozen), weight);
     let (mut y, mut want) = (vec![0.0; m * n], vec![0.0; m * n]);
     frozen.forward(&x, &mut y, false);
-    gemm(m, Left::rows(&x, k), Packed::from_columns(&weight, k, n).right(), &mut want, n, false);
+    gemm(m, Lhs::rows(&x, k), Packed::from_columns(&weight, k, n).right(), &mut want, n, false);
     assert_eq!(y, want);
     let (mut dx, mut want) = (vec![0.0; m * k], vec![0.0; m * k]);
     frozen.backward(&dy, &mut dx, false);
-    gemm(m, Left::rows(&dy, n), Right::rows(&weight, n, k), &mut want, k, false);
+    gemm(m, Lhs::rows(&dy, n), Rhs::rows(&weight, n, k), &mut want, k, false);
     assert_eq!(dx, want);
 }
 

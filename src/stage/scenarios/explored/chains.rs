@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use super::{
     graph::{self, Arg, Graph, Origin},
     harvest::{Field, List, Reading, Record},
-    tools::Subject,
+    tools::ToolProfile,
     wording::{self, Scene},
     words,
 };
-use crate::stage::scenarios::candidate::{Candidate, Check, Pick, numbers};
+use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, numbers};
 
 /// Most calls of a chain.
 pub const CALLS: usize = 5;
 /// Ways to describe the arguments of a call.
 const VARIANTS: usize = 8;
 /// Questions about one result.
-const PICKS: usize = 40;
+const RULES: usize = 40;
 /// Longest task: a longer one describes values by values by values.
 const TASK: usize = 300;
 /// Longest value that a task says.
@@ -37,31 +37,31 @@ struct Variant {
 }
 
 /// Candidates about every result that was seen.
-pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candidate> {
+pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for index in 0..graph.seen.len() {
-        if super::sql::is_sql(graph, subjects, index)
-            || super::changes::writes(graph, subjects, index)
-            || is_told_by_less(graph, index)
+        if super::sql::is_sql(graph, profiles, index)
+            || super::changes::writes(graph, profiles, index)
+            || is_named_by_less(graph, index)
         {
             continue;
         }
-        let variants = variants(graph, subjects, index, CALLS);
+        let variants = variants(graph, profiles, index, CALLS);
         if variants.is_empty() {
             continue;
         }
-        for (number, pick) in picks(graph, index, seed).into_iter().enumerate() {
+        for (number, rule) in rules(graph, index, seed).into_iter().enumerate() {
             let variant = &variants[number % variants.len()];
-            candidates.extend(candidate(graph, subjects, index, variant, pick, seed));
+            candidates.extend(candidate(graph, profiles, index, variant, rule, seed));
         }
     }
     candidates
 }
 
 /// Whether a call with fewer of these arguments has the same result.
-fn is_told_by_less(graph: &Graph, index: usize) -> bool {
+fn is_named_by_less(graph: &Graph, index: usize) -> bool {
     let seen = &graph.seen[index];
-    let is_less = |other: &graph::Seen| {
+    let is_less = |other: &graph::SuccessfulCall| {
         other.tool == seen.tool
             && other.call.arguments.len() < seen.call.arguments.len()
             && other.call.arguments.iter().all(|(name, value)| seen.call.arguments.get(name) == Some(value))
@@ -71,45 +71,47 @@ fn is_told_by_less(graph: &Graph, index: usize) -> bool {
 
 fn candidate(
     graph: &Graph,
-    subjects: &[Subject],
+    profiles: &[ToolProfile],
     index: usize,
     variant: &Variant,
-    pick: Pick,
+    rule: AnswerRule,
     seed: u64,
 ) -> Option<Candidate> {
     let seen = &graph.seen[index];
-    let answer = pick.answer(&[&seen.text]).ok()?;
-    let list = match &pick {
-        Pick::Field { list, .. }
-        | Pick::Count { list }
-        | Pick::Column { list, .. }
-        | Pick::Largest { list, .. } => list,
+    let answer = rule.answer(&[&seen.text]).ok()?;
+    let list = match &rule {
+        AnswerRule::Field { list, .. }
+        | AnswerRule::Count { list }
+        | AnswerRule::Column { list, .. }
+        | AnswerRule::Largest { list, .. } => list,
         _ => "",
     };
-    let thing = subjects[seen.tool].thing(list);
-    let asked = wording::ask(&pick, &Scene { place: &variant.place, thing: &thing });
+    let thing = profiles[seen.tool].thing(list);
+    let asked = wording::ask(&rule, &Scene { place: &variant.place, thing: &thing });
     let mut entity = variant.entity.clone();
-    let about = match &pick {
-        Pick::Field { key: Some((key, value)), field, .. } => {
+    let about = match &rule {
+        AnswerRule::Field { key: Some((key, value)), field, .. } => {
             entity.insert(key.clone(), value.clone());
             format!("{field} by {key}")
         }
-        Pick::Field { field, .. } | Pick::Column { field, .. } | Pick::Largest { field, .. } => field.clone(),
+        AnswerRule::Field { field, .. }
+        | AnswerRule::Column { field, .. }
+        | AnswerRule::Largest { field, .. } => field.clone(),
         _ => String::new(),
     };
     let tools: Vec<&str> =
-        variant.calls.iter().map(|call| subjects[graph.seen[*call].tool].name.as_str()).collect();
-    let family = format!("{}: {} {list} {about}", tools.join(" > "), pick.kind());
+        variant.calls.iter().map(|call| profiles[graph.seen[*call].tool].name.as_str()).collect();
+    let family = format!("{}: {} {list} {about}", tools.join(" > "), rule.kind());
     let place = graph::rank(seed, &family, &format!("{entity:?}"));
     let (phrasing, task) = asked.get(usize::try_from(place % asked.len().max(1) as u64).ok()?)?.clone();
     // The same value in another notation is no answer either.
     let is_said = |field: &String| variant.entity.keys().any(|name| name.eq_ignore_ascii_case(field));
-    if task.len() > TASK || matches!(&pick, Pick::Field { field, .. } if is_said(field)) {
+    if task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
         return None;
     }
-    let check = match &pick {
-        Pick::Column { .. } => Check::Set,
-        Pick::Field { field, .. } if is_set(graph, index, field) => Check::Set,
+    let check = match &rule {
+        AnswerRule::Column { .. } => Check::Set,
+        AnswerRule::Field { field, .. } if is_set(graph, index, field) => Check::Set,
         _ => Check::of(&answer),
     };
     Some(Candidate {
@@ -118,7 +120,7 @@ fn candidate(
         task,
         phrasing,
         calls: variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect(),
-        pick,
+        rule,
         check,
         checks: None,
         may_fail: false,
@@ -130,14 +132,14 @@ fn is_set(graph: &Graph, index: usize, field: &str) -> bool {
     lists.iter().flat_map(|list| &list.records).flatten().any(|found| found.name == field && found.is_set)
 }
 
-fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> Vec<Variant> {
+fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) -> Vec<Variant> {
     let seen = &graph.seen[index];
-    let subject = &subjects[seen.tool];
+    let profile = &profiles[seen.tool];
     let mut variants = Vec::new();
     if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
         return variants;
     }
-    let plain = place(subject, &seen.args, None);
+    let plain = place(profile, &seen.args, None);
     let given = |args: &[Arg]| -> BTreeMap<String, String> {
         args.iter()
             .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
@@ -149,16 +151,16 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
         return variants;
     }
     for (position, arg) in seen.args.iter().enumerate() {
-        let is_required = subject.params.iter().any(|param| param.name == arg.name && param.is_required);
+        let is_required = profile.params.iter().any(|param| param.name == arg.name && param.is_required);
         let leaf = arg.leaf.as_ref().filter(|_| is_required);
         let Some(known) = leaf.and_then(|leaf| graph.known.get(leaf)) else { continue };
         for origin in known.origins.iter().filter(|origin| origin.call < index) {
-            for described in descriptions(graph, subjects, origin, &entity, most - 1) {
+            for described in descriptions(graph, profiles, origin, &entity, most - 1) {
                 // The results of one tool by its own results read like a riddle.
                 if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
                     continue;
                 }
-                let place = place(subject, &seen.args, Some((position, &described.place)));
+                let place = place(profile, &seen.args, Some((position, &described.place)));
                 let mut entity = described.entity;
                 let others = seen.args.iter().enumerate().filter(|(other, _)| *other != position);
                 entity.extend(given(&others.map(|(_, arg)| arg.clone()).collect::<Vec<_>>()));
@@ -178,22 +180,22 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
 /// Ways to describe a value without saying it. `entity` is what the task says anyway.
 fn descriptions(
     graph: &Graph,
-    subjects: &[Subject],
+    profiles: &[ToolProfile],
     origin: &Origin,
     entity: &BTreeMap<String, String>,
     most: usize,
 ) -> Vec<Variant> {
     let seen = &graph.seen[origin.call];
-    let subject = &subjects[seen.tool];
-    if super::changes::writes(graph, subjects, origin.call) {
+    let profile = &profiles[seen.tool];
+    if super::changes::writes(graph, profiles, origin.call) {
         return Vec::new();
     }
     let list = &seen.reading.lists[origin.list];
     let record = &list.records[origin.record];
-    let thing = subject.thing(&list.name);
+    let thing = profile.thing(&list.name);
     let value = &record[origin.field];
     let mut found = Vec::new();
-    for source in variants(graph, subjects, origin.call, most).into_iter().take(2) {
+    for source in variants(graph, profiles, origin.call, most).into_iter().take(2) {
         // What the calls of the source say is said unless the rest of the task says it.
         let is_said = source.entity.values().all(|said| entity.values().any(|other| other == said));
         let behind = if is_said { String::new() } else { format!(" in the {}", source.place) };
@@ -268,14 +270,14 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
 }
 
 /// A call's result in words. `described`: an argument's index, and what is said in place of its value.
-fn place(subject: &Subject, args: &[Arg], described: Option<(usize, &str)>) -> String {
-    let words::Phrase { text, slot } = &subject.phrase;
+fn place(profile: &ToolProfile, args: &[Arg], described: Option<(usize, &str)>) -> String {
+    let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
     let mut is_described = false;
     for (index, arg) in args.iter().enumerate() {
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
-        let is_path = subject.params.iter().any(|param| param.name == arg.name && param.is_path());
+        let is_path = profile.params.iter().any(|param| param.name == arg.name && param.is_path());
         match (slot, described) {
             (Some(_), Some(words)) => text += &format!(" {words}"),
             (Some(slot), None) if slot.noun.is_empty() => text += &format!(" {}", arg.shown),
@@ -303,22 +305,22 @@ fn tells(field: &Field) -> bool {
 }
 
 /// What can be asked about a result, in seeded order.
-fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
+fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     let seen = &graph.seen[index];
     if let Some(line) = &seen.reading.line
         && is_value(&seen.reading)
     {
         return in_line(seen, line).into_iter().collect();
     }
-    let mut picks = Vec::new();
+    let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
         if let ([record], false) = (list.records.as_slice(), list.is_list) {
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));
-            picks.extend(named.map(|field| match field.name.as_str() {
-                "" => Pick::Only,
-                field => Pick::Field { list: name(), key: None, field: field.to_owned() },
+            rules.extend(named.map(|field| match field.name.as_str() {
+                "" => AnswerRule::Only,
+                field => AnswerRule::Field { list: name(), key: None, field: field.to_owned() },
             }));
             continue;
         }
@@ -326,7 +328,7 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
             for (key, value) in keys(list, record, "\n").into_iter().take(1) {
                 let others =
                     record.iter().filter(|field| tells(field) && field.name != key && !field.name.is_empty());
-                picks.extend(others.map(|field| Pick::Field {
+                rules.extend(others.map(|field| AnswerRule::Field {
                     list: name(),
                     key: Some((key.clone(), value.clone())),
                     field: field.name.clone(),
@@ -334,13 +336,13 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
             }
         }
         if list.is_list && list.records.len() > 1 {
-            picks.push(Pick::Count { list: name() });
+            rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
-                picks.push(Pick::Column { list: name(), field: field.name.clone() });
+                rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 if field.value.parse::<f64>().is_ok() && !words::tokens(&field.name).contains("id") {
                     let key = keys(list, first, &field.name).into_iter().next();
-                    picks.extend(key.map(|(key, _)| Pick::Largest {
+                    rules.extend(key.map(|(key, _)| AnswerRule::Largest {
                         list: name(),
                         field: field.name.clone(),
                         key,
@@ -349,19 +351,19 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
             }
         } else if let ([record], true) = (list.records.as_slice(), list.is_list) {
             let fields = record.iter().filter(|field| tells(field) && !field.name.is_empty());
-            picks.extend(fields.map(|field| Pick::Field {
+            rules.extend(fields.map(|field| AnswerRule::Field {
                 list: name(),
                 key: None,
                 field: field.name.clone(),
             }));
             if record.len() == 1 && record[0].name.is_empty() {
-                picks.push(Pick::Only);
+                rules.push(AnswerRule::Only);
             }
         }
     }
-    picks.sort_by_cached_key(|pick| graph::rank(seed, "picks", &format!("{pick:?}")));
-    picks.truncate(PICKS);
-    picks
+    rules.sort_by_cached_key(|rule| graph::rank(seed, "picks", &format!("{rule:?}")));
+    rules.truncate(RULES);
+    rules
 }
 
 /// Whether a result is one value without a name.
@@ -379,7 +381,7 @@ fn is_value(reading: &Reading) -> bool {
 const ANSWER_WORDS: usize = 6;
 
 /// What can be asked about a line: the number that a sentence ends with, or a short text as a whole.
-fn in_line(seen: &graph::Seen, line: &str) -> Option<Pick> {
+fn in_line(seen: &graph::SuccessfulCall, line: &str) -> Option<AnswerRule> {
     let arguments: Vec<String> =
         seen.args.iter().filter_map(|arg| arg.leaf.as_deref()).flat_map(numbers).collect();
     let found = numbers(line);
@@ -391,9 +393,9 @@ fn in_line(seen: &graph::Seen, line: &str) -> Option<Pick> {
     match (line.split_whitespace().count(), found.last()) {
         // The heading of an empty list.
         _ if line.ends_with(':') => None,
-        (1..=2, _) => Some(Pick::Only),
-        (_, Some(number)) if is_one_sentence && is_new(number) => Some(Pick::Number { not: arguments }),
-        (3..=ANSWER_WORDS, None) => Some(Pick::Only),
+        (1..=2, _) => Some(AnswerRule::Only),
+        (_, Some(number)) if is_one_sentence && is_new(number) => Some(AnswerRule::Number { not: arguments }),
+        (3..=ANSWER_WORDS, None) => Some(AnswerRule::Only),
         _ => None,
     }
 }

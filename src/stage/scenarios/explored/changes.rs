@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    graph::{Arg, Effect, Graph, Seen},
-    tools::Subject,
+    graph::{Arg, Effect, Graph, SuccessfulCall},
+    tools::ToolProfile,
     wording, words,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     mcp::Outcome,
     stage::scenarios::{
         admission::Today,
-        candidate::{Candidate, Check, Pick},
+        candidate::{AnswerRule, Candidate, Check},
     },
 };
 
@@ -45,20 +45,20 @@ fn equals(text: &str) -> TextCheck {
 }
 
 /// Whether a tool probably changes nothing.
-pub fn reads(subject: &Subject) -> bool {
-    subject.reads || words::is_reading(&subject.name)
+pub fn reads(profile: &ToolProfile) -> bool {
+    profile.reads || words::is_reading(&profile.name)
 }
 
 /// Whether a call that was seen is one of a tool that changes something: its result is no fact to ask about.
-pub fn writes(graph: &Graph, subjects: &[Subject], call: usize) -> bool {
+pub fn writes(graph: &Graph, profiles: &[ToolProfile], call: usize) -> bool {
     let tool = graph.seen[call].tool;
-    let subject = &subjects[tool];
-    !subject.reads
-        && (subject.writes || graph.effects.iter().any(|effect| graph.seen[effect.call].tool == tool))
+    let profile = &profiles[tool];
+    !profile.reads
+        && (profile.writes || graph.effects.iter().any(|effect| graph.seen[effect.call].tool == tool))
 }
 
 /// Candidates from the effects that were seen.
-pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
+pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     let mut candidates = Vec::new();
     for Effect { call, probe, after } in &graph.effects {
@@ -68,8 +68,8 @@ pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
         if *count > OF_TOOL {
             continue;
         }
-        let subject = &subjects[seen.tool];
-        let request = request(&subject.description);
+        let profile = &profiles[seen.tool];
+        let request = request(&profile.description);
         if request.is_empty() || seen.args.iter().any(|arg| arg.shown.len() > 200) {
             continue;
         }
@@ -84,12 +84,12 @@ pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
             }
         };
         let state = StateCheck {
-            tool: subjects[probe.tool].server_name.clone(),
+            tool: profiles[probe.tool].server_name.clone(),
             arguments: probe.call.arguments.clone(),
             expect: equals(after),
         };
         candidates.push(Candidate {
-            family: format!("{}: change seen by {}", subject.name, subjects[probe.tool].name),
+            family: format!("{}: change seen by {}", profile.name, profiles[probe.tool].name),
             entity: seen
                 .args
                 .iter()
@@ -98,7 +98,7 @@ pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
             task: wording::sentence(&format!("{text} Answer \"done\" when it is done.")),
             phrasing: "change 1".into(),
             calls: vec![seen.call.clone()],
-            pick: Pick::Nothing,
+            rule: AnswerRule::Nothing,
             check: Check::None,
             checks: Some(Checks { state: vec![state], ..Checks::default() }),
             may_fail: false,
@@ -108,18 +108,18 @@ pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
 }
 
 /// Reading calls that may show the effect of a call: those that share one of its values, or have no argument.
-pub fn probes(graph: &Graph, subjects: &[Subject], tool: usize, args: &[Arg]) -> Vec<usize> {
-    if reads(&subjects[tool]) {
+pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, args: &[Arg]) -> Vec<usize> {
+    if reads(&profiles[tool]) {
         return Vec::new();
     }
     let values: BTreeSet<&str> = args.iter().filter_map(|arg| arg.leaf.as_deref()).collect();
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     let folders: BTreeSet<String> = values.iter().filter_map(|value| folder(value)).collect();
-    let is_near = |other: &Seen| {
+    let is_near = |other: &SuccessfulCall| {
         let leaves = || other.args.iter().filter_map(|arg| arg.leaf.as_deref());
         other.args.is_empty() || leaves().any(|leaf| values.contains(leaf) || folders.contains(leaf))
     };
-    let is_reading = |other: &Seen| other.tool != tool && reads(&subjects[other.tool]);
+    let is_reading = |other: &SuccessfulCall| other.tool != tool && reads(&profiles[other.tool]);
     let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
     let mut near: Vec<(usize, usize)> = Vec::new();
     for (index, other) in

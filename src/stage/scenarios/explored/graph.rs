@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     harvest::{self, Reading},
     seeds::{Kind, Param},
-    tools::Subject,
+    tools::ToolProfile,
     words,
 };
 use crate::{chat::ToolCall, hash::Encoder};
@@ -26,7 +26,7 @@ const ORIGINS_OF_TOOL: usize = 2;
 
 /// A successful call and what it gave.
 #[derive(Debug)]
-pub struct Seen {
+pub struct SuccessfulCall {
     pub tool: usize,
     pub call: ToolCall,
     pub args: Vec<Arg>,
@@ -45,7 +45,7 @@ pub struct Arg {
 
 /// A value that a result has.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownValue {
     pub words: BTreeSet<String>,
     pub origins: Vec<Origin>,
     /// The tools and fields that it came from, for edges.
@@ -76,9 +76,9 @@ pub struct Effect {
 
 #[derive(Debug, Default)]
 pub struct Graph {
-    pub seen: Vec<Seen>,
+    pub seen: Vec<SuccessfulCall>,
     /// By text.
-    pub known: BTreeMap<String, Known>,
+    pub known: BTreeMap<String, KnownValue>,
     /// Values to try that no result has: URIs of resources, words of instructions and of the server's command.
     pub given: Vec<String>,
     /// Successes and failures by source and parameter.
@@ -100,21 +100,28 @@ impl Graph {
     }
 
     /// Remembers whether the values of a call worked.
-    pub fn learn(&mut self, subject: &Subject, args: &[Arg], worked: bool) {
+    pub fn learn(&mut self, profile: &ToolProfile, args: &[Arg], worked: bool) {
         for arg in args {
             let Some(known) = arg.leaf.as_ref().and_then(|leaf| self.known.get(leaf)) else { continue };
             for source in &known.sources {
                 let edge =
-                    self.edges.entry((source.clone(), format!("{}.{}", subject.name, arg.name))).or_default();
+                    self.edges.entry((source.clone(), format!("{}.{}", profile.name, arg.name))).or_default();
                 if worked { edge.0 += 1 } else { edge.1 += 1 }
             }
         }
     }
 
     /// Remembers a successful call and the values of its result.
-    pub fn add(&mut self, subjects: &[Subject], tool: usize, call: ToolCall, args: Vec<Arg>, text: String) {
+    pub fn add(
+        &mut self,
+        profiles: &[ToolProfile],
+        tool: usize,
+        call: ToolCall,
+        args: Vec<Arg>,
+        text: String,
+    ) {
         let reading = harvest::read(&text);
-        let subject = &subjects[tool];
+        let profile = &profiles[tool];
         let index = self.seen.len();
         let folders: Vec<String> =
             args.iter().filter_map(|arg| arg.leaf.clone()).filter(|leaf| is_path(leaf)).collect();
@@ -122,7 +129,7 @@ impl Graph {
         for (list_index, list) in reading.lists.iter().enumerate() {
             let list_words = words::tokens(&list.name);
             let tool_words: BTreeSet<String> =
-                subject.nouns.iter().map(|noun| words::singular(noun)).collect();
+                profile.nouns.iter().map(|noun| words::singular(noun)).collect();
             for (record_index, record) in list.records.iter().enumerate() {
                 for (field_index, field) in record.iter().enumerate().filter(|(_, field)| !field.is_set) {
                     count += 1;
@@ -139,7 +146,7 @@ impl Graph {
                     };
                     let mut words = words::tokens(&field.name);
                     words.extend(list_words.iter().chain(&tool_words).cloned());
-                    let source = format!("{}/{}/{}", subject.name, list.name, field.name);
+                    let source = format!("{}/{}/{}", profile.name, list.name, field.name);
                     let names_entry = field.name.is_empty() || field.name.ends_with("name");
                     if is_name(&field.value) && names_entry && !list.is_nested {
                         for folder in &folders {
@@ -152,7 +159,7 @@ impl Graph {
                 }
             }
         }
-        self.seen.push(Seen { tool, call, args, text, reading });
+        self.seen.push(SuccessfulCall { tool, call, args, text, reading });
     }
 
     fn know(&mut self, text: String, words: BTreeSet<String>, origin: Origin, source: String) {
@@ -173,7 +180,7 @@ impl Graph {
 
     /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order. An optional parameter
     /// gets none that fits by nothing.
-    pub fn candidates(&self, subject: &Subject, param: &Param, seed: u64, most: usize) -> Vec<Value> {
+    pub fn candidates(&self, profile: &ToolProfile, param: &Param, seed: u64, most: usize) -> Vec<Value> {
         let mut found: Vec<(i64, u64, Value)> = Vec::new();
         for (place, value) in param.seeds.iter().enumerate() {
             found.push((if param.is_closed { 100 } else { 20 }, place as u64, value.clone()));
@@ -182,7 +189,7 @@ impl Graph {
             let mut others: Vec<(i64, u64, Value)> = Vec::new();
             for (text, known) in &self.known {
                 let Some(value) = typed(&param.kind, text) else { continue };
-                let score = self.score(subject, param, text, known);
+                let score = self.score(profile, param, text, known);
                 others.push((score, rank(seed, &param.name, text), value));
             }
             for text in &self.given {
@@ -213,8 +220,8 @@ impl Graph {
         values
     }
 
-    fn score(&self, subject: &Subject, param: &Param, text: &str, known: &Known) -> i64 {
-        let target = format!("{}.{}", subject.name, param.name);
+    fn score(&self, profile: &ToolProfile, param: &Param, text: &str, known: &KnownValue) -> i64 {
+        let target = format!("{}.{}", profile.name, param.name);
         let records: Vec<(usize, usize)> = known
             .sources
             .iter()
@@ -225,7 +232,7 @@ impl Graph {
         if worked == 0 && failed >= FAILURES {
             return -1;
         }
-        let tool_words: BTreeSet<String> = subject.nouns.iter().map(|noun| words::singular(noun)).collect();
+        let tool_words: BTreeSet<String> = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
         let mut score = 0;
         for word in &param.words {
             if known.words.contains(word) {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::super::results::{Remark, Results};
+use super::super::results::{Footer, Results};
 use crate::{chat::python_repr, mcp::plain};
 
 /// Most records of a list; a longer list is known in part.
@@ -62,7 +62,7 @@ pub fn read(text: &str) -> Reading {
         return Reading::default();
     }
     let mut reading = Reading::default();
-    let (above, remark) = Remark::split(trimmed);
+    let (above, remark) = Footer::split(trimmed);
     let (text, remark, value) = match (value(trimmed), remark) {
         (None, Some(_)) => (above, remark, value(above)),
         (value, _) => (trimmed, None, value),

@@ -28,7 +28,7 @@ use std::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use self::{graph::Graph, tools::Subject};
+use self::{graph::Graph, tools::ToolProfile};
 use super::{
     admission::{self, Judged, looks_failed},
     candidate::Candidate,
@@ -116,7 +116,7 @@ pub struct Task<'a> {
 /// What was sampled from a server.
 pub struct Sampled {
     graph: Graph,
-    subjects: Vec<Subject>,
+    profiles: Vec<ToolProfile>,
     /// Tools that changed the state of a read-only server.
     pub breaking: BTreeSet<String>,
     watch: Watch,
@@ -138,11 +138,11 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let deadline = Instant::now() + Duration::from_secs(task.budget.seconds);
     let runners = live.map(|live| task.runner(live, deadline));
     let mut sampled = sample(task, &runners[0]).await?;
-    let Sampled { graph, subjects, .. } = &sampled;
-    let mut candidates = sql::candidates(graph, subjects, task.seed);
-    candidates.extend(chains::candidates(graph, subjects, task.seed));
+    let Sampled { graph, profiles, .. } = &sampled;
+    let mut candidates = sql::candidates(graph, profiles, task.seed);
+    candidates.extend(chains::candidates(graph, profiles, task.seed));
     if !task.servers.is_read_only() {
-        candidates.extend(changes::candidates(graph, subjects));
+        candidates.extend(changes::candidates(graph, profiles));
     }
     let candidates = chosen(candidates, task.budget, task.seed);
     let names = task.tool_names();
@@ -164,9 +164,9 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
 
 impl Task<'_> {
     pub fn runner<'r>(&'r self, live: &'r Live, deadline: Instant) -> Runner<'r> {
-        let subjects = tools::subjects(self.tools, self.servers);
+        let profiles = tools::profiles(self.tools, self.servers);
         let readers =
-            subjects.iter().filter(|subject| subject.reads).map(|subject| subject.name.clone()).collect();
+            profiles.iter().filter(|profile| profile.reads).map(|profile| profile.name.clone()).collect();
         Runner::new(live, readers, deadline, self.observer, self.cancel)
     }
 
@@ -178,12 +178,12 @@ impl Task<'_> {
 
 /// Agent's names of the tools that are safe to call.
 pub fn callable(tools: &[Tool], servers: &Servers) -> BTreeSet<String> {
-    tools::subjects(tools, servers).into_iter().map(|subject| subject.name).collect()
+    tools::profiles(tools, servers).into_iter().map(|profile| profile.name).collect()
 }
 
 /// Calls the safe tools in rounds.
 pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
-    let subjects = tools::subjects(task.tools, task.servers);
+    let profiles = tools::profiles(task.tools, task.servers);
     let mut graph =
         Graph { given: given(task.servers, &runner.live().descriptions().await?), ..Graph::default() };
     let mut watch = Watch::default();
@@ -192,7 +192,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut tried = 0;
     for round in 0..ROUNDS {
         let left = task.budget.calls.saturating_sub(tried);
-        let most = left.div_ceil((ROUNDS - round) * subjects.len().max(1));
+        let most = left.div_ceil((ROUNDS - round) * profiles.len().max(1));
         if left == 0 || runner.is_late() {
             break;
         }
@@ -200,26 +200,26 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
         // Tool by tool where each must show that it changes nothing. Elsewhere first those that read: their calls show what
         // the others change.
         let batches: Vec<Vec<usize>> = if watches {
-            (0..subjects.len()).map(|tool| vec![tool]).collect()
+            (0..profiles.len()).map(|tool| vec![tool]).collect()
         } else {
-            let (reading, writing) = (0..subjects.len()).partition(|tool| changes::reads(&subjects[*tool]));
+            let (reading, writing) = (0..profiles.len()).partition(|tool| changes::reads(&profiles[*tool]));
             vec![reading, writing]
         };
         for batch in batches {
             let mut trials = Vec::new();
-            for tool in batch.iter().filter(|tool| !breaking.contains(&subjects[**tool].name)) {
-                let made = trials::trials(&mut graph, &subjects[*tool], round, task.seed, most);
+            for tool in batch.iter().filter(|tool| !breaking.contains(&profiles[**tool].name)) {
+                let made = trials::trials(&mut graph, &profiles[*tool], round, task.seed, most);
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
             tried += trials.len();
-            if !watches && batch.iter().all(|tool| !changes::reads(&subjects[*tool])) {
-                trials = screened(trials, &mut graph, &subjects, runner).await?;
+            if !watches && batch.iter().all(|tool| !changes::reads(&profiles[*tool])) {
+                trials = screened(trials, &mut graph, &profiles, runner).await?;
             }
             let probes: Vec<Vec<usize>> = trials
                 .iter()
                 .map(|(tool, trial)| match watches {
                     true => Vec::new(),
-                    false => changes::probes(&graph, &subjects, *tool, &trial.args),
+                    false => changes::probes(&graph, &profiles, *tool, &trial.args),
                 })
                 .collect();
             let sequence = |((_, trial), probes): (&(usize, trials::Trial), &Vec<usize>)| {
@@ -233,22 +233,22 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 let (outcome, after) = outcomes.split_at(outcomes.len().min(1));
                 let outcome = outcome.first().cloned();
                 let good = outcome.filter(|outcome| !outcome.is_error && !looks_failed(&outcome.text));
-                graph.learn(&subjects[tool], &trial.args, good.is_some());
+                graph.learn(&profiles[tool], &trial.args, good.is_some());
                 if let Some(outcome) = good {
                     worked.push(trial.call.clone());
                     let effect = changes::effect(&graph, graph.seen.len(), &probes, after);
                     graph.effects.extend(effect);
-                    graph.add(&subjects, tool, trial.call, trial.args, outcome.text);
+                    graph.add(&profiles, tool, trial.call, trial.args, outcome.text);
                 }
             }
             let [tool] = batch[..] else { continue };
-            let subject = &subjects[tool];
-            if watches && !subject.is_annotated && watch.changed(runner.live()).await? {
+            let profile = &profiles[tool];
+            if watches && !profile.is_annotated && watch.changed(runner.live()).await? {
                 task.observer.note(&format!(
                     "`{}` changes the server's state, although state = \"read-only\": it is not called again",
-                    subject.name
+                    profile.name
                 ));
-                breaking.insert(subject.name.clone());
+                breaking.insert(profile.name.clone());
             } else if watches && watch.calls.len() < WATCHED && round == 0 {
                 watch.add(worked.into_iter().next(), runner.live()).await?;
             }
@@ -260,14 +260,14 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             graph.working_edges()
         ));
     }
-    Ok(Sampled { graph, subjects, breaking, watch })
+    Ok(Sampled { graph, profiles, breaking, watch })
 }
 
 /// The calls that work one behind the other, in one session. Each of the others would cost a session of its own for nothing.
 async fn screened(
     trials: Vec<(usize, trials::Trial)>,
     graph: &mut Graph,
-    subjects: &[Subject],
+    profiles: &[ToolProfile],
     runner: &Runner<'_>,
 ) -> Result<Vec<(usize, trials::Trial)>> {
     let calls = trials.iter().map(|(_, trial)| trial.call.clone()).collect();
@@ -275,7 +275,7 @@ async fn screened(
     let mut working = Vec::new();
     for (index, (tool, trial)) in trials.into_iter().enumerate() {
         if outcomes.get(index).is_some_and(|outcome| outcome.is_error || looks_failed(&outcome.text)) {
-            graph.learn(&subjects[tool], &trial.args, false);
+            graph.learn(&profiles[tool], &trial.args, false);
         } else {
             working.push((tool, trial));
         }
@@ -287,7 +287,7 @@ impl Sampled {
     /// Calls that worked and their results, for a generator; each result is cut.
     pub fn examples(&self, most: usize, bytes: usize) -> Vec<(ToolCall, String)> {
         let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
-        let each = most.div_ceil(self.subjects.len().max(1));
+        let each = most.div_ceil(self.profiles.len().max(1));
         let calls = self.graph.seen.iter().filter(|seen| {
             let count = of_tool.entry(seen.tool).or_default();
             *count += 1;
@@ -301,9 +301,9 @@ impl Sampled {
 
     /// Tools that may be called.
     pub fn callable(&self) -> BTreeSet<String> {
-        self.subjects
+        self.profiles
             .iter()
-            .map(|subject| subject.name.clone())
+            .map(|profile| profile.name.clone())
             .filter(|name| !self.breaking.contains(name))
             .collect()
     }
@@ -324,10 +324,10 @@ impl Sampled {
 
     fn refuse_unannotated(&self, judged: &mut Judged) {
         let suspects: BTreeSet<&str> = self
-            .subjects
+            .profiles
             .iter()
-            .filter(|subject| !subject.is_annotated)
-            .map(|subject| subject.name.as_str())
+            .filter(|profile| !profile.is_annotated)
+            .map(|profile| profile.name.as_str())
             .collect();
         judged.refuse(|admitted| {
             let call = admitted.candidate.calls.iter().find(|call| suspects.contains(call.name.as_str()))?;

@@ -176,7 +176,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
         assert!(outcomes.iter().all(|outcome| !outcome.is_error), "{}: {outcomes:?}", one.candidate.task);
         let (texts, states) = outcomes.split_at(one.candidate.calls.len());
         let texts: Vec<&str> = texts.iter().map(|outcome| outcome.text.as_str()).collect();
-        let answer = one.candidate.pick.answer(&texts);
+        let answer = one.candidate.rule.answer(&texts);
         let mut checks = one.candidate.checks.iter().flat_map(|checks| &checks.state).zip(states);
         (one.answer.is_none() || answer.as_ref().ok() == one.answer.as_ref())
             && checks.all(|(check, state)| truth::text_holds(&check.expect, &state.text))

@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Map;
 
 use super::{
-    graph::{self, Graph, Seen},
+    graph::{self, Graph, SuccessfulCall},
     harvest::Record,
     seeds::Kind,
-    tools::Subject,
+    tools::ToolProfile,
     wording, words,
 };
 use crate::{
     chat::ToolCall,
-    stage::scenarios::candidate::{Candidate, Check, Pick, value_of},
+    stage::scenarios::candidate::{AnswerRule, Candidate, Check, value_of},
 };
 
 /// Rows of a table that are sampled.
@@ -46,7 +46,7 @@ fn samples(graph: &Graph, table: &str) -> Vec<String> {
 }
 
 /// The call with this query that worked.
-fn answer<'g>(graph: &'g Graph, query: &str) -> Option<&'g Seen> {
+fn answer<'g>(graph: &'g Graph, query: &str) -> Option<&'g SuccessfulCall> {
     graph.seen.iter().find(|seen| seen.args.iter().any(|arg| arg.leaf.as_deref() == Some(query)))
 }
 
@@ -86,13 +86,13 @@ fn literal(value: &str) -> String {
 }
 
 /// The parameter of a tool that takes SQL.
-fn parameter(subject: &Subject) -> Option<&str> {
-    subject.params.iter().find(|param| param.kind == Kind::Sql).map(|param| param.name.as_str())
+fn parameter(profile: &ToolProfile) -> Option<&str> {
+    profile.params.iter().find(|param| param.kind == Kind::Sql).map(|param| param.name.as_str())
 }
 
 /// Whether a call that was seen is a query.
-pub fn is_sql(graph: &Graph, subjects: &[Subject], index: usize) -> bool {
-    parameter(&subjects[graph.seen[index].tool]).is_some()
+pub fn is_sql(graph: &Graph, profiles: &[ToolProfile], index: usize) -> bool {
+    parameter(&profiles[graph.seen[index].tool]).is_some()
 }
 
 /// A sampled table.
@@ -101,7 +101,7 @@ struct Table<'g> {
     thing: String,
     /// The calls that show that it exists and which columns it has.
     before: Vec<ToolCall>,
-    tool: &'g Subject,
+    tool: &'g ToolProfile,
     parameter: &'g str,
     rows: Vec<&'g Record>,
     columns: Vec<String>,
@@ -146,8 +146,8 @@ impl Table<'_> {
 }
 
 /// Candidates about every table that was sampled.
-pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candidate> {
-    let tables = sampled(graph, subjects);
+pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
+    let tables = sampled(graph, profiles);
     let mut candidates = Vec::new();
     for table in &tables {
         let mut asked = Asked { table, seed, candidates: &mut candidates };
@@ -161,10 +161,10 @@ pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candida
     candidates
 }
 
-fn sampled<'g>(graph: &'g Graph, subjects: &'g [Subject]) -> Vec<Table<'g>> {
+fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> {
     let mut tables: Vec<Table<'g>> = Vec::new();
     for name in self::tables(graph) {
-        let pages: Vec<&Seen> =
+        let pages: Vec<&SuccessfulCall> =
             samples(graph, &name).iter().filter_map(|query| answer(graph, query)).collect();
         let mut rows: Vec<&Record> = Vec::new();
         for row in pages.iter().filter_map(|seen| seen.reading.lists.first()).flat_map(|list| &list.records) {
@@ -172,12 +172,13 @@ fn sampled<'g>(graph: &'g Graph, subjects: &'g [Subject]) -> Vec<Table<'g>> {
                 rows.push(row);
             }
         }
-        let Some(subject) = pages.first().map(|seen| &subjects[seen.tool]) else { continue };
-        let (Some(parameter), Some(first)) = (parameter(subject), rows.first()) else { continue };
+        let Some(profile) = pages.first().map(|seen| &profiles[seen.tool]) else { continue };
+        let (Some(parameter), Some(first)) = (parameter(profile), rows.first()) else { continue };
         let origin = graph.known.get(&name).and_then(|known| known.origins.first());
         let listing = origin.map(|origin| graph.seen[origin.call].call.clone());
-        let describes =
-            |seen: &&Seen| parameter_is_only(&seen.args, &name) && subjects[seen.tool].name != subject.name;
+        let describes = |seen: &&SuccessfulCall| {
+            parameter_is_only(&seen.args, &name) && profiles[seen.tool].name != profile.name
+        };
         let describing = graph.seen.iter().find(describes).map(|seen| seen.call.clone());
         let mut words = words::split(&name);
         if let Some(last) = words.last_mut() {
@@ -186,7 +187,7 @@ fn sampled<'g>(graph: &'g Graph, subjects: &'g [Subject]) -> Vec<Table<'g>> {
         tables.push(Table {
             thing: words.join(" "),
             before: listing.into_iter().chain(describing).collect(),
-            tool: subject,
+            tool: profile,
             parameter,
             columns: first.iter().map(|field| field.name.clone()).filter(|name| !name.is_empty()).collect(),
             rows,
@@ -213,7 +214,7 @@ impl Asked<'_> {
         kind: &str,
         entity: &[(&str, &str)],
         queries: Vec<String>,
-        pick: Pick,
+        rule: AnswerRule,
         texts: &[String],
     ) {
         let table = self.table;
@@ -229,7 +230,7 @@ impl Asked<'_> {
             entity,
             task: wording::sentence(text),
             calls: calls.collect(),
-            pick,
+            rule,
             check: Check::Text,
             checks: None,
             may_fail: false,
@@ -237,8 +238,8 @@ impl Asked<'_> {
     }
 }
 
-fn field(name: &str) -> Pick {
-    Pick::Field { list: String::new(), key: None, field: name.to_owned() }
+fn field(name: &str) -> AnswerRule {
+    AnswerRule::Field { list: String::new(), key: None, field: name.to_owned() }
 }
 
 /// A column of the row that is named.
@@ -291,12 +292,12 @@ fn extremes(asked: &mut Asked<'_>, key: &str) {
             table = quoted(&table.name),
             number = as_number(column)
         );
-        let pick = Pick::Largest { list: String::new(), field: column.clone(), key: key.to_owned() };
+        let rule = AnswerRule::Largest { list: String::new(), field: column.clone(), key: key.to_owned() };
         asked.push(
             &format!("largest {column}"),
             &[],
             vec![sql],
-            pick,
+            rule,
             &[
                 format!("Which {t} has the largest {c}? Give its {k}."),
                 format!("What is the {k} of the {t} with the largest {c}?"),

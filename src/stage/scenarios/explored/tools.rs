@@ -13,7 +13,7 @@ use crate::{
 
 /// What exploration knows of a tool before it calls it.
 #[derive(Debug)]
-pub struct Subject {
+pub struct ToolProfile {
     /// The agent's name.
     pub name: String,
     /// The server's own name.
@@ -38,8 +38,8 @@ pub struct Subject {
 /// may open the same files, so there a tool must declare that it reads or is not destructive, or have the name of one that
 /// reads. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools that the server
 /// declares destructive are never called.
-pub fn subjects(tools: &[Tool], servers: &Servers) -> Vec<Subject> {
-    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| subject(tool, servers)).collect()
+pub fn profiles(tools: &[Tool], servers: &Servers) -> Vec<ToolProfile> {
+    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| profile(tool, servers)).collect()
 }
 
 /// Whether the server declares that a tool destroys something.
@@ -47,7 +47,7 @@ pub fn is_destructive(tool: &Tool) -> bool {
     tool.hint("destructiveHint") == Some(true) && tool.hint("readOnlyHint") != Some(true)
 }
 
-fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
+fn profile(tool: &Tool, servers: &Servers) -> Option<ToolProfile> {
     let state = &servers.of_tool(&tool.server_name)?.state;
     let is_read_only = *state == State::ReadOnly;
     let is_annotated = tool.hint("readOnlyHint") == Some(true);
@@ -70,7 +70,7 @@ fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
         .map(|param| words::Nameable { name: &param.name, words: &param.words, is_path: param.is_path() })
         .collect();
     let phrase = words::phrase(&tool.name, &tool.description, &nameable);
-    Some(Subject {
+    Some(ToolProfile {
         name: tool.name.clone(),
         server_name: tool.server_name.clone(),
         description: tool.description.clone(),
@@ -83,7 +83,7 @@ fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
     })
 }
 
-impl Subject {
+impl ToolProfile {
     /// What one record of an unnamed list is: the last noun of the name, if it is in plural.
     pub fn thing(&self, list: &str) -> String {
         if !list.is_empty() {

@@ -12,7 +12,7 @@ use super::{
     graph::{Arg, Graph},
     seeds::{self, Kind, Param},
     sql,
-    tools::Subject,
+    tools::ToolProfile,
 };
 use crate::{chat::ToolCall, hash::Encoder, mcp::plain};
 
@@ -26,14 +26,14 @@ pub struct Trial {
 }
 
 /// Up to `most` new calls of a tool. Later rounds also set optional parameters.
-pub fn trials(graph: &mut Graph, subject: &Subject, round: usize, seed: u64, most: usize) -> Vec<Trial> {
-    let required: Vec<&Param> = subject.params.iter().filter(|param| param.is_required).collect();
-    let optional: Vec<&Param> = subject.params.iter().filter(|param| !param.is_required).collect();
+pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64, most: usize) -> Vec<Trial> {
+    let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
+    let optional: Vec<&Param> = profile.params.iter().filter(|param| !param.is_required).collect();
     let mut encoder = Encoder::new("mcprl trials v1");
-    encoder.number(seed).text(&subject.name).number(round as u64);
+    encoder.number(seed).text(&profile.name).number(round as u64);
     let mut rng = ChaCha8Rng::from_seed(*encoder.finish().as_bytes());
     let values: Vec<Vec<Value>> =
-        required.iter().map(|param| values(graph, subject, param, seed, &mut rng)).collect();
+        required.iter().map(|param| values(graph, profile, param, seed, &mut rng)).collect();
     if values.iter().any(Vec::is_empty) {
         return Vec::new();
     }
@@ -65,7 +65,7 @@ pub fn trials(graph: &mut Graph, subject: &Subject, round: usize, seed: u64, mos
         let sets_optional = !optional.is_empty() && (attempt >= product || attempt % 3 == 2 && round > 0);
         if sets_optional {
             let param = optional[usize::try_from(rng.next_u64() % optional.len() as u64).unwrap_or_default()];
-            let values = self::values(graph, subject, param, seed, &mut rng);
+            let values = self::values(graph, profile, param, seed, &mut rng);
             if !values.is_empty() {
                 let place = usize::try_from(rng.next_u64() % values.len() as u64).unwrap_or_default();
                 chosen.push((param, values[place].clone()));
@@ -73,7 +73,7 @@ pub fn trials(graph: &mut Graph, subject: &Subject, round: usize, seed: u64, mos
         }
         let arguments: Map<String, Value> =
             chosen.iter().map(|(param, value)| (param.name.clone(), value.clone())).collect();
-        let call = ToolCall { name: subject.name.clone(), arguments };
+        let call = ToolCall { name: profile.name.clone(), arguments };
         if graph.is_new(&call) {
             trials
                 .push(Trial { call, args: chosen.iter().map(|(param, value)| arg(param, value)).collect() });
@@ -83,12 +83,18 @@ pub fn trials(graph: &mut Graph, subject: &Subject, round: usize, seed: u64, mos
 }
 
 /// Values to try for a parameter of any kind; never none for a text.
-fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut ChaCha8Rng) -> Vec<Value> {
+fn values(
+    graph: &Graph,
+    profile: &ToolProfile,
+    param: &Param,
+    seed: u64,
+    rng: &mut ChaCha8Rng,
+) -> Vec<Value> {
     match &param.kind {
         _ if param.is_closed => param.seeds.clone(),
         Kind::Sql => sql::queries(graph).into_iter().map(Value::from).collect(),
         Kind::List(item) => {
-            let items = values(graph, subject, item, seed, rng);
+            let items = values(graph, profile, item, seed, rng);
             let mut lists: Vec<Value> = param.seeds.clone();
             lists.extend(items.iter().take(VALUES / 2).map(|item| Value::from(vec![item.clone()])));
             lists.extend(items.windows(2).take(2).map(|pair| Value::from(pair.to_vec())));
@@ -101,7 +107,7 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
                 let mut pick = |field: &Param| {
                     let values = of_fields
                         .entry(field.name.clone())
-                        .or_insert_with(|| values(graph, subject, field, seed, rng));
+                        .or_insert_with(|| values(graph, profile, field, seed, rng));
                     let known = values.first().cloned();
                     // New words for what may be new, known values for what refers to something.
                     match field.kind {
@@ -119,8 +125,8 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
             objects
         }
         _ => {
-            let mut found = graph.candidates(subject, param, seed, VALUES);
-            if !subject.reads && param.kind == Kind::Path {
+            let mut found = graph.candidates(profile, param, seed, VALUES);
+            if !profile.reads && param.kind == Kind::Path {
                 // Something new beside what is there.
                 let roots = graph.given.iter().filter(|text| text.starts_with('/'));
                 let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
@@ -131,7 +137,7 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
                 found.splice(0..0, roots.flat_map(new).collect::<Vec<_>>());
                 found.truncate(VALUES / 4);
             }
-            if !subject.reads || found.is_empty() && param.is_required {
+            if !profile.reads || found.is_empty() && param.is_required {
                 let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
                 if matches!(param.kind, Kind::Text) {
                     found.extend((start..start + 3).map(seeds::neutral));

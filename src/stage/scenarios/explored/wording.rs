@@ -1,7 +1,7 @@
 //! The wording of explored tasks: a small grammar over the names of fields and parameters and the descriptions of tools.
 
 use super::words;
-use crate::stage::scenarios::candidate::Pick;
+use crate::stage::scenarios::candidate::AnswerRule;
 
 /// Where the answer is: the phrase of a tool's result, with its arguments, and the word for one record.
 pub struct Scene<'a> {
@@ -12,13 +12,13 @@ pub struct Scene<'a> {
 const ALL: &str = "Give all of them, separated by commas.";
 
 /// Ways to ask, by name. The names decide splits by phrasing.
-pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
+pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
     let Scene { place, thing } = scene;
     let things = words::plural(thing);
     let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) };
     let be = |phrase: &str| if words::is_plural(phrase) { "are" } else { "is" };
-    let texts = match pick {
-        Pick::Field { key: Some((key, value)), field: wanted, .. } if field(wanted) == *thing => {
+    let texts = match rule {
+        AnswerRule::Field { key: Some((key, value)), field: wanted, .. } if field(wanted) == *thing => {
             let (k, v) = (field(key), words::shown(value));
             vec![
                 format!("What is the {thing} whose {k} is {v} in the {place}?"),
@@ -27,7 +27,7 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("In the {place}, find the {thing} whose {k} is {v}."),
             ]
         }
-        Pick::Field { key: Some((key, value)), field: wanted, .. } => {
+        AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
             let (f, k, v) = (field(wanted), field(key), words::shown(value));
             let be = be(&f);
             vec![
@@ -38,7 +38,7 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("I need the {f} that the {thing} with {k} {v} has in the {place}."),
             ]
         }
-        Pick::Field { key: None, field: wanted, .. } => {
+        AnswerRule::Field { key: None, field: wanted, .. } => {
             let f = field(wanted);
             let be = be(&f);
             vec![
@@ -52,19 +52,19 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("According to the {place}, what {be} the {f}?"),
             ]
         }
-        Pick::Count { .. } => vec![
+        AnswerRule::Count { .. } => vec![
             format!("How many {things} are there in the {place}?"),
             format!("Count the {things} in the {place}."),
             format!("Look at the {place}. How many {things} are there?"),
             format!("Report the number of {things} in the {place}."),
         ],
-        Pick::Column { field: wanted, .. } if wanted.is_empty() => vec![
+        AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => vec![
             format!("Which {things} are there in the {place}? {ALL}"),
             format!("List the {things} in the {place}. {ALL}"),
             format!("Look at the {place}. Which {things} are there? {ALL}"),
             format!("Report the {things} in the {place}, each once. {ALL}"),
         ],
-        Pick::Column { field: wanted, .. } => {
+        AnswerRule::Column { field: wanted, .. } => {
             let f = match field(wanted) {
                 odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
                 name => words::plural(&name),
@@ -76,7 +76,7 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("Report the {f} of the {things} in the {place}, each once. {ALL}"),
             ]
         }
-        Pick::Largest { field: wanted, key, .. } => {
+        AnswerRule::Largest { field: wanted, key, .. } => {
             let (f, k) = (field(wanted), field(key));
             vec![
                 format!("Which {thing} in the {place} has the largest {f}? Give its {k}."),
@@ -84,15 +84,15 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("Find the {thing} with the largest {f} in the {place} and report its {k}."),
             ]
         }
-        Pick::Only | Pick::Number { .. } => vec![
+        AnswerRule::Only | AnswerRule::Number { .. } => vec![
             format!("What {} the {place}?", be(place)),
             format!("Tell me the {place}."),
             format!("Find out the {place}."),
             format!("I need to know the {place}."),
         ],
-        Pick::Stated(_) | Pick::Told { .. } | Pick::Nothing => Vec::new(),
+        AnswerRule::Quoted(_) | AnswerRule::Recorded { .. } | AnswerRule::Nothing => Vec::new(),
     };
-    let name = |(index, text): (usize, String)| (format!("{} {}", pick.kind(), index + 1), sentence(&text));
+    let name = |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), sentence(&text));
     texts.into_iter().enumerate().map(name).collect()
 }
 
