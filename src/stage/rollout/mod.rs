@@ -7,6 +7,8 @@
 //! rates of earlier rollouts (`rollout/choice.rs`). Every episode played is kept, except those lost to server failures (`rollout/play.rs`).
 
 pub(super) mod choice;
+mod error;
+mod lazy_sessions;
 pub mod play;
 pub mod prompts;
 pub mod reference;

@@ -24,25 +24,28 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     path::Path,
-    sync::{Mutex, PoisonError, atomic::Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
+use serde_json::{Value, json};
 
-use super::reference;
+use super::{
+    error::PlayError,
+    lazy_sessions::{LazySessions, Outage},
+    reference,
+};
 use crate::{
-    agent::{Episode, Limits, LostCall, PromptTokens, Script, Server, Toolbox, episode},
+    agent::{Episode, Limits, LostCall, PromptTokens, Script, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{self, Checks, End, Json, REFERENCE, Scenario, ServerName, StateCheck, Trajectory},
     engine::{Footprint, Sampler, Sampling, available},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::{CallTarget, McpError, Outcome, Pool, PooledSession, Pools, Visit},
+    mcp::{McpError, Pools},
     model::ModelConfig,
     net::Backoff,
     stage::{
@@ -69,8 +72,6 @@ enum Try {
 const TRIES: [Try; 4] = [Try::Pooled, Try::Pooled, Try::OwnSession, Try::Alone];
 /// Number of probes of a failed server.
 const PROBES: u32 = 5;
-/// Consecutive sessions that failed to open, after which no more are tried until a probe succeeds.
-const FAILURES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
 const LONGEST_WAIT: Duration = FIRST_WAIT.saturating_mul(16);
 /// A century. A clock cannot add much more.
@@ -156,30 +157,6 @@ impl RolloutSpec<'_> {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum PlayError {
-    #[error("no [server] to run episodes on")]
-    NoServer,
-    #[error("scenario {scenario} is about the server \"{server}\", which the run file does not have")]
-    UnknownServer { scenario: String, server: String },
-    #[error("cannot render the system prompt")]
-    Prompt(#[source] minijinja::Error),
-    #[error("no episode has room for a sampled token: the shortest prompt has {tokens} tokens or more")]
-    NoRoom { tokens: usize },
-    #[error(
-        "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room for a sampled token"
-    )]
-    LittleRoom { without_room: usize, all: usize, room: usize },
-    #[error("the server was lost in {lost} of {episodes} episodes")]
-    ServerLost {
-        lost: usize,
-        episodes: usize,
-        /// Of the first episode.
-        #[source]
-        cause: McpError,
-    },
-}
-
 /// If no episode had room to sample a single token: tokens of the shortest prompt.
 fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
@@ -187,45 +164,6 @@ fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     };
     let shortest = played.iter().flatten().map(|trajectory| trajectory.tokens.len()).min();
     shortest.filter(|_| played.iter().flatten().all(roomless))
-}
-
-impl Diagnostic for PlayError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NoServer => "play::no_server",
-            Self::UnknownServer { .. } => "play::unknown_server",
-            Self::Prompt(_) => "play::prompt",
-            Self::NoRoom { .. } => "play::no_room",
-            Self::LittleRoom { .. } => "play::little_room",
-            Self::ServerLost { .. } => "play::server_lost",
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
-            Self::UnknownServer { .. } => Some("name a server of [servers], or leave `server` out of the task".into()),
-            Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
-            Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
-                "raise max_tokens of the stage, up to the model's context; fewer tools (`allow` of the stage that lists \
-                 them) make a shorter prompt"
-                    .into(),
-            ),
-            Self::ServerLost { cause, .. } => {
-                let of_cause = match cause {
-                    McpError::Lost { .. } => None,
-                    cause => cause.hint(),
-                };
-                let of_cause =
-                    of_cause.unwrap_or("start the server by hand, call a tool, and check that it keeps running".into());
-                Some(format!("{of_cause} (finished episodes are kept: resume plays the lost ones)"))
-            }
-        }
-    }
-
-    fn is_transient(&self) -> bool {
-        matches!(self, Self::ServerLost { cause, .. } if cause.is_transient())
-    }
 }
 
 /// Who says the assistant's turns.
@@ -307,25 +245,6 @@ enum TryOutcome {
     },
     /// Other tries found the server down before this one had a session.
     Skipped,
-}
-
-/// Ends a round early, because each session to a hanging server fails only after its timeout.
-#[derive(Default)]
-struct Outage {
-    /// Consecutive sessions that failed to open, by server.
-    failures: Mutex<BTreeMap<String, u32>>,
-    is_known: CancellationToken,
-}
-
-impl Outage {
-    fn count(&self, server: &str, session: &Result<PooledSession, McpError>) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = failures.entry(server.to_owned()).or_default();
-        *failures = if session.is_ok() { 0 } else { *failures + 1 };
-        if *failures >= FAILURES {
-            self.is_known.cancel();
-        }
-    }
 }
 
 impl Player {
@@ -443,7 +362,7 @@ impl Player {
         let (context, attempts) = (progress.context, progress.attempts);
         let missing = (0..attempts.len()).filter(|index| progress.played[*index].is_none());
         let mut missing: Vec<Missing> = missing.map(|index| Missing { index, calls: Vec::new() }).collect();
-        let openings = self.openings(missing.iter().map(|missing| attempts[missing.index].scenario))?;
+        let prompts = self.prompts(missing.iter().map(|missing| attempts[missing.index].scenario))?;
         let (mut lost, all) = (self.lost, self.episodes + attempts.len());
         for (round, how) in TRIES.into_iter().enumerate() {
             if missing.is_empty() {
@@ -467,7 +386,7 @@ impl Player {
             let mut tries = Vec::with_capacity(missing.len());
             for missing in missing.drain(..) {
                 let attempt = &attempts[missing.index];
-                let prompt_tokens = &openings[attempt.scenario.id.as_str()];
+                let prompt_tokens = &prompts[attempt.scenario.id.as_str()];
                 let tried = self.attempt(how, attempt, prompt_tokens, &outage);
                 tries.push(tried.map(move |tried| (missing, tried)));
             }
@@ -606,7 +525,7 @@ impl Player {
         }
     }
 
-    fn openings<'a>(
+    fn prompts<'a>(
         &self,
         scenarios: impl Iterator<Item = &'a Scenario>,
     ) -> Result<BTreeMap<&'a str, PromptTokens>> {
@@ -630,7 +549,7 @@ impl Player {
         if outage.is_known.is_cancelled() {
             return Ok(TryOutcome::Skipped);
         }
-        let server = LazySessions { sessions: self.pools.visit(), how, outage };
+        let server = LazySessions { sessions: self.pools.visit(), exclusive: how != Try::Pooled, outage };
         let limits = self.budget.limits();
         let Setting { chat, toolbox } = self.settings.of(attempt.scenario);
         let mut episode = match &self.actor {
@@ -673,7 +592,6 @@ impl Player {
         let mut results = Vec::with_capacity(checks.state.len());
         for StateCheck { tool, arguments, .. } in checks.state {
             let wire_name = self.settings.all.toolbox.wire_name(&tool);
-            server.ready(wire_name).await?;
             let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));
         }
@@ -726,61 +644,6 @@ fn prepare(
     }
     let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
     Ok((settings, pools))
-}
-
-/// The sessions of an episode, which the first calls open.
-struct LazySessions<'a> {
-    sessions: Visit<'a>,
-    how: Try,
-    outage: &'a Outage,
-}
-
-impl LazySessions<'_> {
-    fn is_open(&self, toolbox: &Toolbox, call: &ToolCall) -> bool {
-        self.sessions.is_open(toolbox.wire_name(&call.name))
-    }
-
-    /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.
-    async fn open(&self, server: &str, pool: &Pool) -> Result<PooledSession, McpError> {
-        let exclusive = self.how != Try::Pooled;
-        let session = async {
-            let reservation = self.sessions.reservation(server, exclusive).await?;
-            match exclusive {
-                false => pool.session_with(reservation).await,
-                true => pool.own_session_with(reservation).await,
-            }
-        };
-        let session = tokio::select! {
-            biased;
-            () = self.outage.is_known.cancelled() => return Err(McpError::PoolClosed),
-            session = session => session,
-        };
-        self.outage.count(server, &session);
-        session
-    }
-}
-
-impl Server for LazySessions<'_> {
-    async fn ready(&self, name: &str) -> Result<(), McpError> {
-        let CallTarget { server, pool, session, .. } = self.sessions.place(name)?;
-        session.get_or_try_init(|| self.open(server, pool)).await.map(|_| ())
-    }
-
-    fn refuse(&self, name: &str) -> Option<String> {
-        self.sessions.refuse(name)
-    }
-
-    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        self.send(name, arguments).await
-    }
-}
-
-impl LazySessions<'_> {
-    /// Calls a tool without a limit on their number.
-    async fn send(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let CallTarget { server, pool, session, tool } = self.sessions.place(name)?;
-        session.get_or_try_init(|| self.open(server, pool)).await?.call(tool, arguments).await
-    }
 }
 
 /// Attempts and their results.

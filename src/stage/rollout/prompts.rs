@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use super::play::{Budget, PlayError, system_prompt};
+use super::{
+    error::PlayError,
+    play::{Budget, system_prompt},
+};
 use crate::{
     agent::Toolbox,
     chat::Chat,

@@ -1,0 +1,66 @@
+//! What keeps episodes from being played.
+
+use crate::{error::Diagnostic, mcp::McpError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    #[error("no [server] to run episodes on")]
+    NoServer,
+    #[error("scenario {scenario} is about the server \"{server}\", which the run file does not have")]
+    UnknownServer { scenario: String, server: String },
+    #[error("cannot render the system prompt")]
+    Prompt(#[source] minijinja::Error),
+    #[error("no episode has room for a sampled token: the shortest prompt has {tokens} tokens or more")]
+    NoRoom { tokens: usize },
+    #[error(
+        "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room for a sampled token"
+    )]
+    LittleRoom { without_room: usize, all: usize, room: usize },
+    #[error("the server was lost in {lost} of {episodes} episodes")]
+    ServerLost {
+        lost: usize,
+        episodes: usize,
+        /// Of the first episode.
+        #[source]
+        cause: McpError,
+    },
+}
+
+impl Diagnostic for PlayError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoServer => "play::no_server",
+            Self::UnknownServer { .. } => "play::unknown_server",
+            Self::Prompt(_) => "play::prompt",
+            Self::NoRoom { .. } => "play::no_room",
+            Self::LittleRoom { .. } => "play::little_room",
+            Self::ServerLost { .. } => "play::server_lost",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
+            Self::UnknownServer { .. } => Some("name a server of [servers], or leave `server` out of the task".into()),
+            Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
+            Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
+                "raise max_tokens of the stage, up to the model's context; fewer tools (`allow` of the stage that lists \
+                 them) make a shorter prompt"
+                    .into(),
+            ),
+            Self::ServerLost { cause, .. } => {
+                let of_cause = match cause {
+                    McpError::Lost { .. } => None,
+                    cause => cause.hint(),
+                };
+                let of_cause =
+                    of_cause.unwrap_or("start the server by hand, call a tool, and check that it keeps running".into());
+                Some(format!("{of_cause} (finished episodes are kept: resume plays the lost ones)"))
+            }
+        }
+    }
+
+    fn is_transient(&self) -> bool {
+        matches!(self, Self::ServerLost { cause, .. } if cause.is_transient())
+    }
+}
