@@ -1,0 +1,11 @@
+//! The report for a server's author: what agents do with its tools, and what would help them.
+
+mod analysis;
+mod document;
+mod errors;
+mod failures;
+mod suggestions;
+mod tools;
+
+pub use analysis::server_report;
+pub use document::server_document;
