@@ -87,7 +87,9 @@ mod tests {
             let mut read = BTreeSet::new();
             let add: &[fn(&mut BTreeSet<String>)] = match *name {
                 "discover" => &[add_fields::<discover::Params>],
-                "scenarios" => &[add_fields::<scenarios::Params>, add_fields::<scenarios::tries::Tries>],
+                "scenarios" => {
+                    &[add_fields::<scenarios::params::Params>, add_fields::<scenarios::tries::Tries>]
+                }
                 "model" => &[add_fields::<model::Params>],
                 "adapter" => &[add_fields::<adapter::Params>],
                 "warmup" => &[

@@ -375,3 +375,32 @@ impl Today {
         has_time || self.is_in(answer) || self.days.contains(&answer.to_lowercase())
     }
 }
+
+/// The row of a task that was not executed here, or was when it was made.
+pub fn admitted(scenario: &Scenario) -> Admission {
+    let calls: Vec<ToolCall> =
+        scenario.reference.as_deref().and_then(|calls| serde_json::from_str(calls).ok()).unwrap_or_default();
+    Admission {
+        id: scenario.id.clone(),
+        family: scenario.family.clone(),
+        task: scenario.task.clone(),
+        verdict: "admitted".into(),
+        reason: None,
+        detail: None,
+        calls: u32::try_from(calls.len()).unwrap_or(u32::MAX),
+        ..Admission::default()
+    }
+}
+
+/// The row of a candidate that was refused before it was executed.
+pub fn refused(family: String, task: String, reason: Reason, detail: String) -> Admission {
+    Admission {
+        id: String::new(),
+        family,
+        task,
+        verdict: "refused".into(),
+        reason: Some(reason.name().into()),
+        detail: Some(detail.chars().take(300).collect()),
+        ..Admission::default()
+    }
+}

@@ -3,7 +3,10 @@
 use std::{io::Read as _, path::Path};
 
 use super::{
-    Families, Params, ScenarioError, Source, file,
+    error::ScenarioError,
+    families::Families,
+    file,
+    params::{Params, Source},
     tries::{self, Tries},
 };
 use crate::{

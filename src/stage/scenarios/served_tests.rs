@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     grounded::{Grounded, QuestionCounts},
     served::{self, Plan, tools_of},
+    solution::Dropped,
     *,
 };
 use crate::{
-    mcp::{self, ServerSpec, Session, State, Transport, demo},
+    chat::ToolCall,
+    data::{Scenario, Tool},
+    mcp::{self, ServerSpec, Servers, Session, State, Transport, demo},
     progress::NoProgress,
 };
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{tests::Demo, *};
 use crate::{
-    data,
+    data::{self, Admission, Scenario, Tool},
     mcp::{ServerSpec, State, Transport},
     stage::{Rows as _, testing},
 };

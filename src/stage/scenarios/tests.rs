@@ -7,10 +7,14 @@ use std::{
 
 use serde_json::json;
 
-use super::{grounded::Grounded, *};
+use super::{
+    grounded::{Grounded, QuestionCounts},
+    metrics::words,
+    *,
+};
 use crate::{
     chat::ToolCall,
-    data,
+    data::{self, Scenario, Tool},
     mcp::{ServerSpec, Session, State, Transport, demo},
     progress::NoProgress,
     stage::testing,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    data::{self, PassRate, Sparse},
+    data::{self, Admission, PassRate, Scenario, Sparse},
     mcp::{self, ServerSpec, Session},
     stage::{
         Rows as _,

@@ -1,0 +1,386 @@
+//! The tasks of each source.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use super::{
+    admission::{self, Judged, Reason, admitted, refused},
+    candidate::{self, Candidate},
+    error::ScenarioError,
+    explored::{self, Coverage},
+    families::Families,
+    file,
+    grounded::QuestionCounts,
+    live::Live,
+    llm,
+    params::{Params, Source},
+    runner,
+    served::{self, Served},
+    solution::Dropped,
+    split::{self, SplitBy},
+    traces,
+};
+use crate::{
+    chat::ToolCall,
+    data::{Admission, Scenario, Tool},
+    error::Result,
+    llm::{Budget, Client, Endpoint, LanguageModel, Provider},
+    mcp::Servers,
+    stage::{
+        Context, StageError,
+        local_model::{self, LocalModel},
+    },
+    usage::Usage,
+};
+
+/// Results that a generator sees, and the bytes of each.
+const EXAMPLES: usize = 120;
+const EXAMPLE_BYTES: usize = 700;
+
+/// What a source made.
+#[derive(Debug, Default)]
+pub struct SourceOutput {
+    pub train: Vec<Scenario>,
+    pub heldout: Vec<Scenario>,
+    pub admission: Vec<Admission>,
+    pub dropped: BTreeMap<Dropped, usize>,
+    pub coverage: Option<Coverage>,
+}
+
+/// Makes the tasks of the stage's source.
+///
+/// # Errors
+/// If a file cannot be read, a server or language model cannot be reached, or no task is admitted.
+pub async fn make(context: &Context, params: &Params) -> Result<SourceOutput> {
+    match &params.mix {
+        Some(mix) if params.source == Source::Mix => mixed(context, params, mix).await,
+        _ => of_source(context, params, params.source).await,
+    }
+}
+
+/// A path that [`Params::complete`] has found.
+fn given<'p>(
+    path: Option<&'p PathBuf>,
+    origin: &'static str,
+    param: &'static str,
+) -> Result<&'p PathBuf, ScenarioError> {
+    path.ok_or(ScenarioError::NoParam { origin, param })
+}
+
+async fn of_source(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
+    match source {
+        Source::Grounded | Source::Server => from_families(context, params, source).await,
+        Source::File => from_file(context, params),
+        Source::Explored => from_exploration(context, params).await,
+        Source::Traces => from_traces(context, params).await,
+        Source::Llm => from_model(context, params).await,
+        Source::Mix => Ok(SourceOutput::default()),
+    }
+}
+
+fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
+    let path = given(params.file.as_ref(), "file", "file")?;
+    let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
+    let lacks = [
+        (train.is_empty(), "no task is left to train on: lower"),
+        (heldout.is_empty(), "no task is held out, so there is nothing to examine a policy with: raise"),
+    ];
+    for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
+        context.observer.note(&format!(
+            "{}: {lack} heldout_share, or give tasks a `split` of their own (train or heldout)",
+            path.display()
+        ));
+    }
+    let admission = train.iter().chain(&heldout).map(admitted).collect();
+    Ok(SourceOutput { train, heldout, admission, ..SourceOutput::default() })
+}
+
+fn servers(context: &Context) -> Result<&Servers> {
+    Ok(context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?)
+}
+
+async fn from_families(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
+    let servers = servers(context)?;
+    let tools: Vec<Tool> = context.read("tools")?;
+    let live = Live::new(servers, &tools);
+    let quota =
+        QuestionCounts { per_family: params.questions_per_family, per_split: params.heldout_per_split };
+    let plan = served::Plan { quota, share: params.heldout_share, seed: context.seed };
+    let made = async {
+        let served = match source {
+            Source::Server => served::read(servers, &live, &tools).await?,
+            _ => {
+                let families = Families::load(given(params.families.as_ref(), "grounded", "families")?)?;
+                vec![Served { server: None, families }]
+            }
+        };
+        served::generate(&served, &tools, &live, plan, &*context.observer, &context.cancel).await
+    }
+    .await;
+    context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
+    live.close().await;
+    let made = made?;
+    let refused = made.refused.into_iter().map(|(family, why, detail)| {
+        let reason = match why {
+            Dropped::Failed | Dropped::Unanswerable | Dropped::Truncated => Reason::Unsolvable,
+            Dropped::Ambiguous => Reason::Ambiguous,
+            Dropped::Duplicate => Reason::Duplicate,
+        };
+        refused(family, String::new(), reason, format!("{}: {detail}", why.name()))
+    });
+    let admission = made.train.iter().chain(&made.heldout).map(admitted).chain(refused).collect();
+    Ok(SourceOutput {
+        train: made.train,
+        heldout: made.heldout,
+        admission,
+        dropped: made.dropped,
+        coverage: None,
+    })
+}
+
+async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
+    let tools: Vec<Tool> = context.read("tools")?;
+    let task = task(context, &tools, params.budget())?;
+    let explored = explored::explore(&task).await?;
+    context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
+    divided(context, params, explored.judged, Some(explored.coverage))
+}
+
+async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput> {
+    let tools: Vec<Tool> = context.read("tools")?;
+    let path = given(params.traces.as_ref(), "traces", "traces")?;
+    let servers = servers(context)?;
+    let read = traces::load(path, &explored::callable(&tools, servers))?;
+    let (candidates, early) =
+        read.into_iter().fold((Vec::new(), Vec::new()), |(mut good, mut bad), (place, one)| {
+            match one {
+                Ok(candidate) => good.push(candidate),
+                Err((reason, detail)) => {
+                    bad.push(refused("traces".into(), String::new(), reason, format!("{place}: {detail}")))
+                }
+            }
+            (good, bad)
+        });
+    // A few calls of tools that read, to see whether the conversations' calls change anything.
+    let sampled = match servers.is_read_only() {
+        true => Some(sample(context, params, &tools, 2 * tools.len()).await?),
+        false => None,
+    };
+    let judged = admit(context, params, &tools, candidates, sampled).await?;
+    finish(context, params, &tools, judged, early)
+}
+
+/// The client of the endpoint that writes tasks.
+fn client(context: &Context, params: &Params) -> Result<Client> {
+    let missing = |param| ScenarioError::NoParam { origin: "llm", param };
+    let base_url = params.base_url.clone().ok_or(missing("base_url"))?;
+    let budget = match (params.max_cost, context.prices) {
+        (None, _) => None,
+        (Some(dollars), Some(prices)) => Some(Budget { dollars, prices }),
+        (Some(_), None) => return Err(ScenarioError::NoPrices.into()),
+    };
+    Ok(Client::new(Endpoint {
+        provider: Provider::of(&base_url),
+        base_url,
+        model: params.model.clone().ok_or(missing("model"))?,
+        api_key_env: params.api_key_env.clone(),
+        temperature: params.temperature,
+        max_tokens: params.max_tokens,
+        timeout: Duration::try_from_secs_f64(params.timeout_s).unwrap_or(Duration::MAX),
+        retries: params.retries,
+        concurrency: params.concurrency,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        budget,
+    })?)
+}
+
+async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> {
+    let tools: Vec<Tool> = context.read("tools")?;
+    // Refused before the server is called.
+    let client = match local_model::is_given(context) {
+        true => None,
+        false => Some(client(context, params)?),
+    };
+    let sampled = sample(context, params, &tools, params.explore_calls).await?;
+    let (callable, examples) = (sampled.callable(), sampled.examples(EXAMPLES, EXAMPLE_BYTES));
+    let request = llm::Request {
+        prompt: context.text("generate"),
+        tools: &tools,
+        callable: &callable,
+        examples: &examples,
+        tasks: params.tasks,
+        seed: context.seed,
+    };
+    let written = match &client {
+        Some(client) => {
+            let written = llm::generate(client, &request, context).await;
+            context.meter.add(client.resources());
+            written
+        }
+        None => {
+            let local = LocalModel::open(context, params.local()).await?;
+            let written = llm::generate(&local, &request, context).await;
+            context.meter.add(local.resources());
+            local.close().await;
+            written
+        }
+    };
+    let (mut candidates, mut early) = (Vec::new(), Vec::new());
+    for one in written? {
+        match one {
+            Ok(candidate) => candidates.push(candidate),
+            Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, detail)),
+        }
+    }
+    let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
+    finish(context, params, &tools, judged, early)
+}
+
+fn task<'a>(context: &'a Context, tools: &'a [Tool], budget: explored::Budget) -> Result<explored::Task<'a>> {
+    Ok(explored::Task {
+        servers: servers(context)?,
+        tools,
+        seed: context.seed,
+        budget,
+        observer: &*context.observer,
+        cancel: &context.cancel,
+    })
+}
+
+/// Calls the safe tools, at most this often.
+async fn sample(
+    context: &Context,
+    params: &Params,
+    tools: &[Tool],
+    calls: usize,
+) -> Result<explored::Sampled> {
+    let task = task(context, tools, explored::Budget { calls, ..params.budget() })?;
+    let live = Live::new(task.servers, tools);
+    let sampled = {
+        let runner = task.runner(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
+        let sampled = explored::sample(&task, &runner).await;
+        context.meter.add(Usage { tool_calls: runner.calls() as u64, ..Usage::default() });
+        sampled
+    };
+    live.close().await;
+    sampled
+}
+
+/// Executes candidates on two sets of sessions. `sampled`: what is known of the servers' state.
+async fn admit(
+    context: &Context,
+    params: &Params,
+    tools: &[Tool],
+    candidates: Vec<Candidate>,
+    mut sampled: Option<explored::Sampled>,
+) -> Result<Judged> {
+    let task = task(context, tools, params.budget())?;
+    let breaking = sampled.as_ref().map(|sampled| sampled.breaking.clone()).unwrap_or_default();
+    let deadline = Instant::now() + Duration::from_secs(params.explore_seconds);
+    let [one, two] = [(); 2].map(|()| Live::new(task.servers, tools));
+    let judged = {
+        let runners = [task.runner(&one, deadline), task.runner(&two, deadline)];
+        let judged =
+            admission::admit(candidates, &task.tool_names(), &breaking, [&runners[0], &runners[1]]).await;
+        let judged = match (judged, &mut sampled) {
+            (Ok(mut judged), Some(sampled)) => {
+                sampled.refuse_changes(&mut judged, &one, &*context.observer).await.map(|()| judged)
+            }
+            (judged, _) => judged,
+        };
+        let calls: usize = runners.iter().map(runner::Runner::calls).sum();
+        context.meter.add(Usage { tool_calls: calls as u64, ..Usage::default() });
+        judged
+    };
+    one.close().await;
+    two.close().await;
+    judged
+}
+
+/// Adds the candidates that were refused before any call.
+fn finish(
+    context: &Context,
+    params: &Params,
+    tools: &[Tool],
+    mut judged: Judged,
+    early: Vec<Admission>,
+) -> Result<SourceOutput> {
+    judged.rows.extend(early);
+    judged.trim(params.tasks);
+    let chains: Vec<Vec<ToolCall>> =
+        judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
+    let coverage = Coverage::of(tools, &chains);
+    divided(context, params, judged, Some(coverage))
+}
+
+/// Divides admitted tasks into training and held-out ones.
+fn divided(
+    context: &Context,
+    params: &Params,
+    judged: Judged,
+    coverage: Option<Coverage>,
+) -> Result<SourceOutput> {
+    if judged.admitted.is_empty() {
+        let details = judged.rows.iter().filter_map(|row| row.detail.clone());
+        let account: BTreeSet<String> = details.take(50).collect();
+        let account: Vec<String> = account.into_iter().take(5).collect();
+        let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
+        return Err(ScenarioError::NothingAdmitted { account }.into());
+    }
+    let tasks =
+        judged.admitted.iter().map(|admitted| (admitted.scenario(), admitted.candidate.phrasing.clone()));
+    let by = params.split_by.unwrap_or(SplitBy::Entity);
+    let (train, heldout) = split::divide(tasks.collect(), by, params.heldout_share, context.seed);
+    Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
+}
+
+/// Takes of each source what its weight allows, in the sources' own order of tasks. A sentence counts once.
+async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) -> Result<SourceOutput> {
+    let mut all = SourceOutput::default();
+    let mut parts = Vec::new();
+    for (source, weight) in mix {
+        let made = of_source(context, params, *source).await?;
+        all.admission.extend(made.admission);
+        for (why, count) in made.dropped {
+            *all.dropped.entry(why).or_default() += count;
+        }
+        all.coverage = made.coverage.or(all.coverage);
+        parts.push((*weight, made.train, made.heldout));
+    }
+    let held: BTreeSet<String> =
+        parts.iter().flat_map(|(_, _, heldout)| heldout).map(|task| candidate::normal(&task.task)).collect();
+    for (_, train, _) in &mut parts {
+        // Another source may hold the same task out.
+        train.retain(|task| !held.contains(&candidate::normal(&task.task)));
+    }
+    let (train, heldout): (Vec<_>, Vec<_>) =
+        parts.into_iter().map(|(weight, train, heldout)| ((weight, train), (weight, heldout))).unzip();
+    all.train = weighted(train);
+    all.heldout = weighted(heldout);
+    Ok(all)
+}
+
+fn weighted(parts: Vec<(f64, Vec<Scenario>)>) -> Vec<Scenario> {
+    #[expect(clippy::cast_precision_loss, reason = "a number of tasks")]
+    let scale = parts
+        .iter()
+        .filter(|(_, tasks)| !tasks.is_empty())
+        .map(|(weight, tasks)| tasks.len() as f64 / weight)
+        .fold(f64::INFINITY, f64::min);
+    let mut seen = BTreeSet::new();
+    let mut taken = Vec::new();
+    for (weight, tasks) in parts {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most the number of tasks"
+        )]
+        let most = (weight * scale).round() as usize;
+        taken.extend(tasks.into_iter().take(most).filter(|task| seen.insert(candidate::normal(&task.task))));
+    }
+    taken
+}
