@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     hash::{Digest, Encoder},
     mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
-    model::kernels::Format,
+    model::{kernels::Format, ops::composed},
     store::FileDigests,
 };
 
@@ -216,9 +216,14 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 
 /// The engine's arithmetic. Devices of one kind count as equal, whatever their number.
 ///
-/// `f32` is the default, so the key leaves its name out.
+/// `f32` is the default, so the key leaves its name out. On the CPU, the composed operations are a kind of their own. The
+/// other values of `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
 pub fn numerics(spec: &EngineSpec) -> String {
-    let kind = if spec.devices.iter().any(|device| device.starts_with("cuda")) { "cuda" } else { "cpu" };
+    let kind = match spec.devices.iter().any(|device| device.starts_with("cuda")) {
+        true => "cuda",
+        false if composed::forced() => "cpu composed",
+        false => "cpu",
+    };
     // Flash attention rounds its operands.
     let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
@@ -334,5 +339,22 @@ mod tests {
         };
         assert_eq!(of(None), of(Some(Format::F32)));
         assert_ne!(of(None), of(Some(Format::F16)));
+    }
+
+    #[test]
+    fn the_composed_operations_are_other_arithmetic_on_the_cpu_alone() {
+        let of = |device: &str, dtype| {
+            let devices = vec![device.to_owned()];
+            numerics(&EngineSpec { devices, threads: None, dtype, kv_cache_mib: None })
+        };
+        let all = || [None, Some(Format::Bf16), Some(Format::F16), Some(Format::Nf4)].into_iter();
+        let plain: Vec<String> = all().map(|dtype| of("cpu", dtype)).collect();
+        let cuda = of("cuda", None);
+        assert_eq!((plain[0].as_str(), cuda.as_str()), ("cpu 2", "cuda 2"), "as in every key so far");
+        let _composed = composed::force();
+        for (dtype, plain) in all().zip(&plain) {
+            assert_eq!(of("cpu", dtype), plain.replace("cpu", "cpu composed"));
+        }
+        assert_eq!(of("cuda", None), cuda);
     }
 }

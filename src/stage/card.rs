@@ -3,7 +3,8 @@
 //!
 //! Cards are embedded in the binary; a file of the same name in a `stages/` folder on disk overrides one. The
 //! [`Card::digest`] covers everything that can change a result: roles and types, outputs, prompts, command.
-//! It covers neither prose (`about`, `unit`) nor defaults, which enter the key as parameters.
+//! It covers neither prose (`about`, `unit`) nor defaults, which enter the key as parameters. It is made of the words of
+//! the card, never of Rust names: renaming a variant changes no key.
 
 use std::{
     collections::BTreeMap,
@@ -42,6 +43,16 @@ impl Determinism {
     pub fn draws(self) -> bool {
         matches!(self, Self::Seeded | Self::Sampled)
     }
+
+    /// Its name in cards, and in their digests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::Seeded => "seeded",
+            Self::Sampled => "sampled",
+            Self::External => "external",
+        }
+    }
 }
 
 /// A section of the run file that a stage receives.
@@ -50,6 +61,16 @@ impl Determinism {
 pub enum Section {
     Server,
     Engine,
+}
+
+impl Section {
+    /// Its name in cards, and in their digests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Engine => "engine",
+        }
+    }
 }
 
 /// Artifacts of one type that a stage reads.
@@ -332,13 +353,17 @@ impl Card {
 
     /// Digest of everything that can change a result; see the module docs.
     pub fn digest(&self) -> Digest {
-        let mut encoder = Encoder::new("mcprl stage card v1");
-        encoder.text(&self.kind).number(u64::from(self.revision));
-        encoder.text(&format!("{:?}", self.determinism)).text(&format!("{:?}", self.uses));
+        fn sections(encoder: &mut Encoder, sections: &[Section]) {
+            encoder.number(sections.len() as u64);
+            sections.iter().for_each(|section| _ = encoder.text(section.name()));
+        }
+        let mut encoder = Encoder::new("mcprl stage card v2");
+        encoder.text(&self.kind).number(u64::from(self.revision)).text(self.determinism.name());
+        sections(&mut encoder, &self.uses);
         encoder.number(self.inputs.len() as u64);
         for (name, role) in &self.inputs {
             encoder.text(name).text(&role.artifact).number(u64::from(role.many));
-            role.uses.iter().for_each(|section| _ = encoder.text(&format!("{section:?}")));
+            sections(&mut encoder, &role.uses);
         }
         encoder.number(self.outputs.len() as u64);
         for (name, port) in &self.outputs {
@@ -476,4 +501,78 @@ impl Cards {
 
 fn read(path: &Path) -> Result<String, StageError> {
     std::fs::read_to_string(path).map_err(|source| StageError::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: &str = r#"
+kind = "pinned"
+revision = 3
+about = "prose"
+determinism = "sampled"
+uses = ["server"]
+command = ["sh", "run.sh"]
+
+[inputs.policies]
+type = "policy"
+many = true
+uses = ["engine"]
+
+[inputs.tools]
+type = "tools"
+
+[outputs.table]
+type = "trajectories"
+path = "table.parquet"
+"#;
+
+    fn card(text: &str) -> Card {
+        Card::from_file("test", toml::from_str(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_digest_of_a_card_stays_as_it_is_in_every_version() {
+        let digest = card(CARD).digest().to_string();
+        assert_eq!(
+            digest, "0209c63d32b0f53bb5c172a48d281e47f9bc941f20a4f0c3b77e147b35218da9",
+            "every cached result is lost"
+        );
+    }
+
+    #[test]
+    fn what_can_change_a_result_changes_the_digest_and_prose_does_not() {
+        let digest = |from: &str, to: &str| {
+            assert!(CARD.contains(from), "{from}");
+            card(&CARD.replace(from, to)).digest()
+        };
+        let original = card(CARD).digest();
+        for (from, to) in [
+            ("revision = 3", "revision = 4"),
+            ("\"sampled\"", "\"seeded\""),
+            ("uses = [\"server\"]", "uses = [\"engine\"]"),
+            ("uses = [\"server\"]\n", ""),
+            ("uses = [\"engine\"]", "uses = [\"server\"]"),
+            ("uses = [\"engine\"]\n", ""),
+            ("many = true", "many = false"),
+            ("table.parquet", "other.parquet"),
+            ("\"run.sh\"", "\"other.sh\""),
+        ] {
+            assert_ne!(digest(from, to), original, "{from} → {to}");
+        }
+        assert_eq!(digest("\"prose\"", "\"other prose\""), original);
+    }
+
+    #[test]
+    fn names_in_digests_are_the_words_of_cards() {
+        for determinism in
+            [Determinism::Pure, Determinism::Seeded, Determinism::Sampled, Determinism::External]
+        {
+            assert_eq!(serde_json::to_value(determinism).unwrap(), determinism.name());
+        }
+        for section in [Section::Server, Section::Engine] {
+            assert_eq!(serde_json::to_value(section).unwrap(), section.name());
+        }
+    }
 }
