@@ -46,9 +46,20 @@ table! {
     }
 }
 
-/// A task's text without differences of case and spaces.
+/// A task's text as tasks are compared, wherever two must not be the same: without differences of case, spaces, quotes and
+/// the punctuation of sentences. Symbols count: `3 + 4` is not `3 - 4`.
 pub fn folded(task: &str) -> String {
-    task.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
+    const QUOTES: &[char] = &['"', '\'', '`', '“', '”', '„', '‘', '’', '«', '»'];
+    const ENDS: &[char] = &['.', ',', ';', ':', '!', '?', '…'];
+    let word = |word: &str| {
+        let inner =
+            word.trim_start_matches(QUOTES).trim_end_matches(|end| [QUOTES, ENDS].concat().contains(&end));
+        // `.` and `..` are paths.
+        let is_path = inner.is_empty() && word.starts_with('.');
+        if is_path { word.to_owned() } else { inner.to_lowercase() }
+    };
+    let words = task.split_whitespace().map(word).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 pub(super) fn check_scenarios(path: &Path) -> Result<(), DataError> {
@@ -58,4 +69,36 @@ pub(super) fn check_scenarios(path: &Path) -> Result<(), DataError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_say_the_same_in_other_punctuation_are_the_same() {
+        for (one, other) in [
+            ("Who wrote it?", "who  wrote it"),
+            ("Who wrote it ?", "Who wrote it."),
+            ("Who wrote \"Low Tide\"?", "Who wrote “low tide”"),
+            ("Books, in order:", "books in order"),
+        ] {
+            assert_eq!(folded(one), folded(other));
+        }
+    }
+
+    #[test]
+    fn tasks_that_differ_in_a_symbol_are_different() {
+        for (one, other) in [
+            ("What is 3 + 4?", "What is 3 - 4?"),
+            ("Add -5", "Add 5"),
+            ("List *.txt", "List txt"),
+            ("List .", "List .."),
+            ("List . now", "List now"),
+            ("The ticket's owner", "The tickets owner"),
+            ("Value 1.5", "Value 15"),
+        ] {
+            assert_ne!(folded(one), folded(other));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Admission, Scenario},
+    data::{Admission, Scenario, folded},
     error::Result,
     judge::truth,
     mcp::Outcome,
@@ -293,11 +293,11 @@ fn sentences(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Re
     let mut answers: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
     for (candidate, verdict) in candidates.iter().zip(&*verdicts) {
         if let Ok(answer) = verdict {
-            answers.entry(normal(&candidate.task)).or_default().insert(answer.as_deref().map(normal));
+            answers.entry(folded(&candidate.task)).or_default().insert(answer.as_deref().map(normal));
         }
     }
     for (candidate, verdict) in candidates.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_ok()) {
-        let task = normal(&candidate.task);
+        let task = folded(&candidate.task);
         if answers.get(&task).is_some_and(|answers| answers.len() > 1) {
             *verdict = Err((Reason::Ambiguous, "the same sentence has another answer elsewhere".into()));
         } else if !seen.insert(task) {

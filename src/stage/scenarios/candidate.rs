@@ -96,6 +96,21 @@ impl AnswerRule {
         }
     }
 
+    /// The rule as text, to rank rules by: renaming anything in this program does not change it.
+    pub fn text(&self) -> String {
+        let fields = match self {
+            Self::Field { list, key, field } => json!([list, key, field]),
+            Self::Count { list } => json!([list]),
+            Self::Column { list, field } => json!([list, field]),
+            Self::Largest { list, field, key } => json!([list, field, key]),
+            Self::Only | Self::Nothing => json!([]),
+            Self::Number { not } => json!(not),
+            Self::Quoted(answer) => json!([answer]),
+            Self::Recorded { answer, task } => json!([answer, task]),
+        };
+        json!([self.kind(), fields]).to_string()
+    }
+
     /// The answer, if there is exactly one; else why not.
     pub fn answer(&self, texts: &[&str]) -> Result<String, &'static str> {
         let last = texts.last().copied().unwrap_or_default();

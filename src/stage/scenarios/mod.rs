@@ -24,6 +24,7 @@ pub mod grounded;
 mod live;
 mod llm;
 mod metrics;
+mod mix;
 pub(super) mod params;
 mod phrase;
 mod preflight;

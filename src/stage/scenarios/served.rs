@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    candidate::{normal, scenario_id},
+    candidate::scenario_id,
     error::ScenarioError,
     families::Families,
     grounded::{self, Grounded, QuestionCounts, evenly},
     live::Live,
 };
 use crate::{
-    data::{Scenario, ServerName, Tool},
+    data::{Scenario, ServerName, Tool, folded},
     error::{At, Result},
     hash::Encoder,
     mcp::{FAMILIES_URI, Servers},
@@ -131,8 +131,8 @@ pub async fn generate(
     }
     all.heldout.extend(evenly(unseen, plan.quota.per_split));
     // Two servers may be asked in the same words.
-    let texts: BTreeSet<String> = all.heldout.iter().map(|scenario| normal(&scenario.task)).collect();
-    all.train.retain(|scenario| !texts.contains(&normal(&scenario.task)));
+    let texts: BTreeSet<String> = all.heldout.iter().map(|scenario| folded(&scenario.task)).collect();
+    all.train.retain(|scenario| !texts.contains(&folded(&scenario.task)));
     Ok(all)
 }
 

@@ -8,14 +8,14 @@ use std::{
 
 use super::{
     admission::{self, Judged, Reason, admitted, refused},
-    candidate::{self, Candidate},
+    candidate::Candidate,
     error::ScenarioError,
     explored::{self, Coverage},
     families::Families,
     file,
     grounded::QuestionCounts,
     live::Live,
-    llm,
+    llm, mix,
     params::{Params, Source},
     runner,
     served::{self, Served},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Admission, Scenario, Tool},
+    data::{Admission, Scenario, Tool, folded},
     error::Result,
     llm::{Budget, Client, Endpoint, LanguageModel, Provider},
     mcp::Servers,
@@ -338,7 +338,7 @@ fn divided(
     Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
 }
 
-/// Takes of each source what its weight allows, in the sources' own order of tasks. A sentence counts once.
+/// Draws of each source as many tasks as its weight allows. A sentence counts once.
 async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) -> Result<SourceOutput> {
     let mut all = SourceOutput::default();
     let mut parts = Vec::new();
@@ -352,35 +352,17 @@ async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) 
         parts.push((*weight, made.train, made.heldout));
     }
     let held: BTreeSet<String> =
-        parts.iter().flat_map(|(_, _, heldout)| heldout).map(|task| candidate::normal(&task.task)).collect();
+        parts.iter().flat_map(|(_, _, heldout)| heldout).map(|task| folded(&task.task)).collect();
     for (_, train, _) in &mut parts {
         // Another source may hold the same task out.
-        train.retain(|task| !held.contains(&candidate::normal(&task.task)));
+        train.retain(|task| !held.contains(&folded(&task.task)));
     }
     let (train, heldout): (Vec<_>, Vec<_>) =
         parts.into_iter().map(|(weight, train, heldout)| ((weight, train), (weight, heldout))).unzip();
-    all.train = weighted(train);
-    all.heldout = weighted(heldout);
+    all.train = mix::draw(train, context.seed);
+    all.heldout = mix::draw(heldout, context.seed);
+    // As after exploration, the table has no row of a task that was not drawn.
+    let drawn: BTreeSet<&str> = all.train.iter().chain(&all.heldout).map(|task| task.id.as_str()).collect();
+    all.admission.retain(|row| row.reason.is_some() || drawn.contains(row.id.as_str()));
     Ok(all)
-}
-
-fn weighted(parts: Vec<(f64, Vec<Scenario>)>) -> Vec<Scenario> {
-    #[expect(clippy::cast_precision_loss, reason = "a number of tasks")]
-    let scale = parts
-        .iter()
-        .filter(|(_, tasks)| !tasks.is_empty())
-        .map(|(weight, tasks)| tasks.len() as f64 / weight)
-        .fold(f64::INFINITY, f64::min);
-    let mut seen = BTreeSet::new();
-    let mut taken = Vec::new();
-    for (weight, tasks) in parts {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most the number of tasks"
-        )]
-        let most = (weight * scale).round() as usize;
-        taken.extend(tasks.into_iter().take(most).filter(|task| seen.insert(candidate::normal(&task.task))));
-    }
-    taken
 }

@@ -361,7 +361,7 @@ fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             }
         }
     }
-    rules.sort_by_cached_key(|rule| graph::rank(seed, "picks", &format!("{rule:?}")));
+    rules.sort_by_cached_key(|rule| graph::rank(seed, "picks", &rule.text()));
     rules.truncate(RULES);
     rules
 }
