@@ -18,6 +18,9 @@ use super::{
 };
 use crate::hash::Digest;
 
+/// How often an artifact is tried to be put in place while other processes put damaged ones there or take them away.
+const CONTENDERS: usize = 16;
+
 /// An artifact that is in place but not durable yet.
 #[derive(Debug)]
 pub struct UnsyncedArtifact {
@@ -144,8 +147,9 @@ impl Store {
     /// Moves a folder from the store's own `tmp/` into place as an artifact. The source folder is gone
     /// afterwards.
     ///
-    /// Equal content that exists is kept. A damaged artifact under the same digest is replaced. From here on
-    /// a killed process loses nothing of it, but a power failure may until it is synced.
+    /// Equal content that exists is kept, also if another process publishes it at the same time: of several publishers,
+    /// one puts its folder in place, and the others use that. A damaged artifact under the same digest is replaced. From
+    /// here on a killed process loses nothing of it, but a power failure may until it is synced.
     pub fn place(&self, staged: &Path) -> Result<UnsyncedArtifact, StoreError> {
         for entry in tree::list(staged)? {
             let path = staged.join(&entry.path);
@@ -158,28 +162,31 @@ impl Store {
         failpoint("publish::hashed");
 
         let target = self.artifact(&digest);
-        if self.retain(&digest)? {
-            remove(staged)?;
-            return Ok(UnsyncedArtifact { digest, seal: None });
-        }
         if let Some(parent) = target.parent() {
             std::fs::create_dir_all(parent).map_err(|cause| StoreError::writing(parent, cause))?;
         }
-        if target.exists() {
-            self.discard(&target)?;
-        }
-        match std::fs::rename(staged, &target) {
-            Ok(()) => failpoint("publish::renamed"),
-            // Another process published the same bytes in between.
-            Err(_) if self.inspect(&digest).is_intact() => {
-                // It may have been killed before it synced them.
-                self.renew(&digest)?;
+        for _ in 0..CONTENDERS {
+            if self.retain(&digest)? {
                 remove(staged)?;
                 return Ok(UnsyncedArtifact { digest, seal: None });
             }
-            Err(cause) => return Err(StoreError::writing(target, cause)),
+            // A folder that is in place is never renamed over, so at most one publisher succeeds.
+            let refused = match std::fs::rename(staged, &target) {
+                Ok(()) => {
+                    failpoint("publish::renamed");
+                    return Ok(UnsyncedArtifact { digest, seal: Some(seal) });
+                }
+                Err(cause) => cause,
+            };
+            match refused.kind() {
+                // Damaged, or published by another process since: the next round tells.
+                ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty => self.discard_damaged(&digest)?,
+                // An NFS client that missed the reply to its rename.
+                ErrorKind::NotFound if target.is_dir() => {}
+                _ => return Err(StoreError::writing(target, refused)),
+            }
         }
-        Ok(UnsyncedArtifact { digest, seal: Some(seal) })
+        Err(StoreError::writing(target, ErrorKind::ResourceBusy.into()))
     }
 
     /// Whether the artifact is usable. For callers that rely on it from now on.
@@ -210,11 +217,25 @@ impl Store {
         }
     }
 
-    /// Moves a folder away in one step, then deletes it.
-    fn discard(&self, folder: &Path) -> Result<(), StoreError> {
+    /// Removes an artifact that is damaged. One that is intact stays: another process may have replaced it since it was
+    /// inspected, and relies on it.
+    pub(super) fn discard_damaged(&self, digest: &Digest) -> Result<(), StoreError> {
+        let target = self.artifact(digest);
+        if Condition::of(&target, digest).is_intact() {
+            return Ok(());
+        }
         let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
-        std::fs::rename(folder, grave.path().join("artifact"))
-            .map_err(|cause| StoreError::writing(folder, cause))
+        let moved = grave.path().join("artifact");
+        match std::fs::rename(&target, &moved) {
+            // Another process was faster.
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(|cause| StoreError::writing(&target, cause))?,
+        }
+        if Condition::of(&moved, digest).is_intact() {
+            // It was replaced in between. If yet another process has published it since, that one stays.
+            _ = std::fs::rename(&moved, &target);
+        }
+        Ok(())
     }
 }
 

@@ -113,6 +113,65 @@ fn publishing_again_repairs_a_damaged_artifact() {
     assert_eq!(test.store.inspect(&digest), Condition::Sealed);
 }
 
+/// Publishes the same bytes from several threads at once. Returns how many of them put their folder in place.
+fn published_at_once(test: &TestStore, files: &[(&str, &str)]) -> usize {
+    let staged: Vec<PathBuf> = (0..8).map(|_| test.staged(files)).collect();
+    let go = std::sync::Barrier::new(staged.len());
+    std::thread::scope(|scope| {
+        let publishing: Vec<_> = staged
+            .iter()
+            .map(|staged| {
+                scope.spawn(|| {
+                    go.wait();
+                    test.store.place(staged).unwrap()
+                })
+            })
+            .collect();
+        let placed: Vec<_> = publishing.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(staged.iter().all(|folder| !folder.exists()));
+        test.store.sync(&placed, &[]).unwrap();
+        placed.iter().filter(|placed| placed.seal.is_some()).count()
+    })
+}
+
+#[test]
+fn of_concurrent_publishers_one_puts_the_artifact_in_place_and_the_others_keep_it() {
+    let test = test();
+    for round in 0..60 {
+        let text = round.to_string();
+        let files = [("a", text.as_str()), ("b/c", "2")];
+        assert_eq!(published_at_once(&test, &files), 1, "round {round}");
+        assert_eq!(test.store.inspect(&test.published(&files)), Condition::Sealed);
+    }
+}
+
+#[test]
+fn concurrent_publishers_replace_a_damaged_artifact() {
+    let test = test();
+    for round in 0..60 {
+        let text = format!("whole {round}");
+        let files = [("a", text.as_str())];
+        let digest = test.published(&files);
+        let path = test.store.artifact(&digest).join("a");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(path, "torn").unwrap();
+        assert!(published_at_once(&test, &files) > 0, "round {round}");
+        assert!(test.store.inspect(&digest).is_intact(), "round {round}");
+    }
+}
+
+#[test]
+fn an_artifact_that_was_replaced_since_it_was_found_damaged_is_not_discarded() {
+    let test = test();
+    let digest = test.published(&[("a", "whole")]);
+    test.store.discard_damaged(&digest).unwrap();
+    assert_eq!(test.store.inspect(&digest), Condition::Sealed);
+    test.overwrite(&digest, "a", "w");
+    test.store.discard_damaged(&digest).unwrap();
+    assert_eq!(test.store.inspect(&digest), Condition::Absent);
+    test.store.discard_damaged(&digest).unwrap();
+}
+
 #[test]
 fn a_link_in_an_output_is_refused() {
     let test = test();
