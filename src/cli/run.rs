@@ -151,7 +151,7 @@ fn start(
                 if let Some(live) = Live::begin(&plan.track, &store, &run.id, listener.clone()) {
                     live.finish(&track_command(&store, &run.id));
                 }
-                summary.traffic = exec::push_queued(&plan, &store)?;
+                summary.traffic = exec::push_queued(&plan, &store);
                 listener.flush();
                 return Ok(ClosingReport::new(&plan, &store, &run.id, &run.path, began)
                     .report(printer, verbosity, &summary));

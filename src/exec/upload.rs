@@ -1,9 +1,8 @@
 //! Uploads results that earlier runs could not send to the shared cache.
 
 use crate::{
-    error::Result,
     plan::Plan,
-    store::{DrainReport, Remote, Store, Traffic},
+    store::{QueueScope, Remote, Store, Traffic},
 };
 
 use super::runner::Runner;
@@ -12,18 +11,18 @@ use super::runner::Runner;
 /// the run.
 pub fn push_rest(runner: &Runner) {
     let Some(remote) = &runner.remote else { return };
-    match remote.push_queued(&runner.store, &|| runner.cancel.is_cancelled()) {
-        Ok(DrainReport { away: None, .. }) => {}
-        Ok(DrainReport { away: Some(cause), .. }) | Err(cause) => runner.remote_away(&cause),
+    let report = remote.push_queued(&runner.store, QueueScope::Due, &|| runner.cancel.is_cancelled());
+    if let Some(cause) = report.away {
+        runner.remote_away(&cause);
     }
 }
 
 /// For a run with nothing to do: uploads what is queued, unless the remote was unreachable a short while ago.
-pub fn push_queued(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
-    let Some(remote) = plan.remote.clone().map(Remote::new) else { return Ok(None) };
+pub fn push_queued(plan: &Plan, store: &Store) -> Option<Traffic> {
+    let remote = plan.remote.clone().map(Remote::new)?;
     if remote.is_due(store) {
-        remote.push_queued(store, &|| false)?;
+        remote.push_queued(store, QueueScope::Due, &|| false);
     }
     let traffic = remote.traffic_and_queue(store);
-    Ok((traffic != Traffic::default()).then_some(traffic))
+    (traffic != Traffic::default()).then_some(traffic)
 }

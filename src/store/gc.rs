@@ -1,7 +1,8 @@
 //! Garbage collection: removes what no kept run needs, even while other runs are active.
 //!
-//! Live are: every record of a kept run; every artifact that such a record names as output or input, or that
-//! is a result of the run; and everything younger than the grace window. While any run is active the window
+//! Live are: every record of a kept run, and every record that waits for its upload to a shared cache; every
+//! artifact that such a record names as output or input, or that is a result of a kept run; and everything
+//! younger than the grace window. While any run is active the window
 //! is at least an hour, because no record names a newly published artifact yet. Ages are measured by the
 //! clock that stamps the store's files.
 //!
@@ -74,6 +75,8 @@ pub struct Unreferenced {
     runs: Vec<(String, Option<FileStamp>)>,
     /// What is not needed but younger than the grace window.
     young: Spared,
+    /// Records that no run needs, and that a shared cache does not have yet.
+    queued: usize,
 }
 
 /// What a sweep keeps because it is young.
@@ -96,6 +99,7 @@ impl Unreferenced {
             bytes: self.artifacts.iter().map(|(stored, _)| stored.bytes).sum(),
             leftovers: self.leftovers.len(),
             young: self.young,
+            queued: self.queued,
             spared: 0,
         }
     }
@@ -112,6 +116,8 @@ pub struct GcReport {
     pub leftovers: usize,
     /// What is kept although no run needs it.
     pub young: Spared,
+    /// Records that are kept although no run needs them, because they wait for their upload to a shared cache.
+    pub queued: usize,
     /// Artifacts, records and runs kept because a run requested them in the meantime.
     pub spared: usize,
 }
@@ -154,11 +160,20 @@ impl Store {
         };
         let mut garbage = Unreferenced::default();
         garbage.young.seconds = window.as_secs();
+        let queued = self.queued_keys();
         let mut named = keep.artifacts.clone();
         let mut named_by_young = BTreeSet::new();
         for path in files(&self.root.join("ac")) {
             let Some(key) = key_of(&path) else { continue };
             let is_kept = keep.keys.contains(&key);
+            if !is_kept
+                && queued.contains(&key)
+                && let Some(record) = self.record(&key)
+            {
+                garbage.queued += 1;
+                named.extend(references(&record));
+                continue;
+            }
             if is_kept || (!window.is_zero() && young(modified(&path), window)) {
                 let record = self.record(&key);
                 if is_kept && record.is_none() && path.exists() {
@@ -282,7 +297,8 @@ impl Store {
             garbage.leftovers.retain(|path| !path.starts_with(&tmp) && !path.starts_with(&rows));
         }
         garbage.runs.retain(|(id, before)| !live.contains(id) && stamp(&self.journal(id)) == *before);
-        let now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
+        let mut now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
+        now.keys.extend(self.queued_keys());
         let (wanted, records): (Vec<_>, Vec<_>) =
             garbage.records.into_iter().partition(|key| now.keys.contains(key));
         garbage.records = records;

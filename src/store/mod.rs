@@ -56,7 +56,8 @@ pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
 pub use record::{ActionRecord, CachedResult, Cost, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
-    DrainReport, Fetched, InvalidRemote, Pushed, Remote, RemoteLocation, RemoteSpec, Traffic, UploadQueue,
+    DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,
+    UploadQueue,
 };
 pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;

@@ -35,7 +35,7 @@ pub enum Cache {
         #[command(flatten)]
         locations: Locations,
     },
-    /// Remove old runs, and every result that no remaining run uses.
+    /// Remove old runs, and every result that no remaining run uses and no upload waits for.
     Gc(Gc),
     /// Copy runs and all their results into a folder, which is itself a cache.
     Export(Export),
@@ -281,6 +281,13 @@ impl Gc {
                 bytes(young.bytes),
                 seconds(Duration::from_secs(young.seconds).as_secs_f64()),
                 if young.seconds > self.grace.as_secs() { "a run is active" } else { "`--grace`" }
+            ));
+        }
+        if swept.queued > 0 {
+            printer.say(&format!(
+                "kept {} that no run needs: they wait for their upload to a shared cache (`mcprl cache push`, or drop them \
+                 from its queue with `--forget`)",
+                plural(swept.queued, "result")
             ));
         }
         if swept.spared > 0 {

@@ -8,7 +8,10 @@ use serde_json::json;
 use super::super::{Outcome, locations::Locations};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
-    store::{DrainReport, InvalidRemote, Remote, RemoteLocation, RemoteSpec, Store, StoreError, UploadQueue},
+    store::{
+        DrainReport, InvalidRemote, QueueScope, Remote, RemoteLocation, RemoteSpec, Store, StoreError,
+        UploadQueue,
+    },
     ui::{OutputFormat, Printer, bytes, plural},
 };
 
@@ -96,7 +99,7 @@ impl Push {
                 }
             }
             let remote = Remote::new(RemoteSpec { place: place.clone(), push: true });
-            let report = remote.push_queued(&store, &|| false)?;
+            let report = remote.push_queued(&store, QueueScope::All, &|| false);
             let left = remote.count_queued(&store);
             match printer.format {
                 OutputFormat::Json => reports.push(json!({

@@ -47,7 +47,7 @@ use std::{
 };
 
 pub use place::{InvalidRemote, RemoteLocation, RemoteSpec};
-pub use upload_queue::{DrainReport, UploadQueue};
+pub use upload_queue::{DrainReport, QueueScope, UploadQueue};
 
 use self::{
     folder::Folder,
@@ -145,6 +145,13 @@ enum Failed {
     Local(StoreError),
 }
 
+/// Why a result is still queued.
+enum PushFailure {
+    /// The remote failed, for this reason; none if that was reported before.
+    Remote(Option<StoreError>),
+    Local(StoreError),
+}
+
 impl From<ObjectError> for Failed {
     fn from(error: ObjectError) -> Self {
         Self::ObjectError(error)
@@ -219,14 +226,38 @@ impl Remote {
             Err(Failed::ObjectError(error)) => {
                 // Allows another request when the remote is back.
                 state.requested.remove(key);
-                state.reading.close();
-                if matches!(error, ObjectError::Unreachable(_)) {
-                    state.writing.close();
-                }
-                let reported = std::mem::replace(&mut state.reading.reported, true);
-                if reported { Fetched::Nothing } else { Fetched::Away(self.store_error(error)) }
+                self.reading_failed(&mut state, error).map_or(Fetched::Nothing, Fetched::Away)
             }
         })
+    }
+
+    /// The remote's record under this key, without its artifacts. None if there is no usable one, or the remote is paused
+    /// after a failure.
+    ///
+    /// # Errors
+    /// If the remote cannot be used. Returned once.
+    pub fn record(&self, key: &Digest) -> Result<Option<ActionRecord>, StoreError> {
+        if !self.state().reading.is_open() {
+            return Ok(None);
+        }
+        match self.shared(key) {
+            Ok(found) => Ok(found.map(|shared| shared.record)),
+            Err(Failed::Damaged(_)) => Ok(None),
+            Err(Failed::Local(cause)) => Err(cause),
+            Err(Failed::ObjectError(error)) => {
+                self.reading_failed(&mut self.state(), error).map_or(Ok(None), Err)
+            }
+        }
+    }
+
+    /// Pauses reading. Returns the error if none was reported before.
+    fn reading_failed(&self, state: &mut State, error: ObjectError) -> Option<StoreError> {
+        state.reading.close();
+        if matches!(error, ObjectError::Unreachable(_)) {
+            state.writing.close();
+        }
+        let reported = std::mem::replace(&mut state.reading.reported, true);
+        (!reported).then(|| self.store_error(error))
     }
 
     /// Pushes a finished result. `is_rerun`: the user requested a rerun, so other outputs are expected.
@@ -234,37 +265,49 @@ impl Remote {
         if !self.spec.push || record.withheld {
             return Ok(Pushed::Nothing);
         }
-        let queue = store.upload_queue(&self.spec.place);
         // If it cannot be queued, it is pushed now or never.
-        _ = queue.add(&record.key);
+        _ = store.upload_queue(&self.spec.place).add(&record.key);
         if !self.state().writing.is_open() {
             return Ok(Pushed::Nothing);
         }
-        let outcome = self.upload(store, record, is_rerun);
-        if matches!(outcome, Ok(_) | Err(Failed::Damaged(_))) {
-            queue.remove(&record.key);
+        match self.try_push(store, record, is_rerun) {
+            Ok(pushed) => Ok(pushed),
+            Err(PushFailure::Remote(Some(cause))) => Ok(Pushed::Away(cause)),
+            Err(PushFailure::Remote(None)) => Ok(Pushed::Nothing),
+            Err(PushFailure::Local(cause)) => Err(cause),
         }
-        let mut state = self.state();
-        Ok(match outcome {
+    }
+
+    /// Pushes a queued result, even if the remote failed just before.
+    fn try_push(&self, store: &Store, record: &ActionRecord, is_rerun: bool) -> Result<Pushed, PushFailure> {
+        let queue = store.upload_queue(&self.spec.place);
+        let outcome = self.upload(store, record, is_rerun);
+        match outcome {
+            Ok(_) | Err(Failed::Damaged(_)) => queue.remove(&record.key),
+            Err(Failed::Local(_) | Failed::ObjectError(_)) => queue.failed(&record.key),
+        }
+        match outcome {
             Ok((pushed, bytes)) => {
+                let mut state = self.state();
                 state.writing = CircuitBreaker::default();
                 state.traffic.pushed += usize::from(matches!(pushed, Pushed::Done));
                 state.traffic.pushed_bytes += bytes;
-                pushed
+                Ok(pushed)
             }
             // The artifact changed on disk since it was published; `lookup` reports that.
-            Err(Failed::Damaged(_)) => Pushed::Nothing,
-            Err(Failed::Local(cause)) => return Err(cause),
+            Err(Failed::Damaged(_)) => Ok(Pushed::Nothing),
+            Err(Failed::Local(cause)) => Err(PushFailure::Local(cause)),
             Err(Failed::ObjectError(error)) => {
+                let mut state = self.state();
                 state.writing.close();
                 let mut reported = std::mem::replace(&mut state.writing.reported, true);
                 if matches!(error, ObjectError::Unreachable(_)) {
                     state.reading.close();
                     reported |= std::mem::replace(&mut state.reading.reported, true);
                 }
-                if reported { Pushed::Nothing } else { Pushed::Away(self.store_error(error)) }
+                Err(PushFailure::Remote((!reported).then(|| self.store_error(error))))
             }
-        })
+        }
     }
 
     fn store_error(&self, error: ObjectError) -> StoreError {

@@ -275,7 +275,7 @@ fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
 
 /// The outcome of pushing the queue in a later run, with a new connection.
 fn pushed_later(machine: &Machine, spec: &RemoteSpec) -> DrainReport {
-    Remote::new(spec.clone()).push_queued(&machine.store, &|| false).unwrap()
+    Remote::new(spec.clone()).push_queued(&machine.store, QueueScope::All, &|| false)
 }
 
 #[test]
@@ -327,6 +327,138 @@ fn damaged_or_removed_results_are_no_longer_queued() {
     std::fs::create_dir(mount).unwrap();
     assert_eq!(pushed_later(&one, &spec).pushed, 0);
     assert_eq!(one.remote.count_queued(&one.store), 0);
+}
+
+/// Queued results by key. The first cannot be pushed as long as the folder exists that is returned.
+fn queue_with_a_broken_one(
+    spec: &RemoteSpec,
+    machine: &Machine,
+    count: usize,
+) -> (Vec<ActionRecord>, PathBuf) {
+    let texts: Vec<String> = (0..count).map(|number| format!("text {number}")).collect();
+    let results = texts.iter().map(|text| machine.result(text.as_bytes(), &[("a", text.as_str())]));
+    let mut records: Vec<ActionRecord> = results.collect();
+    records.sort_by_key(|record| record.key);
+    let queue = machine.store.upload_queue(&spec.place);
+    records.iter().for_each(|record| queue.add(&record.key).unwrap());
+    let broken = texts.iter().find(|text| Digest::of(text.as_bytes()) == records[0].key).unwrap();
+    let obstacle = blob(spec, broken);
+    std::fs::create_dir_all(obstacle.join("in the way")).unwrap();
+    (records, obstacle)
+}
+
+#[test]
+fn a_result_that_cannot_be_pushed_does_not_keep_others_from_it() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let (records, obstacle) = queue_with_a_broken_one(&spec, &one, 5);
+    let report = pushed_later(&one, &spec);
+    assert_eq!((report.pushed, report.away.is_some()), (4, true), "{report:?}");
+    assert_eq!(one.store.upload_queue(&spec.place).keys(), [records[0].key]);
+    let report = pushed_later(&one, &spec);
+    assert_eq!((report.pushed, report.away.is_some()), (0, true), "tried again when asked: {report:?}");
+    std::fs::remove_dir_all(obstacle).unwrap();
+    assert_eq!(pushed_later(&one, &spec).pushed, 1);
+}
+
+#[test]
+fn results_that_failed_come_last_and_wait_longer_after_each_failure() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let (records, _) = queue_with_a_broken_one(&spec, &one, 3);
+    let queue = one.store.upload_queue(&spec.place);
+    let dated = |key: &Digest, seconds: u64| {
+        let at = std::time::SystemTime::now() - Duration::from_secs(seconds);
+        let path = one.store.root().join("unpushed");
+        let folder = std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+        std::fs::File::options()
+            .append(true)
+            .open(folder.join(key.to_string()))
+            .unwrap()
+            .set_modified(at)
+            .unwrap();
+    };
+    // The last by its digest is queued the longest.
+    for (record, age) in records.iter().zip([500, 600, 700]) {
+        dated(&record.key, age);
+    }
+    let order = |scope| -> Vec<Digest> { queue.queued(scope).iter().map(|queued| queued.key).collect() };
+    let [first, second, third] = [0, 1, 2].map(|place| records[place].key);
+    assert_eq!(order(QueueScope::Due), [third, second, first]);
+    queue.failed(&third);
+    assert_eq!(order(QueueScope::All), [second, first, third]);
+    assert_eq!(order(QueueScope::Due), [second, first], "it failed just now");
+    dated(&third, 61);
+    assert_eq!(order(QueueScope::Due), [second, first, third]);
+    queue.failed(&third);
+    dated(&third, 61);
+    assert_eq!(order(QueueScope::Due), [second, first], "a second failure doubles the pause");
+    dated(&third, 121);
+    assert_eq!(order(QueueScope::Due), [second, first, third]);
+    queue.add(&third).unwrap();
+    assert_eq!(order(QueueScope::All), [second, first, third], "queued again, it keeps its failures");
+}
+
+#[test]
+fn a_remote_that_fails_is_not_asked_for_every_result() {
+    let (one, spec, mount, _folder) = machine_apart();
+    let queue = one.store.upload_queue(&spec.place);
+    for number in 0..5_u8 {
+        queue.add(&one.result(&[number], &[("a", &number.to_string())]).key).unwrap();
+    }
+    assert!(pushed_later(&one, &spec).away.is_some());
+    let failures = queue.queued(QueueScope::All).iter().filter(|queued| queued.failures > 0).count();
+    assert_eq!(failures, 2);
+    std::fs::create_dir(mount).unwrap();
+    assert_eq!(pushed_later(&one, &spec).pushed, 5);
+}
+
+#[test]
+fn a_sweep_keeps_results_that_wait_for_their_upload() {
+    use crate::store::LiveSet;
+    let (one, spec, mount, _folder) = machine_apart();
+    let queued = one.result(b"k", &[("a", "1")]);
+    let other = one.result(b"l", &[("a", "2")]);
+    one.push(&queued);
+    let sweep = || {
+        let garbage = one.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
+        one.store.sweep(garbage, &|_| LiveSet::default()).unwrap()
+    };
+    let swept = sweep();
+    assert_eq!((swept.records, swept.artifacts, swept.queued), (1, 1, 1), "{swept:?}");
+    assert_eq!(one.store.lookup(&queued.key), Lookup::Hit(queued.clone()));
+    assert_eq!(one.store.lookup(&other.key), Lookup::Miss);
+    std::fs::create_dir(mount).unwrap();
+    assert_eq!(pushed_later(&one, &spec).pushed, 1);
+    let swept = sweep();
+    assert_eq!((swept.records, swept.artifacts, swept.queued), (1, 1, 0), "no longer queued");
+}
+
+#[test]
+fn a_result_queued_after_the_scan_of_a_sweep_is_spared() {
+    use crate::store::LiveSet;
+    let (one, _, _, _folder) = machine_apart();
+    let record = one.result(b"k", &[("a", "1")]);
+    let garbage = one.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
+    one.push(&record);
+    let swept = one.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+    assert_eq!((swept.records, swept.artifacts), (0, 0), "{swept:?}");
+    assert_eq!(one.store.lookup(&record.key), Lookup::Hit(record));
+}
+
+#[test]
+fn the_record_of_a_remote_is_read_without_its_artifacts() {
+    let (spec, _folder) = place();
+    let (one, two) = (machine(&spec), machine(&spec));
+    let record = one.result(b"k", &FILES);
+    assert_eq!(two.remote.record(&record.key).unwrap(), None);
+    one.push(&record);
+    assert_eq!(two.remote.record(&record.key).unwrap(), Some(record.clone()));
+    assert_eq!((two.store.artifacts(), two.store.record(&record.key)), (Vec::new(), None));
+    assert!(matches!(two.fetch(&record), Fetched::Here), "it can still be fetched");
+    let (apart, ..) = machine_apart();
+    assert!(apart.remote.record(&record.key).is_err());
+    assert_eq!(apart.remote.record(&record.key).unwrap(), None, "reported once");
 }
 
 #[test]

@@ -1,24 +1,33 @@
-//! Results that a remote does not have yet: one empty file per key, `unpushed/<digest of the remote's
-//! name>/<key>`. The file `place` there holds the name itself.
+//! Results that a remote does not have yet: one file per key, `unpushed/<digest of the remote's name>/<key>`,
+//! with the number of failed pushes; an empty file means none. The file `place` there holds the name itself.
 //!
 //! A key is queued before the push and removed once the remote has the result, so neither an unreachable
-//! remote nor a kill loses one. Losing an entry costs a push, no result. There are never more entries than
-//! records.
+//! remote nor a kill loses one. A sweep keeps queued results (`gc.rs`). Losing an entry costs a push, no
+//! result. There are never more entries than records.
+//!
+//! A result that cannot be pushed does not keep others from it: those with fewer failures come first, the
+//! longest queued of them first, and one failure does not end a drain. After a failure, runs try a result
+//! again only after a pause, which each failure doubles. `mcprl cache push` tries all.
 
 use std::{
+    collections::BTreeSet,
     io::ErrorKind,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
 
-use super::{Pushed, Remote, RemoteLocation, Traffic};
+use super::{PushFailure, Pushed, Remote, RemoteLocation, Traffic};
 use crate::{
     hash::{Digest, Encoder},
     store::{Lookup, Store, StoreError},
 };
 
-/// Pause after a failed push, for runs that have nothing else to do.
+/// Pause after a failed push, of the result and for runs that have nothing else to do.
 const PAUSE: Duration = Duration::from_secs(60);
+/// Longest pause of a result.
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
+/// This many failures in a row end a drain: then it is the remote that fails.
+const FAILURES_IN_A_ROW: usize = 2;
 const PLACE: &str = "place";
 
 /// The outcome of pushing the queue.
@@ -30,8 +39,36 @@ pub struct DrainReport {
     pub present: usize,
     /// The remote has other results under these keys. Both sides keep theirs.
     pub differs: usize,
-    /// Why the rest is still queued.
+    /// Why a result is still queued: the first failure.
     pub away: Option<StoreError>,
+}
+
+/// Which queued results to push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueScope {
+    /// Those that did not fail recently.
+    Due,
+    All,
+}
+
+/// A queued result. In the order of pushing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QueuedResult {
+    pub failures: u32,
+    /// When it was queued, or failed last.
+    since: SystemTime,
+    pub key: Digest,
+}
+
+impl QueuedResult {
+    fn is_due(&self) -> bool {
+        let pause = match self.failures {
+            0 => Duration::ZERO,
+            failures => PAUSE.saturating_mul(1 << (failures - 1).min(20)).min(LONGEST_PAUSE),
+        };
+        // A time in the future: a clock was set back.
+        self.since.elapsed().map_or(true, |since| since >= pause)
+    }
 }
 
 /// The queue of one remote.
@@ -51,6 +88,11 @@ impl Store {
         UploadQueue { folder: self.root().join("unpushed").join(id), place }
     }
 
+    /// The keys of all results that wait for their upload to any remote.
+    pub(in crate::store) fn queued_keys(&self) -> BTreeSet<Digest> {
+        self.upload_queues().iter().flat_map(UploadQueue::keys).collect()
+    }
+
     /// The queue of every remote that results were to be pushed to, even if it is empty.
     pub fn upload_queues(&self) -> Vec<UploadQueue> {
         let items = std::fs::read_dir(self.root().join("unpushed")).into_iter().flatten().flatten();
@@ -62,10 +104,10 @@ impl Store {
 }
 
 impl UploadQueue {
-    /// Queues a result before it is pushed.
+    /// Queues a result before it is pushed. One that is queued keeps its failures.
     pub fn add(&self, key: &Digest) -> Result<(), StoreError> {
-        let path = self.folder.join(key.to_string());
-        let create = || std::fs::File::create(&path).map(drop);
+        let path = self.path(key);
+        let create = || std::fs::File::options().create(true).append(true).open(&path).map(drop);
         let first = || {
             std::fs::create_dir_all(&self.folder)?;
             std::fs::write(self.folder.join(PLACE), &self.place)?;
@@ -76,7 +118,22 @@ impl UploadQueue {
 
     /// Removes a result that the remote has, or will never get.
     pub fn remove(&self, key: &Digest) {
-        _ = std::fs::remove_file(self.folder.join(key.to_string()));
+        _ = std::fs::remove_file(self.path(key));
+    }
+
+    /// Records that a queued result could not be pushed.
+    pub(super) fn failed(&self, key: &Digest) {
+        let failures = self.failures(key).saturating_add(1);
+        _ = std::fs::write(self.path(key), failures.to_string());
+    }
+
+    fn failures(&self, key: &Digest) -> u32 {
+        let text = std::fs::read_to_string(self.path(key)).ok();
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn path(&self, key: &Digest) -> PathBuf {
+        self.folder.join(key.to_string())
     }
 
     /// Deletes the queue, so that this store no longer knows the remote.
@@ -100,26 +157,42 @@ impl UploadQueue {
         keys
     }
 
-    /// Whether the queue has entries and no push failed recently.
+    /// The results to push, in this order.
+    pub(super) fn queued(&self, scope: QueueScope) -> Vec<QueuedResult> {
+        let queued = |key: Digest| {
+            let since = std::fs::metadata(self.path(&key)).and_then(|file| file.modified()).ok()?;
+            Some(QueuedResult { failures: self.failures(&key), since, key })
+        };
+        let mut queued: Vec<QueuedResult> = self.keys().into_iter().filter_map(queued).collect();
+        queued.retain(|queued| scope == QueueScope::All || queued.is_due());
+        queued.sort();
+        queued
+    }
+
+    /// Whether a result is due and the remote did not fail recently.
     pub fn is_due(&self) -> bool {
         let failed = std::fs::metadata(self.folder.join("failed")).and_then(|failed| failed.modified());
         let since = failed.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-        since.is_none_or(|since| since > PAUSE) && !self.keys().is_empty()
+        since.is_none_or(|since| since > PAUSE) && !self.queued(QueueScope::Due).is_empty()
     }
 
-    /// Records a failed push.
+    /// Records that the remote failed.
     pub fn pause(&self) {
         _ = std::fs::write(self.folder.join("failed"), "");
     }
 }
 
 impl Remote {
-    /// Pushes queued results until all are pushed, the remote is unavailable, or `stop` returns true.
-    pub fn push_queued(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<DrainReport, StoreError> {
+    /// Pushes queued results until all were tried, the remote fails, or `stop` returns true.
+    pub fn push_queued(&self, store: &Store, scope: QueueScope, stop: &dyn Fn() -> bool) -> DrainReport {
         let mut report = DrainReport::default();
         let queue = store.upload_queue(&self.spec.place);
-        for key in queue.keys() {
-            if stop() || !self.spec.push || !self.state().writing.is_open() {
+        if !self.spec.push || !self.state().writing.is_open() {
+            return report;
+        }
+        let mut in_a_row = 0;
+        for QueuedResult { key, .. } in queue.queued(scope) {
+            if stop() || in_a_row == FAILURES_IN_A_ROW {
                 break;
             }
             let Lookup::Hit(record) = store.lookup(&key) else {
@@ -128,27 +201,33 @@ impl Remote {
                 continue;
             };
             let before = self.traffic().pushed_bytes;
-            let pushed = match self.push(store, &record, false) {
-                // A sweep removed it in the meantime, because nobody declared its use.
-                Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => continue,
-                pushed => pushed?,
-            };
+            let pushed = self.try_push(store, &record, false);
             report.bytes += self.traffic().pushed_bytes - before;
             match pushed {
-                Pushed::Done => report.pushed += 1,
-                Pushed::Differs { .. } => report.differs += 1,
-                Pushed::Nothing if self.state().writing.is_open() => report.present += 1,
-                Pushed::Nothing => {}
-                Pushed::Away(cause) => report.away = Some(cause),
+                Ok(pushed) => {
+                    in_a_row = 0;
+                    match pushed {
+                        Pushed::Done => report.pushed += 1,
+                        Pushed::Differs { .. } => report.differs += 1,
+                        Pushed::Nothing | Pushed::Away(_) => report.present += 1,
+                    }
+                }
+                // A sweep removed it in the meantime, because nobody declared its use.
+                Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => {}
+                Err(PushFailure::Local(cause)) => report.away = report.away.or(Some(cause)),
+                Err(PushFailure::Remote(cause)) => {
+                    in_a_row += 1;
+                    report.away = report.away.or(cause);
+                }
             }
         }
         if !self.state().writing.is_open() {
             queue.pause();
         }
-        Ok(report)
+        report
     }
 
-    /// Whether pushing is enabled, results are queued, and no push failed recently.
+    /// Whether pushing is enabled, a result is due, and the remote did not fail recently.
     pub fn is_due(&self, store: &Store) -> bool {
         self.spec.push && store.upload_queue(&self.spec.place).is_due()
     }
