@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -353,6 +353,10 @@ impl Rows for NoRows {
     }
 
     fn record(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn replace_checkpoint(&self, _: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
         Ok(())
     }
 }

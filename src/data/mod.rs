@@ -31,7 +31,7 @@ pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};
 pub use trajectories::{
     End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, OutcomeRow, REFERENCE, Reward,
-    RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups,
+    RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, read_rewards,
 };
 pub use verdict::VerdictRow;
 
@@ -56,7 +56,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<VerdictRow>(),
         table_type::<JudgeAudit>(),
         table_type::<Label>(),
-        (Reward::NAME, trajectories::check_rewards),
+        (Reward::NAME, |path| read_rewards(path).map(drop)),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))
 }

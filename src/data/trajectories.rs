@@ -332,14 +332,18 @@ table! {
     }
 }
 
-pub(super) fn check_rewards(path: &Path) -> Result<(), DataError> {
+/// Reads rewards to train on.
+///
+/// # Errors
+/// Also fails if one is not finite.
+pub fn read_rewards(path: &Path) -> Result<Vec<Reward>, DataError> {
     let rewards = super::read::<Reward>(path)?;
     match rewards.iter().enumerate().find(|(_, row)| !row.reward.is_finite()) {
         Some((row, reward)) => {
             let (path, value) = (path.to_owned(), reward.reward);
             Err(DataError::Value { path, column: "reward", row, value })
         }
-        None => Ok(()),
+        None => Ok(rewards),
     }
 }
 

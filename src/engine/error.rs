@@ -1,5 +1,12 @@
 use crate::{error::Diagnostic, model::ModelError};
 
+/// A prediction of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TargetIndex {
+    pub microbatch: usize,
+    pub target: usize,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -30,6 +37,11 @@ pub enum EngineError {
     Memory { what: &'static str, needs: usize, available: usize, change: String },
     #[error("the training step diverged: {what} is not a finite number")]
     Diverged { what: &'static str },
+    #[error("the log-probability of a token is not a finite number")]
+    Logprob {
+        /// The token as a target of its microbatch.
+        target: TargetIndex,
+    },
     #[error("the model's logits are not finite numbers")]
     Logits,
     #[error("an engine worker stopped: {reason}")]
@@ -59,6 +71,7 @@ impl Diagnostic for EngineError {
             Self::Cache { .. } => "engine::cache",
             Self::Memory { .. } => "engine::memory",
             Self::Diverged { .. } => "engine::diverged",
+            Self::Logprob { .. } => "engine::logprob",
             Self::Logits => "engine::logits",
             Self::Worker { .. } => "engine::worker",
         }
@@ -77,7 +90,7 @@ impl Diagnostic for EngineError {
                 "raise kv_cache_mib under [engine], which the workers share, or lower max_tokens of the stage"
             }
             Self::Diverged { .. } => "lower learning_rate, or max_gradient_norm",
-            Self::Logits => {
+            Self::Logits | Self::Logprob { .. } => {
                 "if it was trained here, lower learning_rate; otherwise its files may be damaged, or it does not \
                  work in this dtype"
             }

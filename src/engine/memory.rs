@@ -370,7 +370,8 @@ mod tests {
                 let config =
                     ModelConfig { tied, design: Design { experts, ..Design::of(family) }, ..config() };
                 let mut decoder = Decoder::random(config.clone(), Init { seed: 1, deviation: 0.1 }).unwrap();
-                let values = decoder.trained().iter().map(|p| p.tensor().elem_count()).sum::<usize>();
+                let values =
+                    decoder.trained().unwrap().iter().map(|p| p.tensor().elem_count()).sum::<usize>();
                 assert_eq!(all_weights(&config).values, values, "{family:?}");
             }
         }

@@ -40,7 +40,7 @@ use crate::model::kernels::Format;
 
 pub use available::{available, cpu, machine, set_allocator_trim, trim_allocator};
 pub use devices::{DeviceSet, DeviceSlot};
-pub use error::EngineError;
+pub use error::{EngineError, TargetIndex};
 pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, training_load};
 pub use microbatch::{Microbatch, pack};
 pub use model_cache::{Checkpoint, ModelCache, load_frozen};

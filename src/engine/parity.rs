@@ -171,7 +171,7 @@ fn gradients(reference: &Reference, decoder: Decoder) -> (Gradients, Vec<Vec<f32
     let mut weights = vec![0.0; batch.targets.len()];
     indices.iter().flatten().for_each(|target| weights[*target] -= 1.0 / count);
     let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
-    let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1);
+    let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1).unwrap();
     let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| weights[target]).unwrap();
     (gradients, logprobs, indices)
 }
@@ -204,7 +204,7 @@ async fn check_sampling(device: &Device, worst: f32) {
         .await;
         let (sequences, drawn): (Vec<_>, Vec<_>) = episodes.into_iter().unzip();
         let (batch, indices) = Microbatch::new(&sequences);
-        let trainer = Trainer::new(reference.decoder(device), |_| Vec::new(), 1);
+        let trainer = Trainer::new(reference.decoder(device), |_| Vec::new(), 1).unwrap();
         let scored = trainer.score(&[batch]).unwrap();
         for (targets, drawn) in indices.iter().zip(drawn) {
             let scored: Vec<f32> = targets.iter().map(|target| scored[0][*target]).collect();
@@ -228,7 +228,7 @@ fn a_saved_model_and_adapter_are_loaded_with_the_same_bits() {
         let bits = |decoder: &mut Decoder| -> Vec<Vec<f32>> {
             let bits = |tensor: &Tensor| ops::values(tensor).unwrap().to_vec();
             let mut all: Vec<_> = decoder.tensors().unwrap().iter().map(|(_, tensor)| bits(tensor)).collect();
-            all.extend(decoder.trained().iter().map(|parameter| bits(parameter.tensor())));
+            all.extend(decoder.trained().unwrap().iter().map(|parameter| bits(parameter.tensor())));
             all
         };
         assert_eq!(bits(&mut again), bits(&mut decoder), "{}", reference.case.name);
@@ -275,7 +275,8 @@ fn patterns_of_targets_ranks_and_alphas_merge_as_in_peft() {
     // The same adapter on the decoder: three linear layers, of two ranks.
     let mut decoder = Decoder::load(&base).unwrap();
     let config = Adapter::load(&mut decoder, &adapter).unwrap();
-    let shapes: Vec<Vec<usize>> = decoder.trained().iter().map(|p| p.tensor().dims().to_vec()).collect();
+    let shapes: Vec<Vec<usize>> =
+        decoder.trained().unwrap().iter().map(|p| p.tensor().dims().to_vec()).collect();
     assert_eq!(shapes, [[3, 64], [128, 3], [2, 128], [64, 2], [2, 96], [64, 2]]);
     Adapter::save(&decoder, &config, "base", out.path()).unwrap();
     assert_eq!(AdapterConfig::load(out.path()).unwrap(), config);

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::Tensor;
 
 use super::{
-    DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, nccl::Link, passes::scored,
-    threads::run_workers,
+    DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, error::TargetIndex, nccl::Link,
+    passes::scored, threads::run_workers,
 };
 use crate::model::{
     Decoder, Gradients, Parameter,
@@ -68,6 +68,9 @@ pub fn worker_ranks<'a>(ranks: &[Rank<'a>]) -> Vec<Rank<'a>> {
 }
 
 /// The log-probability of every target of every microbatch. The workers of all ranks share the microbatches.
+///
+/// # Errors
+/// Also fails if one is not finite.
 pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
     let workers = worker_ranks(ranks);
     let next = AtomicUsize::new(0);
@@ -81,7 +84,19 @@ pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>
         }
     };
     let found = run_workers(workers.len().min(batches.len()).max(1), own);
-    Ok(in_order(found.into_iter().collect::<Result<_, _>>()?))
+    let logprobs = in_order(found.into_iter().collect::<Result<_, _>>()?);
+    check_finite(&logprobs)?;
+    Ok(logprobs)
+}
+
+/// Fails at the first log-probability, by microbatch and target, that is not finite.
+pub fn check_finite(logprobs: &[Vec<f32>]) -> Result<(), EngineError> {
+    for (microbatch, logprobs) in logprobs.iter().enumerate() {
+        if let Some(target) = logprobs.iter().position(|logprob| !logprob.is_finite()) {
+            return Err(EngineError::Logprob { target: TargetIndex { microbatch, target } });
+        }
+    }
+    Ok(())
 }
 
 /// The values of all workers, by index.
@@ -176,11 +191,14 @@ pub fn broadcast(
 ) -> Result<(), EngineError> {
     if let Some(link) = link {
         let own = |parameters: &[Parameter<'_>]| parameters.iter().map(|p| p.tensor().clone()).collect();
-        let others = others.iter_mut().map(|replica| own(&replica.decoder.trained()));
-        return link.broadcast(std::iter::once(own(from)).chain(others).collect());
+        let mut all: Vec<Vec<Tensor>> = vec![own(from)];
+        for replica in others {
+            all.push(own(&replica.decoder.trained()?));
+        }
+        return link.broadcast(all);
     }
     for replica in others {
-        for (into, from) in replica.decoder.trained().iter_mut().zip(from) {
+        for (into, from) in replica.decoder.trained()?.iter_mut().zip(from) {
             let (tensor, from) = (into.tensor().clone(), from.tensor());
             if ops::by_kernels(&tensor) {
                 let from = ops::values(from)?;

@@ -48,6 +48,9 @@ impl Supervised {
     }
 
     /// Runs one optimizer step. Also returns the loss before it, in nats per marked token.
+    ///
+    /// # Errors
+    /// Also fails if the loss is not finite.
     pub fn step(
         &self,
         trainer: &mut Trainer,
@@ -58,6 +61,9 @@ impl Supervised {
         let report = trainer.step(&self.batches, &dloss_dlogp, learning_rate, max_norm)?;
         let logprobs = report.logprobs.iter().flatten().zip(self.weights.iter().flatten());
         let loss = -logprobs.map(|(p, w)| f64::from(p * w)).sum::<f64>() / f64::from(self.tokens);
-        Ok((loss, report))
+        match loss.is_finite() {
+            true => Ok((loss, report)),
+            false => Err(EngineError::Diverged { what: "the loss" }),
+        }
     }
 }

@@ -27,7 +27,7 @@ fn adapted() -> Decoder {
 
 fn changed(mut decoder: Decoder) -> Decoder {
     Adapter::fresh(&mut decoder, &AdapterConfig::new(4, 8.0), 5).unwrap();
-    for (index, parameter) in decoder.trained().iter_mut().enumerate() {
+    for (index, parameter) in decoder.trained().unwrap().iter_mut().enumerate() {
         let values: Vec<f32> =
             (0..parameter.tensor().elem_count()).map(|i| wave(i * 31 + index * 7) * 0.2).collect();
         let tensor =
@@ -80,7 +80,7 @@ const MUON: Rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
 
 /// A trainer with one rule for all parameters.
 fn trainer(decoder: Decoder, rule: Rule, threads: usize) -> Trainer {
-    Trainer::new(decoder, |parameters| vec![rule; parameters.len()], threads)
+    Trainer::new(decoder, |parameters| vec![rule; parameters.len()], threads).unwrap()
 }
 
 fn values_of(slots: &[candle_core::Tensor]) -> Vec<Vec<f32>> {
@@ -142,7 +142,7 @@ fn gradients_agree_with_finite_differences() {
             let at = slot * 13 % gradient.len();
             let nudged = |by: f32| {
                 let mut decoder = make();
-                let mut parameters = decoder.trained();
+                let mut parameters = decoder.trained().unwrap();
                 let mut values = ops::values(parameters[slot].tensor()).unwrap().to_vec();
                 values[at] += by;
                 let shape = parameters[slot].tensor().shape().clone();
@@ -175,7 +175,7 @@ fn every_adapter_gets_a_gradient_and_reaches_the_sampler() {
     for index in 0..28 {
         let mut decoder = adapted();
         let before = outputs(&decoder, plain.clone());
-        let mut parameters = decoder.trained();
+        let mut parameters = decoder.trained().unwrap();
         let doubled = (parameters[index].tensor() * 2.0).unwrap();
         parameters[index].set(doubled);
         drop(parameters);
@@ -257,7 +257,7 @@ fn a_step_is_the_same_bits_on_any_number_of_threads() {
         for _ in 0..3 {
             trainer.step(&batches, &|_, _, _| -0.1, 1e-2, 1.0).unwrap();
         }
-        let parameters = trainer.decoder.trained();
+        let parameters = trainer.decoder.trained().unwrap();
         parameters.iter().flat_map(|p| ops::values(p.tensor()).unwrap().to_vec()).collect::<Vec<f32>>()
     };
     assert_eq!(stepped(1), stepped(3));
@@ -330,7 +330,7 @@ fn resumed_training_gives_the_same_bits() {
         let adamw = rules[0];
         // Norms are vectors, which Muon does not support.
         let of = |p: &crate::model::Parameter<'_>| if p.tensor().dims().len() == 2 { rule } else { adamw };
-        Trainer::new(decoder(), |all| all.iter().map(of).collect(), 2)
+        Trainer::new(decoder(), |all| all.iter().map(of).collect(), 2).unwrap()
     };
     let walk = |trainer: &mut Trainer, steps: std::ops::Range<u32>| {
         for step in steps {
@@ -339,7 +339,7 @@ fn resumed_training_gives_the_same_bits() {
         }
     };
     let bits = |trainer: &mut Trainer| {
-        let of = trainer.decoder.trained();
+        let of = trainer.decoder.trained().unwrap();
         of.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec()).collect::<Vec<_>>()
     };
     for rule in rules {
@@ -421,7 +421,7 @@ async fn an_invalid_prompt_is_refused_and_others_continue() {
 #[tokio::test]
 async fn logits_that_are_not_finite_end_the_turn() {
     let mut decoder = adapted();
-    for parameter in &mut decoder.trained() {
+    for parameter in &mut decoder.trained().unwrap() {
         let huge = (parameter.tensor().ones_like().unwrap() * 1e30).unwrap();
         parameter.set(huge);
     }

@@ -56,10 +56,10 @@ impl Trainer {
         mut decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
         threads: usize,
-    ) -> Self {
-        let optimizer = Optimizer::new(rules(&decoder.trained()));
+    ) -> Result<Self, EngineError> {
+        let optimizer = Optimizer::new(rules(&decoder.trained()?));
         let thread_plan = ThreadPlan::new(&decoder, threads);
-        Self {
+        Ok(Self {
             decoder,
             optimizer,
             threads,
@@ -70,7 +70,7 @@ impl Trainer {
             model_cache: None,
             checked_bytes: 0,
             dropout: None,
-        }
+        })
     }
 
     /// Trains on these devices. The decoder is on the first.
@@ -79,7 +79,7 @@ impl Trainer {
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
         devices: &DeviceSet,
     ) -> Result<Self, EngineError> {
-        let mut trainer = Self::new(decoder, rules, devices.first.threads);
+        let mut trainer = Self::new(decoder, rules, devices.first.threads)?;
         // Copied after the parameters are numbered.
         trainer.others = Replica::of(&trainer.decoder, &devices.others)?;
         trainer.threads = devices.threads();
@@ -126,7 +126,7 @@ impl Trainer {
 
     /// Restores only the optimizer's saved state.
     pub fn resume_optimizer(&mut self, named: &BTreeMap<String, Tensor>) -> Result<Resumed, EngineError> {
-        let values = value_counts(&self.decoder.trained());
+        let values = value_counts(&self.decoder.trained()?);
         self.optimizer.resume(named, &values)
     }
 
@@ -134,7 +134,7 @@ impl Trainer {
     /// parameters in place.
     pub fn state(&mut self) -> Result<BTreeMap<String, Tensor>, EngineError> {
         let mut named = self.optimizer.state()?;
-        for (index, parameter) in self.decoder.trained().iter().enumerate() {
+        for (index, parameter) in self.decoder.trained()?.iter().enumerate() {
             named.insert(format!("parameter.{index:04}"), parameter.tensor().copy()?);
         }
         Ok(named)
@@ -143,7 +143,7 @@ impl Trainer {
     /// Restores a [`Self::state`]. Training continues with the same bits. Returns `false` and changes nothing
     /// if the state does not fit.
     pub fn resume(&mut self, named: &BTreeMap<String, Tensor>) -> Result<bool, EngineError> {
-        let mut parameters = self.decoder.trained();
+        let mut parameters = self.decoder.trained()?;
         let found: Option<Vec<Tensor>> = (0..parameters.len())
             .map(|index| named.get(&format!("parameter.{index:04}")).cloned())
             .zip(&parameters)
@@ -177,7 +177,7 @@ impl Trainer {
         if !self.decoder.by_kernels() {
             return Ok(());
         }
-        let (more, adapter, moments) = self.additional_memory(batches, workers, recompute);
+        let (more, adapter, moments) = self.additional_memory(batches, workers, recompute)?;
         if more.total() <= self.checked_bytes {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Trainer {
         batches: &[Microbatch],
         workers: usize,
         recompute: bool,
-    ) -> (Footprint, Option<AdapterSize>, usize) {
+    ) -> Result<(Footprint, Option<AdapterSize>, usize), EngineError> {
         let adapter = Adapter::size(&self.decoder);
         let positions = batches.iter().flat_map(|batch| &batch.tree.positions);
         let load = TrainingLoad {
@@ -215,7 +215,7 @@ impl Trainer {
             moments: 0,
         };
         let planned = Footprint::training(&self.decoder.config, Format::F32, &load);
-        let parameters = self.decoder.trained();
+        let parameters = self.decoder.trained()?;
         let values = value_counts(&parameters);
         let packed: usize = parameters.iter().map(Parameter::packed_bytes).sum();
         let [moments, allocated_moments] = self.optimizer.bytes(&values);
@@ -224,7 +224,7 @@ impl Trainer {
         let moments_left = moments.saturating_sub(allocated_moments);
         let trained = planned.trained.saturating_sub(allocated).saturating_add(moments_left);
         let more = Footprint { weights: 0, trained, process: 0, ..planned };
-        (more, adapter, moments / values.max(1))
+        Ok((more, adapter, moments / values.max(1)))
     }
 
     /// Computes the gradients of all microbatches and the log-probabilities of their targets, without an
@@ -237,7 +237,7 @@ impl Trainer {
         batches: &[Microbatch],
         dloss_dlogp: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
-        let shapes: Vec<Tensor> = self.decoder.trained().iter().map(|p| p.tensor().clone()).collect();
+        let shapes: Vec<Tensor> = self.decoder.trained()?.iter().map(|p| p.tensor().clone()).collect();
         let recompute = self.recomputes(batches);
         self.check_memory(batches, self.concurrent(batches), recompute)?;
         let steps = self.optimizer.steps();
@@ -278,7 +278,7 @@ impl Trainer {
     /// Runs one optimizer step over these microbatches. Clips the gradient to this norm; 0 disables clipping.
     ///
     /// # Errors
-    /// Fails if the gradient is not finite. The parameters are then unchanged.
+    /// Fails if a log-probability or the gradient is not finite. The parameters are then unchanged.
     pub fn step(
         &mut self,
         batches: &[Microbatch],
@@ -287,13 +287,14 @@ impl Trainer {
         max_norm: f64,
     ) -> Result<StepReport, EngineError> {
         let (gradients, logprobs) = self.gradients(batches, dloss_dlogp)?;
+        replicas::check_finite(&logprobs)?;
         let gradient_norm = gradients.norm()?;
         if !gradient_norm.is_finite() {
             return Err(EngineError::Diverged { what: "the gradient norm" });
         }
         let clips = max_norm > 0.0 && gradient_norm > max_norm;
         let scale = if clips { max_norm / (gradient_norm + 1e-6) } else { 1.0 };
-        let mut parameters = self.decoder.trained();
+        let mut parameters = self.decoder.trained()?;
         self.optimizer.step(
             &mut parameters,
             &gradients.slots,

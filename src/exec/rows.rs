@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -65,6 +66,14 @@ impl Rows for StageRows {
 
     fn record(&self, name: &str, row: &[u8]) -> Result<()> {
         Ok(self.log.record(name, row)?)
+    }
+
+    fn checkpoint(&self) -> Option<PathBuf> {
+        self.log.checkpoint()
+    }
+
+    fn replace_checkpoint(&self, write: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
+        self.log.replace_checkpoint(write)
     }
 
     fn earlier(&self) -> Result<Vec<EarlierResult>> {

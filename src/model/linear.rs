@@ -75,19 +75,27 @@ impl Matrix {
         result.map(|()| Self { weight: Weight::Frozen(Arc::new(frozen)), slot: None })
     }
 
+    /// A frozen output projection. The kernels' products are f32 in any format; on a device, where a product has the
+    /// format of its weight, it is held in f32, so that logits are not rounded.
+    pub fn frozen_output(tensor: &Tensor, format: Format) -> Result<Self> {
+        Self::frozen(tensor, if by_kernels(tensor) { format } else { Format::F32 })
+    }
+
     /// Makes a frozen weight trainable.
-    pub fn thaw(&mut self) {
+    ///
+    /// # Errors
+    /// Fails if it cannot be copied. It then stays frozen.
+    pub fn thaw(&mut self) -> Result<()> {
         if matches!(self.weight, Weight::Plain(..)) {
-            return;
+            return Ok(());
         }
         // A copy, because parameters change in place and a frozen weight may be shared.
         let copy = match &self.weight {
-            Weight::OnDevice(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
-            _ => self.tensor(),
+            Weight::OnDevice(tensor) => tensor.to_dtype(DType::F32)?.copy()?,
+            _ => self.tensor()?,
         };
-        if let Ok(plain) = copy.and_then(Self::new) {
-            *self = plain;
-        }
+        *self = Self::new(copy)?;
+        Ok(())
     }
 
     /// Its values in `f32`: a shared handle, or a copy if they are frozen.
@@ -467,6 +475,14 @@ mod tests {
     fn linear(dropout: Option<Dropout>) -> Linear {
         let lora = Lora { a: matrix(3, 12, 2, 0), b: matrix(5, 3, 3, 1), scale: 0.5, dropout };
         Linear { lora: Some(lora), ..Linear::new(Matrix::new(tensor(5, 12, 1)).unwrap()) }
+    }
+
+    #[test]
+    fn a_weight_that_cannot_be_copied_stays_frozen_and_the_failure_is_returned() {
+        let no_matrix = Tensor::zeros(12, DType::BF16, &Device::Cpu).unwrap();
+        let mut weight = Matrix { weight: Weight::OnDevice(no_matrix), slot: None };
+        weight.thaw().unwrap_err();
+        assert!(weight.plain().is_none());
     }
 
     #[test]

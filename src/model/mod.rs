@@ -29,4 +29,4 @@ pub use lora::{
 pub use ops::Gradients;
 pub use rope::Scaling;
 pub use tree::{Segment, TokenTree};
-pub use weights::{Weights, read_safetensors, write_safetensors};
+pub use weights::{Weights, read_safetensors, read_stored, write_safetensors};

@@ -235,14 +235,29 @@ pub fn to_f32(tensor: Tensor) -> Result<Tensor, ModelError> {
     Ok(tensor.to_dtype(DType::F32)?)
 }
 
-/// Reads every tensor of a safetensors file as `f32`.
+/// Reads every tensor of a safetensors file in its stored type. Copies one at a time in memory.
+pub fn read_stored(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
+    let shard = Shard::open(path.to_owned())?;
+    let tensor = |(name, info): (String, &TensorInfo)| {
+        let bytes = shard.bytes(info)?;
+        let tensor = DType::try_from(info.dtype)
+            .and_then(|dtype| Tensor::from_raw_buffer(&bytes, dtype, &info.shape, &Device::Cpu));
+        match tensor {
+            Ok(tensor) => Ok((name, tensor)),
+            Err(error) => {
+                let reason = format!("{name}: {error}");
+                Err(ModelError::Safetensors { path: path.to_owned(), reason })
+            }
+        }
+    };
+    shard.infos().map(tensor).collect()
+}
+
+/// Reads every tensor of a safetensors file as `f32`. Its values are finite.
 pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
-    let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
     let wrong = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
-    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-        .map_err(|error| wrong(error.to_string()))?;
     let mut named = BTreeMap::new();
-    for (name, tensor) in tensors {
+    for (name, tensor) in read_stored(path)? {
         let tensor = tensor.to_dtype(DType::F32).map_err(|error| wrong(format!("{name}: {error}")))?;
         if tensor.flatten_all()?.to_vec1::<f32>()?.iter().any(|value| !value.is_finite()) {
             return Err(ModelError::NotFinite { path: path.to_owned(), name });

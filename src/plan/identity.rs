@@ -231,10 +231,13 @@ pub fn numerics(spec: &EngineSpec) -> String {
         // Version 2: long sums are split, and rotary frequencies match Transformers.
         None | Some(Format::F32) => format!("{kind} 2"),
         // Version 2: gradients of attention are products of bf16 too. Version 3: so is attention, and keys
-        // and values are rounded. Version 4: as f32, and adapters and rotary frequencies.
+        // and values are rounded. Version 4: as f32, and adapters and rotary frequencies. Version 5, on a device: logits
+        // are not rounded.
+        Some(Format::Bf16) if kind == "cuda" => format!("cuda bf16 5{flash}"),
         Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 4{flash}", format.name()),
-        // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32.
-        Some(Format::F16) if kind == "cuda" => format!("cuda f16 3{flash}"),
+        // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32. Version 4: logits are not
+        // rounded.
+        Some(Format::F16) if kind == "cuda" => format!("cuda f16 4{flash}"),
         Some(Format::F16) => format!("{kind} f16 2"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -46,6 +46,12 @@ pub trait Rows: Send + Sync {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
     /// Records one finished row so that it survives a kill -9. An empty row was found in an earlier result.
     fn record(&self, name: &str, row: &[u8]) -> Result<()>;
+    /// The file of this stage's last checkpoint, if an interrupted one left some.
+    fn checkpoint(&self) -> Option<PathBuf> {
+        None
+    }
+    /// Makes the file that `write` writes the checkpoint, so that it survives a kill -9. It may have any size.
+    fn replace_checkpoint(&self, write: &dyn Fn(&Path) -> Result<()>) -> Result<()>;
     /// Results of such stages.
     fn earlier(&self) -> Result<Vec<EarlierResult>> {
         Ok(Vec::new())

@@ -22,9 +22,14 @@ use crate::{
     progress::NoProgress,
 };
 
-/// Rows in memory.
-#[derive(Default)]
-pub struct Ledger(Mutex<BTreeMap<String, Vec<u8>>>);
+/// Rows in memory, and a checkpoint in a temporary folder.
+pub struct Ledger(Mutex<BTreeMap<String, Vec<u8>>>, tempfile::TempDir);
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self(Mutex::default(), tempfile::tempdir().unwrap())
+    }
+}
 
 impl Rows for Ledger {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -35,9 +40,17 @@ impl Rows for Ledger {
         self.0.lock().unwrap().insert(key.to_owned(), row.to_owned());
         Ok(())
     }
+
+    fn checkpoint(&self) -> Option<PathBuf> {
+        Some(self.1.path().join("checkpoint")).filter(|path| path.exists())
+    }
+
+    fn replace_checkpoint(&self, write: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
+        write(&self.1.path().join("checkpoint"))
+    }
 }
 
-/// Rows that stop the stage after this many are recorded.
+/// Rows that stop the stage after this many rows or checkpoints are recorded.
 pub struct Killer {
     rows: Arc<Ledger>,
     left: AtomicUsize,
@@ -45,11 +58,17 @@ pub struct Killer {
 }
 
 impl Killer {
-    /// Lets the stage of this context record this many rows.
+    /// Lets the stage of this context record this many rows or checkpoints.
     pub fn watch(context: &mut Context, rows: &Arc<Ledger>, left: usize) {
         let cancel = CancellationToken::new();
         context.cancel = cancel.clone();
         context.rows = Arc::new(Self { rows: rows.clone(), left: left.into(), cancel });
+    }
+
+    fn count(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.cancel.cancel();
+        }
     }
 }
 
@@ -59,10 +78,17 @@ impl Rows for Killer {
     }
 
     fn record(&self, key: &str, row: &[u8]) -> Result<()> {
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.cancel.cancel();
-        }
+        self.count();
         self.rows.record(key, row)
+    }
+
+    fn checkpoint(&self) -> Option<PathBuf> {
+        self.rows.checkpoint()
+    }
+
+    fn replace_checkpoint(&self, write: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
+        self.count();
+        self.rows.replace_checkpoint(write)
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `runner::begun` | the lease, an empty work folder |
 //! | `rows::torn` | half of a row's frame |
 //! | `rows::recorded` | one more row |
+//! | `rows::checkpoint` | another checkpoint |
 //! | `runner::performed` | outputs as the stage wrote them |
 //! | `publish::hashed` | one output, read-only, not yet in place |
 //! | `publish::renamed` | one artifact without its seal |

@@ -10,6 +10,9 @@
 //! first eight bytes of the blake3 hash of all that. Each frame is appended with one write. The first frame
 //! with a wrong hash ends the log, so a torn tail costs one row. Rows are not synced: a killed process loses
 //! nothing, a power failure may lose the newest rows.
+//!
+//! A stage has at most one checkpoint, `<key>.checkpoint`: a file in the stage's own format and of any size, which the
+//! next one replaces. It ends with the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +64,11 @@ impl Store {
 
 impl RowLog {
     fn log(&self) -> PathBuf {
-        self.folder.join(format!("{}.log", self.key))
+        self.beside("log")
+    }
+
+    fn beside(&self, extension: &str) -> PathBuf {
+        self.folder.join(format!("{}.{extension}", self.key))
     }
 
     /// Every row recorded so far. The last one with a name wins.
@@ -81,9 +88,14 @@ impl RowLog {
         };
         for path in entries.flatten().map(|entry| entry.path()) {
             let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
+            let is_done = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("log") => false,
+                Some("done") => true,
+                _ => continue,
+            };
             let Some(key) = key.filter(|_| path != self.log()) else { continue };
             let rows = parse(&read(&path)?).0;
-            if path.extension().is_some_and(|extension| extension == "done") {
+            if is_done {
                 relatives.finished.entry(key).or_default().extend(rows.keys().cloned());
             }
             relatives.rows.extend(rows.into_iter().filter(|(_, row)| !row.is_empty()));
@@ -110,11 +122,31 @@ impl RowLog {
         Ok(())
     }
 
-    /// Deletes the rows if they were recorded before the file at `path` was written, because that file covers
-    /// them.
+    /// The file of the last checkpoint, if there is one.
+    pub fn checkpoint(&self) -> Option<PathBuf> {
+        Some(self.beside("checkpoint")).filter(|path| path.is_file())
+    }
+
+    /// Makes the file that `write` writes the checkpoint. If it fails or the process is killed, the previous one stays.
+    pub fn replace_checkpoint<E: From<StoreError>>(
+        &self,
+        write: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (new, path) = (self.beside("new"), self.beside("checkpoint"));
+        let writing = |cause| StoreError::writing(&path, cause);
+        std::fs::create_dir_all(&self.folder).map_err(writing)?;
+        write(&new)?;
+        std::fs::rename(&new, &path).map_err(writing)?;
+        failpoint("rows::checkpoint");
+        Ok(())
+    }
+
+    /// Deletes the rows and the checkpoint if they were recorded before the file at `path` was written, because that file
+    /// covers them.
     pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
         let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-        match at(&self.log()).zip(at(path)) {
+        let recorded = at(&self.log()).max(self.checkpoint().as_deref().and_then(at));
+        match recorded.zip(at(path)) {
             Some((rows, other)) if rows <= other => self.end(Remainder::Nothing),
             _ => Ok(()),
         }
@@ -123,22 +155,24 @@ impl RowLog {
     /// Ends the log once the result is durable, and keeps `remainder` of it.
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let (log, done) = (self.log(), self.folder.join(format!("{}.done", self.key)));
-        if !log.exists() {
-            return Ok(());
+        for extension in ["checkpoint", "new"] {
+            remove(&self.beside(extension))?;
         }
-        let writing = |cause| StoreError::writing(&log, cause);
-        match remainder {
-            Remainder::Nothing => {}
-            Remainder::Rows => return std::fs::rename(&log, &done).map_err(writing),
-            Remainder::Names => {
-                let names = parse(&read(&log)?).0.into_keys();
-                let frames: std::io::Result<Vec<_>> = names.map(|name| frame(&name, b"")).collect();
-                // If torn, it lists fewer rows than there are.
-                std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
+        let (log, done) = (self.log(), self.beside("done"));
+        if log.exists() {
+            let writing = |cause| StoreError::writing(&log, cause);
+            match remainder {
+                Remainder::Nothing => {}
+                Remainder::Rows => return std::fs::rename(&log, &done).map_err(writing),
+                Remainder::Names => {
+                    let names = parse(&read(&log)?).0.into_keys();
+                    let frames: std::io::Result<Vec<_>> = names.map(|name| frame(&name, b"")).collect();
+                    // If torn, it lists fewer rows than there are.
+                    std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
+                }
             }
+            remove(&log)?;
         }
-        std::fs::remove_file(&log).map_err(writing)?;
         // Fails if other keys have files there.
         _ = std::fs::remove_dir(&self.folder);
         Ok(())
@@ -161,6 +195,13 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
         Ok(bytes) => Ok(bytes),
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(cause) => Err(StoreError::reading(path, cause)),
+    }
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(StoreError::writing(path, cause)),
+        _ => Ok(()),
     }
 }
 
@@ -294,6 +335,54 @@ mod tests {
         let found = rows(&store, "new").relatives().unwrap();
         let names = BTreeSet::from(["elsewhere".into(), "own".into()]);
         assert_eq!(found.finished, BTreeMap::from([(Digest::of(b"half"), names)]));
+    }
+
+    #[test]
+    fn a_checkpoint_has_any_size_and_only_a_whole_one_replaces_it() {
+        let (_folder, store) = store();
+        let log = rows(&store, "key");
+        assert_eq!(log.checkpoint(), None);
+        // Rows end at 4 GiB. The file is sparse, and nothing reads it.
+        let large = |path: &Path| {
+            let file = File::create(path).map_err(|cause| StoreError::writing(path, cause))?;
+            file.set_len(5 << 30).map_err(|cause| StoreError::writing(path, cause))
+        };
+        log.replace_checkpoint(large).unwrap();
+        let path = log.checkpoint().unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 5 << 30);
+        log.record("a", b"row").unwrap();
+        assert_eq!(rows(&store, "key").finished().unwrap().into_keys().collect::<Vec<_>>(), ["a"]);
+        let relatives = rows(&store, "other").relatives().unwrap();
+        assert_eq!(relatives.rows.into_keys().collect::<Vec<_>>(), ["a"]);
+
+        let torn = |path: &Path| {
+            std::fs::write(path, "half").unwrap();
+            Err(StoreError::writing(path, std::io::Error::other("full")))
+        };
+        log.replace_checkpoint(torn).unwrap_err();
+        assert_eq!(path.metadata().unwrap().len(), 5 << 30);
+        log.replace_checkpoint(|path| Ok::<_, StoreError>(std::fs::write(path, "next").unwrap())).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"next");
+    }
+
+    #[test]
+    fn a_checkpoint_ends_with_its_rows_and_goes_with_an_older_result() {
+        let (folder, store) = store();
+        let write = |path: &Path| Ok::<_, StoreError>(std::fs::write(path, "state").unwrap());
+        for remainder in [Remainder::Nothing, Remainder::Names, Remainder::Rows] {
+            let log = rows(&store, "key");
+            log.replace_checkpoint(write).unwrap();
+            log.end(remainder).unwrap();
+            assert_eq!(log.checkpoint(), None);
+        }
+        let record = folder.path().join("record");
+        let log = rows(&store, "key");
+        log.replace_checkpoint(write).unwrap();
+        std::fs::write(&record, "").unwrap();
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+        File::options().append(true).open(&record).unwrap().set_modified(later).unwrap();
+        log.forget_before(&record).unwrap();
+        assert_eq!(log.checkpoint(), None);
     }
 
     #[test]

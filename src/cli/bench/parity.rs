@@ -103,7 +103,7 @@ pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBu
     let mut trainer = Trainer::across(decoder, |parameters| vec![ADAMW; parameters.len()], places)?;
     let (gradients, _) = trainer.gradients(&batches, &slope)?;
     trainer.step(&batches, &slope, RATE, MAX_NORM)?;
-    let parameters = trainer.decoder.trained();
+    let parameters = trainer.decoder.trained().map_err(EngineError::from)?;
     for (index, (gradient, parameter)) in gradients.slots.iter().zip(&parameters).enumerate() {
         for (name, tensor) in [("gradient", gradient), ("parameter", parameter.tensor())] {
             found.insert(format!("{name}.{index}"), cpu(tensor).map_err(EngineError::from)?);

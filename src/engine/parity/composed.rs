@@ -23,6 +23,25 @@ fn composed_gradients_match_autograd() {
     check_gradients(&Device::Cpu);
 }
 
+#[test]
+fn logits_of_16_bit_weights_are_not_rounded_to_16_bits() {
+    let _forced = force();
+    // With and without an output projection of its own.
+    for family in ["qwen3-tiny", "families/llama"] {
+        for format in [Format::Bf16, Format::F16] {
+            let decoder = Decoder::load_on(&fixtures().join(family), Some(format), &Device::Cpu).unwrap();
+            let hidden = decoder.config.hidden;
+            let x = (0..5 * hidden).map(|i| ((i * i) as f32 * 0.37).sin() * 3.0).collect::<Vec<_>>();
+            let (normed, logits) =
+                decoder.logits(&Tensor::from_vec(x, (5, hidden), &Device::Cpu).unwrap()).unwrap();
+            let weight = decoder.head.as_ref().unwrap_or(&decoder.embedding).tensor().unwrap();
+            let exact = normed.matmul(&weight.t().unwrap()).unwrap();
+            let [logits, exact] = [logits, exact].map(|tensor| ops::read(&tensor).unwrap());
+            assert!(difference(&logits, &exact) < 1e-6, "{family} {format:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn composed_sampling_and_scoring_agree() {
     let _forced = force();
@@ -49,7 +68,7 @@ fn adapted_on(device: &Device, family: &str, format: Option<Format>) -> Decoder 
     let mut decoder = Decoder::load_on(&fixtures().join(family), format, device).unwrap();
     let config = AdapterConfig { targets: Targets::AllLinear, ..AdapterConfig::new(4, 8.0) };
     Adapter::fresh(&mut decoder, &config, 5).unwrap();
-    for (index, parameter) in decoder.trained().iter_mut().enumerate() {
+    for (index, parameter) in decoder.trained().unwrap().iter_mut().enumerate() {
         let count = parameter.tensor().elem_count();
         let values: Vec<f32> = (0..count).map(|i| ((i * 31 + index * 7) as f32 * 0.37).sin() * 0.1).collect();
         let tensor = Tensor::from_vec(values, parameter.tensor().shape(), device).unwrap();
@@ -80,7 +99,7 @@ fn examples() -> Vec<Example> {
 
 /// Gradients and log-probabilities of one step, and the parameters after several steps.
 fn steps(decoder: Decoder, rule: Rule) -> (Vec<Vec<f32>>, Vec<f32>, Vec<Vec<f32>>) {
-    let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1);
+    let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1).unwrap();
     trainer.recompute = Recompute::Always;
     let examples = examples();
     let supervised = Supervised::new(&examples.iter().collect::<Vec<_>>(), 2);
@@ -89,7 +108,8 @@ fn steps(decoder: Decoder, rule: Rule) -> (Vec<Vec<f32>>, Vec<f32>, Vec<Vec<f32>
     for _ in 0..3 {
         supervised.step(&mut trainer, 1e-2, 1.0).unwrap();
     }
-    let parameters = trainer.decoder.trained().iter().map(|p| ops::read(p.tensor()).unwrap()).collect();
+    let parameters =
+        trainer.decoder.trained().unwrap().iter().map(|p| ops::read(p.tensor()).unwrap()).collect();
     let gradients = gradients.slots.iter().map(|slot| ops::read(slot).unwrap()).collect();
     (gradients, logprobs.concat(), parameters)
 }
@@ -188,7 +208,7 @@ fn training_resumes_from_moments_on_the_device() {
     let supervised = Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
     let trainer = || {
         let decoder = adapted("qwen3-tiny", Some(Format::F32));
-        Trainer::new(decoder, |parameters| vec![ADAMW; parameters.len()], 1)
+        Trainer::new(decoder, |parameters| vec![ADAMW; parameters.len()], 1).unwrap()
     };
     let (mut whole, mut resumed) = (trainer(), trainer());
     let mut halfway = Default::default();
@@ -203,7 +223,7 @@ fn training_resumes_from_moments_on_the_device() {
         supervised.step(&mut resumed, 1e-2, 1.0).unwrap();
     }
     let bits = |trainer: &mut Trainer| -> Vec<Vec<f32>> {
-        trainer.decoder.trained().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
+        trainer.decoder.trained().unwrap().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
     };
     assert_eq!(bits(&mut resumed), bits(&mut whole));
 }

@@ -28,7 +28,7 @@ fn walk(trainer: &mut Trainer, steps: std::ops::Range<u32>) -> Vec<StepReport> {
 }
 
 fn parameters_of(decoder: &mut Decoder) -> Vec<Vec<f32>> {
-    decoder.trained().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
+    decoder.trained().unwrap().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
 }
 
 fn state(trainer: &mut Trainer) -> Vec<u8> {

@@ -101,7 +101,12 @@ impl Decoder {
             None => Matrix::new(tensor),
         };
         let ends = format.map(Format::at_the_ends);
-        let embedding = matrix(tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?, ends)?;
+        let output = |tensor: Tensor| match ends {
+            Some(format) => Matrix::frozen_output(&tensor, format),
+            None => Matrix::new(tensor),
+        };
+        let embedding = tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
+        let embedding = if config.tied { output(embedding)? } else { matrix(embedding, ends)? };
         let shapes = config.linears();
         // Not the declared number: the files may contain fewer.
         let mut layers = Vec::new();
@@ -136,7 +141,7 @@ impl Decoder {
         let norm = Vector { tensor: to_f32(tensor("model.norm.weight", &[hidden])?)?, slot: None };
         let head = match config.tied {
             true => None,
-            false => Some(matrix(tensor("lm_head.weight", &[config.vocabulary, hidden])?, ends)?),
+            false => Some(output(tensor("lm_head.weight", &[config.vocabulary, hidden])?)?),
         };
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);

@@ -97,7 +97,7 @@ impl Decoder {
 
     /// Parameters in the order of [`Self::tensors`], to number or replace them.
     fn slots(&mut self) -> Vec<Parameter<'_>> {
-        let mut slots = vec![Parameter::Matrix(&mut self.embedding)];
+        let mut slots = vec![Parameter::Vocabulary(&mut self.embedding)];
         for layer in &mut self.layers {
             slots.push(Parameter::Vector(&mut layer.input_norm));
             slots.extend(layer.head_norms.iter_mut().flatten().map(Parameter::Vector));
@@ -108,7 +108,7 @@ impl Decoder {
             }
         }
         slots.push(Parameter::Vector(&mut self.norm));
-        slots.extend(self.head.as_mut().map(Parameter::Matrix));
+        slots.extend(self.head.as_mut().map(Parameter::Vocabulary));
         slots
     }
 
@@ -165,7 +165,7 @@ impl Decoder {
     pub fn freeze(&mut self, format: Format) -> Result<(), ModelError> {
         let ends = format.at_the_ends();
         for matrix in std::iter::once(&mut self.embedding).chain(&mut self.head) {
-            *matrix = Matrix::frozen(&matrix.tensor()?, ends)?;
+            *matrix = Matrix::frozen_output(&matrix.tensor()?, ends)?;
         }
         let shapes = self.config.linears();
         for layer in &mut self.layers {
@@ -192,19 +192,22 @@ impl Decoder {
     }
 
     /// The trained parameters: the adapter's if there is one, else all.
-    pub fn trained(&mut self) -> Vec<Parameter<'_>> {
+    ///
+    /// # Errors
+    /// Fails if a frozen weight cannot be copied to be trained.
+    pub fn trained(&mut self) -> Result<Vec<Parameter<'_>>, ModelError> {
         let adapted = self.layers.iter().flat_map(|layer| &layer.linears).any(|linear| linear.lora.is_some());
         let mut parameters = if adapted { self.adapter_slots() } else { self.slots() };
         for (slot, parameter) in parameters.iter_mut().enumerate() {
             match parameter {
-                Parameter::Matrix(matrix) => {
-                    matrix.thaw();
+                Parameter::Matrix(matrix) | Parameter::Vocabulary(matrix) => {
+                    matrix.thaw()?;
                     matrix.slot = Some(slot);
                 }
                 Parameter::Vector(vector) => vector.slot = Some(slot),
             }
         }
-        parameters
+        Ok(parameters)
     }
 
     /// `[tokens, hidden]`. Fails on a token outside the vocabulary or a position beyond the context.
@@ -224,7 +227,7 @@ impl Decoder {
     }
 
     /// Final norm and output projection of rows (`[rows, hidden]`). Returns the normed rows and the logits
-    /// (`[rows, vocabulary]`).
+    /// (`[rows, vocabulary]`), which no format rounds.
     pub fn logits(&self, x: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
         let normed = ops::rms_norm(x, &self.norm.tensor, self.config.norm_epsilon)?;
         let logits = self.output().forward(&normed)?;
@@ -249,14 +252,19 @@ impl Decoder {
 
 /// A trained parameter.
 pub enum Parameter<'a> {
+    /// Of a linear layer of a decoder layer, or of its adapter.
     Matrix(&'a mut Matrix),
+    /// The embedding or the output projection: a row for each token.
+    Vocabulary(&'a mut Matrix),
     Vector(&'a mut Vector),
 }
 
 impl Parameter<'_> {
     pub fn tensor(&self) -> &Tensor {
         match self {
-            Self::Matrix(matrix) => matrix.plain().expect("`Decoder::trained` thaws the matrices"),
+            Self::Matrix(matrix) | Self::Vocabulary(matrix) => {
+                matrix.plain().expect("`Decoder::trained` fails if it cannot thaw a matrix")
+            }
             Self::Vector(vector) => &vector.tensor,
         }
     }
@@ -264,14 +272,14 @@ impl Parameter<'_> {
     /// Bytes of its packed copy for products.
     pub fn packed_bytes(&self) -> usize {
         match self {
-            Self::Matrix(matrix) => matrix.packed_bytes(),
+            Self::Matrix(matrix) | Self::Vocabulary(matrix) => matrix.packed_bytes(),
             Self::Vector(_) => 0,
         }
     }
 
     pub fn set(&mut self, tensor: Tensor) {
         match self {
-            Self::Matrix(matrix) => matrix.set(tensor),
+            Self::Matrix(matrix) | Self::Vocabulary(matrix) => matrix.set(tensor),
             Self::Vector(vector) => vector.tensor = tensor,
         }
     }

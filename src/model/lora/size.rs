@@ -110,7 +110,7 @@ mod tests {
                 assert_eq!(Some(size), Adapter::size(&decoder), "{targets:?}");
                 let expected = (config.rank * ranks, config.rank * values);
                 assert_eq!((size.ranks, size.values), expected, "{targets:?}");
-                let trained = decoder.trained();
+                let trained = decoder.trained().unwrap();
                 assert_eq!(size.values, trained.iter().map(|p| p.tensor().elem_count()).sum::<usize>());
             }
         }

@@ -1,7 +1,7 @@
 //! `grpo`: policy-gradient updates of an adapter, or of all weights, from judged rollouts.
 //!
 //! Sampling records log-probabilities with the same decoder and kernels. The first step asserts that scoring
-//! reproduces those of the policy's own rollouts, within 1e-4 nats on the CPU, instead of correcting for a
+//! reproduces those of the policy's own rollouts, up to rounding ([`GapBound`]), instead of correcting for a
 //! difference. Later steps train a policy that has moved; the ratio still compares with what was recorded,
 //! however many epochs there are. Rollouts of another policy, as with a lag, are measured and may be weighted
 //! ([`Importance`]). The optimizer state is stored with the policy.
@@ -24,13 +24,13 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Training, check_rows},
+    training::{Learner, Training, check_logprobs, check_rows},
     typed,
 };
 use crate::{
-    data::{End, REFERENCE, Reward, Step, Trajectory, groups},
+    data::{End, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
     engine::Footprint,
-    error::{Class, Diagnostic, Interrupted, Result},
+    error::{At, Class, Diagnostic, Interrupted, Result},
     grpo::{
         Clip, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout, ZeroVariance,
         advantages, remedies,
@@ -41,11 +41,40 @@ use crate::{
 };
 use step::Rollout;
 
-/// Largest difference between sampling and scoring, in nats, for the two models to count as the same.
-const GAP: f64 = 1e-4;
-/// The same on a device, where a row's bits depend on its batch: with 32-bit weights, and with 16-bit
-/// weights.
-const DEVICE_GAPS: [f64; 2] = [1e-2, 1.0];
+/// Largest differences between the log-probabilities of sampling and scoring, in nats, for the two models to count as the
+/// same.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct GapBound {
+    /// Over all tokens.
+    mean: f64,
+    /// Of one token.
+    max: f64,
+}
+
+impl GapBound {
+    /// The kernels give the same bits. Another machine's instructions may round sums differently.
+    const KERNELS: Self = Self { mean: 1e-4, max: 1e-4 };
+    /// On a device a row's bits depend on its batch: sums of thousands of 32-bit terms are added in another order.
+    const DEVICE: Self = Self { mean: 1e-3, max: 1e-2 };
+
+    /// `exact`: whether the kernels compute.
+    fn new(exact: bool, format: Option<Format>) -> Self {
+        match (exact, format) {
+            (true, _) => Self::KERNELS,
+            (false, Some(Format::F16)) => Self::rounded(2_f64.powi(-11)),
+            (false, Some(Format::Bf16 | Format::Nf4)) => Self::rounded(2_f64.powi(-8)),
+            (false, None | Some(Format::F32)) => Self::DEVICE,
+        }
+    }
+
+    /// On a device whose products round their factors and results to a format with this unit roundoff. A sum in another
+    /// order changes its last bit, and so may round to the neighbour in the format; later layers amplify that. If every
+    /// rounding fell differently, logits would differ by about 5 roundoffs of their size (docs/devices.md). A
+    /// log-probability is a difference of logits: of 3 on average, and of up to 50.
+    fn rounded(roundoff: f64) -> Self {
+        Self { mean: 16.0 * roundoff, max: 256.0 * roundoff }
+    }
+}
 
 /// File of the optimizer's state in the policy's folder.
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -85,9 +114,12 @@ enum GrpoError {
     #[error("the episodes are reference solutions, which no policy sampled")]
     NotSampled,
     #[error(
-        "sampling and scoring differ by {gap:.2e} nats: the policy that acted is not the one that learns"
+        "sampling and scoring differ by {mean:.2e} nats per token and {max:.2e} at most, above {} and {}: the policy that \
+         acted is not the one that learns",
+        .bound.mean,
+        .bound.max
     )]
-    Mismatch { gap: f64 },
+    Mismatch { mean: f64, max: f64, bound: GapBound },
     #[error("`kl` is {kl}, but no reference policy is given")]
     NoReference { kl: f64 },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
@@ -158,7 +190,7 @@ impl Grpo {
         let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
-        let rewards: Vec<Reward> = context.read("rewards")?;
+        let rewards = read_rewards(&context.input("rewards")?.path)?;
         let rewards: BTreeMap<&str, &Reward> =
             rewards.iter().map(|r| (r.trajectory_id.as_str(), r)).collect();
 
@@ -215,11 +247,7 @@ impl Grpo {
         if weighs {
             scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
-        let most = match (exact, context.engine.dtype) {
-            (true, _) => GAP,
-            (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
-            (false, Some(_)) => DEVICE_GAPS[1],
-        };
+        let bound = GapBound::new(exact, context.engine.dtype);
         let schedule = training.schedule(training.total_steps);
         let minibatches = order(groups.len(), params, context.seed);
         context.observer.phase("steps", minibatches.len() as u64);
@@ -239,11 +267,12 @@ impl Grpo {
                 context.observer.advance(1);
                 continue;
             }
-            let update = step::update(&mut learner.trainer, &rollouts, self, learning_rate)?;
+            let update = step::update(&mut learner.trainer, &rollouts, self, learning_rate)
+                .at(|| format!("step {}", steps.len()))?;
             context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
-            let gap = Some(update.max_logprob_gap).filter(|_| comparable);
-            if let Some(gap) = gap.filter(|gap| *gap > most) {
-                return Err(GrpoError::Mismatch { gap }.into());
+            let gap = Some(update.gap).filter(|_| comparable);
+            if let Some(gap) = gap.filter(|gap| !gap.is_within(&bound)) {
+                return Err(GrpoError::Mismatch { mean: gap.mean(), max: gap.max, bound }.into());
             }
             let step = Step {
                 stage: context.stage.clone(),
@@ -257,7 +286,7 @@ impl Grpo {
                 reward,
                 success,
                 clip_fraction: Some(update.tally.clip_fraction()),
-                max_logprob_gap: gap,
+                max_logprob_gap: gap.map(|gap| gap.max),
                 entropy: Some(update.tally.entropy()),
                 signal: Some(signal.to_json()),
             };
@@ -272,6 +301,8 @@ impl Grpo {
         context.write("steps", &steps)?;
 
         let (first, last) = (steps.first(), steps.last());
+        let mean_gap = updates.first().filter(|_| first.is_some_and(|step| step.max_logprob_gap.is_some()));
+        let mean_gap = mean_gap.map(|update| update.gap.mean());
         let of_groups = |count: u64| count as f64 / signal.groups.max(1) as f64;
         let named = [
             ("reward", reward),
@@ -294,6 +325,7 @@ impl Grpo {
             ("importance", mean(updates.iter().map(|update| update.tally.importance())).filter(|_| weighs)),
             ("tool_token_loss", mean(updates.iter().filter_map(|update| update.tool_token_loss))),
             ("max_logprob_gap", first.and_then(|step| step.max_logprob_gap)),
+            ("mean_logprob_gap", mean_gap),
             ("entropy", first.and_then(|step| step.entropy)),
             ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
             ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
@@ -344,6 +376,7 @@ fn attempt<'a>(
         return Err(GrpoError::NotSampled.into());
     }
     check_rows(trajectory)?;
+    check_logprobs(trajectory)?;
     let is_truncated = trajectory.end().is_some_and(End::is_truncated);
     let excluded = match step::trained(trajectory) {
         _ if is_truncated && params.mask_truncated => Some(NoSignal::Truncated),

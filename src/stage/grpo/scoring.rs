@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{
     Grpo,
-    step::{Rollout, cut, microbatch},
+    step::{Rollout, cut, microbatch, with_episode},
 };
 use crate::{
-    engine::{EngineError, Microbatch, Trainer, min_microbatches, score_across},
+    engine::{EngineError, Microbatch, TargetIndex, Trainer, min_microbatches, score_across},
     error::Result,
     model::Adapter,
     stage::{Context, policy::PolicyFolder},
@@ -35,7 +35,7 @@ pub fn score_reference(
 
 /// Fills in every rollout's importance weights, from its log-probabilities under the policy before its first
 /// step.
-pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, stage: &Grpo) -> Result<(), EngineError> {
+pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, stage: &Grpo) -> Result<()> {
     let shares = min_microbatches(&trainer.decoder, trainer.devices());
     let mut found = scored(groups, stage, shares, |batches| trainer.score(batches))?;
     for rollout in groups.iter_mut().flatten() {
@@ -51,13 +51,20 @@ fn scored(
     stage: &Grpo,
     shares: usize,
     score: impl Fn(&[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError>,
-) -> Result<BTreeMap<String, Vec<f32>>, EngineError> {
+) -> Result<BTreeMap<String, Vec<f32>>> {
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
     let cut = cut(&slices, stage.training.tokens_per_microbatch, shares);
     let (batches, indices): (Vec<Microbatch>, Vec<_>) =
         cut.iter().map(|rows| microbatch(rows, false)).unzip();
+    let logprobs = score(&batches).map_err(|error| {
+        let rollout = |at: TargetIndex| {
+            let row = indices[at.microbatch].iter().position(|targets| targets.contains(&at.target))?;
+            Some(cut[at.microbatch][row].rollout)
+        };
+        with_episode(error, rollout)
+    })?;
     let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&score(&batches)?) {
+    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&logprobs) {
         for (row, targets) in rows.iter().zip(targets) {
             let rollout = row.rollout;
             let of_rollout =

@@ -2,10 +2,11 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::{Grpo, Params};
+use super::{GapBound, Grpo, Params};
 use crate::{
     data::{self, Trajectory},
-    engine::{EngineError, Microbatch, Trainer, min_microbatches, pack},
+    engine::{EngineError, Microbatch, TargetIndex, Trainer, min_microbatches, pack},
+    error::{Failure, Result},
     grpo::{StepSize, Tally, Token, ToolTokens, mean_log_ratio},
 };
 
@@ -99,20 +100,70 @@ pub struct Update {
     /// Tokens that the decoder processed; a shared token counts once.
     pub tokens: u64,
     pub tokens_unshared: u64,
-    /// Largest |log p(scored) − log p(sampled)| over the sampled tokens of rollouts that the policy played
-    /// itself, before the step and without dropout.
-    pub max_logprob_gap: f64,
+    /// |log p(scored) − log p(sampled)| over the sampled tokens of rollouts that the policy played itself, before the
+    /// step and without dropout.
+    pub gap: Gap,
     /// Mean −log p of the tokens of tool results, if they have a loss.
     pub tool_token_loss: Option<f64>,
 }
 
+/// The difference between two log-probabilities of each token, in nats.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Gap {
+    /// The largest; NaN if one is not a number.
+    pub max: f64,
+    sum: f64,
+    tokens: u64,
+}
+
+impl Gap {
+    fn add(&mut self, one: f32, other: f32) {
+        let gap = (f64::from(one) - f64::from(other)).abs();
+        // `f64::max` would drop a NaN.
+        if gap > self.max || gap.is_nan() {
+            self.max = gap;
+        }
+        self.sum += gap;
+        self.tokens += 1;
+    }
+
+    /// The mean over the tokens; 0 without tokens.
+    pub fn mean(&self) -> f64 {
+        if self.tokens == 0 { 0.0 } else { self.sum / self.tokens as f64 }
+    }
+
+    /// Whether neither the mean nor a token exceeds its bound.
+    pub fn is_within(&self, bound: &GapBound) -> bool {
+        self.mean() <= bound.mean && self.max <= bound.max
+    }
+}
+
+/// Adds the episode to an error about one prediction.
+pub fn with_episode<'r>(
+    error: EngineError,
+    rollout: impl FnOnce(TargetIndex) -> Option<&'r Rollout<'r>>,
+) -> Failure {
+    let episode = match &error {
+        EngineError::Logprob { target } => rollout(*target).map(|rollout| rollout.trajectory.id.clone()),
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match episode {
+        Some(id) => failure.at(format!("trajectory {id}")),
+        None => failure,
+    }
+}
+
 /// Runs one optimizer step over these groups.
+///
+/// # Errors
+/// Also fails if a log-probability, the gradient or the loss is not finite.
 pub fn update(
     trainer: &mut Trainer,
     groups: &[&[Rollout<'_>]],
     Grpo { params, training }: &Grpo,
     learning_rate: f64,
-) -> Result<Update, EngineError> {
+) -> Result<Update> {
     let cut =
         cut(groups, training.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> =
@@ -129,12 +180,11 @@ pub fn update(
     let tool = ToolTokens::new(params.tool_token_loss, tool_tokens).dloss_dlogp();
     let mut undropped_gap = None;
     if objective.needs_rollout_ratio() || trainer.dropout.is_some() {
-        let scored = trainer.score(&batches)?;
+        let scored = trainer.score(&batches).map_err(|error| with_episode(error, rollout_of(&shares)))?;
         if objective.needs_rollout_ratio() {
             take_rollout_ratios(&mut shares, &scored);
         }
-        let gaps = shares.iter().zip(&scored).map(|(share, logprobs)| share.gap(logprobs));
-        undropped_gap = trainer.dropout.map(|_| gaps.fold(0.0, f64::max));
+        undropped_gap = trainer.dropout.map(|_| gap(&shares, &scored));
     }
     let weigh = |share: &Share, of: &RowTerm, new: f32| {
         let token = Token { new, ..of.token };
@@ -148,7 +198,9 @@ pub fn update(
         });
         (dloss_dlogp.sum::<f64>() + tool * f64::from(share.tool[target])) as f32
     };
-    let report = trainer.step(&batches, &dloss_dlogp, learning_rate, training.max_gradient_norm)?;
+    let report = trainer
+        .step(&batches, &dloss_dlogp, learning_rate, training.max_gradient_norm)
+        .map_err(|error| with_episode(error, rollout_of(&shares)))?;
 
     let (mut tally, mut tool_logprobs) = (Tally::default(), 0.0);
     for (share, logprobs) in shares.iter().zip(&report.logprobs) {
@@ -161,15 +213,14 @@ pub fn update(
         }
     }
     tally.loss += tool * tool_logprobs;
-    let gap = || {
-        let gaps = shares.iter().zip(&report.logprobs).map(|(share, logprobs)| share.gap(logprobs));
-        gaps.fold(0.0, f64::max)
-    };
+    if !tally.loss.is_finite() {
+        return Err(EngineError::Diverged { what: "the loss" }.into());
+    }
     Ok(Update {
         gradient_norm: report.gradient_norm,
         tokens: batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
         tokens_unshared: rollouts().filter(|r| r.has_terms).map(|r| r.trajectory.tokens.len() as u64).sum(),
-        max_logprob_gap: undropped_gap.unwrap_or_else(gap),
+        gap: undropped_gap.unwrap_or_else(|| gap(&shares, &report.logprobs)),
         tool_token_loss: (tool_tokens > 0).then(|| -tool_logprobs / tool_tokens as f64),
         tally,
     })
@@ -241,13 +292,25 @@ impl<'r, 'a> Share<'r, 'a> {
         }
         Self { batch, terms, tool, rows }
     }
+}
 
-    /// Largest |log p − log p(sampled)| over these target log-probabilities, in the policy's own rollouts.
-    fn gap(&self, logprobs: &[f32]) -> f64 {
-        let pairs =
-            self.terms.iter().zip(logprobs).flat_map(|(terms, new)| terms.iter().map(move |of| (of, new)));
-        let own = pairs.filter(|(of, _)| self.rows[of.row].rollout.is_own);
-        own.fold(0.0, |most, (of, new)| most.max((f64::from(*new) - f64::from(of.token.sampled)).abs()))
+/// The difference of these target log-probabilities to those of sampling, in the policy's own rollouts.
+fn gap(shares: &[Share<'_, '_>], logprobs: &[Vec<f32>]) -> Gap {
+    let mut gap = Gap::default();
+    for (share, logprobs) in shares.iter().zip(logprobs) {
+        for (terms, new) in share.terms.iter().zip(logprobs) {
+            let own = terms.iter().filter(|of| share.rows[of.row].rollout.is_own);
+            own.for_each(|of| gap.add(*new, of.token.sampled));
+        }
+    }
+    gap
+}
+
+/// The rollout that made a prediction; none if it is of a tool's token only.
+fn rollout_of<'r>(shares: &'r [Share<'r, 'r>]) -> impl FnOnce(TargetIndex) -> Option<&'r Rollout<'r>> {
+    |at| {
+        let share = shares.get(at.microbatch)?;
+        Some(share.rows[share.terms.get(at.target)?.first()?.row].rollout)
     }
 }
 
@@ -271,5 +334,41 @@ fn take_rollout_ratios(shares: &mut [Share<'_, '_>], scored: &[Vec<f32>]) {
             let id = rows[of.row].rollout.trajectory.id.as_str();
             of.token.rollout_log_ratio = ratios.get(id).copied().unwrap_or_default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(pairs: &[(f32, f32)]) -> Gap {
+        let mut gap = Gap::default();
+        pairs.iter().for_each(|(one, other)| gap.add(*one, *other));
+        gap
+    }
+
+    #[test]
+    fn a_log_probability_that_is_not_a_number_exceeds_every_bound() {
+        let bound = GapBound { mean: f64::MAX, max: f64::MAX };
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..3 {
+                let mut pairs = [(-1.0, -1.5); 3];
+                pairs[at].0 = wrong;
+                assert!(!gap(&pairs).is_within(&bound), "{wrong} at {at}");
+            }
+        }
+        assert!(gap(&[(-1.0, -1.5); 3]).is_within(&bound) && gap(&[]).is_within(&bound));
+    }
+
+    #[test]
+    fn one_token_may_differ_by_more_than_all_do_on_average() {
+        let bound = GapBound { mean: 0.1, max: 1.0 };
+        let mut pairs = [(-1.0, -1.0); 20];
+        pairs[7].1 = -1.9;
+        assert!(gap(&pairs).is_within(&bound));
+        pairs[7].1 = -2.1;
+        assert!(!gap(&pairs).is_within(&bound));
+        assert!(!gap(&[(-1.0, -1.2); 20]).is_within(&bound));
+        assert!((gap(&[(-1.0, -1.5), (-2.0, -2.25)]).mean() - 0.375).abs() < 1e-12);
     }
 }

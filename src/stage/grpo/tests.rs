@@ -444,7 +444,8 @@ async fn a_loss_on_tool_tokens_has_the_gradient_of_their_cross_entropy() {
         .map(|episode| (episode.tokens.clone(), (0..episode.tokens.len()).map(is_tool).collect()))
         .collect();
     let rule = crate::engine::Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
-    let mut trainer = crate::engine::Trainer::new(model(3), |parameters| vec![rule; parameters.len()], 1);
+    let mut trainer =
+        crate::engine::Trainer::new(model(3), |parameters| vec![rule; parameters.len()], 1).unwrap();
     let supervised = crate::engine::Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
     let (loss, report) = supervised.step(&mut trainer, 1e-3, 0.0).unwrap();
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs());
@@ -511,4 +512,57 @@ async fn a_minibatch_without_gradient_takes_no_step() {
     data::write(&path, &rewards).unwrap();
     let done = hall.fresh("grpo", json!({"loss": "grpo", "minibatches": 5})).await;
     assert_eq!((done.steps.len(), done.optimizer_steps()), (1, 1.0));
+}
+
+#[test]
+fn the_bound_of_the_check_is_as_wide_as_the_format_is_coarse() {
+    let of = |exact, format| GapBound::new(exact, format);
+    let kernels = of(true, Some(Format::Bf16));
+    assert_eq!(kernels, of(true, None));
+    let [f32, f16, bf16] = [None, Some(Format::F16), Some(Format::Bf16)].map(|format| of(false, format));
+    assert_eq!(f32, of(false, Some(Format::F32)));
+    assert!(kernels.max < f32.max && f32.max < f16.max && f32.mean < f16.mean);
+    assert_eq!((bf16.max, bf16.mean), (8.0 * f16.max, 8.0 * f16.mean));
+    assert_eq!((bf16.max, bf16.mean), (1.0, 0.0625));
+}
+
+#[tokio::test]
+async fn numbers_that_are_not_finite_stop_the_update_and_name_the_episode() {
+    let hall = Hall::open();
+    let base = hall.path("base");
+    change(&hall, |episode| {
+        if episode.id == "t06" {
+            episode.logprobs[12] = f32::NAN;
+        }
+    });
+    let refused = hall.update(&base, None, "nan", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), "training::logprob");
+    assert!(
+        refused.to_string().starts_with("trajectory t06 has the log-probability NaN at token 12"),
+        "{refused}"
+    );
+
+    let hall = Hall::open();
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    rewards[4].reward = f32::INFINITY;
+    data::write(&path, &rewards).unwrap();
+    let refused = hall.update(&hall.path("base"), None, "inf", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), "data::value");
+    assert!(refused.to_string().contains("row 4"), "{refused}");
+
+    // A policy whose logits overflow: as policy, and as reference.
+    let hall = Hall::open();
+    let file = hall.path("other/model.safetensors");
+    let mut tensors = read_safetensors(&file).unwrap();
+    let norm = (&tensors["model.norm.weight"] * 1e38).unwrap();
+    tensors.insert("model.norm.weight".into(), norm);
+    crate::model::write_safetensors(&file, &tensors).unwrap();
+    let params = json!({"kl": 0.1});
+    let refused = hall.update(&hall.path("base"), Some("other"), "reference", params).await.unwrap_err();
+    assert_eq!(refused.code(), "engine::logprob");
+    assert!(refused.to_string().starts_with("trajectory t0"), "{refused}");
+    let refused = hall.update(&hall.path("other"), None, "policy", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), "engine::logprob");
+    assert!(refused.to_string().starts_with("step 0: trajectory t"), "{refused}");
 }

@@ -5,6 +5,8 @@ use crate::error::{Class, Diagnostic};
 pub(super) enum JudgeStageError {
     #[error("trajectory {trajectory} belongs to scenario {scenario}, which is not in the scenarios table")]
     UnknownScenario { trajectory: String, scenario: String },
+    #[error("the reward of trajectory {trajectory} is not a finite number: {components}")]
+    NotFinite { trajectory: String, components: String },
     #[error("no scenario has a known answer, and no language model judges")]
     NothingToGoBy,
     #[error(
@@ -29,6 +31,7 @@ impl Diagnostic for JudgeStageError {
     fn code(&self) -> &'static str {
         match self {
             Self::UnknownScenario { .. } => "judge::unknown_scenario",
+            Self::NotFinite { .. } => "judge::not_finite",
             Self::NothingToGoBy => "judge::nothing_to_go_by",
             Self::LittleToGoBy { .. } => "judge::little_to_go_by",
             Self::NothingEarned => "judge::nothing_earned",
@@ -43,6 +46,7 @@ impl Diagnostic for JudgeStageError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
+            Self::NotFinite { .. } => "lower the weights and costs of the stage: rewards are 32-bit numbers".into(),
             Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
                 "set `relative = 1.0`, and `base_url` and `model` or `local_model`, to use a language model as judge".into()
             }

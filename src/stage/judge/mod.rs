@@ -163,6 +163,10 @@ impl Judge {
             judged.extend(of_members.filter_map(|((index, _), reward)| Some((*index, reward?))));
         }
         let rewards: Vec<Reward> = judged.into_values().collect();
+        if let Some(reward) = rewards.iter().find(|reward| !reward.reward.is_finite()) {
+            let Reward { trajectory_id, components, .. } = reward.clone();
+            return Err(JudgeStageError::NotFinite { trajectory: trajectory_id, components }.into());
+        }
         if rewards.len() < trajectories.len() {
             context.observer.note(&format!(
                 "{} of {} episodes get no reward: a judge that a gate or the group's rewards depend on gave them no score",

@@ -117,6 +117,9 @@ async fn what_cannot_be_judged_is_refused() {
     assert_eq!(code(judged(&known, &[trajectory("z", "3")], json!({})).await), "judge::unknown_scenario");
     assert_eq!(code(judged(&unknown, &one, json!({})).await), "judge::nothing_to_go_by");
     assert_eq!(code(judged(&unknown, &one, json!({"relative": 1.0})).await), "judge::no_model");
+    let beyond = judged(&known, &one, json!({"truth": 1e39})).await.result.unwrap_err();
+    assert_eq!(beyond.code(), "judge::not_finite");
+    assert!(beyond.to_string().contains("trajectory a/3"), "{beyond}");
 }
 
 /// A reply to a relative question or one of a rubric with the criterion `right`: a score for each attempt, in reverse order.

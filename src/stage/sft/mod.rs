@@ -23,7 +23,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{Reward, Step, Trajectory},
+    data::{Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Class, Diagnostic, Result},
     random::permutation,
@@ -218,8 +218,8 @@ impl Sft {
         policy: &ExpectedPolicy,
         context: &Context,
     ) -> Result<(Vec<Rows>, SkippedEpisodes)> {
-        let rewards: Option<Vec<Reward>> =
-            context.inputs.contains_key("rewards").then(|| context.read("rewards")).transpose()?;
+        let rewards = context.inputs.contains_key("rewards").then(|| context.input("rewards")).transpose()?;
+        let rewards = rewards.map(|rewards| read_rewards(&rewards.path)).transpose()?;
         let rewards: Option<BTreeMap<&str, f32>> =
             rewards.as_ref().map(|all| all.iter().map(|r| (r.trajectory_id.as_str(), r.reward)).collect());
         let least = match (self.params.min_reward, rewards) {

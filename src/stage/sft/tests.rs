@@ -329,6 +329,11 @@ async fn the_seed_decides_the_bytes_and_a_killed_training_ends_in_the_same() {
     for checkpoints in [1, 2] {
         testing::Killer::watch(&mut context, &rows, checkpoints);
         assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
+        let rows: &dyn crate::stage::Rows = &*rows;
+        assert!(
+            rows.checkpoint().is_some() && rows.finished().unwrap().is_empty(),
+            "no row, which has a largest size"
+        );
     }
     context.cancel = tokio_util::sync::CancellationToken::new();
     context.rows = rows;
@@ -388,4 +393,27 @@ async fn an_adapter_is_not_trained_whole() {
     let first = bench.fresh("first", json!({})).await.unwrap();
     let failure = bench.train(&first.policy, "second", json!({"lora": false})).await.unwrap_err();
     assert_eq!(failure.code(), "training::whole_adapter");
+}
+
+#[tokio::test]
+async fn a_training_that_diverges_stops_at_the_step_that_shows_it() {
+    let bench = Bench::of(4);
+    let params = json!({"lora": false, "learning_rate": 1e38, "batch_size": 2});
+    let failure = bench.fresh("out", params).await.unwrap_err();
+    assert!(["engine::diverged", "engine::logprob"].contains(&failure.code()), "{failure}");
+    assert!(failure.to_string().starts_with("step 1: "), "{failure}");
+    assert!(failure.hint().unwrap().contains("learning_rate"));
+}
+
+#[tokio::test]
+async fn a_reward_that_is_not_finite_is_refused() {
+    let bench = Bench::of(2);
+    let reward =
+        |id: &str, reward| data::Reward { trajectory_id: id.into(), reward, ..data::Reward::default() };
+    let path = bench.path("rewards.parquet");
+    data::write(&path, &[reward("a", 1.0), reward("b", f32::NAN)]).unwrap();
+    let (mut context, _) = bench.context(&bench.path("base"), "out", json!({"min_reward": 0.5}));
+    let input = crate::stage::Input { name: "rewards".into(), digest: Digest::of(b"rewards"), path };
+    context.inputs.insert("rewards".into(), vec![input]);
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "data::value");
 }

@@ -1,5 +1,5 @@
-//! Training checkpoints among the rows of the stage: a killed training resumes from its last checkpoint and
-//! ends with the same bytes.
+//! Training checkpoints: a killed training resumes from its last checkpoint and ends with the same bytes. Each is a
+//! safetensors file, written tensor by tensor.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,11 @@ use crate::{
     data::Step,
     engine::{EngineError, Trainer},
     error::Result,
+    model::{read_stored, write_safetensors},
     stage::Context,
 };
 
-const ROW: &str = "checkpoint";
-
-/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
-/// larger models.
+/// Most checkpoints per training. Each writes the parameters and the optimizer's state to disk.
 const CHECKPOINTS: usize = 8;
 
 /// Whether to record a checkpoint after this many of all steps.
@@ -41,18 +39,13 @@ pub fn save(trainer: &mut Trainer, steps: &[Step], context: &Context) -> Result<
         let column: Vec<i64> = steps.iter_mut().map(|step| count(step).cast_signed()).collect();
         tensors.insert(format!("count.{index}"), vector(column)?);
     }
-    let bytes = safetensors::serialize(tensors, None)
-        .map_err(|error| EngineError::from(candle_core::Error::wrap(error)))?;
-    context.rows.record(ROW, &bytes)
+    context.rows.replace_checkpoint(&|path| Ok(write_safetensors(path, &tensors)?))
 }
 
 /// Loads the last matching checkpoint, if any. Returns the rows written by then, or none.
 pub fn load(trainer: &mut Trainer, context: &Context) -> Result<Vec<Step>> {
-    let Some(bytes) = context.rows.finished()?.remove(ROW) else { return Ok(Vec::new()) };
-    let Ok(tensors) = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu) else {
-        return Ok(Vec::new());
-    };
-    let tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+    let Some(path) = context.rows.checkpoint() else { return Ok(Vec::new()) };
+    let Ok(tensors) = read_stored(&path) else { return Ok(Vec::new()) };
     let Some(mut steps) = rows(&tensors, &context.stage) else { return Ok(Vec::new()) };
     if !trainer.resume(&tensors)? {
         steps.clear();

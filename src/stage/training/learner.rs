@@ -91,8 +91,7 @@ impl Learner {
             (false, None) => None,
             (false, Some(_)) => return Err(TrainingError::WholeAdapter.into()),
         };
-        let rules = |parameters: &[Parameter<'_>]| params.rules(parameters, adapter.is_none());
-        let mut trainer = Trainer::across(decoder, rules, &places)?;
+        let mut trainer = Trainer::across(decoder, |parameters| params.rules(parameters), &places)?;
         trainer.recompute = params.recompute;
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
@@ -140,17 +139,40 @@ impl Learner {
 }
 
 impl Training {
-    fn rules(&self, parameters: &[Parameter<'_>], whole: bool) -> Vec<Rule> {
+    /// The rule of every parameter. Muon orthogonalises the matrices of the layers and of adapters; embedding and output
+    /// projection have a row for each token, and AdamW trains them, as it does vectors.
+    fn rules(&self, parameters: &[Parameter<'_>]) -> Vec<Rule> {
         let Self { beta1, beta2, weight_decay, momentum, .. } = *self;
         let adamw = Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay };
-        let rule = |(index, parameter): (usize, &Parameter<'_>)| match (self.optimizer, parameter) {
+        let rule = |parameter: &Parameter<'_>| match (self.optimizer, parameter) {
             (OptimizerKind::AdamW8Bit, _) => Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay },
-            // In a whole model the first parameter is the embedding, which Muon must not orthogonalise.
-            (OptimizerKind::Muon, Parameter::Matrix(_)) if !whole || index > 0 => {
-                Rule::Muon { rate: 1.0, momentum }
-            }
-            _ => adamw,
+            (OptimizerKind::Muon, Parameter::Matrix(_)) => Rule::Muon { rate: 1.0, momentum },
+            (OptimizerKind::AdamW | OptimizerKind::Muon, _) => adamw,
         };
-        parameters.iter().enumerate().map(rule).collect()
+        parameters.iter().map(rule).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{model::Init, stage::testing};
+
+    #[test]
+    fn muon_leaves_the_embedding_and_an_untied_output_projection_to_adamw() {
+        let folder = tempfile::tempdir().unwrap();
+        let (context, _) = testing::context("sft", &[], folder.path(), json!({"optimizer": "muon"}));
+        let training: Training = crate::stage::typed(&context.params).unwrap();
+        for tied in [true, false] {
+            let config = ModelConfig { tied, ..testing::small_model() };
+            let mut decoder = Decoder::random(config.clone(), Init { seed: 1, deviation: 0.1 }).unwrap();
+            let rules = training.rules(&decoder.trained().unwrap());
+            for ((name, shape), rule) in config.tensors().zip(rules) {
+                let is_inner_matrix = name.starts_with("model.layers.") && shape.len() == 2;
+                assert_eq!(matches!(rule, Rule::Muon { .. }), is_inner_matrix, "{name}");
+            }
+        }
     }
 }

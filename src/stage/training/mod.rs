@@ -58,6 +58,8 @@ pub enum TrainingError {
     WholeAdapter,
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
+    #[error("trajectory {id} has the log-probability {value} at token {token}, which was sampled")]
+    Logprob { id: String, token: usize, value: f32 },
     #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
     Rows { id: String, tokens: usize },
 }
@@ -76,12 +78,24 @@ pub fn check_rows(trajectory: &Trajectory) -> Result<(), TrainingError> {
     Ok(())
 }
 
+/// Checks that the sampled tokens of a trajectory have finite log-probabilities, which a policy gradient compares with.
+pub fn check_logprobs(trajectory: &Trajectory) -> Result<(), TrainingError> {
+    let mut tokens = trajectory.sampled.iter().zip(&trajectory.logprobs).enumerate();
+    match tokens.find(|(_, (sampled, logprob))| **sampled && !logprob.is_finite()) {
+        Some((token, (_, value))) => {
+            Err(TrainingError::Logprob { id: trajectory.id.clone(), token, value: *value })
+        }
+        None => Ok(()),
+    }
+}
+
 impl Diagnostic for TrainingError {
     fn code(&self) -> &'static str {
         match self {
             Self::Decay { .. } => "training::decay",
             Self::WholeAdapter => "training::whole_adapter",
             Self::Ragged { .. } => "training::ragged",
+            Self::Logprob { .. } => "training::logprob",
             Self::Rows { .. } => "training::rows",
         }
     }
@@ -94,6 +108,9 @@ impl Diagnostic for TrainingError {
             }
             Self::Ragged { .. } => {
                 "tokens, sampled and logprobs of a trajectory have one entry per token".into()
+            }
+            Self::Logprob { .. } => {
+                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again".into()
             }
             Self::Rows { .. } => {
                 "row_starts holds the index of each row's first token, ascending, without the first row's 0"

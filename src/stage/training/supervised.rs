@@ -3,7 +3,7 @@
 use crate::{
     data::Step,
     engine::{Example, Supervised, Trainer},
-    error::{Interrupted, Result},
+    error::{At, Interrupted, Result},
     stage::{Context, training::checkpoint},
     usage::Usage,
 };
@@ -36,7 +36,8 @@ impl Steps<'_> {
             }
             let supervised = (self.split)(examples);
             let learning_rate = (self.learning_rate)(index as u64);
-            let (loss, report) = supervised.step(trainer, learning_rate, self.max_gradient_norm)?;
+            let step = supervised.step(trainer, learning_rate, self.max_gradient_norm);
+            let (loss, report) = step.at(|| format!("step {index}"))?;
             let tokens = supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum();
             rows.push(Step {
                 stage: context.stage.clone(),

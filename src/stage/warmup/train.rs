@@ -44,12 +44,11 @@ impl TrainParams {
         let Self { beta1, beta2, weight_decay, .. } = *self;
         let adam = Rule::AdamW { rate: self.learning_rate as f32, beta1, beta2, weight_decay };
         let muon = Rule::Muon { rate: self.matrix_learning_rate as f32, momentum: self.momentum };
-        let rule = |(index, parameter): (usize, &Parameter<'_>)| match parameter {
-            // The first parameter is the embedding, which is also the output projection.
-            Parameter::Matrix(_) if index > 0 => muon,
-            _ => adam,
+        let rule = |parameter: &Parameter<'_>| match parameter {
+            Parameter::Matrix(_) => muon,
+            Parameter::Vocabulary(_) | Parameter::Vector(_) => adam,
         };
-        parameters.iter().enumerate().map(rule).collect()
+        parameters.iter().map(rule).collect()
     }
 
     /// The examples of every step: the drills once, then the others, group by group in an order drawn from the seed.
@@ -130,7 +129,7 @@ mod tests {
     fn trainer(params: &TrainParams) -> Trainer {
         let config = testing::small_model();
         let decoder = Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap();
-        Trainer::new(decoder, |all| params.rules(all), 2)
+        Trainer::new(decoder, |all| params.rules(all), 2).unwrap()
     }
 
     fn examples() -> Vec<Example> {
@@ -175,7 +174,7 @@ mod tests {
             let (context, _) = testing::context("warmup", &[], folder.path(), given.clone());
             let params: TrainParams = crate::stage::typed(&context.params).unwrap();
             let decoder = start(config.clone(), Init { seed: 3, deviation: 0.02 }).unwrap();
-            let mut trainer = Trainer::new(decoder, |all| params.rules(all), 2);
+            let mut trainer = Trainer::new(decoder, |all| params.rules(all), 2).unwrap();
             let steps = train(&mut trainer, (&drills, &[], &[]), &params, &context).unwrap();
             steps.last().unwrap().loss
         };
@@ -195,7 +194,7 @@ mod tests {
             let all = examples();
             let (drills, examples) = all.split_at(20);
             let steps = train(&mut trainer, (drills, examples, &[1; 60]), &params, context)?;
-            let parameters = trainer.decoder.trained();
+            let parameters = trainer.decoder.trained()?;
             let bits = parameters.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec());
             Ok::<_, crate::error::Failure>((bits.collect::<Vec<_>>(), steps))
         };
