@@ -35,7 +35,7 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. `MCPRL_X__Y` is an
 /// override of another table, which is a mistake. Other variables that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", MODEL];
-const TABLES: [&str; 8] = ["server", "servers", "engine", "cache", "track", "overrides", "stages", "loop"];
+const TABLES: [&str; 9] = ["server", "servers", "engine", "agent", "cache", "track", "overrides", "stages", "loop"];
 
 /// All top-level keys of a run file.
 pub fn top_level() -> Vec<&'static str> {
@@ -45,6 +45,9 @@ pub fn top_level() -> Vec<&'static str> {
 /// `model = "…"` at the top is short for a stage that is named [`BASE`] and imports the model.
 pub const MODEL: &str = "model";
 pub const BASE: &str = "base";
+
+/// The section with the parameters of the agent, which stages share.
+pub const AGENT: &str = "agent";
 
 impl Overrides {
     /// Keeps only the environment variables that override something.
@@ -211,13 +214,18 @@ impl Layers {
         (layers, mistakes)
     }
 
-    /// Adds the defaults of the cards, by kind, to the stages.
+    /// Adds the defaults of the cards, by kind, to the stages: values of `[agent]`, or the card's own.
     pub fn add_defaults(&mut self, kinds: &BTreeMap<String, Arc<Card>>) {
         let mut values = Dict::new();
         for stage in self.stages() {
             let Some(card) = stage.kind().and_then(|kind| kinds.get(kind)) else { continue };
+            let of_agent = |name: &String| {
+                let agent = self.top().field(AGENT).filter(|_| card.agent.contains_key(name))?;
+                Some(agent.field(name)?.value.clone())
+            };
             let defaults = card.params.iter().filter_map(|(name, param)| {
-                Some((name.clone(), Value::serialize(param.default.as_ref()?).ok()?))
+                let default = || Value::serialize(param.default.as_ref()?).ok();
+                Some((name.clone(), of_agent(name).or_else(default)?))
             });
             let path = if stage.path == MODEL { format!("stages.{BASE}") } else { stage.path };
             insert(&mut values, &path, defaults.collect::<Dict>().into());

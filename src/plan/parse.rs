@@ -26,7 +26,7 @@ use crate::{
     mcp::{ServerSpec, Servers},
     stage::{
         self, Card, Cards, StageKind,
-        card::{ParamType, RESERVED, Section},
+        card::{ParamType, RESERVED, Section, agent_params},
         model,
     },
     store::{FileDigests, RemoteSpec},
@@ -205,6 +205,9 @@ impl<'a> RunFileParser<'_, 'a> {
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
         let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry, source));
         let track = sections.get("track").map(|entry| track::track(self.reader, entry, source));
+        if let Some(entry) = sections.get(AGENT) {
+            self.reader.only(entry, &agent_params().keys().map(String::as_str).collect::<Vec<_>>());
+        }
         if let Some(entry) = sections.get("overrides") {
             self.overrides(entry);
         }
@@ -436,10 +439,22 @@ impl<'a> RunFileParser<'_, 'a> {
         })
     }
 
-    fn params(&self, card: &Card, stage: &Table<'_, '_>) -> (Map<String, Value>, BTreeMap<String, Digest>) {
+    /// The value of a parameter where the user wrote it: of the stage, or of `[agent]`.
+    fn given(&self, card: &Card, entry: &Entry<'a>, param: &str) -> Entry<'a> {
+        let is_default = matches!(entry.origin(), Origin::Card) && card.agent.contains_key(param);
+        let of_agent = || self.layers.top().field(AGENT)?.field(param);
+        is_default.then(of_agent).flatten().unwrap_or_else(|| entry.clone())
+    }
+
+    fn params(&self, card: &Card, stage: &Table<'_, 'a>) -> (Map<String, Value>, BTreeMap<String, Digest>) {
         let (mut params, mut files) = (Map::new(), BTreeMap::new());
         for (param_name, param) in &card.params {
-            let Some(entry) = stage.fields.get(param_name.as_str()) else {
+            let needed_role = card.agent.get(param_name).and_then(Option::as_deref);
+            if needed_role.is_some_and(|role| !stage.fields.contains_key(role)) {
+                continue;
+            }
+            let Some(entry) = stage.fields.get(param_name.as_str()).map(|entry| self.given(card, entry, param_name))
+            else {
                 if !param.optional {
                     let message = format!("stage \"{}\" needs the parameter `{param_name}`", stage.name);
                     let hint = (!param.about.is_empty()).then(|| format!("{param_name}: {}", param.about));
@@ -447,6 +462,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 }
                 continue;
             };
+            let entry = &entry;
             let mut value = entry.json();
             if let Some(problem) = param.objection(&value) {
                 let message = format!("`{}` {problem}", entry.path);

@@ -9,14 +9,14 @@
 use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    embedded::{EMBEDDED, embedded},
+    embedded::{AGENT_PARAMS, EMBEDDED, SYSTEM_PROMPT, embedded},
     error::StageError,
 };
 use crate::{
@@ -94,6 +94,9 @@ pub struct Role {
     /// Sections of the run file that the stage receives if this input is given, in addition to the card's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<Section>,
+    /// Keys of `[agent]` that the stage takes as parameters if this input is given, in addition to the card's; `*` for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agent: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,6 +237,9 @@ struct CardFile {
     determinism: Determinism,
     #[serde(default)]
     uses: Vec<Section>,
+    /// Keys of `[agent]` that the stage takes as parameters; `*` for all.
+    #[serde(default)]
+    agent: Vec<String>,
     #[serde(default)]
     inputs: BTreeMap<String, Role>,
     #[serde(default)]
@@ -261,7 +267,10 @@ pub struct Card {
     pub determinism: Determinism,
     pub uses: Vec<Section>,
     pub inputs: BTreeMap<String, Role>,
+    /// Those that come from `[agent]` included.
     pub params: BTreeMap<String, Param>,
+    /// Parameters whose default is the value in `[agent]`, each with the input without which the stage does not have it.
+    pub agent: BTreeMap<String, Option<String>>,
     pub outputs: BTreeMap<String, Port>,
     /// Name to meaning. A word in capitals stands for any single word: `SPLIT.gain`.
     pub metrics: BTreeMap<String, String>,
@@ -283,6 +292,9 @@ pub struct Card {
     pub code: BTreeMap<String, Digest>,
 }
 
+/// The key of `[agent]` with the system prompt, and the name of the built-in one among a card's texts.
+pub const SYSTEM: &str = "system";
+
 /// For `external` kinds whose card does not set it.
 const RETRIES: u32 = 2;
 
@@ -292,12 +304,14 @@ pub const RESERVED: [&str; 5] = ["kind", "seed", "cache", "yields", "prices"];
 impl Card {
     fn from_file(place: &str, file: CardFile) -> Result<Self, StageError> {
         let external = file.determinism == Determinism::External;
-        let card = Self {
+        let of_agent = file.agent;
+        let mut card = Self {
             kind: file.kind,
             revision: file.revision,
             about: file.about,
             determinism: file.determinism,
             uses: file.uses,
+            agent: BTreeMap::new(),
             inputs: file.inputs,
             params: file.params,
             outputs: file.outputs,
@@ -310,10 +324,33 @@ impl Card {
             texts: BTreeMap::new(),
             code: BTreeMap::new(),
         };
-        match card.objection() {
+        let problem = card.take_agent_params(&of_agent).err().or_else(|| card.objection());
+        match problem {
             Some(problem) => Err(StageError::Card { place: place.to_owned(), problem }),
             None => Ok(card),
         }
+    }
+
+    /// Adds the parameters that come from `[agent]`.
+    fn take_agent_params(&mut self, of_card: &[String]) -> Result<(), String> {
+        let of_roles = self.inputs.iter().map(|(name, role)| (Some(name.clone()), role.agent.as_slice()));
+        let taken: Vec<_> =
+            std::iter::once((None, of_card)).chain(of_roles).map(|(role, keys)| (role, keys.to_vec())).collect();
+        for (role, keys) in taken {
+            if let Some(unknown) = keys.iter().find(|key| *key != "*" && !agent_params().contains_key(*key)) {
+                return Err(format!("`agent` names `{unknown}`, which [agent] does not have"));
+            }
+            let is_taken = |name: &&String| keys.iter().any(|key| key == "*" || key == *name);
+            for name in agent_params().keys().filter(is_taken) {
+                self.agent.entry(name.clone()).or_insert_with(|| role.clone());
+            }
+        }
+        for name in self.agent.keys() {
+            if self.params.insert(name.clone(), agent_params()[name].clone()).is_some() {
+                return Err(format!("params.{name} is a key of [agent]: remove it from the card"));
+            }
+        }
+        Ok(())
     }
 
     fn objection(&self) -> Option<String> {
@@ -420,6 +457,13 @@ impl Card {
     }
 }
 
+/// The keys of `[agent]`, as `stages/agent/params.toml` declares them.
+pub fn agent_params() -> &'static BTreeMap<String, Param> {
+    static PARAMS: LazyLock<BTreeMap<String, Param>> =
+        LazyLock::new(|| toml::from_str(AGENT_PARAMS).unwrap_or_default());
+    &PARAMS
+}
+
 /// Finds cards: on disk first, then among the built-in ones.
 #[derive(Debug, Clone, Default)]
 pub struct Cards {
@@ -487,6 +531,12 @@ impl Cards {
                 }
             };
             card.texts.insert(name.clone(), text);
+        }
+        if built_in.is_some() && card.agent.contains_key(SYSTEM) {
+            if card.texts.contains_key(SYSTEM) || on_disk("system.jinja").is_some() {
+                return Err(StageError::SystemPrompt { place });
+            }
+            card.texts.insert(SYSTEM.into(), SYSTEM_PROMPT.to_owned());
         }
         for word in &card.command {
             if let Some(path) = on_disk(word) {

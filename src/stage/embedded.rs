@@ -15,6 +15,12 @@ impl EmbeddedCard {
     }
 }
 
+/// `stages/agent/params.toml`: the keys of `[agent]`.
+pub const AGENT_PARAMS: &str = include_str!("../../stages/agent/params.toml");
+
+/// The system prompt where `[agent]` names none.
+pub const SYSTEM_PROMPT: &str = include_str!("../../stages/agent/system.jinja");
+
 /// `card!(judge, ["rubric.jinja"])`: `stages/judge/card.toml` and the files beside it.
 macro_rules! card {
     ($kind:ident, [$($file:literal),*]) => {
@@ -29,16 +35,16 @@ macro_rules! card {
 /// In the order in which a run uses them.
 pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(discover, []),
-    card!(scenarios, ["generate.jinja", "system.jinja"]),
+    card!(scenarios, ["generate.jinja"]),
     card!(model, []),
     card!(adapter, []),
-    card!(warmup, ["chat_template.jinja", "system.jinja"]),
-    card!(demonstrations, ["system.jinja"]),
+    card!(warmup, ["chat_template.jinja"]),
+    card!(demonstrations, []),
     card!(sft, []),
-    card!(rollout, ["system.jinja"]),
+    card!(rollout, []),
     card!(judge, ["relative.jinja", "rubric.jinja"]),
     card!(grpo, []),
-    card!(eval, ["system.jinja"]),
+    card!(eval, []),
 ];
 
 pub fn embedded(kind: &str) -> Option<&'static EmbeddedCard> {
