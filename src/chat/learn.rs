@@ -15,6 +15,7 @@ const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
 const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"];
 const TEXT: &str = "probe saying";
+const REMINDER: &str = " probe \"reminder\"\n";
 const REASONING: &str = "probe reasoning";
 /// Nine characters, as Mistral's templates require.
 const IDS: [&str; 2] = ["probeid01", "probeid02"];
@@ -37,6 +38,8 @@ pub(super) struct Learned {
     /// The end-of-turn token.
     pub end: String,
     pub result_text: ResultText,
+    /// The text around a further user message, if the template can carry one.
+    pub user_text: Option<UserText>,
     /// What a model writes before a turn without reasoning if the prompt has opened reasoning.
     pub empty_reasoning: String,
     /// Whether the template can write several calls in one turn.
@@ -90,7 +93,53 @@ pub(super) struct ResultText {
     shown: ResultStyle,
 }
 
-/// How a template writes a result.
+/// The template's text around a user message, between one model turn and the next.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct UserText {
+    /// From after the end-of-turn token to the message.
+    before: String,
+    /// From the message to the next sampled token.
+    after: String,
+    shown: ResultStyle,
+}
+
+impl UserText {
+    /// Renders a probe in which the user writes again, at once and after a call. `None` if the template refuses it, changes
+    /// what comes before, or writes it differently in the two cases.
+    fn learn(template: &Template, probe: &Probe, prompt: &str, ends: &[&str]) -> Option<Self> {
+        let says = [message::assistant(TEXT, &[]), message::user(REMINDER)];
+        let called = [
+            message::assistant("", &[(IDS[0], &probe.call)]),
+            message::tool(IDS[0], &probe.call.name, RESULTS[0]),
+        ];
+        let learned = |before: &[Value]| {
+            let messages = [&Probe::opening(), before, &says].concat();
+            let rendered = template.render(&messages, &probe.tools, true).ok()?;
+            Self::between(&rendered, prompt, ends)
+        };
+        learned(&[]).filter(|user_text| learned(&called).as_ref() == Some(user_text))
+    }
+
+    fn between(rendered: &str, prompt: &str, ends: &[&str]) -> Option<Self> {
+        let (beginning, answered) = rendered.split_once(QUESTION)?;
+        if prompt.split_once(QUESTION)?.0 != beginning {
+            return None;
+        }
+        let (_, behind) = answered.split_once(TEXT)?;
+        let shown = ResultStyle::ALL.into_iter().find(|shown| behind.contains(&shown.text(REMINDER)))?;
+        let (before, after) = behind.split_once(&shown.text(REMINDER))?;
+        let ends = ends.iter().filter_map(|end| before.trim_start().strip_prefix(end));
+        let before = ends.min_by_key(|rest| rest.len())?;
+        Some(Self { before: before.to_owned(), after: after.to_owned(), shown })
+    }
+
+    /// The text from after one turn's end to the next sampled token.
+    pub fn text(&self, message: &str) -> String {
+        format!("{}{}{}", self.before, self.shown.text(message), self.after)
+    }
+}
+
+/// How a template writes a result or a user message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ResultStyle {
     /// Escaped as in a JSON string.
@@ -239,6 +288,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let parallel = two(2);
     let is_parallel = parallel.is_some();
     let result_text = parallel.or_else(|| two(1)).ok_or_else(unknown)?;
+    let user_text = UserText::learn(template, &probe, &prompt, &ends);
     let parts = [&result_text.before, &result_text.between, &result_text.after];
     if parts.iter().any(|part| part.contains(&call.name)) {
         // No known format writes the tool's name next to a result.
@@ -256,6 +306,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
         format,
         end: end.to_owned(),
         result_text,
+        user_text,
         empty_reasoning: empty_reasoning.to_owned(),
         parallel: is_parallel,
     })

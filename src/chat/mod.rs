@@ -18,6 +18,7 @@ mod learn;
 mod literal;
 mod plain;
 mod python;
+mod reading;
 mod template;
 mod vocabulary;
 
@@ -35,9 +36,10 @@ pub use format::type_of;
 use format::{Format, Schemas};
 use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
-use learn::{Learned, RenderedTurn, ResultText, learn};
+use learn::{Learned, RenderedTurn, ResultText, UserText, learn};
 pub use literal::python_repr;
 pub use plain::PlainChat;
+pub use reading::{CallForm, Reading};
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 
@@ -58,6 +60,8 @@ pub struct Turn {
     pub calls: Vec<Result<ToolCall, String>>,
     /// The calls' ids, one each: as written, or generated if absent.
     pub ids: Vec<String>,
+    /// The form in which each call was written.
+    pub forms: Vec<CallForm>,
 }
 
 /// The prompt of an episode, split where sharing ends. Both parts end at token boundaries.
@@ -89,7 +93,10 @@ pub struct Chat {
     tags: Vec<String>,
     template: Template,
     format: Format,
+    reading: Reading,
     result_text: ResultText,
+    /// The text around a further user message, if the template can carry one.
+    user_text: Option<UserText>,
     empty_reasoning: String,
     parallel: bool,
     stop: Vec<u32>,
@@ -170,7 +177,16 @@ impl Chat {
             }
             learned => learned?,
         };
-        let Learned { format, end, result_text, empty_reasoning, parallel, earlier_turn, rewrites } = learned;
+        let Learned {
+            format,
+            end,
+            result_text,
+            user_text,
+            empty_reasoning,
+            parallel,
+            earlier_turn,
+            rewrites,
+        } = learned;
         let notice = notice.or(rewrites.map(|what| {
             format!("the chat template {what} when a conversation continues; episodes keep the first prompt")
         }));
@@ -193,7 +209,9 @@ impl Chat {
             tags,
             template,
             format,
+            reading: Reading::default(),
             result_text,
+            user_text,
             empty_reasoning,
             parallel,
             stop,
@@ -333,11 +351,32 @@ impl Chat {
         self.vocabulary.encode(&self.result_text.text(ids, results, mask))
     }
 
+    /// The tokens between a sampled turn's end-of-turn token and the next sampled token if the user writes this text in
+    /// between. `None` if the template cannot carry a further user message: it refuses it, or changes what comes before.
+    ///
+    /// The text is masked as a task is. Reasoning of earlier turns stays in the context.
+    pub fn reminder(&self, text: &str) -> Option<Vec<u32>> {
+        let user_text = self.user_text.as_ref()?;
+        Some(self.vocabulary.encode(&user_text.text(&self.vocabulary.mask(text))))
+    }
+
+    /// Sets how sampled turns are read. By default, [strictly](Reading::Strict).
+    pub fn with_reading(mut self, reading: Reading) -> Self {
+        self.reading = reading;
+        self
+    }
+
     /// Parses a sampled turn. Any tokens give a turn.
     pub fn parse(&self, tokens: &[u32]) -> Turn {
         let text = self.vocabulary.masked_text(self.without_end(tokens));
         let turn = self.format.parse(&text, &self.setup.schemas);
-        if vocabulary::is_masked(&text) { unmasked(turn) } else { turn }
+        let turn = if vocabulary::is_masked(&text) { unmasked(turn) } else { turn };
+        match self.reading {
+            Reading::Strict => turn,
+            Reading::Lenient => {
+                self.format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas)
+            }
+        }
     }
 
     /// The text of a sampled turn, without the end-of-turn token.
@@ -407,6 +446,7 @@ fn unmasked(turn: Turn) -> Turn {
         reasoning: turn.reasoning.map(vocabulary::unmask),
         calls: calls.collect(),
         ids: turn.ids.into_iter().map(vocabulary::unmask).collect(),
+        forms: turn.forms,
     }
 }
 
