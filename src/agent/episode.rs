@@ -1,15 +1,14 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, timeout_at};
 
 use super::{
-    clip::clip,
+    settings::AgentSettings,
     toolbox::{Action, Toolbox},
 };
 use crate::{
-    chat::{Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
-    data::{CallError, End},
+    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
+    data::{AnswerSource, CallError, End, result_view},
     engine::{EngineError, Sampled, Sequence, Stop},
     mcp::{McpError, Outcome, Session},
 };
@@ -41,7 +40,7 @@ impl PolicyHandle for Sequence {
 
 /// Answers tool calls: an MCP session, or a script in tests.
 pub trait Server: Sync {
-    /// Prepares a call of a tool. Its time does not count against the episode.
+    /// Prepares a call of a tool.
     fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
         async { Ok(()) }
     }
@@ -63,24 +62,6 @@ impl Server for Session {
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         Session::call(self, name, arguments).await
     }
-}
-
-/// Limits that end an episode before its task is done.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Limits {
-    /// Model turns.
-    pub turns: u32,
-    /// Tokens sampled in one turn.
-    pub turn_tokens: usize,
-    /// Tokens of the whole episode, including prompt and results. If earlier turns lose their reasoning, tokens of a turn
-    /// and its context.
-    pub tokens: usize,
-    /// Calls that reach the server. Further calls get an error.
-    pub calls: u32,
-    /// Tokens of one result. The middle of longer results is removed.
-    pub result_tokens: usize,
-    /// Wall time. Meant for servers that hang: an episode that it ends depends on the machine.
-    pub time: Duration,
 }
 
 /// The prompt of an episode, as messages and as tokens, split where sharing ends.
@@ -108,6 +89,9 @@ impl PromptTokens {
         Ok(Self { messages, pieces })
     }
 }
+
+/// Answers the first turn without a call.
+pub const REMINDER: &str = "Call one of the tools, or finish with complete_task and your answer.";
 
 /// A call that was not answered, and its error.
 #[derive(Debug)]
@@ -137,8 +121,12 @@ pub struct Episode {
     pub tool_errors: u32,
     /// Turns with a call that could not be parsed.
     pub parse_failures: u32,
+    /// Calls that are not in the form of the chat template.
+    pub loose_calls: u32,
     pub end: End,
     pub answer: Option<String>,
+    /// How the answer was given, if there is one.
+    pub answer_source: Option<AnswerSource>,
     /// The call during which the server was lost, if that ended the episode.
     pub lost: Option<LostCall>,
 }
@@ -153,12 +141,11 @@ pub async fn episode(
     chat: &Chat,
     toolbox: &Toolbox,
     prompt_tokens: &PromptTokens,
-    limits: &Limits,
+    settings: &AgentSettings,
 ) -> Result<Episode, EngineError> {
-    let deadline = Instant::now() + limits.time;
     let episode = Episode::new(prompt_tokens);
     let prompt_pieces = prompt_tokens.pieces.clone();
-    let mut run = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
+    let mut run = EpisodeRun { server, chat, toolbox, settings, prompt_pieces, is_reminded: false, episode };
     let end = run.run(policy).await?;
     Ok(Episode { end, ..run.episode })
 }
@@ -176,8 +163,10 @@ impl Episode {
             tools: Vec::new(),
             tool_errors: 0,
             parse_failures: 0,
+            loose_calls: 0,
             end: End::OutOfTurns,
             answer: None,
+            answer_source: None,
             lost: None,
         }
     }
@@ -220,10 +209,11 @@ struct EpisodeRun<'a, S> {
     server: &'a S,
     chat: &'a Chat,
     toolbox: &'a Toolbox,
-    limits: &'a Limits,
-    deadline: Instant,
+    settings: &'a AgentSettings,
     /// The prompt of the current row.
     prompt_pieces: Vec<Arc<[u32]>>,
+    /// Whether a turn without a call was answered with the reminder.
+    is_reminded: bool,
     episode: Episode,
 }
 
@@ -238,12 +228,13 @@ enum Next {
 impl<S: Server> EpisodeRun<'_, S> {
     async fn run(&mut self, policy: &mut impl PolicyHandle) -> Result<End, EngineError> {
         let mut next = Next::Append(Vec::new());
-        while self.episode.turns < self.limits.turns {
+        while self.episode.turns < self.settings.max_turns {
             let used = match &next {
                 Next::Append(delta) => self.episode.row().len() + delta.len(),
                 Next::Reopen(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
             };
-            let budget = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
+            let left = self.settings.max_episode_tokens.saturating_sub(used);
+            let budget = left.min(self.settings.max_turn_tokens);
             if budget == 0 {
                 return Ok(End::OutOfTokens);
             }
@@ -254,12 +245,10 @@ impl<S: Server> EpisodeRun<'_, S> {
                     &[]
                 }
             };
-            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), budget)).await
-            {
-                Ok(Ok(sampled)) => sampled,
-                Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Ok(End::OutOfTime),
+            let sampled = match policy.turn(delta, self.chat.stop(), budget).await {
+                Ok(sampled) => sampled,
+                Err(EngineError::Context { .. }) => return Ok(End::OutOfTokens),
+                Err(error) => return Err(error),
             };
             match next {
                 Next::Append(delta) => self.episode.append(&delta),
@@ -273,15 +262,15 @@ impl<S: Server> EpisodeRun<'_, S> {
             let turn = self.chat.parse(&sampled.tokens);
             self.record_turn(&sampled.tokens, &turn);
             if sampled.stop != Stop::Token {
-                return Ok(End::OutOfTokens);
+                let is_turns_own = budget < left && sampled.tokens.len() >= budget;
+                return Ok(if is_turns_own { End::OutOfTurnTokens } else { End::OutOfTokens });
             }
-            if turn.calls.is_empty() {
-                return Ok(End::NoCall);
-            }
-            match self.answer_calls(turn.calls, &turn.ids).await {
-                Ok(results) => {
-                    next = self.next_context(&sampled.tokens, self.chat.results(&turn.ids, &results))
-                }
+            let answered = match turn.calls.is_empty() {
+                true => self.answer_text(turn.text),
+                false => self.answer_calls(turn.calls, &turn.ids).await,
+            };
+            match answered {
+                Ok(delta) => next = self.next_context(&sampled.tokens, delta),
                 Err(end) => return Ok(end),
             }
         }
@@ -311,12 +300,36 @@ impl<S: Server> EpisodeRun<'_, S> {
         Next::Reopen(pieces)
     }
 
-    /// Answers the calls of one turn in order. `Err` if one of them ends the episode.
+    /// Answers a turn without a call: with the reminder, once. Otherwise the turn ends the episode.
+    fn answer_text(&mut self, text: String) -> Result<Vec<u32>, End> {
+        let has_turns = self.episode.turns < self.settings.max_turns;
+        if self.settings.reminder
+            && !self.is_reminded
+            && has_turns
+            && let Some(tokens) = self.chat.reminder(REMINDER)
+        {
+            self.is_reminded = true;
+            self.episode.messages.push(json!({"role": "user", "content": REMINDER}));
+            return Ok(tokens);
+        }
+        if !self.settings.text_answers || text.is_empty() {
+            return Err(End::NoCall);
+        }
+        self.complete(text, AnswerSource::Text)
+    }
+
+    /// Ends the episode with an answer.
+    fn complete<T>(&mut self, answer: String, source: AnswerSource) -> Result<T, End> {
+        (self.episode.answer, self.episode.answer_source) = (Some(answer), Some(source));
+        Err(End::Completed)
+    }
+
+    /// Answers the calls of one turn in order: the tokens of the results. `Err` if one of them ends the episode.
     async fn answer_calls(
         &mut self,
         calls: Vec<Result<ToolCall, String>>,
         ids: &[String],
-    ) -> Result<Vec<String>, End> {
+    ) -> Result<Vec<u32>, End> {
         let is_raw = calls.iter().any(Result::is_err);
         self.episode.parse_failures += u32::from(is_raw);
         let mut results = Vec::with_capacity(calls.len());
@@ -345,43 +358,36 @@ impl<S: Server> EpisodeRun<'_, S> {
             self.episode.messages.push(message);
             results.push(text);
         }
-        Ok(results)
+        Ok(self.chat.results(ids, &results))
     }
 
     async fn answer_call(&mut self, call: ToolCall) -> Result<Answer, End> {
         let (wire_name, arguments) = match self.toolbox.action(&call) {
-            Action::Complete { answer } => {
-                self.episode.answer = Some(answer);
-                return Err(End::Completed);
-            }
+            Action::Complete { answer } => return self.complete(answer, AnswerSource::Tool),
             Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
             Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
         };
-        if self.episode.tools.len() >= self.limits.calls as usize {
+        if self.episode.tools.len() >= self.settings.max_calls as usize {
             return Ok(self.refuse(CallError::NoCallsLeft, "no calls are left; complete the task"));
         }
         if let Some(why) = self.server.refuse(wire_name) {
             return Ok(self.refuse(CallError::NoCallsLeft, &why));
         }
-        let began = Instant::now();
-        if let Err(cause) = self.server.ready(wire_name).await {
-            self.episode.lost = Some(LostCall { call, cause });
-            return Err(End::ServerDown);
-        }
-        self.deadline += began.elapsed();
-        let answer = self.server.call(wire_name, arguments);
-        let outcome = match timeout_at(self.deadline, answer).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(cause)) => {
+        let answered = match self.server.ready(wire_name).await {
+            Ok(()) => self.server.call(wire_name, arguments).await,
+            Err(cause) => Err(cause),
+        };
+        let outcome = match answered {
+            Ok(outcome) => outcome,
+            Err(cause) => {
                 self.episode.lost = Some(LostCall { call, cause });
                 return Err(End::ServerDown);
             }
-            Err(_) => return Err(End::OutOfTime),
         };
         self.episode.tools.push(call.name);
         self.episode.tool_errors += u32::from(outcome.is_error);
         let whole = outcome.text.len();
-        let (text, is_clipped) = clip(self.chat, outcome.text, self.limits.result_tokens);
+        let (text, is_clipped) = result_view(outcome.text, self.settings.result_chars);
         let error = outcome.is_error.then_some(CallError::Tool);
         Ok(Answer { text, error, bytes: is_clipped.then_some(whole) })
     }
@@ -394,6 +400,10 @@ impl<S: Server> EpisodeRun<'_, S> {
     /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.
     fn record_turn(&mut self, tokens: &[u32], turn: &Turn) {
         let calls: Option<Vec<&ToolCall>> = turn.calls.iter().map(|call| call.as_ref().ok()).collect();
+        let is_loose = |(call, form): &(&Result<ToolCall, String>, &CallForm)| {
+            call.is_ok() && **form != CallForm::Template
+        };
+        self.episode.loose_calls += turn.calls.iter().zip(&turn.forms).filter(is_loose).count() as u32;
         let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
         match calls {
             Some(calls) => {
@@ -402,8 +412,14 @@ impl<S: Server> EpisodeRun<'_, S> {
                     message.insert("reasoning_content".into(), reasoning.clone().into());
                 }
                 if !calls.is_empty() {
-                    let call = |(call, id)| json!({"id": id, "type": "function", "function": call});
-                    let calls: Value = calls.into_iter().zip(&turn.ids).map(call).collect();
+                    let call = |((call, id), form): ((&ToolCall, &String), &CallForm)| {
+                        let mut call = json!({"id": id, "type": "function", "function": call});
+                        if *form != CallForm::Template {
+                            call["form"] = form.name().into();
+                        }
+                        call
+                    };
+                    let calls: Value = calls.into_iter().zip(&turn.ids).zip(&turn.forms).map(call).collect();
                     message.insert("tool_calls".into(), calls);
                 }
             }

@@ -402,6 +402,7 @@ impl Chat {
     }
 
     /// Tokens of untrusted text, without special tokens.
+    #[cfg(test)]
     pub fn encode_text(&self, text: &str) -> Vec<u32> {
         self.vocabulary.encode_text(text)
     }

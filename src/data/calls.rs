@@ -34,8 +34,11 @@ table! {
         /// Whether the call failed.
         is_error: bool,
         /// Why it failed: `unparsable`, `unknown_tool`, `schema` (wrong arguments), `no_calls_left`, `tool` (the server
-        /// answered with an error), `timeout` (of the episode), `server_down`.
+        /// answered with an error), `server_down`.
         error: Option<String>,
+        /// The form in which the policy wrote the call: `template` (as the chat template writes calls), `bare_json`,
+        /// `fenced_json`, `tags`, `python`, `xml`, `other_template`. Null if the call could not be parsed.
+        form: Option<String>,
         /// Whether the arguments, after a conversion that the run file asks for, fit the tool's schema. Null if they were not
         /// compared with it.
         fits_schema: Option<bool>,
@@ -54,22 +57,13 @@ pub enum CallError {
     NoCallsLeft,
     /// The server answered with an error.
     Tool,
-    /// The episode's time was over before the server answered.
-    Timeout,
     /// The server was lost.
     ServerDown,
 }
 
 impl CallError {
-    pub const ALL: [Self; 7] = [
-        Self::Unparsable,
-        Self::UnknownTool,
-        Self::Schema,
-        Self::NoCallsLeft,
-        Self::Tool,
-        Self::Timeout,
-        Self::ServerDown,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Unparsable, Self::UnknownTool, Self::Schema, Self::NoCallsLeft, Self::Tool, Self::ServerDown];
 
     /// The name in [`Call::error`].
     pub fn name(self) -> &'static str {
@@ -79,7 +73,6 @@ impl CallError {
             Self::Schema => "schema",
             Self::NoCallsLeft => "no_calls_left",
             Self::Tool => "tool",
-            Self::Timeout => "timeout",
             Self::ServerDown => "server_down",
         }
     }
@@ -180,7 +173,11 @@ pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
         let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
         let mut answers: Vec<Answer> = results.map(Answer::of).collect();
         let made = message["tool_calls"].as_array();
-        let row = |tool: &str, call_id: &str, arguments: Option<String>, answer: Option<&Answer>| {
+        let row = |tool: &str,
+                   call_id: &str,
+                   arguments: Option<String>,
+                   form: Option<&str>,
+                   answer: Option<&Answer>| {
             let error = answer.and_then(|answer| answer.error);
             let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
             Call {
@@ -195,6 +192,7 @@ pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
                 clipped: answer.is_some_and(|answer| answer.clipped),
                 is_error: error.is_some(),
                 error: error.map(|error| error.to_string()),
+                form: form.map(str::to_owned),
                 fits_schema: match error {
                     Some(CallError::Schema) => Some(false),
                     Some(CallError::Unparsable | CallError::UnknownTool) => None,
@@ -211,14 +209,15 @@ pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
                     let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
                     let function = &call["function"];
                     let tool = function["name"].as_str().unwrap_or_default();
-                    rows.push(row(tool, id, function.get("arguments").map(Value::to_string), found));
+                    let form = Some(call["form"].as_str().unwrap_or("template"));
+                    rows.push(row(tool, id, function.get("arguments").map(Value::to_string), form, found));
                 }
             }
             // A call of the turn could not be parsed, so the message is the raw text.
             None => {
                 for answer in &mut answers {
                     let arguments = answer.arguments.take();
-                    rows.push(row(&answer.tool, &answer.call_id, arguments, Some(answer)));
+                    rows.push(row(&answer.tool, &answer.call_id, arguments, None, Some(answer)));
                 }
             }
         }
@@ -227,7 +226,6 @@ pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
     // The call that ended the episode has no result.
     let last = match of.end {
         Some(End::ServerDown) => Some(CallError::ServerDown),
-        Some(End::OutOfTime) => Some(CallError::Timeout),
         _ => None,
     };
     if let Some(error) = last
@@ -325,19 +323,24 @@ mod tests {
 
     #[test]
     fn the_call_that_ended_the_episode_has_failed() {
-        for (end, error) in [(End::OutOfTime, "timeout"), (End::ServerDown, "server_down")] {
-            let messages = json!([assistant(&[("1", "find", json!({}))])]);
-            assert_eq!(
-                shown(&episode(&messages, end)),
-                [format!("0.0 find Some({error:?}) None false Some(true)")]
-            );
-        }
-        let answered = json!([assistant(&[("1", "find", json!({}))]), {"role": "tool", "tool_call_id": "1", "content": "a"}]);
+        let messages = json!([assistant(&[("1", "find", json!({}))])]);
         assert_eq!(
-            shown(&episode(&answered, End::OutOfTime)),
-            ["0.0 find None Some(1) false Some(true)"],
-            "the time was over while the policy wrote"
+            shown(&episode(&messages, End::ServerDown)),
+            ["0.0 find Some(\"server_down\") None false Some(true)"]
         );
+    }
+
+    #[test]
+    fn a_call_has_the_form_in_which_it_was_written() {
+        let mut messages = json!([
+            assistant(&[("1", "find", json!({})), ("2", "find", json!({}))]),
+            {"role": "tool", "tool_call_id": "1", "content": "a"},
+            {"role": "tool", "tool_call_id": "2", "content": "b"},
+        ]);
+        messages[0]["tool_calls"][1]["form"] = "bare_json".into();
+        let rows = calls(&(&episode(&messages, End::OutOfTurns)).into(), &BTreeSet::new());
+        let forms: Vec<_> = rows.iter().map(|row| row.form.as_deref()).collect();
+        assert_eq!(forms, [Some("template"), Some("bare_json")]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod calls;
 pub mod checks;
 pub mod labels;
 pub mod pass_rates;
+mod result_view;
 pub mod scenarios;
 pub mod server;
 pub mod steps;
@@ -25,13 +26,14 @@ pub use calls::{Call, CallError};
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use labels::Label;
 pub use pass_rates::PassRate;
+pub use result_view::result_view;
 pub use scenarios::{Scenario, TaskText, UNSEEN, folded};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};
 pub use trajectories::{
-    End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, OutcomeRow, REFERENCE, Reward,
-    RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, read_rewards,
+    AnswerSource, End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, GroupSignal, OutcomeRow,
+    REFERENCE, Reward, RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, read_rewards,
 };
 pub use verdict::VerdictRow;
 

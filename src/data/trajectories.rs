@@ -47,11 +47,16 @@ table! {
         tool_errors: u32,
         /// Turns whose tool call could not be parsed.
         parse_failures: u32,
-        /// Why it ended: `completed`, `no_call`, `out_of_turns`, `out_of_tokens`, `out_of_time`, `server_down`
-        /// (the policy's own call crashed the server; an episode lost for another reason has no row).
+        /// Calls that were read although they are not in the form of the chat template.
+        loose_calls: u32,
+        /// Why it ended: `completed` (with an answer), `no_call` (a turn had neither a call nor an answer), `out_of_turns`,
+        /// `out_of_turn_tokens` (a turn was cut at `max_turn_tokens`), `out_of_tokens` (of the episode or the model's
+        /// context), `server_down` (the policy's own call crashed the server; an episode lost for another reason has no row).
         end: String,
-        /// The answer given to `complete_task`.
+        /// The answer.
         answer: Option<String>,
+        /// How the answer was given: `tool` (by `complete_task`) or `text` (as the text of the last turn).
+        answer_source: Option<String>,
         /// Whether the answer is right; null if the scenario has no known answer.
         correct: Option<bool>,
         /// Index of the first token of each row of `tokens`, `sampled` and `logprobs`, except the first row. Each row
@@ -90,9 +95,13 @@ table! {
         /// As in [`Trajectory`].
         parse_failures: u32,
         /// As in [`Trajectory`].
+        loose_calls: u32,
+        /// As in [`Trajectory`].
         end: String,
         /// As in [`Trajectory`].
         answer: Option<String>,
+        /// As in [`Trajectory`].
+        answer_source: Option<String>,
         /// As in [`Trajectory`].
         correct: Option<bool>,
     }
@@ -132,9 +141,13 @@ table! {
         /// As in [`Trajectory`].
         parse_failures: u32,
         /// As in [`Trajectory`].
+        loose_calls: u32,
+        /// As in [`Trajectory`].
         end: String,
         /// As in [`Trajectory`].
         answer: Option<String>,
+        /// As in [`Trajectory`].
+        answer_source: Option<String>,
         /// As in [`Trajectory`].
         correct: Option<bool>,
     }
@@ -182,13 +195,15 @@ impl EpisodeSampled {
 /// Why an episode ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The policy called `complete_task`.
+    /// The policy gave an answer.
     Completed,
-    /// A turn had no call.
+    /// A turn had neither a call nor an answer.
     NoCall,
     OutOfTurns,
+    /// A turn was cut at its own limit.
+    OutOfTurnTokens,
+    /// Of the episode or the model's context.
     OutOfTokens,
-    OutOfTime,
     /// The server was lost during a call. The caller finds out whether that call was the cause.
     ServerDown,
 }
@@ -198,8 +213,8 @@ impl End {
         Self::Completed,
         Self::NoCall,
         Self::OutOfTurns,
+        Self::OutOfTurnTokens,
         Self::OutOfTokens,
-        Self::OutOfTime,
         Self::ServerDown,
     ];
 
@@ -214,21 +229,40 @@ impl End {
             Self::Completed => "completed",
             Self::NoCall => "no_call",
             Self::OutOfTurns => "out_of_turns",
+            Self::OutOfTurnTokens => "out_of_turn_tokens",
             Self::OutOfTokens => "out_of_tokens",
-            Self::OutOfTime => "out_of_time",
             Self::ServerDown => "server_down",
         }
     }
 
     /// Whether a limit cut the episode short.
     pub fn is_truncated(self) -> bool {
-        matches!(self, Self::OutOfTurns | Self::OutOfTokens | Self::OutOfTime)
+        matches!(self, Self::OutOfTurns | Self::OutOfTurnTokens | Self::OutOfTokens)
     }
 }
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// How an answer was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerSource {
+    /// By `complete_task`.
+    Tool,
+    /// As the text of a turn without a call.
+    Text,
+}
+
+impl AnswerSource {
+    /// The name in [`Trajectory::answer_source`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Text => "text",
+        }
     }
 }
 
@@ -239,6 +273,38 @@ pub struct GroupKey<'a> {
     pub scenario: &'a str,
     /// Digest of the policy.
     pub policy: &'a str,
+}
+
+/// What the outcomes of a group can teach: a policy gradient needs episodes that differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupSignal {
+    /// Some are right and some wrong.
+    Informative,
+    AllRight,
+    AllWrong,
+    /// The answer of some is not known, so only a judge can tell.
+    Unknown,
+}
+
+impl GroupSignal {
+    /// The signal of these outcomes; `None` if there are none.
+    pub fn of(outcomes: impl IntoIterator<Item = Option<bool>>) -> Option<Self> {
+        let (mut right, mut wrong, mut unknown) = (false, false, false);
+        for outcome in outcomes {
+            match outcome {
+                Some(true) => right = true,
+                Some(false) => wrong = true,
+                None => unknown = true,
+            }
+        }
+        match (right, wrong) {
+            (true, true) => Some(Self::Informative),
+            _ if unknown => Some(Self::Unknown),
+            (true, false) => Some(Self::AllRight),
+            (false, true) => Some(Self::AllWrong),
+            (false, false) => None,
+        }
+    }
 }
 
 /// Indices of the members of each group.
@@ -350,6 +416,21 @@ pub fn read_rewards(path: &Path) -> Result<Vec<Reward>, DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_informative_if_its_known_outcomes_differ() {
+        let (yes, no) = (Some(true), Some(false));
+        for (outcomes, signal) in [
+            (vec![yes, no], Some(GroupSignal::Informative)),
+            (vec![None, no, yes], Some(GroupSignal::Informative)),
+            (vec![yes, yes], Some(GroupSignal::AllRight)),
+            (vec![no], Some(GroupSignal::AllWrong)),
+            (vec![no, None], Some(GroupSignal::Unknown)),
+            (vec![], None),
+        ] {
+            assert_eq!(GroupSignal::of(outcomes.clone()), signal, "{outcomes:?}");
+        }
+    }
 
     #[test]
     fn a_turn_is_a_run_of_sampled_tokens_within_its_row() {

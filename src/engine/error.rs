@@ -44,6 +44,8 @@ pub enum EngineError {
     },
     #[error("the model's logits are not finite numbers")]
     Logits,
+    #[error("the engine has computed no token for {minutes} minutes")]
+    Stalled { minutes: u64 },
     #[error("an engine worker stopped: {reason}")]
     Worker { reason: String },
 }
@@ -73,6 +75,7 @@ impl Diagnostic for EngineError {
             Self::Diverged { .. } => "engine::diverged",
             Self::Logprob { .. } => "engine::logprob",
             Self::Logits => "engine::logits",
+            Self::Stalled { .. } => "engine::stalled",
             Self::Worker { .. } => "engine::worker",
         }
     }
@@ -85,14 +88,17 @@ impl Diagnostic for EngineError {
             Self::Absent { .. } => "`nvidia-smi` lists the devices and the driver's version",
             Self::Devices { .. } => "name each CUDA device once under [engine], without `cpu`",
             Self::Format { .. } => "set dtype = \"bf16\" under [engine]",
-            Self::Context { .. } => "lower max_turns, max_tokens or result_tokens of the stage",
+            Self::Context { .. } => "lower max_turns, max_episode_tokens or result_chars of [agent]",
             Self::Cache { .. } => {
-                "raise kv_cache_mib under [engine], which the workers share, or lower max_tokens of the stage"
+                "raise kv_cache_mib under [engine], which the workers share, or lower max_episode_tokens of [agent]"
             }
             Self::Diverged { .. } => "lower learning_rate, or max_gradient_norm",
             Self::Logits | Self::Logprob { .. } => {
                 "if it was trained here, lower learning_rate; otherwise its files may be damaged, or it does not \
                  work in this dtype"
+            }
+            Self::Stalled { .. } => {
+                "its device may hang: `nvidia-smi` shows its state; `mcprl resume` plays what is missing"
             }
             Self::EmptyPrompt | Self::Worker { .. } => return None,
         };

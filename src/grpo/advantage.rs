@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{GroupKey, groups};
+use crate::data::{GroupKey, GroupSignal, groups};
 
 /// How the rewards of a group become advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,11 +104,10 @@ pub fn advantages(rollouts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantag
         if members.iter().any(|index| advantages[*index].is_ok()) {
             signal.groups_with_gradient += 1;
         } else if members.len() > 1 {
-            let all = |correct| members.iter().all(|index| rollouts[*index].correct == Some(correct));
-            let counter = match (all(true), all(false)) {
-                (true, _) => &mut signal.all_right,
-                (_, true) => &mut signal.all_wrong,
-                _ => &mut signal.all_equal,
+            let counter = match GroupSignal::of(members.iter().map(|index| rollouts[*index].correct)) {
+                Some(GroupSignal::AllRight) => &mut signal.all_right,
+                Some(GroupSignal::AllWrong) => &mut signal.all_wrong,
+                Some(GroupSignal::Informative | GroupSignal::Unknown) | None => &mut signal.all_equal,
             };
             *counter += 1;
         }

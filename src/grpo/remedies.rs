@@ -64,7 +64,7 @@ fn larger(groups: &[(u32, u32)], size: u32) -> Option<(u32, f64, f64)> {
 pub struct Episodes {
     /// Right rollouts and all rollouts of each group with known answers.
     pub groups: Vec<(u32, u32)>,
-    /// Rollouts that a limit of turns, of tokens and of time cut short.
+    /// Rollouts that a limit of turns, of tokens of a turn and of tokens cut short.
     pub truncated: [u64; 3],
 }
 
@@ -105,11 +105,11 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
             signal.all_equal
         ));
     }
-    let limits = ["max_turns", "max_turn_tokens or max_tokens", "episode_timeout_s"];
+    let limits = ["max_turns", "max_turn_tokens", "max_episode_tokens"];
     for (limit, truncated) in limits.into_iter().zip(episodes.truncated) {
         if share(truncated, signal.rollouts) >= ROLLOUTS {
             let of = signal.rollouts;
-            lines.push(format!("{truncated} of {of} episodes were cut short: raise {limit} of the rollout"));
+            lines.push(format!("{truncated} of {of} episodes were cut short: raise {limit} of [agent]"));
         }
     }
     let unjudged = signal.without_gradient.get(&super::NoSignal::Unjudged).copied().unwrap_or(0);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Flag, Score, flags, truth};
-use crate::data::{End, Reward, Scenario, Trajectory};
+use crate::data::{AnswerSource, Reward, Scenario, Trajectory};
 
 /// A judge besides ground truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,10 +54,12 @@ pub struct Shaping {
     pub turn_cost: f64,
     /// Cost of each call that returned an error.
     pub tool_error_cost: f64,
-    /// Cost of an episode that did not end with `complete_task`.
+    /// Cost of an episode that was not finished with `complete_task`.
     pub unfinished_cost: f64,
     /// Cost of each turn whose call could not be parsed.
     pub parse_failure_cost: f64,
+    /// Cost of each call that is not in the form of the chat template.
+    pub loose_call_cost: f64,
     /// Cost of an episode of `overlong_tokens` sampled tokens or more.
     pub overlong: f64,
     pub overlong_tokens: Option<u32>,
@@ -149,8 +151,9 @@ pub fn correct(JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>)
 /// An episode has no reward if a gate's judge could not score it: the gate would otherwise open for an episode that makes the
 /// judge fail. It also has none if a judge that counts scored others of the group, because the rewards could not be compared.
 ///
-/// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
-/// only signal, and a normalized advantage would amplify them.
+/// Costs count only in a group whose outcomes or judges' scores differ: they rank its episodes, and alone they make no signal.
+/// Otherwise a group of wrong answers would teach to be wrong quickly. Efficiency counts only in a group that also has wrong
+/// answers.
 pub fn rewards(
     group: &[JudgedTrajectory<'_>],
     scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
@@ -164,7 +167,7 @@ pub fn rewards(
         .map(|(attempt, _)| attempt.trajectory.turns)
         .min()
         .filter(|_| right.contains(&Some(false)));
-    let reward = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
+    let scored = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
         let mut found: Vec<(JudgeKind, &Score)> = Vec::new();
         for (kind, scores) in scores {
             match scores.get(index).and_then(Option::as_ref) {
@@ -173,24 +176,85 @@ pub fn rewards(
                 None => {}
             }
         }
-        reward(attempt, right[index], fewest_turns, &found, shaping)
+        Scored::new(attempt, right[index], found, shaping)
     };
-    group.iter().enumerate().map(reward).collect()
+    let scored: Vec<Option<Scored<'_>>> = group.iter().enumerate().map(scored).collect();
+    let mut totals = scored.iter().flatten().map(Scored::total);
+    let is_informative = totals.next().is_some_and(|first| totals.any(|total| total != first));
+    let reward = |(attempt, scored): (&JudgedTrajectory<'_>, Option<Scored<'_>>)| {
+        let costs = if is_informative {
+            costs(attempt, scored.as_ref()?.correct, fewest_turns, shaping)
+        } else {
+            Vec::new()
+        };
+        Some(scored?.reward(attempt, costs))
+    };
+    group.iter().zip(scored).map(reward).collect()
 }
 
-fn reward(
+/// An episode's ground truth and judges' scores.
+struct Scored<'a> {
+    correct: Option<bool>,
+    scores: Vec<(JudgeKind, &'a Score)>,
+    /// The weighted parts.
+    parts: Vec<(&'static str, f64)>,
+    /// The most that the reward may be.
+    cap: f64,
+}
+
+impl<'a> Scored<'a> {
+    /// `None` if the judge of a gate gave no score.
+    fn new(
+        attempt: &JudgedTrajectory<'_>,
+        correct: Option<bool>,
+        scores: Vec<(JudgeKind, &'a Score)>,
+        shaping: &Shaping,
+    ) -> Option<Self> {
+        let cap = cap(attempt, correct, &scores, &shaping.gates)?;
+        let truth = correct.map(|correct| ("truth", if correct { shaping.truth } else { 0.0 }));
+        let counted = scores.iter().filter(|(kind, _)| shaping.counts(*kind, correct));
+        let judged = counted.map(|(kind, score)| (kind.name(), shaping.weight(*kind) * score.score));
+        let parts = truth.into_iter().chain(judged).collect();
+        Some(Self { correct, scores, parts, cap })
+    }
+
+    /// What groups are compared by.
+    fn total(&self) -> f64 {
+        sum(&self.parts).min(self.cap)
+    }
+
+    fn reward(self, attempt: &JudgedTrajectory<'_>, costs: Vec<(&'static str, f64)>) -> Reward {
+        let Self { correct, scores, mut parts, cap } = self;
+        parts.extend(costs);
+        let total = sum(&parts);
+        if cap < total {
+            parts.push(("gate", cap - total));
+        }
+        let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
+        Reward {
+            trajectory_id: attempt.trajectory.id.clone(),
+            scenario_id: attempt.trajectory.scenario_id.clone(),
+            reward: sum(&parts) as f32,
+            correct,
+            components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
+            explanation: explanation(&scores),
+        }
+    }
+}
+
+fn sum(parts: &[(&str, f64)]) -> f64 {
+    parts.iter().fold(0.0, |sum, (_, part)| sum + part)
+}
+
+/// What shaping deducts from an episode of an informative group.
+fn costs(
     attempt: &JudgedTrajectory<'_>,
     correct: Option<bool>,
     fewest_turns: Option<u32>,
-    scores: &[(JudgeKind, &Score)],
     shaping: &Shaping,
-) -> Option<Reward> {
-    let cap = cap(attempt, correct, scores, &shaping.gates)?;
+) -> Vec<(&'static str, f64)> {
     let trajectory = attempt.trajectory;
     let mut parts: Vec<(&str, f64)> = Vec::new();
-    if let Some(correct) = correct {
-        parts.push(("truth", if correct { shaping.truth } else { 0.0 }));
-    }
     let most = MOST_SHAPING * shaping.truth;
     let mut left = if correct == Some(true) { most } else { f64::INFINITY };
     let mut deduct = |cost: f64| {
@@ -203,34 +267,21 @@ fn reward(
         let errors = shaping.tool_error_cost * f64::from(trajectory.tool_errors);
         parts.push(("efficiency", deduct(turns + errors)));
     }
-    if trajectory.end() != Some(End::Completed) {
-        parts.push(("unfinished", -shaping.unfinished_cost));
-    }
-    for (kind, score) in scores {
-        if shaping.counts(*kind, correct) {
-            parts.push((kind.name(), shaping.weight(*kind) * score.score));
-        }
+    if trajectory.answer_source.as_deref() != Some(AnswerSource::Tool.name()) {
+        parts.push(("unfinished", 0.0 - shaping.unfinished_cost));
     }
     if shaping.parse_failure_cost > 0.0 {
         let cost = shaping.parse_failure_cost * f64::from(trajectory.parse_failures);
         parts.push(("parse_failures", deduct(cost)));
     }
+    if shaping.loose_call_cost > 0.0 && trajectory.loose_calls > 0 {
+        let cost = shaping.loose_call_cost * f64::from(trajectory.loose_calls);
+        parts.push(("loose_calls", deduct(cost)));
+    }
     if shaping.overlong > 0.0 {
         parts.push(("overlong", deduct(-shaping.overlong * shaping.overlong(trajectory))));
     }
-    let sum = parts.iter().fold(0.0, |sum, (_, part)| sum + part);
-    if cap < sum {
-        parts.push(("gate", cap - sum));
-    }
-    let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
-    Some(Reward {
-        trajectory_id: trajectory.id.clone(),
-        scenario_id: trajectory.scenario_id.clone(),
-        reward: parts.iter().fold(0.0, |sum, (_, part)| sum + part) as f32,
-        correct,
-        components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
-        explanation: explanation(scores),
-    })
+    parts
 }
 
 /// The lowest limit of the gates that are closed; infinite if all are open. `None` if the judge of a gate gave no score.

@@ -12,7 +12,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::{
-    layers::{BASE, Entry, Layers, MODEL, Origin, Part, top_level},
+    layers::{AGENT, BASE, Entry, Layers, MODEL, Origin, Part, top_level},
     reader::Reader,
     section::schema_of,
     server,
@@ -453,7 +453,8 @@ impl<'a> RunFileParser<'_, 'a> {
             if needed_role.is_some_and(|role| !stage.fields.contains_key(role)) {
                 continue;
             }
-            let Some(entry) = stage.fields.get(param_name.as_str()).map(|entry| self.given(card, entry, param_name))
+            let Some(entry) =
+                stage.fields.get(param_name.as_str()).map(|entry| self.given(card, entry, param_name))
             else {
                 if !param.optional {
                     let message = format!("stage \"{}\" needs the parameter `{param_name}`", stage.name);

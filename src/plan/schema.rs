@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     stage::{
         Card, Cards,
-        card::{Param, ParamType},
+        card::{Param, ParamType, agent_params},
     },
     usage::Prices,
 };
@@ -89,6 +89,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
                                 `crm` as `crm_search`.",
             },
             "engine": schema_of::<EngineSpec>(),
+            "agent": agent(),
             "cache": schema_of::<Cache>(),
             "track": schema_of::<Track>(),
             "overrides": {
@@ -174,6 +175,18 @@ fn stage(card: &Card) -> Value {
         "properties": properties,
         "required": required,
         "additionalProperties": false,
+    })
+}
+
+/// `[agent]`, whose keys the stages that play take as parameters.
+fn agent() -> Value {
+    let keys: Map<String, Value> =
+        agent_params().iter().map(|(name, param)| (name.clone(), parameter(param))).collect();
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "description": "What the agent may do, what it sees, and how it is read: the defaults of all stages that play episodes.",
+        "properties": keys,
     })
 }
 

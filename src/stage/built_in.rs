@@ -45,6 +45,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::agent::AgentSettings;
     use crate::stage::{
         Cards, adapter, demonstrations, discover,
         embedded::{EMBEDDED, EmbeddedCard},
@@ -81,15 +82,26 @@ mod tests {
         assert_eq!(P::deserialize(Fields(fields)).err(), Some(Error::custom("recorded")));
     }
 
+    fn add_agent(fields: &mut BTreeSet<String>) {
+        add_fields::<AgentSettings>(fields);
+    }
+
+    fn add_play(fields: &mut BTreeSet<String>) {
+        add_agent(fields);
+        add_fields::<rollout::settings::PlayParams>(fields);
+    }
+
     #[test]
     fn a_card_and_the_structs_of_its_stage_have_the_same_parameters() {
         for EmbeddedCard { kind: name, .. } in EMBEDDED {
             let mut read = BTreeSet::new();
             let add: &[fn(&mut BTreeSet<String>)] = match *name {
                 "discover" => &[add_fields::<discover::Params>],
-                "scenarios" => {
-                    &[add_fields::<scenarios::params::Params>, add_fields::<scenarios::tries::Tries>]
-                }
+                "scenarios" => &[
+                    add_fields::<scenarios::params::Params>,
+                    add_fields::<scenarios::tries::Tries>,
+                    add_agent,
+                ],
                 "model" => &[add_fields::<model::Params>],
                 "adapter" => &[add_fields::<adapter::Params>],
                 "warmup" => &[
@@ -97,14 +109,12 @@ mod tests {
                     add_fields::<warmup::Shape>,
                     add_fields::<warmup::TrainParams>,
                 ],
-                "demonstrations" => {
-                    &[add_fields::<demonstrations::Params>, add_fields::<rollout::play::Budget>]
-                }
+                "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],
-                "rollout" => &[add_fields::<rollout::Params>, add_fields::<rollout::play::Budget>],
+                "rollout" => &[add_fields::<rollout::Params>, add_play],
                 "judge" => &[add_fields::<judge::Params>, add_fields::<crate::judge::Shaping>],
                 "grpo" => &[add_fields::<grpo::Params>, add_fields::<training::Training>],
-                "eval" => &[add_fields::<eval::Params>, add_fields::<rollout::play::Budget>],
+                "eval" => &[add_fields::<eval::Params>, add_play],
                 other => panic!("name the structs of {other} here"),
             };
             add.iter().for_each(|add| add(&mut read));

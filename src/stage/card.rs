@@ -334,8 +334,10 @@ impl Card {
     /// Adds the parameters that come from `[agent]`.
     fn take_agent_params(&mut self, of_card: &[String]) -> Result<(), String> {
         let of_roles = self.inputs.iter().map(|(name, role)| (Some(name.clone()), role.agent.as_slice()));
-        let taken: Vec<_> =
-            std::iter::once((None, of_card)).chain(of_roles).map(|(role, keys)| (role, keys.to_vec())).collect();
+        let taken: Vec<_> = std::iter::once((None, of_card))
+            .chain(of_roles)
+            .map(|(role, keys)| (role, keys.to_vec()))
+            .collect();
         for (role, keys) in taken {
             if let Some(unknown) = keys.iter().find(|key| *key != "*" && !agent_params().contains_key(*key)) {
                 return Err(format!("`agent` names `{unknown}`, which [agent] does not have"));

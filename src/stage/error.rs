@@ -9,6 +9,8 @@ pub enum StageError {
     Card { place: String, problem: String },
     #[error("{place}: {problem}")]
     CardSyntax { place: String, problem: String },
+    #[error("{place}: the system prompt is no part of a card")]
+    SystemPrompt { place: String },
     #[error("cannot read {path}")]
     Read {
         path: PathBuf,
@@ -52,7 +54,7 @@ pub enum StageError {
 impl Diagnostic for StageError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Card { .. } | Self::CardSyntax { .. } => "stage::card",
+            Self::Card { .. } | Self::CardSyntax { .. } | Self::SystemPrompt { .. } => "stage::card",
             Self::Read { .. } => "stage::read",
             Self::Write { .. } => "stage::write",
             Self::Param { .. } => "stage::param",
@@ -71,6 +73,11 @@ impl Diagnostic for StageError {
         Some(match self {
             Self::NoPort { .. } => {
                 "an edited card of a built-in kind keeps its outputs; `mcprl stage show KIND` lists them"
+                    .into()
+            }
+            Self::SystemPrompt { .. } => {
+                "move system.jinja out of the card's folder, remove its line from [files], and name it in the run file: \
+                 [agent] system = \"system.jinja\""
                     .into()
             }
             Self::NotBuiltIn { .. } => "`mcprl stage list` lists all kinds".into(),

@@ -92,7 +92,7 @@ async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
     let prompt_tokens = PromptTokens::new(chat, "Where is it?").unwrap();
     let lines = turns.into_iter().map(|tokens| (tokens, Stop::Token)).collect();
     let mut script = Script { lines, appended: Vec::new(), reopened: Vec::new() };
-    episode(&mut script, &server, chat, &toolbox(), &prompt_tokens, &limits()).await.unwrap()
+    episode(&mut script, &server, chat, &toolbox(), &prompt_tokens, &strict()).await.unwrap()
 }
 
 fn tool_call(name: &str, arguments: Value) -> ToolCall {

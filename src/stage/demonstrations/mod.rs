@@ -16,11 +16,7 @@ use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
-    rollout::{
-        choice::Draw,
-        play::{Budget, Player, RolloutSpec},
-        prompts, reference,
-    },
+    rollout::{choice::Draw, play::Player, prompts, records::RolloutSpec, reference, settings::PlaySettings},
     typed,
 };
 use crate::{
@@ -57,12 +53,12 @@ impl Diagnostic for DemonstrationError {
 
 pub struct Demonstrations {
     params: Params,
-    budget: Budget,
+    play: PlaySettings,
 }
 
 impl Demonstrations {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        Ok(Self { params: typed(params)?, budget: typed(params)? })
+        Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
     }
 
     async fn play(&self, context: &Context) -> Result<Metrics> {
@@ -74,7 +70,7 @@ impl Demonstrations {
         let skipped = all.iter().filter(|scenario| reference::calls(scenario).is_none()).count();
         let tools = &context.input("tools")?.path;
         let policy = context.input("policy")?;
-        let mut player = Player::of_reference(context, policy, tools, &scenarios, self.budget.clone())?;
+        let mut player = Player::of_reference(context, policy, tools, &scenarios, self.play.clone())?;
         context.observer.phase("episodes", scenarios.len() as u64);
         let played = player.play(context, &episodes(&scenarios)).await;
         let (lost, unchecked) = (player.lost(), player.unchecked());
@@ -158,9 +154,9 @@ impl StageKind for Demonstrations {
             }
         }
         if (context.finished)("trajectories").is_none() {
-            prompts::check(context, "policy", &self.budget, &mut preflight);
+            prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes = ExpectedEpisodes { count, longest: self.budget.max_tokens };
+        let episodes = ExpectedEpisodes { count, longest: self.play.agent.max_episode_tokens };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 

@@ -17,10 +17,7 @@ use super::{
     kind::StageFuture,
     memory::Load,
     preflight::{Preflight, PreflightContext},
-    rollout::{
-        play::{Budget, Player, RolloutSpec},
-        prompts,
-    },
+    rollout::{play::Player, prompts, records::RolloutSpec, settings::PlaySettings},
     typed,
 };
 use crate::{
@@ -87,16 +84,16 @@ impl Diagnostic for EvalError {
 
 pub struct Eval {
     params: Params,
-    budget: Budget,
+    play: PlaySettings,
 }
 
 impl Eval {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        Ok(Self { params: typed(params)?, budget: typed(params)? })
+        Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
     }
 
     async fn examine(&self, context: &Context) -> Result<Metrics> {
-        let Self { params, budget } = self;
+        let Self { params, play } = self;
         let policies = baseline_first(context.inputs.get("policies").map_or(&[], Vec::as_slice));
         if policies.is_empty() {
             return Err(StageError::NoInput { role: "policies".into() }.into());
@@ -113,7 +110,7 @@ impl Eval {
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
         for (policy, attempts) in &plans {
-            let mut player = Player::open(context, policy, tools_path, &scenarios, budget.clone()).await?;
+            let mut player = Player::open(context, policy, tools_path, &scenarios, play.clone()).await?;
             let played = player.play(context, attempts).await;
             let unchecked = player.unchecked();
             player.close().await;
@@ -181,9 +178,9 @@ impl StageKind for Eval {
 
     /// Checks that there are episodes to play and answers to judge them by.
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        let Self { params, budget } = self;
+        let Self { params, play } = self;
         let mut preflight = Preflight::default();
-        prompts::check(context, "policies", budget, &mut preflight);
+        prompts::check(context, "policies", &play.agent, &mut preflight);
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
@@ -208,7 +205,7 @@ impl StageKind for Eval {
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
         let policies = load.inputs.get("policies")?.iter();
         let policies = policies.map(|(_, expected)| expected.policy()).collect::<Option<Vec<_>>>()?;
-        let footprints = policies.into_iter().map(|policy| self.budget.footprint(load, policy, usize::MAX));
+        let footprints = policies.into_iter().map(|policy| self.play.footprint(load, policy, usize::MAX));
         footprints.max_by_key(Footprint::total)
     }
 

@@ -97,28 +97,6 @@ fn the_notes_say_what_was_played_and_what_was_left_out() {
 }
 
 /// Parameters that `eval` shares with `rollout`, with all their card entries.
-fn shared_params(card: &str) -> toml::Table {
-    let card: toml::Table = card.parse().unwrap();
-    let mut params = card["params"].as_table().unwrap().clone();
-    params
-        .retain(|name, _| name.starts_with("max_") || name == "result_tokens" || name == "episode_timeout_s");
-    // Of groups, which an exam does not have.
-    params.remove("max_group_size");
-    params
-}
-
-#[test]
-fn a_policy_is_examined_as_it_practised() {
-    let (eval, rollout) =
-        (include_str!("../../../stages/eval/card.toml"), include_str!("../../../stages/rollout/card.toml"));
-    assert_eq!(shared_params(eval), shared_params(rollout));
-    assert_eq!(shared_params(eval).len(), 7);
-    assert_eq!(
-        include_str!("../../../stages/eval/system.jinja"),
-        include_str!("../../../stages/rollout/system.jinja")
-    );
-}
-
 /// A folder with a server, two random policies and three questions.
 struct Hall {
     folder: TempDir,

@@ -401,7 +401,7 @@ fn episodes(trajectories: &[Trajectory]) -> Episodes {
     let ended = |end| trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count() as u64;
     Episodes {
         groups: groups.filter(|(_, of)| *of > 0).collect(),
-        truncated: [End::OutOfTurns, End::OutOfTokens, End::OutOfTime].map(ended),
+        truncated: [End::OutOfTurns, End::OutOfTurnTokens, End::OutOfTokens].map(ended),
     }
 }
 

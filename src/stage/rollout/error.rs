@@ -8,8 +8,6 @@ pub enum PlayError {
     NoServer,
     #[error("scenario {scenario} is about the server \"{server}\", which the run file does not have")]
     UnknownServer { scenario: String, server: String },
-    #[error("cannot render the system prompt")]
-    Prompt(#[source] minijinja::Error),
     #[error("no episode has room for a sampled token: the shortest prompt has {tokens} tokens or more")]
     NoRoom { tokens: usize },
     #[error(
@@ -31,7 +29,6 @@ impl Diagnostic for PlayError {
         match self {
             Self::NoServer => "play::no_server",
             Self::UnknownServer { .. } => "play::unknown_server",
-            Self::Prompt(_) => "play::prompt",
             Self::NoRoom { .. } => "play::no_room",
             Self::LittleRoom { .. } => "play::little_room",
             Self::ServerLost { .. } => "play::server_lost",
@@ -42,9 +39,8 @@ impl Diagnostic for PlayError {
         match self {
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::UnknownServer { .. } => Some("name a server of [servers], or leave `server` out of the task".into()),
-            Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
             Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
-                "raise max_tokens of the stage, up to the model's context; fewer tools (`allow` of the stage that lists \
+                "raise max_episode_tokens of [agent], up to the model's context; fewer tools (`allow` of the stage that lists \
                  them) make a shorter prompt"
                     .into(),
             ),

@@ -11,7 +11,11 @@ mod error;
 mod lazy_sessions;
 pub mod play;
 pub mod prompts;
+pub mod records;
 pub mod reference;
+mod scoreboard;
+pub mod settings;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -21,10 +25,7 @@ use std::{collections::BTreeMap, ops::Range};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::{
-    choice::Draw,
-    play::{Budget, Player, RolloutSpec},
-};
+use self::{choice::Draw, play::Player, records::RolloutSpec, settings::PlaySettings};
 use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
@@ -33,7 +34,8 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Call, End, PassRate, Scenario, Trajectory, calls::calls},
+    chat::CallForm,
+    data::{self, AnswerSource, Call, End, GroupSignal, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -98,37 +100,32 @@ impl Group {
         self.trajectories.iter().map(|trajectory| trajectory.correct)
     }
 
-    /// Whether the group gives a training signal. Without ground truth only a judge can tell: perhaps.
+    /// Whether the group gives a training signal, or perhaps does: without ground truth only a judge can tell. A group
+    /// whose episodes were all lost does not.
     fn is_informative(&self) -> bool {
-        let mut outcomes = self.outcomes();
-        match outcomes.next() {
-            // All episodes were lost.
-            None => false,
-            Some(None) => true,
-            Some(first) => outcomes.any(|outcome| outcome != first),
-        }
+        matches!(GroupSignal::of(self.outcomes()), Some(GroupSignal::Informative | GroupSignal::Unknown))
     }
 }
 
 pub struct Rollout {
     params: Params,
-    budget: Budget,
+    play: PlaySettings,
 }
 
 impl Rollout {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        Ok(Self { params: typed(params)?, budget: typed(params)? })
+        Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
     }
 
     async fn play(&self, context: &Context) -> Result<Metrics> {
-        let Self { params, budget } = self;
+        let Self { params, play } = self;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
         if scenarios.is_empty() {
             return Err(RolloutError::NoScenarios { others: 0 }.into());
         }
         let tools = &context.input("tools")?.path;
         let mut player =
-            Player::open(context, context.input("policy")?, tools, &scenarios, budget.clone()).await?;
+            Player::open(context, context.input("policy")?, tools, &scenarios, play.clone()).await?;
         let rates = pass_rates(context)?;
         if params.draw == Draw::PassRate && rates.is_empty() {
             context.observer.note(
@@ -159,6 +156,7 @@ impl Rollout {
         let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
         let calls: Vec<Call> =
             trajectories.iter().flat_map(|trajectory| calls(&trajectory.into(), &unchecked)).collect();
+        metrics.extend(forms(&calls));
         context.write("calls", &calls)?;
         context.write("trajectories", &trajectories)?;
         Ok(metrics)
@@ -182,9 +180,10 @@ impl StageKind for Rollout {
             if let Some(scenarios) = context.scenarios().filter(|scenarios| scenarios.texts.is_empty()) {
                 preflight.error("scenarios", RolloutError::NoScenarios { others: scenarios.others });
             }
-            prompts::check(context, "policy", &self.budget, &mut preflight);
+            prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes = ExpectedEpisodes { count: self.episodes(), longest: self.budget.max_tokens };
+        let episodes =
+            ExpectedEpisodes { count: self.episodes(), longest: self.play.agent.max_episode_tokens };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 
@@ -194,7 +193,7 @@ impl StageKind for Rollout {
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
         let policy = load.policies("policy").next()?;
-        Some(self.budget.footprint(load, policy, self.episodes()))
+        Some(self.play.footprint(load, policy, self.episodes()))
     }
 
     /// Rows of the first wave.
@@ -320,6 +319,16 @@ fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
         .seed()
 }
 
+/// The share of the calls in each form, of those that were read.
+fn forms(calls: &[Call]) -> Metrics {
+    let read = calls.iter().filter(|call| call.form.is_some()).count();
+    let share = |form: CallForm| {
+        let count = calls.iter().filter(|call| call.form.as_deref() == Some(form.name())).count();
+        (format!("form_{}", form.name()), count as f64 / read.max(1) as f64)
+    };
+    CallForm::ALL.map(share).into()
+}
+
 fn metrics(groups: &[Group]) -> Metrics {
     let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let episodes = trajectories.len() as f64;
@@ -345,6 +354,10 @@ fn metrics(groups: &[Group]) -> Metrics {
         let right = known.iter().filter(|right| **right).count();
         metrics.insert("success".into(), right as f64 / known.len() as f64);
     }
+    let by_text =
+        |trajectory: &&&Trajectory| trajectory.answer_source.as_deref() == Some(AnswerSource::Text.name());
+    let by_text = trajectories.iter().filter(by_text).count();
+    metrics.insert("answered_as_text".into(), by_text as f64 / episodes);
     for end in End::ALL {
         let ended = trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count();
         metrics.insert(format!("ended_{end}"), ended as f64 / episodes);

@@ -25,23 +25,27 @@ use std::{
     future::Future,
     path::Path,
     sync::atomic::Ordering,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     error::PlayError,
     lazy_sessions::{LazySessions, Outage},
+    records::{RolloutSpec, StateResults, known, trajectory},
     reference,
+    scoreboard::Scoreboard,
+    settings::{PlaySettings, Setting, Settings, prepare},
+    watch::Watched,
 };
 use crate::{
-    agent::{Episode, Limits, LostCall, PromptTokens, Script, Toolbox, episode},
-    chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, Checks, End, Json, REFERENCE, Scenario, ServerName, StateCheck, Trajectory},
-    engine::{Footprint, Sampler, Sampling, available},
+    agent::{Episode, LostCall, PromptTokens, Script, episode},
+    chat::ToolCall,
+    data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory},
+    engine::Sampler,
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
@@ -52,8 +56,6 @@ use crate::{
         Context, Input,
         memory::Load,
         policy::{self, PolicyFolder},
-        preflight::ExpectedPolicy,
-        scenarios::served::tools_of,
     },
     usage::Usage,
 };
@@ -74,89 +76,6 @@ const TRIES: [Try; 4] = [Try::Pooled, Try::Pooled, Try::OwnSession, Try::Alone];
 const PROBES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
 const LONGEST_WAIT: Duration = FIRST_WAIT.saturating_mul(16);
-/// A century. A clock cannot add much more.
-const NO_LIMIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// Limits of an episode as cards name them; part of the parameters of every stage that plays.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Budget {
-    pub max_turns: u32,
-    /// Tokens sampled in one turn.
-    pub max_turn_tokens: usize,
-    /// Tokens of an episode, prompt and results included.
-    pub max_tokens: usize,
-    /// Calls that reach the server.
-    pub max_calls: u32,
-    /// Tokens of one result that are kept.
-    pub result_tokens: usize,
-    pub episode_timeout_s: f64,
-    /// Episodes under way at once.
-    pub concurrency: usize,
-    /// Largest share of episodes that may be lost to server failures.
-    pub max_lost_share: f64,
-    /// Value of `enable_thinking` for the chat template.
-    #[serde(default)]
-    pub thinking: Thinking,
-    /// How to treat the reasoning of earlier turns.
-    #[serde(default)]
-    pub history_thinking: HistoryThinking,
-}
-
-impl Budget {
-    /// The engine's memory for episodes of this policy. `episodes`: how many there are at most.
-    pub fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy, episodes: usize) -> Footprint {
-        load.sampling(policy, self.concurrency.min(episodes), self.max_tokens)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits {
-            turns: self.max_turns,
-            turn_tokens: self.max_turn_tokens,
-            tokens: self.max_tokens,
-            calls: self.max_calls,
-            result_tokens: self.result_tokens,
-            // A time beyond that means no limit.
-            time: Duration::try_from_secs_f64(self.episode_timeout_s)
-                .map_or(NO_LIMIT, |time| time.min(NO_LIMIT)),
-        }
-    }
-}
-
-/// One episode to play.
-#[derive(Debug, Clone, Copy)]
-pub struct RolloutSpec<'a> {
-    pub scenario: &'a Scenario,
-    /// Index within its group.
-    pub sample: u32,
-    pub seed: u64,
-    pub sampling: Sampling,
-}
-
-impl RolloutSpec<'_> {
-    /// The id of the trajectory.
-    fn id(&self, policy: &Digest) -> String {
-        let Sampling { temperature, top_p, top_k, min_p } = self.sampling;
-        Encoder::new("mcprl trajectory v1")
-            .digest(policy)
-            .text(&self.scenario.id)
-            .number(self.sample.into())
-            .number(self.seed)
-            .json(&json!([temperature, top_p, top_k, min_p]))
-            .finish()
-            .to_string()
-    }
-
-    /// The row's name: the trajectory's id, and the task and its checks, because scenario tables may reuse an id for
-    /// another task.
-    pub fn row(&self, policy: &Digest) -> String {
-        let task = Digest::of(self.scenario.task.as_bytes()).short();
-        match &self.scenario.checks {
-            None => format!("{} {task}", self.id(policy)),
-            Some(checks) => format!("{} {task} {}", self.id(policy), Digest::of(checks.0.as_bytes()).short()),
-        }
-    }
-}
-
 /// If no episode had room to sample a single token: tokens of the shortest prompt.
 fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
@@ -199,30 +118,10 @@ pub struct Player {
     actor: Actor,
     settings: Settings,
     pools: Pools,
-    budget: Budget,
+    play: PlaySettings,
     /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
-}
-
-/// The tools of a task, and how conversations about it are written.
-struct Setting {
-    chat: Chat,
-    toolbox: Toolbox,
-}
-
-struct Settings {
-    /// All tools.
-    all: Setting,
-    /// Those of the servers that scenarios name.
-    by_server: BTreeMap<String, Setting>,
-}
-
-impl Settings {
-    fn of(&self, scenario: &Scenario) -> &Setting {
-        let own = scenario.server.as_ref().and_then(|ServerName(name)| self.by_server.get(name));
-        own.unwrap_or(&self.all)
-    }
 }
 
 /// An attempt that is not finished.
@@ -231,9 +130,6 @@ struct Missing {
     /// The calls in which the server was lost.
     calls: Vec<ToolCall>,
 }
-
-/// Results of the scenario's state checks; `None` for an error.
-type StateResults = Vec<Option<String>>;
 
 /// Outcome of a try.
 enum TryOutcome {
@@ -257,15 +153,15 @@ impl Player {
         input: &Input,
         tools: &Path,
         scenarios: &[Scenario],
-        budget: Budget,
+        play: PlaySettings,
     ) -> Result<Self> {
         let folder = PolicyFolder::open(input, context)?;
-        let (settings, pools) = prepare(context, (input, &folder), tools, scenarios, &budget)?;
+        let (settings, pools) = prepare(context, (input, &folder), tools, scenarios, &play.agent)?;
         let named = || format!("policy \"{}\"", input.name);
         let expected = folder.expected().at(named)?;
-        let peak = budget.footprint(&Load::of(&context.engine), &expected, usize::MAX);
+        let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
         let actor = Actor::Policy(policy::start(folder, context, &peak).await.at(named)?);
-        Ok(Self { policy: input.digest, actor, settings, pools, budget, episodes: 0, lost: 0 })
+        Ok(Self { policy: input.digest, actor, settings, pools, play, episodes: 0, lost: 0 })
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -278,14 +174,15 @@ impl Player {
         policy: &Input,
         tools: &Path,
         scenarios: &[Scenario],
-        mut budget: Budget,
+        mut play: PlaySettings,
     ) -> Result<Self> {
         let folder = PolicyFolder::open(policy, context)?;
-        let (settings, pools) = prepare(context, (policy, &folder), tools, scenarios, &budget)?;
+        let (settings, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         // A sampler has this limit by itself.
-        budget.max_tokens = budget.max_tokens.min(ModelConfig::load(folder.model())?.context);
+        let context_tokens = ModelConfig::load(folder.model())?.context;
+        play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
         let policy = Self::reference_policy(&policy.digest);
-        Ok(Self { policy, actor: Actor::Reference, settings, pools, budget, episodes: 0, lost: 0 })
+        Ok(Self { policy, actor: Actor::Reference, settings, pools, play, episodes: 0, lost: 0 })
     }
 
     /// What stands for this policy in the ids of reference solutions.
@@ -354,7 +251,7 @@ impl Player {
     }
 
     fn lost_too_many(&self, lost: usize, episodes: usize) -> bool {
-        lost > 0 && (lost == episodes || lost as f64 / episodes as f64 > self.budget.max_lost_share)
+        lost > 0 && (lost == episodes || lost as f64 / episodes as f64 > self.play.max_lost_share)
     }
 
     /// Plays what is missing and retries what is lost; what is still missing then is lost.
@@ -390,7 +287,7 @@ impl Player {
                 let tried = self.attempt(how, attempt, prompt_tokens, &outage);
                 tries.push(tried.map(move |tried| (missing, tried)));
             }
-            let at_once = if how == Try::Alone { 1 } else { self.budget.concurrency.max(1) };
+            let at_once = if how == Try::Alone { 1 } else { self.play.concurrency.max(1) };
             let mut tries = futures::stream::iter(tries).buffer_unordered(at_once);
             while let Some((mut again, tried)) = unless_cancelled(context, tries.next()).await? {
                 let (cause, call) = match tried? {
@@ -550,18 +447,22 @@ impl Player {
             return Ok(TryOutcome::Skipped);
         }
         let server = LazySessions { sessions: self.pools.visit(), exclusive: how != Try::Pooled, outage };
-        let limits = self.budget.limits();
+        let agent = &self.play.agent;
         let Setting { chat, toolbox } = self.settings.of(attempt.scenario);
         let mut episode = match &self.actor {
             Actor::Policy(sampler) => {
                 let pieces = prompt_tokens.pieces.clone();
-                let mut sequence = sampler.open(pieces, attempt.sampling, attempt.seed);
-                episode(&mut sequence, &server, chat, toolbox, prompt_tokens, &limits).await?
+                let policy = sampler.open(pieces, attempt.sampling, attempt.seed);
+                let usage = sampler.usage();
+                let progress =
+                    || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
+                let mut policy = Watched { policy, progress };
+                episode(&mut policy, &server, chat, toolbox, prompt_tokens, agent).await?
             }
             Actor::Reference => {
                 let calls = reference::calls(attempt.scenario).unwrap_or_default();
                 let mut script = Script::new(chat, &calls);
-                episode(&mut script, &server, chat, toolbox, prompt_tokens, &limits).await?
+                episode(&mut script, &server, chat, toolbox, prompt_tokens, agent).await?
             }
         };
         Ok(match episode.lost.take() {
@@ -599,53 +500,6 @@ impl Player {
     }
 }
 
-/// How conversations about these scenarios are written, and the server's sessions.
-fn prepare(
-    context: &Context,
-    (policy, folder): (&Input, &PolicyFolder),
-    tools: &Path,
-    scenarios: &[Scenario],
-    budget: &Budget,
-) -> Result<(Settings, Pools)> {
-    let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
-    let pools = Pools::new(servers);
-    let listed: Vec<data::Tool> = data::read(tools)?;
-    let setting = |listed: &[data::Tool]| -> Result<Setting> {
-        let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
-            servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
-        });
-        let system = system_prompt(context.text("system"), toolbox.functions())?;
-        let chat = context
-            .models
-            .vocabulary(folder.model_digest(), folder.model())
-            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
-            .and_then(|chat| chat.with_history(budget.history_thinking))
-            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
-            .at(|| format!("policy \"{}\"", policy.name))?;
-        Ok(Setting { chat, toolbox })
-    };
-    let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
-    for scenario in scenarios {
-        let Some(ServerName(name)) = &scenario.server else { continue };
-        if settings.by_server.contains_key(name) {
-            continue;
-        }
-        if !servers.names().any(|known| known == name) {
-            let (scenario, server) = (scenario.id.clone(), name.clone());
-            return Err(PlayError::UnknownServer { scenario, server }.into());
-        }
-        settings.by_server.insert(name.clone(), setting(&tools_of(&listed, Some(name)))?);
-    }
-    if let Some(notice) = settings.all.chat.notice() {
-        // By name if a stage has several policies.
-        let several = context.inputs.values().any(|inputs| inputs.len() > 1);
-        let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
-        context.observer.note(&format!("{of}{notice}"));
-    }
-    let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
-    Ok((settings, pools))
-}
-
 /// Attempts and their results.
 struct Progress<'a> {
     context: &'a Context,
@@ -662,128 +516,5 @@ async fn unless_cancelled<T>(context: &Context, work: impl Future<Output = T>) -
         biased;
         () = context.cancel.cancelled() => Err(Interrupted.into()),
         done = work => Ok(done),
-    }
-}
-
-/// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
-/// which episodes they contain.
-fn known(
-    context: &Context,
-    policy: &Digest,
-    attempts: &[RolloutSpec<'_>],
-) -> Result<BTreeMap<String, Trajectory>> {
-    let mut recorded = context.rows.finished()?;
-    let mut known = BTreeMap::new();
-    let mut wanted = BTreeMap::new();
-    for attempt in attempts {
-        let name = attempt.row(policy);
-        // A row that does not parse is played again.
-        match recorded.remove(&name).and_then(|row| serde_json::from_slice(&row).ok()) {
-            Some(trajectory) => _ = known.insert(name, as_of(attempt, trajectory)),
-            None => _ = wanted.insert(name, attempt),
-        }
-    }
-    drop(recorded);
-    let mut taken = 0;
-    for earlier in context.rows.earlier()? {
-        if !wanted.keys().any(|name| earlier.names.contains(name)) {
-            continue;
-        }
-        // An unreadable result counts as none.
-        let rows: Vec<Trajectory> = data::read(&earlier.path).unwrap_or_default();
-        let mut rows: BTreeMap<String, Trajectory> =
-            rows.into_iter().map(|row| (row.id.clone(), row)).collect();
-        for name in &earlier.names {
-            let Some(attempt) = wanted.get(name) else { continue };
-            let Some(trajectory) = rows.remove(&attempt.id(policy)) else { continue };
-            context.rows.record(name, b"")?;
-            known.insert(name.clone(), as_of(attempt, trajectory));
-            wanted.remove(name);
-            taken += 1;
-        }
-    }
-    if taken > 0 {
-        context.observer.note(&format!("{taken} episodes are reused from earlier results"));
-    }
-    Ok(known)
-}
-
-/// Updates what depends on the scenario's family and split, which may have changed.
-fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
-    let Scenario { family, split, .. } = attempt.scenario.clone();
-    Trajectory { family, split, ..trajectory }
-}
-
-pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
-    let environment = minijinja::Environment::new();
-    let context = minijinja::Value::from(minijinja::value::Serde(json!({"tools": tools})));
-    let text = environment.render_str(template, context).map_err(PlayError::Prompt)?;
-    Ok(text.trim().to_owned())
-}
-
-fn trajectory(
-    episode: Episode,
-    state: Option<StateResults>,
-    attempt: &RolloutSpec<'_>,
-    policy: &Digest,
-) -> Trajectory {
-    let scenario = attempt.scenario;
-    let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
-    Trajectory {
-        id: attempt.id(policy),
-        scenario_id: scenario.id.clone(),
-        family: scenario.family.clone(),
-        split: scenario.split.clone(),
-        sample: attempt.sample,
-        policy: policy.to_string(),
-        seed: attempt.seed,
-        messages: Value::from(episode.messages).to_string(),
-        tokens: episode.tokens,
-        sampled: episode.sampled,
-        logprobs: episode.logprobs,
-        turns: episode.turns,
-        calls: episode.tools.len() as u32,
-        tools: episode.tools,
-        tool_errors: episode.tool_errors,
-        parse_failures: episode.parse_failures,
-        end: episode.end.to_string(),
-        answer: episode.answer,
-        correct: None,
-        row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
-        state: state.map(|results| Json(json!(results).to_string())),
-    }
-}
-
-/// Progress shown to the user while episodes are played.
-struct Scoreboard {
-    started: Instant,
-    /// Tokens the sampler had drawn at the start.
-    before: u64,
-    known: usize,
-    right: usize,
-}
-
-impl Scoreboard {
-    fn new(before: u64) -> Self {
-        Self { started: Instant::now(), before, known: 0, right: 0 }
-    }
-
-    fn count(&mut self, trajectory: &Trajectory) {
-        if let Some(right) = trajectory.correct {
-            self.known += 1;
-            self.right += usize::from(right);
-        }
-    }
-
-    fn line(&self, sampled: u64) -> String {
-        let rate = (sampled - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
-        let rate = match sampled - self.before {
-            0 => None,
-            _ if rate < 1e3 => Some(format!("{rate:.0} tokens/s")),
-            _ => Some(format!("{:.1}k tokens/s", rate / 1e3)),
-        };
-        let success =
-            (self.known > 0).then(|| format!("success {:.2}", self.right as f64 / self.known as f64));
-        success.into_iter().chain(rate).collect::<Vec<_>>().join(" · ")
     }
 }

@@ -5,15 +5,13 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use super::{
-    error::PlayError,
-    play::{Budget, system_prompt},
-};
+use super::error::PlayError;
 use crate::{
-    agent::Toolbox,
+    agent::{AgentSettings, Toolbox},
     chat::Chat,
     data::{self, Tool},
     stage::{
+        card::SYSTEM,
         preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
         scenarios::served::tools_of,
     },
@@ -23,10 +21,15 @@ use crate::{
 const TEMPLATE: usize = 4096;
 
 /// Checks the episodes that each policy of a role will play.
-pub fn check(context: &PreflightContext<'_>, role: &'static str, budget: &Budget, preflight: &mut Preflight) {
+pub fn check(
+    context: &PreflightContext<'_>,
+    role: &'static str,
+    agent: &AgentSettings,
+    preflight: &mut Preflight,
+) {
     for (_, expected) in context.inputs.get(role).into_iter().flatten() {
         if let ExpectedOutput::Policy(policy) = expected {
-            check_policy(context, (role, policy), budget, preflight);
+            check_policy(context, (role, policy), agent, preflight);
         }
     }
 }
@@ -34,15 +37,15 @@ pub fn check(context: &PreflightContext<'_>, role: &'static str, budget: &Budget
 fn check_policy(
     context: &PreflightContext<'_>,
     (role, policy): (&'static str, &ExpectedPolicy),
-    budget: &Budget,
+    agent: &AgentSettings,
     preflight: &mut Preflight,
 ) {
-    let longest = budget.max_tokens.min(policy.config.context);
-    let about = if budget.max_tokens <= policy.config.context { "max_tokens" } else { role };
+    let longest = agent.max_episode_tokens.min(policy.config.context);
+    let about = if agent.max_episode_tokens <= policy.config.context { "max_episode_tokens" } else { role };
     let fits_cache = |tokens| context.engine.check_conversation(&policy.config, tokens);
     let fits = |prompt: usize| prompt < longest && fits_cache(prompt + 1).is_ok();
-    let Prompts { shortest, without_room } = prompts(context, policy, budget, (longest, &fits))
-        .unwrap_or(Prompts { shortest: 1, without_room: 0 });
+    let Prompts { shortest, without_room } =
+        prompts(context, policy, agent, (longest, &fits)).unwrap_or(Prompts { shortest: 1, without_room: 0 });
     if shortest >= longest {
         preflight.error(about, PlayError::NoRoom { tokens: shortest });
         return;
@@ -83,14 +86,14 @@ fn fewest_tools(table: &Path) -> Option<Toolbox> {
 fn prompts(
     context: &PreflightContext<'_>,
     policy: &ExpectedPolicy,
-    budget: &Budget,
+    agent: &AgentSettings,
     (room, fits): (usize, &dyn Fn(usize) -> bool),
 ) -> Option<Prompts> {
     let folder = policy.folder.as_deref()?;
     let toolbox = context.tools().and_then(fewest_tools);
     let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
-    let template = context.card.texts.get("system").map_or("", String::as_str);
-    let system = system_prompt(template, functions).ok()?;
+    let built_in = context.card.texts.get(SYSTEM).map_or("", String::as_str);
+    let system = agent.system_prompt(built_in, functions).ok()?;
     let tasks = context.scenarios().map_or(&[][..], |tasks| &tasks.texts);
     let tool_text: usize = functions.iter().map(|function| function.to_string().len()).sum();
     let task = tasks.iter().map(String::len).max().unwrap_or(0);
@@ -99,7 +102,7 @@ fn prompts(
     }
     let vocabulary = context.vocabulary(folder).ok()?;
     let chat =
-        Chat::load_over(vocabulary, folder, budget.thinking).ok()?.with_tools(&system, functions).ok()?;
+        Chat::load_over(vocabulary, folder, agent.thinking).ok()?.with_tools(&system, functions).ok()?;
     let tokens = |task: &str| chat.prompt(task).map_or(0, |prompt| prompt.shared.len() + prompt.task.len());
     let least = tokens("a");
     let lengths: Vec<usize> =

@@ -22,6 +22,8 @@ use crate::{
 pub enum Reason {
     /// A reference call fails, or its result has no answer.
     Unsolvable,
+    /// The answer is in a part of a result that an agent does not see.
+    Hidden,
     /// Two executions differ, or the answer is the clock's.
     Unstable,
     /// One sentence with two answers.
@@ -41,8 +43,9 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unsolvable,
+        Self::Hidden,
         Self::Unstable,
         Self::Ambiguous,
         Self::Trivial,
@@ -56,6 +59,7 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Unsolvable => "unsolvable",
+            Self::Hidden => "hidden",
             Self::Unstable => "unstable",
             Self::Ambiguous => "ambiguous",
             Self::Trivial => "trivial",
@@ -166,7 +170,8 @@ pub async fn admit(
     let today = Today::now();
     for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
         let Some(place) = *place else { continue };
-        *verdict = answer(candidate, [&outcomes[0][place], &outcomes[1][place]], &today);
+        *verdict =
+            answer(candidate, [&outcomes[0][place], &outcomes[1][place]], &today, runners[0].result_chars);
     }
     sentences(&candidates, &mut verdicts);
     constants(&candidates, &mut verdicts);
@@ -221,6 +226,7 @@ fn answer(
     candidate: &Candidate,
     outcomes: [&Vec<Outcome>; 2],
     today: &Today,
+    result_chars: usize,
 ) -> Result<Option<String>, Refusal> {
     if today.is_in(&candidate.task) {
         return Err((Reason::Unstable, "the task names today's date".into()));
@@ -247,6 +253,12 @@ fn answer(
     let (first, second) = (read(&one)?, read(&other)?);
     if first != second {
         return Err((Reason::Unstable, format!("two executions answer \"{first}\" and \"{second}\"")));
+    }
+    if !candidate.rule.is_visible(&one, &first, result_chars) {
+        let detail = format!(
+            "\"{first}\" does not follow from the {result_chars} characters that an agent sees of a result"
+        );
+        return Err((Reason::Hidden, detail));
     }
     // A check of the state is a call like any other.
     for (check, place) in checks.zip(candidate.calls.len()..) {

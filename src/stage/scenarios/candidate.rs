@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::explored::harvest::{self, List, Reading};
 use crate::{
     chat::ToolCall,
-    data::{Checks, Json, Scenario},
+    data::{Checks, Json, Scenario, result_view},
     hash::Encoder,
 };
 
@@ -109,6 +109,26 @@ impl AnswerRule {
             Self::Recorded { answer, task } => json!([answer, task]),
         };
         json!([self.kind(), fields]).to_string()
+    }
+
+    /// Whether an agent that sees this many characters of each result can know the answer: the parts that it sees state it,
+    /// and for an answer that is about all of a result it sees all of it.
+    pub fn is_visible(&self, texts: &[&str], answer: &str, result_chars: usize) -> bool {
+        let views: Vec<(String, bool)> =
+            texts.iter().map(|text| result_view((*text).to_owned(), result_chars)).collect();
+        let is_cut = |view: Option<&(String, bool)>| view.is_some_and(|(_, is_cut)| *is_cut);
+        match self {
+            Self::Nothing => true,
+            Self::Count { .. } | Self::Column { .. } | Self::Largest { .. } => !is_cut(views.last()),
+            Self::Field { .. }
+            | Self::Only
+            | Self::Number { .. }
+            | Self::Quoted(_)
+            | Self::Recorded { .. } => {
+                !views.iter().any(|view| is_cut(Some(view)))
+                    || views.iter().any(|(text, _)| states(text, answer))
+            }
+        }
     }
 
     /// The answer, if there is exactly one; else why not.
@@ -325,6 +345,21 @@ mod tests {
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
         AnswerRule::Field { list: String::new(), key, field: field.into() }
+    }
+
+    #[test]
+    fn an_answer_that_a_cut_hides_is_not_visible() {
+        let text = format!(
+            "{{\"first\": \"Ada\", \"filler\": \"{}\", \"middle\": \"Bob\", \"more\": \"{0}\"}}",
+            "x ".repeat(100)
+        );
+        let count = AnswerRule::Count { list: String::new() };
+        let visible = |rule: &AnswerRule, answer, chars| rule.is_visible(&[&text], answer, chars);
+        assert!(visible(&field(None, "middle"), "Bob", 1000));
+        assert!(!visible(&field(None, "middle"), "Bob", 100));
+        assert!(visible(&field(None, "first"), "Ada", 100));
+        assert!(visible(&count, "1", 1000));
+        assert!(!visible(&count, "1", 100));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solutio
 
 use self::{
     params::{Params, Source},
-    tries::Tries,
+    tries::{Tries, TryResults},
 };
 use super::{
     Context, Metrics, StageError, StageKind,
@@ -68,7 +68,7 @@ use super::{
     preflight::{ExpectedOutput, ExpectedOutputs, ExpectedScenarios, Preflight, PreflightContext},
     typed,
 };
-use crate::{engine::Footprint, error::Result};
+use crate::{agent::AgentSettings, engine::Footprint, error::Result};
 
 /// Fewer tasks in a split than this are reported as few.
 const FEW: usize = 20;
@@ -76,15 +76,18 @@ const FEW: usize = 20;
 pub struct Scenarios {
     params: Params,
     tries: Tries,
+    /// Given with a policy that tries tasks.
+    agent: Option<AgentSettings>,
 }
 
 impl Scenarios {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        Ok(Self { params: typed(params)?, tries: typed(params)? })
+        let agent = if params.contains_key("max_turns") { Some(typed(params)?) } else { None };
+        Ok(Self { params: typed(params)?, tries: typed(params)?, agent })
     }
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
-        let Self { params, tries } = self;
+        let Self { params, tries, agent } = self;
         params.complete(local_model::is_given(context))?;
         tries.check()?;
         let mut made = sources::make(context, params).await?;
@@ -94,7 +97,13 @@ impl Scenarios {
             let count = made.heldout.len();
             context.observer.note(&format!("held-out set: {count} tasks, heldout_digest = \"{digest}\""));
         }
-        let tried = tries.select(context, &mut made.train, &mut made.admission).await?;
+        let tried = match agent {
+            Some(agent) => {
+                let play = tries.settings(agent.clone());
+                tries.select(context, play, &mut made.train, &mut made.admission).await?
+            }
+            None => TryResults::default(),
+        };
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;
@@ -139,7 +148,7 @@ impl StageKind for Scenarios {
     }
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        preflight::preflight(&self.params, &self.tries, context)
+        preflight::preflight(&self.params, &self.tries, self.agent.as_ref(), context)
     }
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
@@ -151,7 +160,9 @@ impl StageKind for Scenarios {
         let local = load.policies(local_model::ROLE).next().filter(|_| self.params.uses(Source::Llm));
         let local = local.map(|model| self.params.local().footprint(load, model));
         let tries = load.policies(tries::ROLE).next().filter(|_| self.tries.tries > 0);
-        let tries = tries.map(|policy| self.tries.budget().footprint(load, policy, usize::MAX));
+        let tries = tries
+            .zip(self.agent.clone())
+            .map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
         local.into_iter().chain(tries).max_by_key(Footprint::total)
     }
 

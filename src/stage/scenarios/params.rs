@@ -15,6 +15,8 @@ pub struct Params {
     pub traces: Option<PathBuf>,
     pub mix: Option<BTreeMap<Source, f64>>,
     pub tasks: usize,
+    /// Of `[agent]`: characters of a result that an agent sees.
+    pub result_chars: usize,
     pub explore_calls: usize,
     pub explore_seconds: u64,
     pub split_by: Option<SplitBy>,
@@ -101,6 +103,7 @@ impl Params {
             seconds: self.explore_seconds,
             tasks: self.tasks,
             per_family: self.questions_per_family,
+            result_chars: self.result_chars,
         }
     }
 }

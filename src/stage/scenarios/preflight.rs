@@ -10,6 +10,7 @@ use super::{
     tries::{self, Tries},
 };
 use crate::{
+    agent::AgentSettings,
     data::Scenario,
     judge::truth,
     stage::{
@@ -23,7 +24,12 @@ use crate::{
 const CHECKED_BYTES: u64 = 1 << 20;
 
 /// Checks the declaration of families, or the tasks.
-pub fn preflight(params: &Params, tries: &Tries, context: &PreflightContext<'_>) -> Preflight {
+pub fn preflight(
+    params: &Params,
+    tries: &Tries,
+    agent: Option<&AgentSettings>,
+    context: &PreflightContext<'_>,
+) -> Preflight {
     let mut preflight = Preflight::default();
     let is_local = context.inputs.contains_key(local_model::ROLE);
     match (is_local, params.uses(Source::Llm)) {
@@ -43,7 +49,11 @@ pub fn preflight(params: &Params, tries: &Tries, context: &PreflightContext<'_>)
         }
         0 => {}
         _ if (context.finished)("train").is_some() => {}
-        _ => prompts::check(context, tries::ROLE, &tries.budget(), &mut preflight),
+        _ => {
+            if let Some(agent) = agent {
+                prompts::check(context, tries::ROLE, agent, &mut preflight);
+            }
+        }
     }
     match (params.source, &params.families, &params.file) {
         (Source::Server | Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {

@@ -36,6 +36,8 @@ pub struct Runner<'a> {
     deadline: Instant,
     losses: AtomicUsize,
     calls: AtomicUsize,
+    /// Characters of a result that an agent sees.
+    pub result_chars: usize,
     pub observer: &'a dyn Observer,
     cancel: &'a CancellationToken,
 }
@@ -44,14 +46,14 @@ impl<'a> Runner<'a> {
     pub fn new(
         live: &'a Live,
         readers: BTreeSet<String>,
-        deadline: Instant,
+        (deadline, result_chars): (Instant, usize),
         observer: &'a dyn Observer,
         cancel: &'a CancellationToken,
     ) -> Self {
         let lanes = if live.is_shared() { SHARED_LANES } else { OWN_LANES };
         let (losses, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let lanes = (0..lanes).map(|_| Mutex::default()).collect();
-        Self { live, lanes, readers, deadline, losses, calls, observer, cancel }
+        Self { live, lanes, readers, deadline, losses, calls, result_chars, observer, cancel }
     }
 
     pub fn live(&self) -> &'a Live {

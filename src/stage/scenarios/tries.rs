@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::{Context, Metrics, ScenarioError, admission::Reason};
 use crate::{
-    chat::{HistoryThinking, Thinking},
+    agent::AgentSettings,
     data::{Admission, PassRate, Scenario, Sparse},
     engine::Sampling,
     error::Result,
     hash::Encoder,
     judge::truth,
-    stage::rollout::play::{Budget, Player, RolloutSpec},
+    stage::rollout::{play::Player, records::RolloutSpec, settings::PlaySettings},
 };
 
 /// The input with the policy.
@@ -28,16 +28,8 @@ pub(in crate::stage) struct Tries {
     min_pass_rate: f64,
     /// Tasks at or above this pass rate are refused.
     max_pass_rate: f64,
-    max_turns: u32,
-    max_turn_tokens: usize,
-    max_episode_tokens: usize,
-    max_calls: u32,
-    result_tokens: usize,
-    episode_timeout_s: f64,
     max_lost_share: f64,
     episode_concurrency: usize,
-    thinking: Thinking,
-    history_thinking: HistoryThinking,
 }
 
 /// Outcomes of a task's tries, without those lost to server failures.
@@ -62,19 +54,10 @@ pub struct TryResults {
 }
 
 impl Tries {
-    pub fn budget(&self) -> Budget {
-        Budget {
-            max_turns: self.max_turns,
-            max_turn_tokens: self.max_turn_tokens,
-            max_tokens: self.max_episode_tokens,
-            max_calls: self.max_calls,
-            result_tokens: self.result_tokens,
-            episode_timeout_s: self.episode_timeout_s,
-            concurrency: self.episode_concurrency,
-            max_lost_share: self.max_lost_share,
-            thinking: self.thinking,
-            history_thinking: self.history_thinking,
-        }
+    /// How this agent plays the tries.
+    pub fn settings(&self, agent: AgentSettings) -> PlaySettings {
+        let Self { max_lost_share, episode_concurrency: concurrency, .. } = *self;
+        PlaySettings { agent, concurrency, max_lost_share }
     }
 
     /// Checks that some pass rate is kept.
@@ -99,6 +82,7 @@ impl Tries {
     pub async fn select(
         &self,
         context: &Context,
+        play: PlaySettings,
         train: &mut Vec<Scenario>,
         admission: &mut [Admission],
     ) -> Result<TryResults> {
@@ -110,7 +94,7 @@ impl Tries {
             tasks.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
         context.observer.phase("tries", attempts.len() as u64);
         let (policy, tools) = (context.input(ROLE)?, &context.input("tools")?.path);
-        let mut player = Player::open(context, policy, tools, &tasks, self.budget()).await?;
+        let mut player = Player::open(context, policy, tools, &tasks, play).await?;
         let played = player.play(context, &attempts).await;
         player.close().await;
         let mut outcomes: BTreeMap<&str, Outcomes> = BTreeMap::new();

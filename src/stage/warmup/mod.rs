@@ -26,6 +26,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError, StageKind,
+    card::SYSTEM,
     kind::StageFuture,
     memory::{Load, workspace_bytes},
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
@@ -36,6 +37,7 @@ use super::{
     typed,
 };
 use crate::{
+    agent::system_prompt,
     data::{Scenario, Tool},
     engine::{Footprint, Recompute, Trainer, TrainingLoad, check_trained},
     error::{Class, Diagnostic, Result},
@@ -52,6 +54,8 @@ pub(super) use train::TrainParams;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
+    /// Of `[agent]`: a file with the system prompt.
+    system: Option<PathBuf>,
     families: Option<PathBuf>,
     traces: usize,
     copy_drills: usize,
@@ -197,9 +201,11 @@ impl Warmup {
             plans::write(&mut traces, &functions);
             template.insert_str(0, plans::DESCRIBED_FIRST);
         }
+        let tools = functions.values().next().map_or(&[][..], Vec::as_slice);
+        let system = system_prompt(params.system.as_deref(), context.text(SYSTEM), tools)?;
         let dialect = Dialect {
             template: &template,
-            system: context.text("system").trim(),
+            system: &system,
             tools: &functions,
             vocabulary: shape.vocabulary,
             phrases: params.phrases,

@@ -61,6 +61,8 @@ pub struct Budget {
     /// Most tasks.
     pub tasks: usize,
     pub per_family: usize,
+    /// Characters of a result that an agent sees.
+    pub result_chars: usize,
 }
 
 /// The tasks, and how much of the server they use.
@@ -167,7 +169,7 @@ impl Task<'_> {
         let profiles = tools::profiles(self.tools, self.servers);
         let readers =
             profiles.iter().filter(|profile| profile.reads).map(|profile| profile.name.clone()).collect();
-        Runner::new(live, readers, deadline, self.observer, self.cancel)
+        Runner::new(live, readers, (deadline, self.budget.result_chars), self.observer, self.cancel)
     }
 
     pub fn tool_names(&self) -> BTreeSet<String> {

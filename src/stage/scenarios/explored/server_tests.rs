@@ -150,7 +150,7 @@ impl Case {
 
 async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
     let cancel = CancellationToken::new();
-    let budget = Budget { calls: 600, seconds: 900, tasks: 150, per_family: 40 };
+    let budget = Budget { calls: 600, seconds: 900, tasks: 150, per_family: 40, result_chars: 4000 };
     let task = Task { servers, tools, seed, budget, observer: &NoProgress, cancel: &cancel };
     explore(&task).await.unwrap()
 }
@@ -159,7 +159,7 @@ async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
 async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) -> usize {
     let live = Live::new(servers, tools);
     let cancel = CancellationToken::new();
-    let budget = Budget { calls: 0, seconds: 900, tasks: 0, per_family: 0 };
+    let budget = Budget { calls: 0, seconds: 900, tasks: 0, per_family: 0, result_chars: 4000 };
     let task = Task { servers, tools, seed: 0, budget, observer: &NoProgress, cancel: &cancel };
     let admitted = &explored.judged.admitted;
     let chain = |one: &Admitted| {

@@ -1,0 +1,137 @@
+//! Episodes as rows: their names, those played before, and what a table says of one.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Episode,
+    data::{self, AnswerSource, Json, Scenario, Trajectory},
+    engine::Sampling,
+    error::Result,
+    hash::{Digest, Encoder},
+    stage::Context,
+};
+
+/// Results of the scenario's state checks; `None` for an error.
+pub type StateResults = Vec<Option<String>>;
+
+/// One episode to play.
+#[derive(Debug, Clone, Copy)]
+pub struct RolloutSpec<'a> {
+    pub scenario: &'a Scenario,
+    /// Index within its group.
+    pub sample: u32,
+    pub seed: u64,
+    pub sampling: Sampling,
+}
+
+impl RolloutSpec<'_> {
+    /// The id of the trajectory.
+    pub fn id(&self, policy: &Digest) -> String {
+        let Sampling { temperature, top_p, top_k, min_p } = self.sampling;
+        Encoder::new("mcprl trajectory v1")
+            .digest(policy)
+            .text(&self.scenario.id)
+            .number(self.sample.into())
+            .number(self.seed)
+            .json(&json!([temperature, top_p, top_k, min_p]))
+            .finish()
+            .to_string()
+    }
+
+    /// The row's name: the trajectory's id, and the task and its checks, because scenario tables may reuse an id for
+    /// another task.
+    pub fn row(&self, policy: &Digest) -> String {
+        let task = Digest::of(self.scenario.task.as_bytes()).short();
+        match &self.scenario.checks {
+            None => format!("{} {task}", self.id(policy)),
+            Some(checks) => format!("{} {task} {}", self.id(policy), Digest::of(checks.0.as_bytes()).short()),
+        }
+    }
+}
+
+/// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
+/// which episodes they contain.
+pub fn known(
+    context: &Context,
+    policy: &Digest,
+    attempts: &[RolloutSpec<'_>],
+) -> Result<BTreeMap<String, Trajectory>> {
+    let mut recorded = context.rows.finished()?;
+    let mut known = BTreeMap::new();
+    let mut wanted = BTreeMap::new();
+    for attempt in attempts {
+        let name = attempt.row(policy);
+        // A row that does not parse is played again.
+        match recorded.remove(&name).and_then(|row| serde_json::from_slice(&row).ok()) {
+            Some(trajectory) => _ = known.insert(name, as_of(attempt, trajectory)),
+            None => _ = wanted.insert(name, attempt),
+        }
+    }
+    drop(recorded);
+    let mut taken = 0;
+    for earlier in context.rows.earlier()? {
+        if !wanted.keys().any(|name| earlier.names.contains(name)) {
+            continue;
+        }
+        // An unreadable result counts as none.
+        let rows: Vec<Trajectory> = data::read(&earlier.path).unwrap_or_default();
+        let mut rows: BTreeMap<String, Trajectory> =
+            rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+        for name in &earlier.names {
+            let Some(attempt) = wanted.get(name) else { continue };
+            let Some(trajectory) = rows.remove(&attempt.id(policy)) else { continue };
+            context.rows.record(name, b"")?;
+            known.insert(name.clone(), as_of(attempt, trajectory));
+            wanted.remove(name);
+            taken += 1;
+        }
+    }
+    if taken > 0 {
+        context.observer.note(&format!("{taken} episodes are reused from earlier results"));
+    }
+    Ok(known)
+}
+
+/// Updates what depends on the scenario's family and split, which may have changed.
+fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
+    let Scenario { family, split, .. } = attempt.scenario.clone();
+    Trajectory { family, split, ..trajectory }
+}
+
+/// The row of an episode, without what depends on its known answer.
+pub fn trajectory(
+    episode: Episode,
+    state: Option<StateResults>,
+    attempt: &RolloutSpec<'_>,
+    policy: &Digest,
+) -> Trajectory {
+    let scenario = attempt.scenario;
+    let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
+    Trajectory {
+        id: attempt.id(policy),
+        scenario_id: scenario.id.clone(),
+        family: scenario.family.clone(),
+        split: scenario.split.clone(),
+        sample: attempt.sample,
+        policy: policy.to_string(),
+        seed: attempt.seed,
+        messages: Value::from(episode.messages).to_string(),
+        tokens: episode.tokens,
+        sampled: episode.sampled,
+        logprobs: episode.logprobs,
+        turns: episode.turns,
+        calls: episode.tools.len() as u32,
+        tools: episode.tools,
+        tool_errors: episode.tool_errors,
+        parse_failures: episode.parse_failures,
+        loose_calls: episode.loose_calls,
+        end: episode.end.to_string(),
+        answer: episode.answer,
+        answer_source: episode.answer_source.map(|source| AnswerSource::name(source).to_owned()),
+        correct: None,
+        row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
+        state: state.map(|results| Json(json!(results).to_string())),
+    }
+}

@@ -1,0 +1,77 @@
+//! Ends a run whose engine hangs.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    agent::PolicyHandle,
+    engine::{EngineError, Sampled},
+};
+
+/// How long an engine may compute no token for any episode while one waits for a turn. Much longer than any step takes.
+const STALL: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 600_000 });
+const CHECK: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 30_000 });
+
+/// A policy whose turns fail if the engine stops computing. There is no other limit on a turn's time: an episode may wait
+/// as long as others make progress.
+pub struct Watched<P, F> {
+    pub policy: P,
+    /// A number that grows while the engine computes for any episode.
+    pub progress: F,
+}
+
+impl<P: PolicyHandle + Sync, F: Fn() -> u64 + Send + Sync> PolicyHandle for Watched<P, F> {
+    async fn turn(&mut self, append: &[u32], stop: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+        let Self { policy, progress } = self;
+        let turn = policy.turn(append, stop, max_new);
+        tokio::select! {
+            biased;
+            sampled = turn => sampled,
+            () = stalled(progress) => Err(EngineError::Stalled { minutes: STALL.as_secs() / 60 }),
+        }
+    }
+
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
+        self.policy.reopen(pieces);
+    }
+}
+
+/// Returns when the number has not grown for [`STALL`].
+async fn stalled(progress: &impl Fn() -> u64) {
+    let (mut last, mut still) = (progress(), Duration::ZERO);
+    while still < STALL {
+        tokio::time::sleep(CHECK).await;
+        let now = progress();
+        still = if now == last { still + CHECK } else { Duration::ZERO };
+        last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::engine::Stop;
+
+    /// A turn that takes three times as long as the engine may stand still.
+    struct Slow;
+
+    impl PolicyHandle for Slow {
+        async fn turn(&mut self, _: &[u32], _: &[u32], _: usize) -> Result<Sampled, EngineError> {
+            tokio::time::sleep(3 * STALL).await;
+            Ok(Sampled { tokens: vec![1], logprobs: vec![0.0], stop: Stop::Token })
+        }
+
+        fn reopen(&mut self, _: Vec<Arc<[u32]>>) {}
+    }
+
+    #[tokio::test]
+    async fn a_turn_may_wait_while_the_engine_computes_and_fails_when_it_stops() {
+        let count = AtomicU64::new(0);
+        let mut busy = Watched { policy: Slow, progress: || count.fetch_add(1, Ordering::Relaxed) };
+        assert_eq!(busy.turn(&[], &[], 1).await.unwrap().tokens, [1]);
+        let mut hanging = Watched { policy: Slow, progress: || 7 };
+        let error = hanging.turn(&[], &[], 1).await.unwrap_err();
+        assert!(matches!(error, EngineError::Stalled { .. }), "{error}");
+    }
+}
