@@ -1,4 +1,7 @@
 //! Rows as structs, columns as Arrow arrays, files as Parquet.
+//!
+//! Arrow's texts and lists have 32-bit offsets, and Parquet's pages 32-bit sizes. So a table is written in batches of limited
+//! size, and read with 64-bit offsets: it may hold any number of bytes, and a row [`LARGEST_ROW`].
 
 use std::{
     fs::File,
@@ -11,13 +14,16 @@ use arrow::{
     buffer::{NullBuffer, OffsetBuffer},
     compute::{CastOptions, cast_with_options},
     datatypes::{
-        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, SchemaRef, UInt32Type, UInt64Type,
+        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Schema, SchemaRef, UInt32Type,
+        UInt64Type,
     },
 };
 use parquet::{
     arrow::{
         ArrowWriter, ProjectionMask,
-        arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection},
+        arrow_reader::{
+            ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection,
+        },
     },
     basic::Compression,
     file::{metadata::PageIndexPolicy, properties::WriterProperties},
@@ -54,6 +60,8 @@ pub enum DataError {
     Value { path: PathBuf, column: &'static str, row: usize, value: f32 },
     #[error("{path}: `checks` of row {row} cannot be used: {problem}")]
     Checks { path: PathBuf, row: usize, problem: String },
+    #[error("row {row} of the {table} table has {} MiB, and a row has at most {} MiB", bytes >> 20, most >> 20)]
+    TooLarge { table: &'static str, row: usize, bytes: usize, most: usize },
     #[error("cannot write {path}")]
     Write {
         path: PathBuf,
@@ -70,6 +78,7 @@ impl Diagnostic for DataError {
             Self::Column { .. } => "data::column",
             Self::Value { .. } => "data::value",
             Self::Checks { .. } => "data::checks",
+            Self::TooLarge { .. } => "data::too_large",
             Self::Write { .. } => "data::write",
         }
     }
@@ -84,6 +93,9 @@ impl Diagnostic for DataError {
             }
             Self::Value { .. } => "rewards must be finite numbers",
             Self::Checks { .. } => "docs/scenarios.md describes the checks of a scenario",
+            Self::TooLarge { .. } => {
+                "limit what a server returns or an episode holds: result_tokens, max_tokens, max_turns"
+            }
             Self::Write { .. } => "check that the disk is not full and the folder is writable",
             Self::Open { .. } => return None,
         };
@@ -95,8 +107,12 @@ impl Diagnostic for DataError {
 pub trait Item: Sized {
     fn data_type() -> DataType;
     fn array(values: &[Option<&Self>]) -> ArrayRef;
-    /// The value of every row of an array whose type has been checked; any value for a null.
+    /// The value of every row of an array of this type, [`widened`]; any value for a null.
     fn values(array: &dyn Array) -> Vec<Self>;
+    /// Bytes that a value takes in an array.
+    fn size(&self) -> usize {
+        size_of::<Self>()
+    }
 }
 
 macro_rules! items {
@@ -137,8 +153,11 @@ impl Item for String {
         Arc::new(values.iter().copied().collect::<StringArray>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        let texts = array.as_string::<i32>();
+        let texts = array.as_string::<i64>();
         (0..texts.len()).map(|row| texts.value(row).to_owned()).collect()
+    }
+    fn size(&self) -> usize {
+        size_of::<i32>() + self.len()
     }
 }
 
@@ -149,8 +168,13 @@ pub trait Column: Sized {
         false
     }
     fn build(values: &[&Self]) -> ArrayRef;
-    /// All values of an array whose type has been checked.
+    /// All values of an array of this type, [`widened`].
     fn values(array: &dyn Array) -> Vec<Self>;
+    /// Bytes that this value takes in an array.
+    fn bytes(&self) -> usize;
+    fn is_null(&self) -> bool {
+        false
+    }
     /// The value of every row if a file lacks the column; `None` if the column is required.
     fn default_if_missing() -> Option<Self> {
         None
@@ -169,6 +193,9 @@ impl<T: Item> Column for T {
     fn values(array: &dyn Array) -> Vec<Self> {
         T::values(array)
     }
+    fn bytes(&self) -> usize {
+        self.size()
+    }
 }
 
 impl<T: Item> Column for Option<T> {
@@ -185,6 +212,12 @@ impl<T: Item> Column for Option<T> {
         let values = T::values(array).into_iter().enumerate();
         values.map(|(row, value)| array.is_valid(row).then_some(value)).collect()
     }
+    fn bytes(&self) -> usize {
+        self.as_ref().map_or(size_of::<T>(), Item::size)
+    }
+    fn is_null(&self) -> bool {
+        self.is_none()
+    }
     fn default_if_missing() -> Option<Self> {
         Some(None)
     }
@@ -198,8 +231,11 @@ impl<T: Item> Column for Vec<T> {
         lists(&values.iter().map(|items| Some(items.as_slice())).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        let list = array.as_list::<i32>();
+        let list = array.as_list::<i64>();
         (0..list.len()).map(|row| T::values(&list.value(row))).collect()
+    }
+    fn bytes(&self) -> usize {
+        size_of::<i32>() + self.iter().map(Item::size).sum::<usize>()
     }
 }
 
@@ -217,6 +253,12 @@ impl Column for Option<Vec<u32>> {
     fn values(array: &dyn Array) -> Vec<Self> {
         let lists = Vec::<u32>::values(array).into_iter().enumerate();
         lists.map(|(row, list)| array.is_valid(row).then_some(list)).collect()
+    }
+    fn bytes(&self) -> usize {
+        size_of::<i32>() + self.as_ref().map_or(0, |list| size_of_val(list.as_slice()))
+    }
+    fn is_null(&self) -> bool {
+        self.is_none()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)
@@ -241,6 +283,12 @@ impl<T: Item> Column for Option<Sparse<T>> {
     }
     fn values(array: &dyn Array) -> Vec<Self> {
         Option::<T>::values(array).into_iter().map(|value| value.map(Sparse)).collect()
+    }
+    fn bytes(&self) -> usize {
+        self.as_ref().map_or(size_of::<T>(), |Sparse(value)| value.size())
+    }
+    fn is_null(&self) -> bool {
+        self.is_none()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)
@@ -268,8 +316,14 @@ macro_rules! rare_text {
                 Arc::new(texts.collect::<StringArray>())
             }
             fn values(array: &dyn Array) -> Vec<Self> {
-                let texts = array.as_string::<i32>().iter();
+                let texts = array.as_string::<i64>().iter();
                 texts.map(|text| text.map(|text| $name(text.to_owned()))).collect()
+            }
+            fn bytes(&self) -> usize {
+                size_of::<i32>() + self.as_ref().map_or(0, |text| text.0.len())
+            }
+            fn is_null(&self) -> bool {
+                self.is_none()
             }
             fn default_if_missing() -> Option<Self> {
                 Some(None)
@@ -309,7 +363,12 @@ pub trait Table: Sized {
     /// Description of a row.
     const ABOUT: &'static str;
     fn schema() -> SchemaRef;
+    /// The indices of the columns that are written: all but those that are omitted if they are null in all rows.
+    fn written_columns(rows: &[Self]) -> Vec<usize>;
+    /// These rows with all columns. Their texts, and the items of their lists, have 32-bit offsets.
     fn to_batch(rows: &[Self]) -> RecordBatch;
+    /// Bytes that this row takes in a batch.
+    fn bytes(&self) -> usize;
     fn from_batch(batch: &RecordBatch, path: &Path) -> Result<Vec<Self>, DataError>;
 }
 
@@ -346,12 +405,24 @@ macro_rules! table {
                 ]))
             }
 
+            fn written_columns(rows: &[Self]) -> Vec<usize> {
+                use $crate::data::Column;
+                let is_written = [
+                    $( !<$type as Column>::OMITTED_IF_NULL || rows.iter().any(|row| !Column::is_null(&row.$field)), )+
+                ];
+                (0..is_written.len()).filter(|index| is_written[*index]).collect()
+            }
+
             fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
                 use $crate::data::Column;
                 let columns = vec![$( <$type as Column>::build(&rows.iter().map(|row| &row.$field).collect::<Vec<_>>()), )+];
-                let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
-                    .expect("columns are built from the schema they are checked against");
-                $crate::data::table::without_nulls(batch, &[$( <$type as Column>::OMITTED_IF_NULL, )+])
+                arrow::array::RecordBatch::try_new(Self::schema(), columns)
+                    .expect("columns are built from the schema they are checked against")
+            }
+
+            fn bytes(&self) -> usize {
+                use $crate::data::Column;
+                [$( Column::bytes(&self.$field), )+].iter().sum()
             }
 
             fn from_batch(
@@ -370,12 +441,16 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// Drops the columns that are omitted if they are null in all rows.
-pub(super) fn without_nulls(batch: RecordBatch, is_omitted: &[bool]) -> RecordBatch {
-    let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
-    let kept: Vec<usize> =
-        (0..batch.num_columns()).filter(|index| !is_omitted[*index] || !is_null(*index)).collect();
-    batch.project(&kept).expect("the indices are within the columns")
+/// The type with 64-bit offsets.
+fn widened(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8 => DataType::LargeUtf8,
+        DataType::List(item) | DataType::LargeList(item) => {
+            let wide = widened(item.data_type());
+            DataType::LargeList(Arc::new(item.as_ref().clone().with_data_type(wide)))
+        }
+        other => other.clone(),
+    }
 }
 
 /// Whether values of one type can be cast to another without a change of meaning: numbers of other widths, texts and
@@ -412,33 +487,95 @@ pub(super) fn column<C: Column>(
         return rows.filter(|_| C::default_if_missing().is_some()).ok_or_else(|| wrong("none".into()));
     };
     let mut array = array.clone();
-    if array.data_type() != &C::data_type() {
+    // The width of the offsets is ours.
+    let found = array.data_type().to_string().replace("Large", "");
+    let expected = widened(&C::data_type());
+    if array.data_type() != &expected {
         if !is_castable(array.data_type(), &C::data_type()) {
-            return Err(wrong(array.data_type().to_string()));
+            return Err(wrong(found));
         }
         let strict = CastOptions { safe: false, ..CastOptions::default() };
-        array = cast_with_options(&array, &C::data_type(), &strict)
-            .map_err(|problem| wrong(format!("{}: {problem}", array.data_type())))?;
+        array = cast_with_options(&array, &expected, &strict)
+            .map_err(|problem| wrong(format!("{found}: {problem}")))?;
     }
     if !C::nullable() && array.null_count() > 0 {
-        return Err(wrong(format!("{} with nulls", array.data_type())));
+        return Err(wrong(format!("{found} with nulls")));
     }
     Ok(C::values(array.as_ref()))
 }
 
+/// Where a table is cut into batches: before a batch would have more rows or bytes.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    rows: usize,
+    bytes: usize,
+    /// Most bytes of a row, which may be a batch of its own.
+    largest_row: usize,
+}
+
+/// Most bytes of a row.
+const LARGEST_ROW: usize = 1 << 30;
+const CUT: Cut = Cut { rows: 1 << 16, bytes: 64 << 20, largest_row: LARGEST_ROW };
+/// Rows that are decoded at once.
+const READ_ROWS: usize = 256;
+
+/// The batches of a table.
+fn batches<T: Table>(rows: &[T], cut: Cut) -> Result<Vec<&[T]>, DataError> {
+    let (mut batches, mut first, mut total) = (Vec::new(), 0, 0);
+    for (row, value) in rows.iter().enumerate() {
+        let (bytes, most) = (value.bytes(), cut.largest_row);
+        if bytes > most {
+            return Err(DataError::TooLarge { table: T::NAME, row, bytes, most });
+        }
+        if row > first && (total + bytes > cut.bytes || row - first >= cut.rows) {
+            batches.push(&rows[first..row]);
+            (first, total) = (row, 0);
+        }
+        total += bytes;
+    }
+    batches.push(&rows[first..]);
+    Ok(batches)
+}
+
 /// Writes rows as one Parquet file and syncs it to disk.
+///
+/// # Errors
+/// Also fails if a row has more than [`LARGEST_ROW`] bytes.
 pub fn write<T: Table>(path: &Path, rows: &[T]) -> Result<(), DataError> {
+    write_cut(path, rows, CUT)
+}
+
+fn write_cut<T: Table>(path: &Path, rows: &[T], cut: Cut) -> Result<(), DataError> {
+    let batches = batches(rows, cut)?;
     let wrap = |source| DataError::Write { path: path.to_owned(), source };
     let file = File::create(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by("mcprl".into())
         .build();
-    let batch = T::to_batch(rows);
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).map_err(wrap)?;
-    writer.write(&batch).map_err(wrap)?;
+    let columns = T::written_columns(rows);
+    let schema = T::schema().project(&columns).map_err(|source| wrap(source.into()))?;
+    let mut writer = ArrowWriter::try_new(file, Arc::new(schema), Some(properties)).map_err(wrap)?;
+    for batch in batches {
+        let batch = T::to_batch(batch).project(&columns).map_err(|source| wrap(source.into()))?;
+        writer.write(&batch).map_err(wrap)?;
+    }
     let file = writer.into_inner().map_err(wrap)?;
     file.sync_all().map_err(|source| wrap(source.into()))
+}
+
+/// Opens a Parquet file to be read with 64-bit offsets, whatever its writer had.
+fn open(path: &Path, table: &'static str) -> Result<ParquetRecordBatchReaderBuilder<File>, DataError> {
+    let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
+    let wrap = |source| DataError::Read { path: path.to_owned(), table, source };
+    let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
+    let found = ArrowReaderMetadata::load(&file, options.clone()).map_err(wrap)?;
+    let wide = |field: &Arc<Field>| field.as_ref().clone().with_data_type(widened(field.data_type()));
+    let fields: Vec<Field> = found.schema().fields().iter().map(wide).collect();
+    let schema = Schema::new_with_metadata(fields, found.schema().metadata().clone());
+    let options = options.with_schema(Arc::new(schema));
+    let wide = ArrowReaderMetadata::try_new(found.metadata().clone(), options).map_err(wrap)?;
+    Ok(ParquetRecordBatchReaderBuilder::new_with_metadata(file, wide).with_batch_size(READ_ROWS))
 }
 
 /// Reads every row of a Parquet file. Unknown columns are ignored, and not decoded.
@@ -449,10 +586,8 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
 /// The same for these rows (ascending; all if none are given). Pages without such rows are not read. Rows beyond the end are
 /// left out.
 pub fn read_part<T: Table>(path: &Path, rows: Option<&[usize]>) -> Result<Vec<T>, DataError> {
-    let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };
-    let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-    let mut builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(wrap)?;
+    let mut builder = open(path, T::NAME)?;
     let declared = T::schema();
     let fields = builder.schema().fields().iter().enumerate();
     let used: Vec<usize> = fields
@@ -482,10 +617,9 @@ pub type TextColumn = (String, Vec<Option<String>>);
 /// # Errors
 /// If the file is not readable as Parquet.
 pub fn text_columns(path: &Path, names: &[&str]) -> Result<Vec<TextColumn>, DataError> {
-    let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: "texts", source };
     let of_batch = |source| DataError::Batch { path: path.to_owned(), table: "texts", source };
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(wrap)?.build().map_err(wrap)?;
+    let reader = open(path, "texts")?.build().map_err(wrap)?;
     let mut columns: Vec<(String, Vec<Option<String>>)> = Vec::new();
     for batch in reader {
         let batch = batch.map_err(of_batch)?;

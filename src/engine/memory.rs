@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{
     DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
     available::available_for,
+    device_memory::device_memory,
     size::{
         FLOAT, STEP_ROWS, activation_bytes, all_weights, feed_forward_row, layer_row, logit_rows,
         model_bytes, weight_bytes,
@@ -17,9 +18,9 @@ use super::{
     threads::Split,
 };
 use crate::model::{
-    AdapterSize, ModelConfig,
+    AdapterSize, Decoder, ModelConfig,
     kernels::{Format, PANEL},
-    ops::KvFormat,
+    ops::{KvFormat, composed::TileSize},
 };
 
 /// Code, buffers, threads and memory that the allocator retains, as measured on small decoders.
@@ -293,13 +294,64 @@ pub fn training_load(
     TrainingLoad { workers, threads, recompute, ..load }
 }
 
-/// Default bound in bytes for the keys and values of sampling: half of the memory available now, with the
-/// weights loaded. On a device the only bound is its memory.
-pub(super) fn cache_bound(device: &Device) -> usize {
-    match device.is_cpu().then(|| available_for(usize::MAX)).flatten() {
-        Some(available) => available / 2,
-        None => usize::MAX,
+/// The memory of a device with its own, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    pub free: usize,
+    pub total: usize,
+}
+
+/// Bytes of keys and values on a device that does not report its memory.
+const UNKNOWN_DEVICE: usize = 2 << 30;
+
+/// Default bound in bytes for the keys and values of sampling, with the decoder loaded: half of the memory available now; on
+/// a device with its own memory, what a step leaves of it.
+pub(super) fn cache_bound(decoder: &Decoder) -> usize {
+    match decoder.device() {
+        Device::Cpu => available_for(usize::MAX).map_or(usize::MAX, |available| available / 2),
+        device => device_memory(device)
+            .map_or(UNKNOWN_DEVICE, |memory| device_cache_bound(memory, device_step(&decoder.config))),
     }
+}
+
+/// Bytes for keys and values on a device with this memory, where weights and adapters are loaded, and a step takes this many
+/// bytes. A sixteenth of the device is for the driver's libraries, fragments, and segments that are copied as they grow.
+fn device_cache_bound(memory: DeviceMemory, step: usize) -> usize {
+    memory.free.saturating_sub(step).saturating_sub(memory.total / 16)
+}
+
+/// Bytes of the largest sampling step on a device: the intermediate tensors of a layer, a tile of attention, and a block of
+/// logits. Composed operations hold an operand, a result and a temporary of it.
+fn device_step(config: &ModelConfig) -> usize {
+    let heads = config.heads;
+    let keys = TileSize::STEP.keys.min(config.context);
+    let scores = heads.query * TileSize::STEP.rows * keys;
+    let tile = 3 * scores + 2 * heads.query * heads.dim * keys;
+    let logits = 3 * logit_rows(config) * config.vocabulary;
+    (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits).saturating_mul(FLOAT)
+}
+
+/// Fails if a sampling step, and the keys and values up to the configured bound, do not fit a device with this memory besides
+/// the decoder, which is already loaded.
+pub(super) fn check_device_sampling(
+    config: &ModelConfig,
+    memory: DeviceMemory,
+    bound: Option<usize>,
+) -> Result<(), EngineError> {
+    let largest = device_cache_bound(memory, device_step(config));
+    // Without a bound, at least a page of tokens.
+    let least = bound.unwrap_or(1 << 20);
+    if least <= largest {
+        return Ok(());
+    }
+    let needs = memory.free.saturating_sub(largest).saturating_add(least);
+    let change = match bound {
+        Some(_) if largest >= 1 << 20 => {
+            format!("set kv_cache_mib under [engine] to {} or less", largest >> 20)
+        }
+        _ => "use a smaller model, or dtype = \"bf16\" under [engine]".into(),
+    };
+    Err(EngineError::Memory { what: "sampling", needs, available: memory.free, change })
 }
 
 #[cfg(test)]
@@ -307,7 +359,7 @@ mod tests {
     use super::*;
     use crate::{
         error::Diagnostic,
-        model::{AdapterConfig, Decoder, Design, Experts, Family, Init, Targets},
+        model::{AdapterConfig, Design, Experts, Family, Init, Targets},
     };
 
     fn config() -> ModelConfig {
@@ -442,6 +494,50 @@ mod tests {
         check_sampling(&config(), &devices, Some(1 << 20)).unwrap();
         let refused = check_sampling(&config(), &devices, Some(usize::MAX / 2)).unwrap_err();
         assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
+    }
+
+    /// Qwen3-4B.
+    fn four_billion() -> ModelConfig {
+        ModelConfig {
+            vocabulary: 151_936,
+            hidden: 2560,
+            intermediate: 9728,
+            layers: 36,
+            heads: crate::model::kernels::Heads { query: 32, kv: 8, dim: 128 },
+            context: 40_960,
+            ..ModelConfig::small()
+        }
+    }
+
+    #[test]
+    fn keys_and_values_on_a_device_get_what_weights_and_a_step_leave() {
+        const GIB: usize = 1 << 30;
+        let config = four_billion();
+        let card = |gib: usize, weights: usize| DeviceMemory {
+            free: (gib * GIB).saturating_sub(weights + GIB / 2),
+            total: gib * GIB,
+        };
+        let step = device_step(&config);
+        assert!((GIB..6 * GIB).contains(&step), "{step}");
+        let weights = model_bytes(&config, Format::Bf16);
+        let bound = |gib| device_cache_bound(card(gib, weights), step);
+        assert!(bound(24) > 4 * GIB && bound(24) + weights + step < 24 * GIB, "{}", bound(24) >> 20);
+        assert_eq!(bound(80) - bound(24), 56 * GIB - 56 * GIB / 16);
+        assert_eq!(bound(8), 0);
+        // Keys and values of several conversations fit.
+        let keys = KvFormat { heads: config.heads, format: Format::Bf16, by_kernels: false };
+        assert!(bound(24) > 4 * config.layers * keys.bytes_for(4096));
+
+        check_device_sampling(&config, card(24, weights), None).unwrap();
+        check_device_sampling(&config, card(24, weights), Some(bound(24))).unwrap();
+        let refused = check_device_sampling(&config, card(24, weights), Some(bound(24) + 1)).unwrap_err();
+        assert_eq!(refused.code(), "engine::memory");
+        let most = bound(24) >> 20;
+        assert_eq!(refused.hint().unwrap(), format!("set kv_cache_mib under [engine] to {most} or less"));
+        for bound in [None, Some(GIB)] {
+            let refused = check_device_sampling(&config, card(8, weights), bound).unwrap_err();
+            assert!(refused.hint().unwrap().starts_with("use a smaller model"), "{refused}");
+        }
     }
 
     #[test]

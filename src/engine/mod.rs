@@ -5,6 +5,8 @@
 //! process.
 
 mod available;
+#[cfg_attr(not(feature = "cuda"), path = "device_memory_disabled.rs")]
+mod device_memory;
 mod devices;
 mod eight_bit;
 mod error;
@@ -72,7 +74,8 @@ pub struct EngineSpec {
     /// Data type of frozen weights and of their matrix products. Defaults to `f32`.
     pub dtype: Option<Format>,
     /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading
-    /// the weights. What does not fit is recomputed: slower, but with the same result.
+    /// the weights, and on a GPU to what a step leaves free. What does not fit is recomputed: slower, but with the
+    /// same result.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache_mib: Option<usize>,

@@ -10,12 +10,12 @@ use std::{
     },
 };
 
-use candle_core::Device;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     DeviceSet, EngineError, EngineSpec, Sampling, ThreadPlan,
-    memory::{cache_bound, check_sampling},
+    device_memory::device_memory,
+    memory::{cache_bound, check_device_sampling, check_sampling},
     replicas::{Replica, round_robin},
     worker::{Command, Sampled, Usage, Worker},
 };
@@ -63,13 +63,21 @@ impl Sampler {
         if devices.first.device.is_cpu() {
             check_sampling(&decoder.config, devices, bound)?;
         }
-        Self::across(decoder, devices, bound)
+        let config = decoder.config.clone();
+        let sampler = Self::across(decoder, devices, bound)?;
+        // With the decoder on every device.
+        for slot in std::iter::once(&devices.first).chain(&devices.others) {
+            if let Some(memory) = device_memory(&slot.device) {
+                check_device_sampling(&config, memory, bound)?;
+            }
+        }
+        Ok(sampler)
     }
 
     /// Starts a decoder on this many threads of its device.
     #[cfg(test)]
     pub fn on_threads(decoder: Decoder, threads: usize) -> Self {
-        let bound = cache_bound(decoder.device());
+        let bound = cache_bound(&decoder);
         Self::bounded(decoder, threads, bound)
     }
 
@@ -95,12 +103,10 @@ impl Sampler {
         let on_cpu = |replica: &&Replica| replica.decoder.device().is_cpu();
         let cpu_workers: usize =
             replicas.iter().filter(on_cpu).map(|replica| replica.threads.workers()).sum();
-        let cpu_bytes = bytes.unwrap_or_else(|| cache_bound(&Device::Cpu));
         let shared = |replica: Replica| {
-            let bound = match replica.decoder.device() {
-                Device::Cpu => cpu_bytes / cpu_workers,
-                device => bytes.unwrap_or_else(|| cache_bound(device)) / replica.threads.workers(),
-            };
+            let bytes = bytes.unwrap_or_else(|| cache_bound(&replica.decoder));
+            let workers = if on_cpu(&&replica) { cpu_workers } else { replica.threads.workers() };
+            let bound = bytes / workers;
             (Arc::new(replica.decoder), replica.threads, bound)
         };
         let replicas: Vec<_> = replicas.into_iter().map(shared).collect();

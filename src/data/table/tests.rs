@@ -93,6 +93,86 @@ fn an_optional_column_that_is_null_everywhere_is_not_written() {
     assert_eq!(read::<Marked>(&two).unwrap(), [row(None)]);
 }
 
+/// Rows with texts and lists of many lengths.
+fn varied(count: usize) -> Vec<Sample> {
+    let row = |index: usize| Sample {
+        text: "t".repeat(index % 7),
+        note: (index % 3 == 0).then(|| "n".repeat(index % 50)),
+        tokens: (0..index as u32 % 9).collect(),
+        names: vec!["name".into(); index % 4],
+        ..Sample::default()
+    };
+    (0..count).map(row).collect()
+}
+
+#[test]
+fn a_table_is_cut_by_rows_and_bytes_and_reads_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    let rows = varied(600);
+    for (most_rows, most_bytes) in
+        [(1, CUT.bytes), (7, CUT.bytes), (CUT.rows, 500), (CUT.rows, 1), (600, CUT.bytes)]
+    {
+        let cut = Cut { rows: most_rows, bytes: most_bytes, ..CUT };
+        let batches = batches(&rows, cut).unwrap();
+        for batch in &batches {
+            let bytes: usize = batch.iter().map(Table::bytes).sum();
+            assert!(batch.len() <= most_rows && (bytes <= most_bytes || batch.len() == 1), "{cut:?}");
+        }
+        assert_eq!(batches.concat(), rows);
+        write_cut(&path, &rows, cut).unwrap();
+        assert_eq!(read::<Sample>(&path).unwrap(), rows, "{cut:?}");
+        assert_eq!(
+            read_part::<Sample>(&path, Some(&[3, 599])).unwrap(),
+            [rows[3].clone(), rows[599].clone()]
+        );
+    }
+}
+
+#[test]
+fn the_bytes_of_a_row_are_those_of_its_arrays() {
+    let of = |count: usize| -> usize { varied(count).iter().map(Table::bytes).sum() };
+    let text = Sample { text: "x".repeat(1000), ..Sample::default() };
+    assert_eq!(text.bytes() - Sample::default().bytes(), 1000);
+    // Each array also has one offset more than rows, and bits for nulls.
+    let array: usize =
+        Sample::to_batch(&varied(5000)).columns().iter().map(|column| column.get_buffer_memory_size()).sum();
+    assert!(of(5000).abs_diff(array) < array / 5, "{} {array}", of(5000));
+}
+
+#[test]
+fn a_column_that_only_a_later_batch_uses_is_written_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    let row = |marks: Option<Vec<u32>>| Marked { text: "a".into(), marks };
+    let rows = [row(None), row(None), row(Some(vec![3]))];
+    write_cut(&path, &rows, Cut { rows: 1, ..CUT }).unwrap();
+    assert_eq!(read::<Marked>(&path).unwrap(), rows);
+}
+
+#[test]
+fn a_row_that_no_page_can_hold_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    let rows = [Sample::default(), Sample { text: "x".repeat(5000), ..Sample::default() }];
+    let error = write_cut(&path, &rows, Cut { largest_row: 4096, ..CUT }).unwrap_err();
+    assert_eq!(error.code(), "data::too_large");
+    assert!(error.to_string().starts_with("row 1 of the sample table has"), "{error}");
+    assert!(CUT.bytes + CUT.largest_row < i32::MAX as usize, "a batch and a page fit 32 bits");
+}
+
+#[test]
+fn tables_are_read_with_64_bit_offsets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    write(&path, &rows()).unwrap();
+    let batch = open(&path, "sample").unwrap().build().unwrap().next().unwrap().unwrap();
+    for column in batch.columns() {
+        assert_eq!(&widened(column.data_type()), column.data_type());
+    }
+    assert_eq!(batch.column_by_name("text").unwrap().data_type(), &DataType::LargeUtf8);
+}
+
 #[test]
 fn an_empty_table_can_be_read() {
     let folder = tempfile::tempdir().unwrap();

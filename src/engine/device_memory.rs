@@ -1,0 +1,14 @@
+//! The memory of a CUDA device, as the driver reports it.
+
+use candle_core::Device;
+
+use super::memory::DeviceMemory;
+
+/// None if the device does not report it.
+pub fn device_memory(device: &Device) -> Option<DeviceMemory> {
+    let stream = device.as_cuda_device().ok()?.cuda_stream();
+    // Work that is queued may still free memory.
+    stream.synchronize().ok()?;
+    let (free, total) = stream.context().mem_get_info().ok()?;
+    Some(DeviceMemory { free, total })
+}
