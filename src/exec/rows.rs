@@ -26,14 +26,16 @@ pub struct StageRows {
 }
 
 impl StageRows {
-    /// `is_rerun`: only rows recorded by an interrupted rerun count; all earlier ones are discarded.
+    /// The rows of this draw. `is_rerun`: only rows recorded by an interrupted rerun count; all earlier ones are
+    /// discarded.
     pub fn new(
         store: &Store,
         card: &Card,
         (fields, key): (&KeyFields, &Digest),
+        draw: u64,
         is_rerun: bool,
     ) -> Result<Self> {
-        let log = store.rows(&fields.family(card), key);
+        let log = store.rows(&fields.family(card), key, draw);
         if is_rerun {
             log.forget_before(&store.record_path(key))?;
         }
@@ -41,6 +43,11 @@ impl StageRows {
         let has_family =
             card.params.values().any(|param| param.rows) || card.inputs.values().any(|role| role.rows);
         Ok(Self { log: Arc::new(log), store: store.clone(), is_rerun, port, has_family })
+    }
+
+    /// The number of the stage's draw.
+    pub fn draw(&self) -> u64 {
+        self.log.draw()
     }
 
     /// The log, and which part of it to keep once this result is durable.

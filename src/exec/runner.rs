@@ -38,7 +38,7 @@ use crate::{
     },
     progress::Observer,
     stage::{
-        self, Artifacts, Context, Input, Metrics, Rows, SharedModels, StageError,
+        self, Artifacts, Context, Input, Metrics, SharedModels, StageError,
         card::{Determinism, Section},
     },
     store::{
@@ -315,7 +315,8 @@ impl Runner {
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
         let card = &self.plan.node(job.index).stage.card;
-        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), job.forced.is_some())?;
+        let draw = self.draw(job)?;
+        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), draw, job.forced.is_some())?;
         let rows = Arc::new(rows);
         failpoint("runner::begun");
         let began = Instant::now();
@@ -335,7 +336,7 @@ impl Runner {
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: plan::stored(&job.fields, &self.key_metadata(job, &outputs)),
+            fields: plan::stored(&job.fields, &self.key_metadata(job, draw, &outputs)),
             outputs,
             metrics,
             cost: self.cost(job, &reports.meter, began),
@@ -398,7 +399,7 @@ impl Runner {
         }
         loop {
             let work_dir = WorkDir::new(&self.store, &job.key)?;
-            match self.call(job, &work_dir, rows.clone(), reports, share).await {
+            match self.call(job, &work_dir, rows, reports, share).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let id = self.id(job);
@@ -419,7 +420,7 @@ impl Runner {
         &self,
         job: &Job,
         work_dir: &WorkDir,
-        rows: Arc<dyn Rows>,
+        rows: &Arc<StageRows>,
         reports: &Reports,
         share: &Share,
     ) -> Result<Metrics> {
@@ -447,11 +448,11 @@ impl Runner {
             inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
             output_folder: work_dir.out(),
             scratch: work_dir.scratch(),
-            seed: job.fields.stage_seed(self.draw(job)),
+            seed: job.fields.stage_seed(rows.draw()),
             servers: servers.filter(|_| node.stage.uses.contains(&Section::Server)),
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
-            rows,
+            rows: rows.clone(),
             observer: reports.notes.clone(),
             models: self.shared_models.clone(),
             prices: node.stage.prices,
@@ -468,25 +469,40 @@ impl Runner {
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
 
-    fn key_metadata(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> KeyMetadata {
+    fn key_metadata(&self, job: &Job, draw: u64, outputs: &BTreeMap<String, Output>) -> KeyMetadata {
         let card = &self.plan.node(job.index).stage.card;
         let server = card.output_of_type("server").and_then(|port| outputs.get(port));
         KeyMetadata {
             parts: card.parts(),
             shape: self.model_shape(job),
-            draw: self.draw(job),
+            draw,
             server: server.and_then(|output| ServerName::read(&self.store.path(output))),
         }
     }
 
-    /// The number of the node's draw: the next one if a resample was requested and a result exists.
-    fn draw(&self, job: &Job) -> u64 {
+    /// The number of the node's draw. A requested rerun takes the number after the newest one that this store or the remote
+    /// has seen, so that no sample is drawn twice, wherever its result went. `--resample` never takes the first number: the
+    /// result to draw again may be one that nobody has any more.
+    fn draw(&self, job: &Job) -> Result<u64> {
         if self.plan.node(job.index).stage.card.determinism != Determinism::Sampled {
-            return 0;
+            return Ok(0);
         }
-        let earlier = self.store.record(&job.key);
-        earlier
-            .map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(job.forced.is_some().into()))
+        let Some(reason) = &job.forced else {
+            // Repairs a damaged result, or is the first to draw.
+            return Ok(self.store.record(&job.key).map_or(0, |record| record.draw()));
+        };
+        let seen = self.store.last_draw(&job.key).max(self.shared_draw(job)?);
+        let first = u64::from(*reason == RerunReason::Resample);
+        Ok(seen.map_or(first, |seen| seen.saturating_add(1)))
+    }
+
+    /// The number of the draw behind the remote's result, if it has one.
+    fn shared_draw(&self, job: &Job) -> Result<Option<u64>> {
+        let Some(remote) = &self.remote else { return Ok(None) };
+        match tokio::task::block_in_place(|| remote.record(&job.key)) {
+            Ok(record) => Ok(record.map(|record| record.draw())),
+            Err(cause) => self.remote_note(job, &away(&cause)).map(|()| None),
+        }
     }
 
     /// A file that changed since the key was computed would store a wrong result under that key.

@@ -51,7 +51,7 @@ pub use name::NodeName;
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
 pub use preflight::{Findings, PlanPreflight};
-pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_draw, stored_parts};
+pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_parts};
 pub use report::{
     NodeStatus, PlanReport, Rerun, ServerStarts, Status, forced, rerun_reasons, rollouts, will_run,
 };

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     hash::Digest,
     stage::{CardFile, CardParts},
-    store::SERVER_NAME,
+    store::{DRAW, SERVER_NAME},
 };
 
 /// One cause of a rerun. Compares with the newest earlier result of the same stage.
@@ -79,9 +79,6 @@ const PARTS: &str = "card_parts";
 /// The field for the shape of the model behind the stage's policy.
 pub(super) const SHAPE: &str = "model_shape";
 
-/// The field for the number of the draw, if it is not the first.
-const DRAW: &str = "draw";
-
 /// Metadata that a record stores with its key's fields. Not part of the record's own key.
 #[derive(Debug, Default)]
 pub struct KeyMetadata {
@@ -111,11 +108,6 @@ pub fn stored(fields: &KeyFields, metadata: &KeyMetadata) -> Value {
         value[SERVER_NAME] = serde_json::to_value(server).unwrap_or_default();
     }
     value
-}
-
-/// The number of a record's draw.
-pub fn stored_draw(stored: &Value) -> u64 {
-    stored.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// The parts of a record's card.

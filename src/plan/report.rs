@@ -307,7 +307,8 @@ fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex
 /// Counts the rows that a node can reuse from earlier results, out of those it is sure to need.
 fn count_reused(plan: &Plan, store: &Store, Job { index, ready, fields, key, .. }: &Job) -> Option<Reused> {
     let stage = &plan.node(*index).stage;
-    let log = store.rows(&fields.family(&stage.card), key);
+    let draw = store.record(key).map_or(0, |record| record.draw());
+    let log = store.rows(&fields.family(&stage.card), key, draw);
     let (own, relatives) = (log.finished().ok()?, log.relatives().ok()?);
     let is_shared = |key: &Digest| store.record(key).is_some_and(|record| !record.withheld);
     let finished = relatives.finished.iter().filter(|(key, _)| is_shared(key)).flat_map(|(_, names)| names);

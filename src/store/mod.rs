@@ -8,6 +8,7 @@
 //! | `ac/old/` | records set aside because their stage reran |
 //! | `ac/last/<run name>.json` | newest key of each stage, only for explaining reruns |
 //! | `ac/last/<run name>.run` | id of the last finished run |
+//! | `ac/draws/<key>` | number of the newest draw of a sample that was drawn again; no sweep removes it |
 //! | `leases/<key>.<epoch>.json` | which process executes this key now |
 //! | `leases/run-*.json` | which runs are active |
 //! | `runs/` | journals, one folder per run |
@@ -54,7 +55,7 @@ pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
-pub use record::{ActionRecord, CachedResult, Cost, Lookup, Output, Recorded, SERVER_NAME};
+pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,
     UploadQueue,

@@ -70,6 +70,11 @@ pub struct ActionRecord {
 }
 
 impl ActionRecord {
+    /// The number of the sample's draw: 0 for the first one.
+    pub fn draw(&self) -> u64 {
+        self.fields.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
+    }
+
     /// Names of outputs of another record of the same key that differ from this one's.
     pub(super) fn other_outputs(&self, other: &Self) -> Vec<String> {
         let differs = |(port, output): &(&String, &Output)| self.outputs.get(*port) != Some(*output);
@@ -93,6 +98,9 @@ pub struct CachedResult {
 /// Name of an entry in a record's fields that is not part of its key: the name and version that the server
 /// reported. The keys of stages that read its tools contain them.
 pub const SERVER_NAME: &str = "server_name";
+
+/// Name of an entry in a record's fields that is not part of its key: the number of the draw, if it is not the first.
+pub const DRAW: &str = "draw";
 
 impl From<ActionRecord> for CachedResult {
     fn from(mut record: ActionRecord) -> Self {
@@ -232,11 +240,13 @@ impl Store {
         match write::create(self, &path, &bytes)? {
             Created::New => {
                 failpoint("commit::after");
+                self.remember_draw(record)?;
                 Ok(Recorded::New)
             }
             Created::Exists => {
                 let Some(existing) = self.record(&record.key) else {
                     write::replace(self, &path, &bytes)?;
+                    self.remember_draw(record)?;
                     return Ok(Recorded::New);
                 };
                 let outputs = existing.other_outputs(record);
@@ -246,6 +256,32 @@ impl Store {
                 Ok(Recorded::Differs { outputs, existing: Box::new(existing) })
             }
         }
+    }
+
+    fn draw_path(&self, key: &Digest) -> PathBuf {
+        self.root.join("ac/draws").join(key.to_string())
+    }
+
+    /// Remembers the number of a later draw, which outlives the record.
+    fn remember_draw(&self, record: &ActionRecord) -> Result<(), StoreError> {
+        if record.draw() <= self.remembered_draw(&record.key).unwrap_or(0) {
+            return Ok(());
+        }
+        let path = self.draw_path(&record.key);
+        let folder = self.root.join("ac/draws");
+        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
+        write::replace(self, &path, record.draw().to_string().as_bytes())
+    }
+
+    fn remembered_draw(&self, key: &Digest) -> Option<u64> {
+        std::fs::read_to_string(self.draw_path(key)).ok()?.trim().parse().ok()
+    }
+
+    /// The number of the newest draw under this key that this store has seen, even if its record was removed since. None
+    /// if it knows of none.
+    pub fn last_draw(&self, key: &Digest) -> Option<u64> {
+        let record = self.record(key).map(|record| record.draw());
+        record.max(self.remembered_draw(key))
     }
 
     /// Moves a record to `ac/old/`, so that the stage reruns. Its artifacts are kept.

@@ -6,6 +6,9 @@
 //! artifact does not hold them as recorded, `<key>.done` is the log itself. So an interrupted stage computes
 //! only the missing rows, and so does a stage of the same family that needs more rows.
 //!
+//! A sample that is drawn again has other rows under the same names. So the log of a later draw begins with a
+//! frame without a name that holds the draw's number, and a log of another draw counts as empty.
+//!
 //! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the
 //! first eight bytes of the blake3 hash of all that. Each frame is appended with one write. The first frame
 //! with a wrong hash ends the log, so a torn tail costs one row. Rows are not synced: a killed process loses
@@ -26,12 +29,15 @@ use super::{Store, StoreError, die, failpoint, reached};
 use crate::hash::Digest;
 
 const CHECK: usize = 8;
+/// The name of the frame that holds the number of the draw. No row has it.
+const DRAW: &str = "";
 
-/// The rows of one stage key.
+/// The rows of one draw of a stage key.
 pub struct RowLog {
     /// Folder of the family.
     folder: PathBuf,
     key: Digest,
+    draw: u64,
     file: Mutex<Option<File>>,
 }
 
@@ -53,8 +59,9 @@ pub enum Remainder {
 }
 
 impl Store {
-    pub fn rows(&self, family: &Digest, key: &Digest) -> RowLog {
-        RowLog { folder: self.families().join(family.to_string()), key: *key, file: Mutex::new(None) }
+    /// `draw`: the number of the sample's draw, 0 for the first one.
+    pub fn rows(&self, family: &Digest, key: &Digest, draw: u64) -> RowLog {
+        RowLog { folder: self.families().join(family.to_string()), key: *key, draw, file: Mutex::new(None) }
     }
 
     pub(super) fn families(&self) -> PathBuf {
@@ -71,11 +78,24 @@ impl RowLog {
         self.folder.join(format!("{}.{extension}", self.key))
     }
 
+    /// The number of the draw that the rows belong to.
+    pub fn draw(&self) -> u64 {
+        self.draw
+    }
+
     /// Every row recorded so far. The last one with a name wins.
     pub fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        let mut rows = parse(&read(&self.log())?).0;
+        let mut rows = self.own()?.0;
         rows.retain(|_, row| !row.is_empty());
         Ok(rows)
+    }
+
+    /// The rows of this draw, and the length of their frames.
+    fn own(&self) -> Result<(BTreeMap<String, Vec<u8>>, usize), StoreError> {
+        let (mut rows, length) = parse(&read(&self.log())?);
+        let text = rows.remove(DRAW).and_then(|text| String::from_utf8(text).ok());
+        let draw = text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        Ok(if draw == self.draw { (rows, length) } else { (BTreeMap::new(), 0) })
     }
 
     /// Rows of results and interrupted stages of the same family, and of earlier results of this key.
@@ -94,7 +114,8 @@ impl RowLog {
                 _ => continue,
             };
             let Some(key) = key.filter(|_| path != self.log()) else { continue };
-            let rows = parse(&read(&path)?).0;
+            let mut rows = parse(&read(&path)?).0;
+            rows.remove(DRAW);
             if is_done {
                 relatives.finished.entry(key).or_default().extend(rows.keys().cloned());
             }
@@ -124,7 +145,15 @@ impl RowLog {
 
     /// The file of the last checkpoint, if there is one.
     pub fn checkpoint(&self) -> Option<PathBuf> {
-        Some(self.beside("checkpoint")).filter(|path| path.is_file())
+        Some(self.checkpoint_path()).filter(|path| path.is_file())
+    }
+
+    /// Another draw does not continue from it.
+    fn checkpoint_path(&self) -> PathBuf {
+        match self.draw {
+            0 => self.beside("checkpoint"),
+            draw => self.beside(&format!("checkpoint{draw}")),
+        }
     }
 
     /// Makes the file that `write` writes the checkpoint. If it fails or the process is killed, the previous one stays.
@@ -132,7 +161,7 @@ impl RowLog {
         &self,
         write: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (new, path) = (self.beside("new"), self.beside("checkpoint"));
+        let (new, path) = (self.beside("new"), self.checkpoint_path());
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
         write(&new)?;
@@ -155,18 +184,20 @@ impl RowLog {
     /// Ends the log once the result is durable, and keeps `remainder` of it.
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        for extension in ["checkpoint", "new"] {
-            remove(&self.beside(extension))?;
+        for path in [self.checkpoint_path(), self.beside("new")] {
+            remove(&path)?;
         }
         let (log, done) = (self.log(), self.beside("done"));
         if log.exists() {
             let writing = |cause| StoreError::writing(&log, cause);
+            let rows = self.own()?.0;
             match remainder {
                 Remainder::Nothing => {}
+                _ if rows.is_empty() => {}
                 Remainder::Rows => return std::fs::rename(&log, &done).map_err(writing),
                 Remainder::Names => {
-                    let names = parse(&read(&log)?).0.into_keys();
-                    let frames: std::io::Result<Vec<_>> = names.map(|name| frame(&name, b"")).collect();
+                    let frames: std::io::Result<Vec<_>> =
+                        rows.into_keys().map(|name| frame(&name, b"")).collect();
                     // If torn, it lists fewer rows than there are.
                     std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
                 }
@@ -178,14 +209,18 @@ impl RowLog {
         Ok(())
     }
 
-    /// Opens for appending, after cutting off a torn tail.
+    /// Opens for appending, after cutting off a torn tail, or all rows of another draw.
     fn open(&self) -> Result<File, StoreError> {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
-        let whole = parse(&read(&path)?).1;
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
+        let whole = self.own()?.1;
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
         file.set_len(whole as u64).map_err(writing)?;
+        if whole == 0 && self.draw > 0 {
+            let draw = frame(DRAW, self.draw.to_string().as_bytes()).map_err(writing)?;
+            file.write_all(&draw).map_err(writing)?;
+        }
         Ok(file)
     }
 }
@@ -260,7 +295,11 @@ mod tests {
     }
 
     fn rows(store: &Store, key: &str) -> RowLog {
-        store.rows(&Digest::of(FAMILY), &Digest::of(key.as_bytes()))
+        drawn(store, key, 0)
+    }
+
+    fn drawn(store: &Store, key: &str, draw: u64) -> RowLog {
+        store.rows(&Digest::of(FAMILY), &Digest::of(key.as_bytes()), draw)
     }
 
     #[test]
@@ -287,6 +326,39 @@ mod tests {
             rows(&store, "key").record("c", b"third").unwrap();
             let names: Vec<_> = rows(&store, "key").finished().unwrap().into_keys().collect();
             assert_eq!(names, ["a", "c"], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn rows_of_another_draw_are_neither_found_nor_mixed_in() {
+        let (_folder, store) = store();
+        let finished = |draw| drawn(&store, "key", draw).finished().unwrap().into_keys().collect::<Vec<_>>();
+        for (draw, other) in [(0, 1), (1, 0), (2, 1)] {
+            drawn(&store, "key", other).record("a", b"other").unwrap();
+            assert_eq!(finished(draw), [""; 0], "{draw} after {other}");
+            drawn(&store, "key", draw).record("b", b"own").unwrap();
+            drawn(&store, "key", draw).record("c", b"own").unwrap();
+            assert_eq!(finished(draw), ["b", "c"], "{draw} after {other}");
+            assert_eq!(finished(other), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_later_draw_leaves_its_rows_alone_to_its_family() {
+        let (_folder, store) = store();
+        for remainder in [Remainder::Names, Remainder::Rows] {
+            let log = drawn(&store, "key", 3);
+            log.record("a", b"row").unwrap();
+            log.end(remainder).unwrap();
+            let found = rows(&store, "new").relatives().unwrap();
+            let names = BTreeSet::from(["a".to_owned()]);
+            assert_eq!(found.finished, BTreeMap::from([(Digest::of(b"key"), names)]), "{remainder:?}");
+            assert!(found.rows.keys().all(|name| name == "a"), "{remainder:?}");
+            std::fs::remove_file(log.log().with_extension("done")).unwrap();
+            // A log of another draw has nothing to leave.
+            drawn(&store, "key", 1).record("b", b"row").unwrap();
+            drawn(&store, "key", 2).end(remainder).unwrap();
+            assert_eq!(rows(&store, "new").relatives().unwrap(), FamilyRows::default(), "{remainder:?}");
         }
     }
 
@@ -318,7 +390,7 @@ mod tests {
             finished: BTreeMap::from([names("s"), names("r")]),
         };
         assert_eq!(rows(&store, "new").relatives().unwrap(), expected);
-        let strange = store.rows(&Digest::of(b"another"), &Digest::of(b"new"));
+        let strange = store.rows(&Digest::of(b"another"), &Digest::of(b"new"), 0);
         assert_eq!(strange.relatives().unwrap(), FamilyRows::default());
     }
 

@@ -108,6 +108,56 @@ fn each_resample_has_another_seed_and_the_first_is_reproducible() {
 }
 
 #[test]
+fn a_resample_draws_no_sample_again_that_another_machine_shared() {
+    let shared = tempfile::tempdir().unwrap();
+    let remote = format!("cache.remote={}", shared.path().join("shared").display());
+    let machine = || one("sampled", "", "echo \"$MCPRL_SEED\" > \"$MCPRL_OUTPUT_NUMBER\"");
+    let drawn = |project: &Project, more: &[&str]| {
+        project.run(more);
+        project.result("end/number.txt")
+    };
+    let (first, second) = (machine(), machine());
+    let mut seeds = vec![drawn(&first, &["--set", &remote])];
+    // Its own cache has no result.
+    seeds.push(drawn(&second, &["--set", &remote, "--resample", "end"]));
+    // The shared result is a later draw.
+    let (third, fourth) = (machine(), machine());
+    let apart = shared.path().join("another");
+    let apart = apart.to_str().unwrap();
+    third.run(&[]);
+    for _ in 0..2 {
+        seeds.push(drawn(&third, &["--resample", "end"]));
+    }
+    assert_eq!(third.mcprl(&["cache", "push", "--all", "--to", apart]).code, Some(0));
+    let remote = format!("cache.remote={apart}");
+    seeds.push(drawn(&fourth, &["--set", &remote, "--resample", "end"]));
+    assert_eq!(seeds[1], seeds[2], "the second draw, on each machine");
+    seeds.remove(1);
+    seeds.sort();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 4, "{seeds:?}");
+}
+
+#[test]
+fn a_resample_draws_no_sample_again_after_its_result_was_removed() {
+    let project = one("sampled", "", "echo \"$MCPRL_SEED\" > \"$MCPRL_OUTPUT_NUMBER\"");
+    let mut seeds = Vec::new();
+    for more in [&[][..], &["--resample", "end"], &["--resample", "end"], &["--resample", "end"]] {
+        project.run(more);
+        seeds.push(project.result("end/number.txt"));
+        let swept = project.mcprl(&["cache", "gc", "--keep-last", "0", "--grace", "0s"]);
+        assert!(swept.err.contains("1 result"), "{}", swept.err);
+    }
+    let first = seeds[0].clone();
+    seeds.sort();
+    seeds.dedup();
+    assert_eq!(seeds.len(), 4, "{seeds:?}");
+    // Nothing was requested, so this is the first draw as everywhere.
+    project.run(&[]);
+    assert_eq!(project.result("end/number.txt"), first);
+}
+
+#[test]
 fn a_seeded_stage_keeps_its_seed_in_every_rerun() {
     let project = one("seeded", "", "echo \"$MCPRL_SEED\" > \"$MCPRL_OUTPUT_NUMBER\"");
     project.run(&[]);

@@ -39,7 +39,9 @@ pub fn draw(parts: Vec<(f64, Vec<Scenario>)>, seed: u64) -> Vec<Scenario> {
 fn order(tasks: &[Scenario], seed: u64) -> Vec<usize> {
     let draw =
         |place: &usize| Encoder::new("mcprl mixed tasks v1").number(seed).text(&tasks[*place].id).finish();
-    let mut strata: BTreeMap<&str, BTreeMap<&str, Vec<(Digest, usize)>>> = BTreeMap::new();
+    /// By family: the draws and places of its tasks.
+    type Families<'t> = BTreeMap<&'t str, Vec<(Digest, usize)>>;
+    let mut strata: BTreeMap<&str, Families<'_>> = BTreeMap::new();
     for (place, task) in tasks.iter().enumerate() {
         let split = strata.entry(&task.split).or_default();
         split.entry(&task.family).or_default().push((draw(&place), place));

@@ -284,7 +284,7 @@ impl Remote {
         let outcome = self.upload(store, record, is_rerun);
         match outcome {
             Ok(_) | Err(Failed::Damaged(_)) => queue.remove(&record.key),
-            Err(Failed::Local(_) | Failed::ObjectError(_)) => queue.failed(&record.key),
+            Err(Failed::Local(_) | Failed::ObjectError(_)) => queue.postpone(&record.key),
         }
         match outcome {
             Ok((pushed, bytes)) => {

@@ -36,10 +36,7 @@ pub const BUILT: bool = true;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Limit of a read without a byte received.
-#[cfg(not(test))]
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-#[cfg(test)]
-const READ_TIMEOUT: Duration = Duration::from_millis(500);
 /// Limit of one request without a body, retries included.
 const SMALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// An upload that is slower than this counts as stuck. Bytes per second of one request.
@@ -67,10 +64,15 @@ pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, ObjectError>
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    connect(&builder, clear, prefix)
+    connect(&builder, clear, prefix, READ_TIMEOUT)
 }
 
-fn connect(builder: &AmazonS3Builder, clear: bool, prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {
+fn connect(
+    builder: &AmazonS3Builder,
+    clear: bool,
+    prefix: &str,
+    read_timeout: Duration,
+) -> Result<Box<dyn Objects>, ObjectError> {
     let options = ClientOptions::new()
         .with_allow_http(clear)
         .with_connect_timeout(CONNECT)
@@ -83,7 +85,7 @@ fn connect(builder: &AmazonS3Builder, clear: bool, prefix: &str) -> Result<Box<d
         let built = builder.clone().with_client_options(options).build();
         Ok(Arc::new(built.map_err(|cause| error(&cause))?))
     };
-    let reader = client(options.clone().with_read_timeout(READ_TIMEOUT))?;
+    let reader = client(options.clone().with_read_timeout(read_timeout))?;
     let writer = client(options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -287,6 +289,9 @@ mod tests {
 
     use super::*;
 
+    /// The read timeout.
+    const QUIET: Duration = Duration::from_millis(400);
+
     /// A server that answers each request only after a while. Answers are empty.
     fn slow_server(delay: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -331,12 +336,12 @@ mod tests {
             .with_access_key_id("a")
             .with_secret_access_key("b")
             .with_endpoint(endpoint);
-        connect(&builder, true, "").unwrap()
+        connect(&builder, true, "", QUIET).unwrap()
     }
 
     #[test]
     fn an_upload_may_take_longer_than_a_read_that_hears_nothing() {
-        let objects = objects(&slow_server(2 * READ_TIMEOUT));
+        let objects = objects(&slow_server(3 * QUIET));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![7; 1 << 20]).unwrap();
         objects.write("v1/blobs/x", file.path()).unwrap();

@@ -329,43 +329,73 @@ fn damaged_or_removed_results_are_no_longer_queued() {
     assert_eq!(one.remote.count_queued(&one.store), 0);
 }
 
-/// Queued results by key. The first cannot be pushed as long as the folder exists that is returned.
-fn queue_with_a_broken_one(
+/// Queued results by key. The first ones cannot be pushed as long as the folders exist that are returned.
+fn queue_with_broken_ones(
     spec: &RemoteSpec,
     machine: &Machine,
-    count: usize,
-) -> (Vec<ActionRecord>, PathBuf) {
+    (broken, count): (usize, usize),
+) -> (Vec<ActionRecord>, Vec<PathBuf>) {
     let texts: Vec<String> = (0..count).map(|number| format!("text {number}")).collect();
     let results = texts.iter().map(|text| machine.result(text.as_bytes(), &[("a", text.as_str())]));
     let mut records: Vec<ActionRecord> = results.collect();
     records.sort_by_key(|record| record.key);
     let queue = machine.store.upload_queue(&spec.place);
-    records.iter().for_each(|record| queue.add(&record.key).unwrap());
-    let broken = texts.iter().find(|text| Digest::of(text.as_bytes()) == records[0].key).unwrap();
-    let obstacle = blob(spec, broken);
-    std::fs::create_dir_all(obstacle.join("in the way")).unwrap();
-    (records, obstacle)
+    for record in &records {
+        queue.add(&record.key).unwrap();
+        std::thread::sleep(Duration::from_millis(12));
+    }
+    let is_broken =
+        |text: &&String| records[..broken].iter().any(|record| record.key == Digest::of(text.as_bytes()));
+    let obstacles: Vec<PathBuf> = texts.iter().filter(is_broken).map(|text| blob(spec, text)).collect();
+    obstacles.iter().for_each(|path| std::fs::create_dir_all(path.join("in the way")).unwrap());
+    (records, obstacles)
+}
+
+fn failures(machine: &Machine, spec: &RemoteSpec) -> Vec<(Digest, u32)> {
+    let queued = machine.store.upload_queue(&spec.place).queued(QueueScope::All);
+    queued.iter().map(|queued| (queued.key, queued.failures)).collect()
 }
 
 #[test]
 fn a_result_that_cannot_be_pushed_does_not_keep_others_from_it() {
     let (spec, _folder) = place();
     let one = machine(&spec);
-    let (records, obstacle) = queue_with_a_broken_one(&spec, &one, 5);
+    let (records, obstacles) = queue_with_broken_ones(&spec, &one, (1, 5));
     let report = pushed_later(&one, &spec);
     assert_eq!((report.pushed, report.away.is_some()), (4, true), "{report:?}");
-    assert_eq!(one.store.upload_queue(&spec.place).keys(), [records[0].key]);
+    assert_eq!(failures(&one, &spec), [(records[0].key, 1)]);
     let report = pushed_later(&one, &spec);
     assert_eq!((report.pushed, report.away.is_some()), (0, true), "tried again when asked: {report:?}");
-    std::fs::remove_dir_all(obstacle).unwrap();
+    assert_eq!(failures(&one, &spec), [(records[0].key, 1)], "nothing shows that the remote works");
+    std::fs::remove_dir_all(&obstacles[0]).unwrap();
     assert_eq!(pushed_later(&one, &spec).pushed, 1);
+}
+
+#[test]
+fn several_results_that_cannot_be_pushed_hold_up_one_drain_at_most() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let (records, _) = queue_with_broken_ones(&spec, &one, (2, 5));
+    assert_eq!(pushed_later(&one, &spec).pushed, 0, "as if the remote failed");
+    assert_eq!(pushed_later(&one, &spec).pushed, 3);
+    assert_eq!(failures(&one, &spec), [(records[0].key, 1), (records[1].key, 1)]);
+}
+
+#[test]
+fn the_last_result_of_a_drain_that_cannot_be_pushed_has_failed_too() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let (records, _) = queue_with_broken_ones(&spec, &one, (1, 2));
+    one.store.upload_queue(&spec.place).postpone(&records[0].key);
+    assert_eq!(pushed_later(&one, &spec).pushed, 1);
+    assert_eq!(failures(&one, &spec), [(records[0].key, 1)]);
 }
 
 #[test]
 fn results_that_failed_come_last_and_wait_longer_after_each_failure() {
     let (spec, _folder) = place();
     let one = machine(&spec);
-    let (records, _) = queue_with_a_broken_one(&spec, &one, 3);
+    let (records, _) = queue_with_broken_ones(&spec, &one, (0, 3));
     let queue = one.store.upload_queue(&spec.place);
     let dated = |key: &Digest, seconds: u64| {
         let at = std::time::SystemTime::now() - Duration::from_secs(seconds);
@@ -400,17 +430,15 @@ fn results_that_failed_come_last_and_wait_longer_after_each_failure() {
 }
 
 #[test]
-fn a_remote_that_fails_is_not_asked_for_every_result() {
+fn a_remote_that_fails_is_not_asked_for_every_result_and_no_result_is_blamed() {
     let (one, spec, mount, _folder) = machine_apart();
-    let queue = one.store.upload_queue(&spec.place);
-    for number in 0..5_u8 {
-        queue.add(&one.result(&[number], &[("a", &number.to_string())]).key).unwrap();
-    }
+    let records = queue_with_broken_ones(&spec, &one, (0, 4)).0;
     assert!(pushed_later(&one, &spec).away.is_some());
-    let failures = queue.queued(QueueScope::All).iter().filter(|queued| queued.failures > 0).count();
-    assert_eq!(failures, 2);
+    let [first, second, third, fourth] = [0, 1, 2, 3].map(|place| (records[place].key, 0));
+    assert_eq!(failures(&one, &spec), [third, fourth, first, second], "two were tried");
     std::fs::create_dir(mount).unwrap();
-    assert_eq!(pushed_later(&one, &spec).pushed, 5);
+    let report = Remote::new(spec.clone()).push_queued(&one.store, QueueScope::Due, &|| false);
+    assert_eq!(report.pushed, 4, "{report:?}");
 }
 
 #[test]

@@ -5,9 +5,10 @@
 //! remote nor a kill loses one. A sweep keeps queued results (`gc.rs`). Losing an entry costs a push, no
 //! result. There are never more entries than records.
 //!
-//! A result that cannot be pushed does not keep others from it: those with fewer failures come first, the
-//! longest queued of them first, and one failure does not end a drain. After a failure, runs try a result
-//! again only after a pause, which each failure doubles. `mcprl cache push` tries all.
+//! A result that cannot be pushed does not keep others from it: those with fewer failures come first, the one
+//! whose last try is the longest ago first of all, and one failure does not end a drain. A failure counts
+//! against a result if the same drain can push another one; otherwise it is the remote's. Runs then try the
+//! result again only after a pause, which each failure doubles. `mcprl cache push` tries all.
 
 use std::{
     collections::BTreeSet,
@@ -55,7 +56,7 @@ pub enum QueueScope {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueuedResult {
     pub failures: u32,
-    /// When it was queued, or failed last.
+    /// When it was queued, or tried last.
     since: SystemTime,
     pub key: Digest,
 }
@@ -121,9 +122,17 @@ impl UploadQueue {
         _ = std::fs::remove_file(self.path(key));
     }
 
-    /// Records that a queued result could not be pushed.
+    /// Records that a queued result was tried in vain: others come first now.
+    pub(super) fn postpone(&self, key: &Digest) {
+        self.write(key, self.failures(key));
+    }
+
+    /// Records that a queued result cannot be pushed although others can.
     pub(super) fn failed(&self, key: &Digest) {
-        let failures = self.failures(key).saturating_add(1);
+        self.write(key, self.failures(key).saturating_add(1));
+    }
+
+    fn write(&self, key: &Digest, failures: u32) {
         _ = std::fs::write(self.path(key), failures.to_string());
     }
 
@@ -190,9 +199,11 @@ impl Remote {
         if !self.spec.push || !self.state().writing.is_open() {
             return report;
         }
-        let mut in_a_row = 0;
+        let mut is_alive = false;
+        // The newest failures in a row: of these results, or of the remote.
+        let mut failed: Vec<Digest> = Vec::new();
         for QueuedResult { key, .. } in queue.queued(scope) {
-            if stop() || in_a_row == FAILURES_IN_A_ROW {
+            if stop() || failed.len() == FAILURES_IN_A_ROW {
                 break;
             }
             let Lookup::Hit(record) = store.lookup(&key) else {
@@ -205,7 +216,8 @@ impl Remote {
             report.bytes += self.traffic().pushed_bytes - before;
             match pushed {
                 Ok(pushed) => {
-                    in_a_row = 0;
+                    is_alive = true;
+                    failed.drain(..).for_each(|key| queue.failed(&key));
                     match pushed {
                         Pushed::Done => report.pushed += 1,
                         Pushed::Differs { .. } => report.differs += 1,
@@ -214,12 +226,18 @@ impl Remote {
                 }
                 // A sweep removed it in the meantime, because nobody declared its use.
                 Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => {}
-                Err(PushFailure::Local(cause)) => report.away = report.away.or(Some(cause)),
+                Err(PushFailure::Local(cause)) => {
+                    queue.failed(&key);
+                    report.away = report.away.or(Some(cause));
+                }
                 Err(PushFailure::Remote(cause)) => {
-                    in_a_row += 1;
+                    failed.push(key);
                     report.away = report.away.or(cause);
                 }
             }
+        }
+        if is_alive {
+            failed.iter().for_each(|key| queue.failed(key));
         }
         if !self.state().writing.is_open() {
             queue.pause();

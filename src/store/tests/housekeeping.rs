@@ -176,12 +176,12 @@ fn rows_of_a_kept_run_stay_and_old_unowned_rows_are_removed() {
     let test = test();
     let (kept, gone) = (Digest::of(b"kept"), Digest::of(b"gone"));
     for key in [&kept, &gone] {
-        test.store.rows(key, key).record("row", b"1").unwrap();
+        test.store.rows(key, key, 0).record("row", b"1").unwrap();
         grow_old(&test.store.root().join(format!("rows/{key}/{key}.log")));
     }
     test.sweep(&[kept], &[]);
-    assert_eq!(test.store.rows(&kept, &kept).finished().unwrap().len(), 1);
-    assert_eq!(test.store.rows(&gone, &gone).finished().unwrap().len(), 0);
+    assert_eq!(test.store.rows(&kept, &kept, 0).finished().unwrap().len(), 1);
+    assert_eq!(test.store.rows(&gone, &gone, 0).finished().unwrap().len(), 0);
 }
 
 #[test]
@@ -190,12 +190,13 @@ fn the_remainder_of_rows_is_removed_with_its_result() {
     let (kept, _) = test.result("kept");
     let gone = Digest::of(b"gone");
     for key in [&kept, &gone] {
-        test.store.rows(key, key).record("row", b"1").unwrap();
-        test.store.rows(key, key).end(Remainder::Names).unwrap();
+        test.store.rows(key, key, 0).record("row", b"1").unwrap();
+        test.store.rows(key, key, 0).end(Remainder::Names).unwrap();
         grow_old(&test.store.root().join(format!("rows/{key}/{key}.done")));
     }
     test.sweep(&[kept], &[]);
-    let left = |key: &Digest| test.store.rows(key, &Digest::of(b"new")).relatives().unwrap().finished.len();
+    let left =
+        |key: &Digest| test.store.rows(key, &Digest::of(b"new"), 0).relatives().unwrap().finished.len();
     assert_eq!([left(&kept), left(&gone)], [1, 0]);
 }
 
