@@ -91,6 +91,21 @@ impl StageResult {
     }
 }
 
+/// How far a stage came.
+pub enum Attempt {
+    Done(Box<StageResult>),
+    /// Another run has its lease.
+    Leased(Box<Job>),
+    /// The lease it waited for is free.
+    Released,
+}
+
+impl Attempt {
+    fn cached(record: ActionRecord) -> Self {
+        Self::Done(Box::new(StageResult::new(record, true)))
+    }
+}
+
 /// Usage and notes reported by a running stage.
 struct Reports {
     meter: Arc<UsageMeter>,
@@ -235,40 +250,32 @@ impl Runner {
         self.link(job, record)
     }
 
-    /// Takes the result from the store, waits for another run that is making it, or runs the stage.
-    pub async fn run(&self, job: &Job, wanted: &[Disjoint], share: &Share) -> Result<StageResult> {
-        let mut watch = HeartbeatWatch::default();
-        let mut is_waiting = false;
+    /// Takes the result from the store, or runs the stage unless another run is making it.
+    pub async fn run(&self, job: Job, wanted: &[Disjoint], share: &Share) -> Result<Attempt> {
         loop {
-            if let Some(record) = self.cached(job)? {
-                return Ok(StageResult::new(record, true));
+            if let Some(record) = self.cached(&job)? {
+                return Ok(Attempt::cached(record));
             }
-            let lease = match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
+            let lease = match self.lease(&job, &mut HeartbeatWatch::default())? {
                 LeaseAttempt::Mine(lease) => lease,
-                LeaseAttempt::Taken { run, holder } => {
-                    if !std::mem::replace(&mut is_waiting, true) {
-                        self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
-                    }
-                    self.sleep(POLL).await?;
-                    continue;
-                }
+                LeaseAttempt::Taken { .. } => return Ok(Attempt::Leased(Box::new(job))),
             };
             // Another run may have published it just before.
-            if let Some(record) = self.cached(job)? {
-                return Ok(StageResult::new(record, true));
+            if let Some(record) = self.cached(&job)? {
+                return Ok(Attempt::cached(record));
             }
-            wanted.iter().try_for_each(|wanted| self.disjoint(job, wanted))?;
+            wanted.iter().try_for_each(|wanted| self.disjoint(&job, wanted))?;
             let began = Instant::now();
-            let shown = self.progress.begin(self.id(job));
-            let notes = Arc::new(Notes::new(self.id(job), &self.listener, Arc::clone(&shown.progress)));
+            let shown = self.progress.begin(self.id(&job));
+            let notes = Arc::new(Notes::new(self.id(&job), &self.listener, Arc::clone(&shown.progress)));
             let reports = Reports { meter: Arc::default(), notes };
-            let done = self.execute(job, &lease, share, &reports).await;
+            let done = self.execute(&job, &lease, share, &reports).await;
             drop(shown);
             if done.is_err() {
-                let cost = self.cost(job, &reports.meter, began);
+                let cost = self.cost(&job, &reports.meter, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
                 for text in reports.notes.kept() {
-                    self.folder.note(Entry::Noted { node: self.id(job).to_owned(), text })?;
+                    self.folder.note(Entry::Noted { node: self.id(&job).to_owned(), text })?;
                 }
             }
             match done {
@@ -276,8 +283,31 @@ impl Runner {
                 // counts. Other failures may arise because the other machine removed files here.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 Err(failure) if failure.class() != Class::Interrupted && lease.check().is_err() => {}
-                done => return done,
+                done => return Ok(Attempt::Done(Box::new(done?))),
             }
+        }
+    }
+
+    fn lease(&self, job: &Job, watch: &mut HeartbeatWatch) -> Result<LeaseAttempt> {
+        Ok(self.store.lease(&job.key, self.id(job), &self.folder.id, watch)?)
+    }
+
+    /// Waits for another run that is making the result, until the result is there or the lease is free. It is
+    /// not kept: the stage may have to wait for slots here, while another run has some.
+    pub async fn wait_for_lease(&self, job: &Job) -> Result<Attempt> {
+        let mut watch = HeartbeatWatch::default();
+        let mut is_reported = false;
+        loop {
+            if let Some(record) = self.cached(job)? {
+                return Ok(Attempt::cached(record));
+            }
+            let LeaseAttempt::Taken { run, holder } = self.lease(job, &mut watch)? else {
+                return Ok(Attempt::Released);
+            };
+            if !std::mem::replace(&mut is_reported, true) {
+                self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
+            }
+            self.sleep(POLL).await?;
         }
     }
 
