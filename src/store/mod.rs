@@ -30,6 +30,7 @@
 mod cas;
 mod error;
 mod failpoint;
+mod file_lock;
 mod files;
 mod gc;
 mod last;
@@ -50,6 +51,7 @@ use std::path::{Path, PathBuf};
 pub use cas::{Condition, UnsyncedArtifact};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
+pub use file_lock::FileLock;
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;

@@ -19,7 +19,7 @@ use super::{
     overview::overview,
     query::Query,
     site::Site,
-    tasks::{decide, tasks},
+    tasks::{decide, task, tasks},
 };
 use crate::{
     data::Label,
@@ -205,6 +205,7 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
             text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
         }
         "tasks" => tasks(site, run()?, query),
+        "task" => task(site, run()?, query),
         "judges" => {
             let episodes = site.loaded(run()?)?;
             text(&judges(&episodes, &site.labels(run()?)?))
