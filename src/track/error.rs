@@ -100,7 +100,7 @@ impl Diagnostic for TrackError {
                 "use https://; plain http is allowed for localhost, and without credentials".into()
             }
             Self::Header { .. } => "`headers` in [track] otlp takes values like \"Bearer ${TOKEN}\"".into(),
-            Self::Rejected { .. } => "its own log says why; `mcprl track` sends them again".into(),
+            Self::Rejected { .. } => "its own log may say why; they are not sent again".into(),
             Self::Episodes(_) => "`mcprl cache verify` finds damaged artifacts".into(),
             Self::Database { .. } => {
                 "if a trackio before 0.24 made it, open it once with a newer `trackio show`".into()

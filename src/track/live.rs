@@ -155,9 +155,9 @@ impl Thread {
     fn update(&mut self, least: Duration) -> Duration {
         let began = Instant::now();
         match update(&mut self.sinks, &mut self.reader) {
-            Ok(outcomes) => {
-                for (at, outcome) in outcomes.into_iter().enumerate() {
-                    if let Err(error) = outcome {
+            Ok(problems) => {
+                for (at, problems) in problems.into_iter().enumerate() {
+                    for error in problems {
                         self.warn(self.sinks[at].name(), error.into());
                     }
                 }
