@@ -16,7 +16,6 @@ use tokio::{
 use super::{
     Event, ExecError, Request, StageOutcome, Summary,
     held_out::HeldOut,
-    interrupt,
     journal::{Entry, RunState},
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
@@ -80,10 +79,7 @@ pub fn run(request: Request) -> Result<Summary> {
             .enable_all()
             .build()
             .map_err(ExecError::Threads)?;
-        threads.0.insert(runtime).block_on(async {
-            interrupt::listen(runner.cancel.clone(), runner.listener.clone());
-            run.schedule().await
-        })
+        threads.0.insert(runtime).block_on(run.schedule())
     });
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();

@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::{log::Content, *};
 use crate::{
@@ -260,6 +261,16 @@ impl Sink for Slow {
 /// Ten stages end; then the run ends. Returns the events' and the end's duration, the number of updates, and what was
 /// said.
 fn live(takes: Duration, fails: bool) -> (Duration, Duration, usize, Vec<String>) {
+    let patience = Duration::from_millis(500);
+    live_until(takes, fails, patience, &CancellationToken::new())
+}
+
+fn live_until(
+    takes: Duration,
+    fails: bool,
+    patience: Duration,
+    stop: &CancellationToken,
+) -> (Duration, Duration, usize, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let store = made(folder.path());
     let updates = Arc::new(AtomicUsize::new(0));
@@ -274,7 +285,7 @@ fn live(takes: Duration, fails: bool) -> (Duration, Duration, usize, Vec<String>
         listener.event(&Event::Cached { id: "a", metrics: &metrics, notes: &notes });
     }
     let events = began.elapsed();
-    live.finish_within(Duration::from_millis(500), "mcprl track r");
+    live.finish_within(patience, "mcprl track r", stop);
     let all = seen.0.lock().unwrap().clone();
     (events, began.elapsed() - events, updates.load(Ordering::Relaxed), all)
 }
@@ -292,6 +303,19 @@ fn a_slow_tracker_delays_neither_stages_nor_for_long_the_end() {
     assert!(events < Duration::from_millis(400), "{events:?}");
     assert!(end < Duration::from_secs(2), "{end:?}");
     assert_eq!(seen, ["track: not everything could be sent in time"]);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_slow_tracker() {
+    let stop = CancellationToken::new();
+    let signal = stop.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        signal.cancel();
+    });
+    let (_, end, _, seen) = live_until(Duration::from_secs(5), false, Duration::from_secs(60), &stop);
+    assert!(end < Duration::from_secs(2), "{end:?}");
+    assert_eq!(seen, ["track: stopped before everything was sent"]);
 }
 
 #[test]
