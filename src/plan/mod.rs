@@ -97,6 +97,20 @@ pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
     Ok(reader.finish(Some(spec))?)
 }
 
+/// The section `[engine]` of a run file, with overrides and defaults. Nothing else is checked.
+///
+/// # Errors
+/// If the section has mistakes.
+pub fn engine_spec(source: &Source, overrides: &Overrides) -> Result<EngineSpec> {
+    let (layers, mistakes) = Layers::new(source, overrides);
+    let reader = Reader::new(mistakes);
+    let spec = match layers.top().field("engine") {
+        Some(entry) => server::engine(&reader, &entry),
+        None => Some(EngineSpec::default()),
+    };
+    Ok(reader.finish(spec)?)
+}
+
 /// A stage of a run file as it is written there, with the defaults of its card.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageSettings {

@@ -28,13 +28,14 @@ use serde::Serialize;
 
 use crate::{
     data::{self, Table, Tool},
+    engine::EngineSpec,
     error::Result,
     exec::{
         RunState, StageOutcome,
         history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
-    plan::{InputEdge, Plan, RerunReason, Source, stage_name},
+    plan::{self, InputEdge, Plan, RerunReason, Source, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
@@ -55,6 +56,8 @@ pub struct Run {
     /// Overrides of the run file, as `--set` takes them.
     pub set: Vec<String>,
     pub resample: Vec<String>,
+    /// The stages that it was limited to, with what they need.
+    pub until: Vec<String>,
     /// The versions of mcprl that worked on it.
     pub versions: Vec<String>,
     /// The machines that worked on it: processor and cores.
@@ -66,6 +69,8 @@ pub struct Run {
     pub loops: Vec<Loop>,
     /// Name of the run file.
     pub file: Option<String>,
+    /// The section `[engine]`, with overrides.
+    pub engine: Option<EngineSpec>,
     /// Text of the run file. Not serialized: it may hold a secret that nothing has recognized.
     #[serde(skip)]
     pub text: Option<String>,
@@ -255,11 +260,16 @@ impl Run {
             seed: run.seed,
             set: run.set.clone(),
             resample: run.resample.clone(),
+            until: run.until.clone(),
             versions: run.versions.clone(),
             machines: run.machines.clone(),
             headline: run.headline(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
+            engine: spec.as_ref().and_then(|spec| {
+                let source = Source::parse(&spec.file, spec.text.clone()).ok()?;
+                plan::engine_spec(&source, &spec.overrides).ok()
+            }),
             text: spec.map(|spec| spec.text),
         }
     }
