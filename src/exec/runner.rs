@@ -34,7 +34,8 @@ use crate::{
     hash::Digest,
     mcp::Servers,
     plan::{
-        self, CacheMode, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample, ResolvedInput, ServerName,
+        self, CacheMode, CostHistory, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
+        ResolvedInput, ServerName, Uses,
     },
     progress::Observer,
     stage::{
@@ -73,6 +74,8 @@ pub struct Runner {
     pub shared_models: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
     pub progress: ProgressFile,
+    /// What stages took earlier; read when the first one runs.
+    pub history: Mutex<Option<CostHistory>>,
     pub cancel: CancellationToken,
     /// Pairs of tables of tasks that have no task in common.
     pub disjoint: Mutex<Vec<(Output, Output)>>,
@@ -205,6 +208,24 @@ impl Runner {
         let policy = job.ready.inputs.get(role)?.first()?;
         let folder = self.store.path(&policy.output);
         stage::policy_shape(&folder, &StageArtifacts(self.store.clone()))
+    }
+
+    /// How long the stage takes by earlier runs with a model of the same shape.
+    fn expected_seconds(&self, job: &Job) -> Option<f64> {
+        let stage = &self.plan.node(job.index).stage;
+        let has_model = job
+            .ready
+            .inputs
+            .keys()
+            .any(|role| stage.card.inputs.get(role).is_some_and(|input| input.artifact == "policy"));
+        let uses = match self.model_shape(job) {
+            Some(shape) => Uses::Model(shape),
+            None if has_model => Uses::UnknownModel,
+            None => Uses::NoModel,
+        };
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = history.get_or_insert_with(|| CostHistory::of(&self.store));
+        history.estimate(stage, uses, None).ok().map(|estimate| estimate.cost.seconds)
     }
 
     /// Reports that the remote is unreachable, for no particular stage.
@@ -348,6 +369,9 @@ impl Runner {
         let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), job.forced.is_some())?;
         let rows = Arc::new(rows);
         failpoint("runner::begun");
+        if let Some(seconds) = self.expected_seconds(job) {
+            reports.notes.expect(seconds);
+        }
         let began = Instant::now();
         self.files_unchanged(job)?;
         let (work_dir, metrics) = match self.call_with_retries(job, lease, &rows, reports, share).await {
@@ -387,6 +411,9 @@ impl Runner {
                 *existing
             }
         };
+        if let Some(history) = &mut *self.history.lock().unwrap_or_else(PoisonError::into_inner) {
+            history.add(record.clone());
+        }
         self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;

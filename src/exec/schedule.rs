@@ -57,6 +57,7 @@ pub fn run(request: Request) -> Result<Summary> {
         shared_models: Arc::default(),
         listener,
         progress,
+        history: Mutex::default(),
         cancel,
         disjoint: Mutex::default(),
     });

@@ -40,7 +40,7 @@ mod until;
 mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
-pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
+pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
 pub use graph::{InputEdge, Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};

@@ -221,6 +221,15 @@ impl std::fmt::Display for Missing {
     }
 }
 
+/// The plan of a run. Computes digests of files that the run file names, if they are not known yet.
+pub fn plan_of(store: &Store, run: &str) -> Option<Plan> {
+    let spec = history::spec(store, run)?;
+    let files = FileDigests::load(store);
+    let source = Source::parse(&spec.file, spec.text).ok()?;
+    let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files).ok()?;
+    plan.until(&spec.until).ok()
+}
+
 impl Run {
     /// Reads a run; `latest` is the newest.
     ///
@@ -277,12 +286,16 @@ impl Run {
     /// Adds the stages that have not begun, in the order of the plan. Adds none if the run file cannot be planned any more,
     /// for example because a file that it names is gone.
     #[must_use]
-    pub fn with_pending(mut self, store: &Store) -> Self {
-        let Some(spec) = history::spec(store, &self.id) else { return self };
-        let files = FileDigests::load(store);
-        let Ok(source) = Source::parse(&spec.file, spec.text) else { return self };
-        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files);
-        let Ok(plan) = plan.and_then(|plan| plan.until(&spec.until)) else { return self };
+    pub fn with_pending(self, store: &Store) -> Self {
+        match plan_of(store, &self.id) {
+            Some(plan) => self.with_plan(&plan),
+            None => self,
+        }
+    }
+
+    /// Adds the stages of the plan that have not begun.
+    #[must_use]
+    pub fn with_plan(mut self, plan: &Plan) -> Self {
         let mut begun: BTreeMap<String, Stage> =
             self.stages.drain(..).map(|stage| (stage.id.clone(), stage)).collect();
         for index in plan.order() {

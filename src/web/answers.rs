@@ -168,7 +168,8 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
             if let Some(planned) = &planned {
                 planned.complete(&mut shown);
             }
-            text(&overview(&shown, planned.as_deref(), now_ms()))
+            let progress = site.progress(run()?);
+            text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
         }
         "curves" => text(&curves(&site.run(run()?)?)),
         "exams" => text(&exams(&site.run(run()?)?)),

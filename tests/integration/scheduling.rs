@@ -124,6 +124,31 @@ fn a_failure_or_a_signal_ends_the_wait_for_another_run() {
     }
 }
 
+#[test]
+fn a_running_stage_is_expected_to_take_as_long_as_it_took_before() {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.slow]\nkind = \"step\"\nfrom = \"start\"\nsleep = 1.5\n",
+    );
+    let expected = |value: u64, wanted: &dyn Fn(&Value) -> bool| {
+        let mut run = project.spawn(&["run", "run.toml", "--set", &format!("stages.start.value={value}")]);
+        let progress = || {
+            let file = project.newest().join("progress.json");
+            serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap_or_default())
+                .unwrap_or_default()
+        };
+        wait_for(|| {
+            let stages = progress();
+            let slow = stages.as_array().into_iter().flatten().find(|stage| stage["stage"] == "slow");
+            slow.is_some_and(|slow| wanted(&slow["expected_s"]))
+        });
+        assert!(run.wait().unwrap().success());
+    };
+    // So that there is a newest run.
+    project.run(&["--until", "start"]);
+    expected(2, &Value::is_null);
+    expected(3, &|seconds| seconds.as_f64().is_some_and(|seconds| (1.5..10.0).contains(&seconds)));
+}
+
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
 fn failing() -> Project {
