@@ -17,6 +17,8 @@ pub trait Observer: Send + Sync {
     fn advance(&self, _units: u64) {}
     /// This many units were done by an earlier, interrupted run. They count as done but not towards the speed.
     fn skip(&self, _units: u64) {}
+    /// By earlier runs, the whole stage is expected to take this long.
+    fn expect(&self, _seconds: f64) {}
     /// The current status, e.g. `success 0.61 · 12.3k tokens/s`; replaces the previous one.
     fn status(&self, _text: &str) {}
     /// A note about the result for people. It is stored with the result.
@@ -42,6 +44,9 @@ pub struct Progress {
     /// Id of the stage.
     pub stage: String,
     pub began_ms: u64,
+    /// How long the stage takes by earlier runs, if there are comparable ones.
+    #[serde(default)]
+    pub expected_s: Option<f64>,
     pub phase: Phase,
     pub status: String,
 }
@@ -51,6 +56,11 @@ pub struct Progress {
 pub struct Phase {
     pub name: String,
     pub began_ms: u64,
+    /// When units were first completed, and how many; 0 before.
+    #[serde(default)]
+    pub first_ms: u64,
+    #[serde(default)]
+    pub first_units: u64,
     /// When units were last completed.
     pub last_ms: u64,
     pub done: u64,
@@ -62,11 +72,37 @@ pub struct Phase {
 
 /// An estimate from a shorter time is unreliable.
 const SETTLED_MS: u64 = 1000;
+/// From this share of its units, or from this number, a phase's own speed alone decides how long it takes.
+const SETTLED_SHARE: f64 = 0.1;
+const SETTLED_UNITS: f64 = 100.0;
 
 impl Progress {
     pub fn new(stage: &str, now_ms: u64) -> Self {
         let (stage, phase) = (stage.to_owned(), Phase::new("", 0, now_ms));
-        Self { stage, began_ms: now_ms, phase, status: String::new() }
+        Self { stage, began_ms: now_ms, expected_s: None, phase, status: String::new() }
+    }
+
+    /// The time until the stage, or its current phase, ends. None while there is nothing to tell it by.
+    ///
+    /// At first it is what earlier runs took, less the time that has passed. As units are completed, their speed
+    /// counts more and more, and after a tenth of them nothing else does. Without earlier runs it is unknown until
+    /// then.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn left(&self, now_ms: u64) -> Option<Duration> {
+        let Self { began_ms, expected_s, phase, .. } = self;
+        let measured = phase.measured(now_ms);
+        let elapsed = now_ms.saturating_sub(*began_ms) as f64 / 1000.0;
+        // A stage that takes longer than expected is not like the earlier ones.
+        let expected = expected_s
+            .map(|seconds| seconds * phase.fresh_share() - elapsed)
+            .filter(|left| *left > 0.0 && !phase.is_complete());
+        let weight = phase.evidence();
+        let seconds = match (measured, expected) {
+            (Some(measured), Some(expected)) => weight * measured + (1.0 - weight) * expected,
+            (Some(measured), None) if weight >= 1.0 => measured,
+            (_, expected) => expected?,
+        };
+        Duration::try_from_secs_f64((seconds * 1000.0).round() / 1000.0).ok()
     }
 
     pub fn phase(&mut self, name: &str, units: u64, now_ms: u64) {
@@ -79,6 +115,9 @@ impl Progress {
     }
 
     pub fn advance(&mut self, units: u64, now_ms: u64) {
+        if self.phase.first_units == 0 {
+            (self.phase.first_ms, self.phase.first_units) = (now_ms, units);
+        }
         self.phase.done += units;
         self.phase.last_ms = now_ms;
     }
@@ -89,32 +128,61 @@ impl Progress {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "estimates")]
 impl Phase {
     fn new(name: &str, units: u64, now_ms: u64) -> Self {
-        Self { name: name.to_owned(), began_ms: now_ms, last_ms: now_ms, done: 0, skipped: 0, units }
+        let (first_ms, first_units) = (now_ms, 0);
+        let name = name.to_owned();
+        Self { name, began_ms: now_ms, first_ms, first_units, last_ms: now_ms, done: 0, skipped: 0, units }
     }
 
     /// The part that is done, from 0 to 1; none if the total is unknown.
-    #[expect(clippy::cast_precision_loss, reason = "shown as a percentage")]
     pub fn share(&self) -> Option<f64> {
         (self.units > 0).then(|| (self.done as f64 / self.units as f64).min(1.0))
     }
 
     /// Units per second so far.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn rate(&self) -> Option<f64> {
         let (done, spent) = (self.done - self.skipped, self.last_ms.saturating_sub(self.began_ms));
         (done > 0 && spent > 0).then(|| done as f64 * 1000.0 / spent as f64)
     }
 
-    /// The time until the end at the speed so far.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub fn left(&self, now_ms: u64) -> Option<Duration> {
+    /// Units that this run completed.
+    fn advanced(&self) -> u64 {
+        self.done.saturating_sub(self.skipped)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.units > 0 && self.done >= self.units
+    }
+
+    /// The share of the units that no earlier run had completed; 1 if the total is unknown.
+    fn fresh_share(&self) -> f64 {
+        if self.units == 0 { 1.0 } else { 1.0 - (self.skipped as f64 / self.units as f64).min(1.0) }
+    }
+
+    /// How much the speed so far says, from 0 to 1.
+    fn evidence(&self) -> f64 {
+        let (advanced, fresh) = (self.advanced() as f64, self.units.saturating_sub(self.skipped) as f64);
+        (advanced / (SETTLED_SHARE * fresh).clamp(1.0, SETTLED_UNITS)).min(1.0)
+    }
+
+    /// The seconds until the phase ends, at the speed so far.
+    ///
+    /// The time until the first units may be a start-up, or that of many units at once of which the others follow
+    /// soon. Nothing is known until as much time again has passed, and then half of it counts.
+    fn measured(&self, now_ms: u64) -> Option<f64> {
         let missing = self.units.saturating_sub(self.done);
-        let rate =
-            self.rate().filter(|_| missing > 0 && now_ms.saturating_sub(self.began_ms) >= SETTLED_MS)?;
-        let since = Duration::from_millis(now_ms.saturating_sub(self.last_ms));
-        Some(Duration::try_from_secs_f64(missing as f64 / rate).ok()?.saturating_sub(since))
+        let until_first = self.first_ms.saturating_sub(self.began_ms);
+        let since_first = self.last_ms.saturating_sub(self.first_ms);
+        let is_settled = now_ms.saturating_sub(self.began_ms) >= SETTLED_MS && since_first >= until_first;
+        if missing == 0 || !is_settled || self.advanced() <= self.first_units {
+            return None;
+        }
+        let seconds = (since_first as f64 + until_first as f64 / 2.0) / 1000.0;
+        let per_unit = seconds / (self.advanced() as f64 - self.first_units as f64 / 2.0);
+        let idle = now_ms.saturating_sub(self.last_ms) as f64 / 1000.0;
+        Some((missing as f64 * per_unit - idle).max(0.0))
     }
 }
 
@@ -168,7 +236,129 @@ impl Observer for SharedProgress {
         self.change(|now, _| now.skip(units));
     }
 
+    fn expect(&self, seconds: f64) {
+        self.change(|now, _| now.expected_s = Some(seconds));
+    }
+
     fn status(&self, text: &str) {
         self.change(|now, _| text.clone_into(&mut now.status));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::{
+        ChaCha8Rng,
+        rand_core::{Rng, SeedableRng},
+    };
+
+    use super::*;
+
+    const BEGAN: u64 = 1_000_000;
+
+    /// When units are completed, in milliseconds from the start: each takes a random time between two bounds, and this
+    /// many are in work at a time.
+    fn completions(units: usize, at_once: usize, [least, most]: [u64; 2]) -> Vec<u64> {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut workers = vec![0; at_once];
+        let mut ends: Vec<u64> = Vec::new();
+        for _ in 0..units {
+            let free = workers.iter_mut().min().unwrap();
+            *free += least + random.next_u64() % (most - least + 1);
+            ends.push(*free);
+        }
+        ends.sort_unstable();
+        ends
+    }
+
+    /// The stage at this time.
+    fn at(ends: &[u64], expected_s: Option<f64>, now: u64) -> Progress {
+        let mut progress = Progress::new("s", BEGAN);
+        progress.expected_s = expected_s;
+        progress.phase("units", ends.len() as u64, BEGAN);
+        for end in ends.iter().take_while(|end| **end <= now) {
+            progress.advance(1, BEGAN + end);
+        }
+        progress
+    }
+
+    /// The expected total by the true one at a share of the true time.
+    fn total(ends: &[u64], expected_s: Option<f64>, share: f64) -> Option<f64> {
+        let all = *ends.last().unwrap() as f64;
+        let now = (share * all) as u64;
+        let left = at(ends, expected_s, now).left(BEGAN + now)?;
+        Some((now as f64 + left.as_secs_f64() * 1000.0) / all)
+    }
+
+    fn curves() -> Vec<(&'static str, Vec<u64>)> {
+        let after = |startup: u64, ends: Vec<u64>| ends.iter().map(|end| end + startup).collect();
+        vec![
+            ("steps", completions(100, 1, [800, 1200])),
+            ("few steps", completions(20, 1, [3000, 3300])),
+            ("steps after a slow first one", after(4000, completions(200, 1, [900, 1100]))),
+            ("episodes at once", completions(512, 64, [20_000, 40_000])),
+            ("episodes of very different lengths", completions(512, 64, [5000, 40_000])),
+            ("episodes in waves", completions(512, 32, [29_000, 31_000])),
+        ]
+    }
+
+    #[test]
+    fn after_a_tenth_the_time_left_is_within_a_fifth_or_not_shown() {
+        for (name, ends) in curves() {
+            let mut shown = 0;
+            for percent in 10..100 {
+                if let Some(total) = total(&ends, None, f64::from(percent) / 100.0) {
+                    assert!((0.8..=1.2).contains(&total), "{name} at {percent} %: {total}");
+                    shown += 1;
+                }
+            }
+            assert!(shown >= 70, "{name}: {shown}");
+        }
+    }
+
+    #[test]
+    fn without_earlier_runs_nothing_is_shown_at_first() {
+        for (name, ends) in curves() {
+            for now in [0, ends[0], ends[0] + 1500] {
+                assert_eq!(at(&ends, None, now).left(BEGAN + now), None, "{name} after {now} ms");
+            }
+        }
+    }
+
+    #[test]
+    fn earlier_runs_decide_at_first_and_the_measured_speed_after_a_tenth() {
+        let ends = completions(100, 1, [990, 1010]);
+        let seconds = *ends.last().unwrap() as f64 / 1000.0;
+        // Right, of a stage that takes 26 times as long, and of one that is much shorter.
+        for (factor, at_start) in [(1.0, Some(1.0)), (26.0, Some(26.0)), (0.001, None)] {
+            let expected = Some(factor * seconds);
+            let near = |found: Option<f64>, wanted: f64| (found.unwrap() / wanted - 1.0).abs() < 0.05;
+            match at_start {
+                Some(wanted) => assert!(near(total(&ends, expected, 0.0), wanted)),
+                None => assert_eq!(total(&ends, expected, 0.005), None),
+            }
+            assert!(near(total(&ends, expected, 0.11), 1.0), "{factor}");
+        }
+        let halfway = total(&ends, Some(2.0 * seconds), 0.055).unwrap();
+        assert!((1.3..1.7).contains(&halfway), "both count: {halfway}");
+    }
+
+    #[test]
+    fn what_an_earlier_run_had_done_takes_no_time() {
+        let mut progress = Progress::new("s", BEGAN);
+        progress.expected_s = Some(100.0);
+        progress.phase("units", 100, BEGAN);
+        progress.skip(75);
+        assert_eq!(progress.left(BEGAN + 5000), Some(Duration::from_secs(20)));
+        for second in 1..=5 {
+            progress.advance(1, BEGAN + 2000 * second);
+        }
+        assert_eq!(progress.left(BEGAN + 10_000), Some(Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn a_complete_phase_has_no_time_left_to_show() {
+        let ends = completions(20, 1, [500, 500]);
+        assert_eq!(at(&ends, Some(60.0), 10_000).left(BEGAN + 10_000), None);
     }
 }

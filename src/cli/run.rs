@@ -9,7 +9,6 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Outcome,
@@ -20,7 +19,7 @@ use super::{
 use crate::{
     data::{self, VerdictRow},
     error::Result,
-    exec::{self, Listener, Request, RunFolder, RunSpec, StageOutcome, Summary, folder},
+    exec::{self, Event, Listener, Request, RunFolder, RunSpec, Signals, StageOutcome, Summary, folder},
     plan::{Plan, Source, stage_name},
     stage::Cards,
     store::{FileDigests, Store},
@@ -148,13 +147,14 @@ fn start(
                 _ = files.save(&store);
                 let mut summary = run.report(&*listener);
                 // They may be new in the run file.
-                if let Some(live) = Live::begin(&plan.track, &store, &run.id, listener.clone()) {
-                    live.finish(&track_command(&store, &run.id));
+                let live = Live::begin(&plan.track, &store, &run.id, listener.clone());
+                let tracked = finish(live, &Signals::listen(), &track_command(&store, &run.id));
+                if tracked == Tracked::Waited {
+                    summary.traffic = exec::push_queued(&plan, &store);
                 }
-                summary.traffic = exec::push_queued(&plan, &store);
                 listener.flush();
-                return Ok(ClosingReport::new(&plan, &store, &run.id, &run.path, began)
-                    .report(printer, verbosity, &summary));
+                let ending = ClosingReport::new(&plan, &store, &run.id, &run.path, began);
+                return Ok(tracked.outcome(ending.report(printer, verbosity, &summary)));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
@@ -166,6 +166,8 @@ fn start(
     let ending = ClosingReport::new(&plan, &store, &folder.id, &folder.path, began);
     let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
     let track = track_command(&store, &folder.id);
+    let signals = Signals::listen();
+    let stopping = listener.clone();
     let events: Arc<dyn Listener> = live.as_ref().map_or(listener.clone(), Live::listener);
     let summary = exec::run(Request {
         keep_going: spec.keep_going,
@@ -175,13 +177,42 @@ fn start(
         folder,
         resample,
         listener: events,
-        cancel: CancellationToken::new(),
+        cancel: signals.stop(move || stopping.event(&Event::Stopping)),
     });
-    if let Some(live) = live {
-        live.finish(&track);
-    }
+    let tracked = finish(live, &signals, &track);
+    drop(signals);
     listener.flush();
-    Ok(ending.report(printer, verbosity, &summary?))
+    Ok(tracked.outcome(ending.report(printer, verbosity, &summary?)))
+}
+
+/// The end of the wait for trackers.
+#[derive(PartialEq)]
+enum Tracked {
+    Waited,
+    /// By a signal.
+    Stopped,
+}
+
+impl Tracked {
+    fn outcome(&self, of_run: Outcome) -> Outcome {
+        match self {
+            Self::Waited => of_run,
+            Self::Stopped => Outcome::Interrupted,
+        }
+    }
+}
+
+/// Updates the trackers a last time, until a signal.
+fn finish(live: Option<Live>, signals: &Signals, track: &str) -> Tracked {
+    let Some(live) = live else { return Tracked::Waited };
+    let stop = signals.stop(|| {});
+    live.finish(track, &stop);
+    if !stop.is_cancelled() {
+        return Tracked::Waited;
+    }
+    // Some upload for a tracker.
+    exec::kill_children();
+    Tracked::Stopped
 }
 
 /// The command that sends a run to its trackers.

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, IsTerminal, Write},
+    io::{BufRead, IsTerminal},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     exec::{
         history::{self, Stages},
-        review::{Decision, RecordedDecision, ReviewError, decisions, edited, line},
+        review::{Decision, RecordedDecision, ReviewError, append, decisions, edited, line},
     },
     stage::scenarios::{ScenarioError, file},
     ui::{OutputFormat, Printer},
@@ -69,12 +69,7 @@ impl Review {
             list(printer, &tasks, &decided);
             return Ok(Outcome::Success);
         }
-        let wrong = |source| ReviewError::File { path: out.clone(), source };
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&out).map_err(wrong)?;
-        let mut save = |line: &Value| {
-            let text = format!("{line}\n");
-            file.write_all(text.as_bytes()).and_then(|()| file.sync_data()).map_err(wrong)
-        };
+        let mut save = |line: &Value| append(&out, line);
         let left = review(
             &tasks,
             &decided,

@@ -47,19 +47,19 @@ impl Track {
         if sinks.is_empty() {
             return Err(TrackError::NoTracker { run }.into());
         }
-        let outcomes = track::update(&mut sinks, &mut LogReader::new(&store, &run, spec.examples))?;
+        let problems = track::update(&mut sinks, &mut LogReader::new(&store, &run, spec.examples))?;
         let mut all_well = true;
         let mut sent = Vec::new();
-        for (sink, outcome) in sinks.iter().zip(outcomes) {
-            match outcome {
-                Ok(()) if printer.format == OutputFormat::Json => {
+        for (sink, problems) in sinks.iter().zip(problems) {
+            match printer.format {
+                _ if !problems.is_empty() => all_well = false,
+                OutputFormat::Json => {
                     sent.push(json!({ "tracker": sink.name(), "location": sink.location() }));
                 }
-                Ok(()) => printer.data(&format!("{:<12} {}", sink.name(), sink.location())),
-                Err(error) => {
-                    all_well = false;
-                    printer.error(&crate::error::Failure::from(error).at(sink.name()));
-                }
+                OutputFormat::Human => printer.data(&format!("{:<12} {}", sink.name(), sink.location())),
+            }
+            for error in problems {
+                printer.error(&crate::error::Failure::from(error).at(sink.name()));
             }
         }
         if printer.format == OutputFormat::Json {

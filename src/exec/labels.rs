@@ -1,13 +1,13 @@
 //! What people say about the episodes of a run: `labels/<run>.parquet` in the store, beside `runs/`.
 //!
-//! Labels are work of people, so no sweep removes them, not even with their run.
+//! Labels are work of people, so no sweep removes them, not even with their run. Several pages may change them at once.
 
-use std::path::PathBuf;
+use std::{fs::File, path::PathBuf};
 
 use crate::{
     data::{self, DataError, Label},
     error::Result,
-    store::{Store, StoreError, aside},
+    store::{FileLock, Store, StoreError, aside},
 };
 
 /// The file with the labels of a run, whether or not it exists.
@@ -26,6 +26,11 @@ pub fn read(store: &Store, run: &str) -> Result<Vec<Label>, DataError> {
 
 /// Replaces the label of an episode, or removes it if the new one says nothing. Returns all labels of the run.
 pub fn set(store: &Store, run: &str, label: Label) -> Result<Vec<Label>> {
+    let path = path(store, run);
+    let writing = |cause| StoreError::writing(&path, cause);
+    let folder = path.parent().unwrap_or(store.root());
+    std::fs::create_dir_all(folder).map_err(writing)?;
+    let _lock = FileLock::take(folder, run);
     let mut labels = read(store, run)?;
     let is_same = |other: &Label| other.trajectory_id == label.trajectory_id && other.stage == label.stage;
     let place = labels.iter().position(is_same);
@@ -35,13 +40,10 @@ pub fn set(store: &Store, run: &str, label: Label) -> Result<Vec<Label>> {
         (None, true) => labels.push(label),
         (None, false) => return Ok(labels),
     }
-    let path = path(store, run);
-    let writing = |cause| StoreError::writing(&path, cause);
-    let folder = path.parent().unwrap_or(store.root());
-    std::fs::create_dir_all(folder).map_err(writing)?;
     let staged = aside(folder).map_err(writing)?;
     let file = staged.path().join("labels.parquet");
     data::write(&file, &labels)?;
+    File::open(&file).and_then(|file| file.sync_all()).map_err(writing)?;
     std::fs::rename(&file, &path).map_err(writing)?;
     Ok(labels)
 }
@@ -68,5 +70,27 @@ mod tests {
         assert_eq!(read(&store, "r").unwrap(), all);
         assert_eq!(set(&store, "r", label("a", None, None)).unwrap(), all[1..]);
         assert_eq!(read(&store, "other").unwrap(), []);
+    }
+
+    #[test]
+    fn pages_that_label_at_the_same_time_keep_each_others_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let label = |page: usize, number: usize| Label {
+            trajectory_id: format!("{page}-{number}"),
+            right: Some(true),
+            ..Label::default()
+        };
+        std::thread::scope(|scope| {
+            for page in 0..4 {
+                let store = Store::open(folder.path()).unwrap();
+                scope.spawn(move || {
+                    for number in 0..8 {
+                        set(&store, "r", label(page, number)).unwrap();
+                    }
+                });
+            }
+        });
+        let store = Store::open(folder.path()).unwrap();
+        assert_eq!(read(&store, "r").unwrap().len(), 32);
     }
 }

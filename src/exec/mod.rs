@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
+pub use interrupt::{Signals, kill_children};
 pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
 pub use up_to_date::up_to_date;
@@ -56,6 +57,7 @@ pub struct Request {
     /// Whether stages that do not depend on a failed one still run.
     pub keep_going: bool,
     pub listener: Arc<dyn Listener>,
+    /// Stops the run, e.g. on a signal ([`Signals`]).
     pub cancel: CancellationToken,
 }
 

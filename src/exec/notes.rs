@@ -54,6 +54,10 @@ impl Observer for Notes {
         self.progress.iter().for_each(|to| to.skip(units));
     }
 
+    fn expect(&self, seconds: f64) {
+        self.progress.iter().for_each(|to| to.expect(seconds));
+    }
+
     fn status(&self, text: &str) {
         self.progress.iter().for_each(|to| to.status(text));
     }

@@ -1,9 +1,12 @@
 //! What people decide about the tasks of a run: one line of a JSONL file for each task, which `source = "file"` of a `scenarios`
-//! stage reads: accepted tasks as they are or as edited, dropped ones not at all.
+//! stage reads: accepted tasks as they are or as edited, dropped ones not at all. Several pages and terminals may add to one
+//! file at once.
 
 use std::{
     collections::BTreeMap,
+    fs::Permissions,
     io::Write,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +15,7 @@ use serde_json::Value;
 use crate::{
     data::Scenario,
     error::{Class, Diagnostic},
-    store::Store,
+    store::{FileLock, Store},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +128,29 @@ pub fn decisions(path: &Path) -> Result<BTreeMap<String, RecordedDecision>, Revi
     text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(decision).collect()
 }
 
+/// The folder of a file of decisions, and the lock for changes of the file.
+fn locked(path: &Path) -> Result<(&Path, FileLock), ReviewError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(|source| ReviewError::File { path: path.to_owned(), source })?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok((folder, FileLock::take(folder, &name)))
+}
+
+/// Adds a decision to a file, which may have an earlier one on the same task.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn append(path: &Path, line: &Value) -> Result<(), ReviewError> {
+    let _lock = locked(path)?;
+    // Opened for each line, since a page replaces the file.
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| {
+        file.write_all(format!("{line}\n").as_bytes())?;
+        file.sync_data()
+    })
+    .map_err(|source| ReviewError::File { path: path.to_owned(), source })
+}
+
 /// Replaces the decision on a task, or removes it. Returns all decisions.
 ///
 /// # Errors
@@ -134,6 +160,7 @@ pub fn set(
     task: &Scenario,
     decision: Option<Decision>,
 ) -> Result<BTreeMap<String, RecordedDecision>, ReviewError> {
+    let (folder, _lock) = locked(path)?;
     let mut all = decisions(path)?;
     match decision {
         None => _ = all.remove(&task.id),
@@ -144,17 +171,18 @@ pub fn set(
         }
     }
     let wrong = |source| ReviewError::File { path: path.to_owned(), source };
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(wrong)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(wrong)?;
+    let mut new = tempfile::Builder::new();
+    let mut file = new.permissions(Permissions::from_mode(0o666)).tempfile_in(folder).map_err(wrong)?;
     for decided in all.values() {
         writeln!(file, "{}", decided.line).map_err(wrong)?;
     }
+    file.as_file().sync_all().map_err(wrong)?;
     file.persist(path).map_err(|cause| wrong(cause.error))?;
     Ok(all)
 }
 
-/// The task with another text and answer, where given.
+/// The task with another text and answer, where given. A changed answer is checked as the one before, or as a text if
+/// it is no number any more.
 ///
 /// # Errors
 /// If another task has this text.
@@ -165,16 +193,22 @@ pub fn edited(
     answer: Option<&str>,
 ) -> Result<Scenario, ReviewError> {
     let mut edited = task.clone();
-    if let Some(text) = text {
+    if let Some(text) = text.filter(|text| text.trim() != task.task.trim()) {
         if tasks.iter().any(|other| other.id != task.id && other.task.trim() == text.trim()) {
             return Err(ReviewError::Twice);
         }
         text.clone_into(&mut edited.task);
     }
-    if let Some(answer) = answer {
-        if edited.check != "set" {
-            edited.check = if answer.parse::<f64>().is_ok() { "number" } else { "text" }.into();
+    let before = task.answer.as_deref().map(str::trim);
+    if let Some(answer) = answer.filter(|answer| Some(answer.trim()) != before) {
+        let is_number = answer.trim().parse::<f64>().is_ok();
+        edited.check = match edited.check.as_str() {
+            "number" if !is_number => "text",
+            "none" if is_number => "number",
+            "none" => "text",
+            check => check,
         }
+        .to_owned();
         edited.answer = Some(answer.to_owned());
     }
     Ok(edited)
@@ -200,6 +234,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
         ("family", (!task.family.is_empty()).then(|| task.family.clone().into())),
         ("entity", task.entity.clone().map(Value::from)),
         ("reference", parsed(&task.reference)),
+        ("server", task.server.as_ref().map(|server| server.0.clone().into())),
     ];
     Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
 }
@@ -207,7 +242,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::scenarios::file;
+    use crate::{data::ServerName, stage::scenarios::file};
 
     fn task(id: &str, text: &str) -> Scenario {
         let (check, split) = ("number".into(), "train".into());
@@ -243,6 +278,71 @@ mod tests {
             train.iter().map(|one| (&*one.task, one.answer.as_deref(), &*one.check)).collect();
         assert_eq!(found, [("Which one?", Some("first"), "text")]);
         assert!(edited(&tasks, &tasks[0], Some("Two?"), None).is_err(), "two tasks with one text");
+    }
+
+    /// The check of a task with this answer and check, once its answer is the new one.
+    fn checked(answer: Option<&str>, check: &str, new: &str) -> String {
+        let task = Scenario { answer: answer.map(str::to_owned), check: check.into(), ..task("1", "One?") };
+        let edited = edited(&[], &task, Some("Which one?"), Some(new)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f.jsonl");
+        set(&path, &edited, Some(Decision::Edit)).unwrap();
+        let (train, _) = file::parse(&std::fs::read_to_string(&path).unwrap(), "f", (0.5, 1).into()).unwrap();
+        assert_eq!(train[0].answer.as_deref(), Some(new), "the answer is written as it was given");
+        train[0].check.clone()
+    }
+
+    #[test]
+    fn an_edit_keeps_the_kind_of_check() {
+        assert_eq!(checked(Some("007"), "text", "007"), "text", "the answer is as it was");
+        assert_eq!(checked(Some("007"), "text", "008"), "text");
+        assert_eq!(checked(Some("7"), "number", "8"), "number");
+        assert_eq!(checked(Some("7"), "number", "seven"), "text");
+        assert_eq!(checked(Some("7, 8"), "set", "9"), "set");
+        assert_eq!(checked(None, "none", "9"), "number");
+        assert_eq!(checked(None, "none", "nine"), "text");
+    }
+
+    #[test]
+    fn what_an_edit_leaves_as_it_was_is_kept_to_the_byte() {
+        let task = Scenario { answer: Some(" 7\n".into()), ..task("1", " One?\n") };
+        assert_eq!(edited(&[], &task, Some("One?"), Some("7")).unwrap(), task);
+    }
+
+    #[test]
+    fn every_field_of_a_task_survives_a_review() {
+        let task = Scenario {
+            entity: Some("Ada".into()),
+            reference: Some("[{\"arguments\":{},\"name\":\"get\"}]".into()),
+            server: Some(ServerName("desk".into())),
+            family: "people".into(),
+            ..task("1", "One?")
+        };
+        let line = line(&task, Decision::Accept).to_string();
+        let (train, _) = file::parse(&line, "f", (0.5, 1).into()).unwrap();
+        assert_eq!(Scenario { id: task.id.clone(), ..train[0].clone() }, task);
+    }
+
+    #[test]
+    fn pages_and_terminals_that_decide_at_the_same_time_keep_each_others_decisions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reviewed.jsonl");
+        std::thread::scope(|scope| {
+            for one in 0..4 {
+                let path = &path;
+                scope.spawn(move || {
+                    for number in 0..16 {
+                        let task = task(&format!("{one}-{number}"), &format!("Task {one}-{number}?"));
+                        if one == 0 {
+                            append(path, &line(&task, Decision::Accept)).unwrap();
+                        } else {
+                            set(path, &task, Some(Decision::Accept)).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(decisions(&path).unwrap().len(), 64);
     }
 
     #[test]

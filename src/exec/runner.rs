@@ -34,7 +34,8 @@ use crate::{
     hash::Digest,
     mcp::Servers,
     plan::{
-        self, CacheMode, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample, ResolvedInput, ServerName,
+        self, CacheMode, CostHistory, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
+        ResolvedInput, ServerName, Uses,
     },
     progress::Observer,
     stage::{
@@ -73,6 +74,8 @@ pub struct Runner {
     pub shared_models: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
     pub progress: ProgressFile,
+    /// What stages took earlier; read when the first one runs.
+    pub history: Mutex<Option<CostHistory>>,
     pub cancel: CancellationToken,
     /// Pairs of tables of tasks that have no task in common.
     pub disjoint: Mutex<Vec<(Output, Output)>>,
@@ -88,6 +91,21 @@ pub struct StageResult {
 impl StageResult {
     fn new(record: ActionRecord, cached: bool) -> Self {
         Self { key: record.key, result: record.into(), cached }
+    }
+}
+
+/// How far a stage came.
+pub enum Attempt {
+    Done(Box<StageResult>),
+    /// Another run has its lease.
+    Leased(Box<Job>),
+    /// The lease it waited for is free.
+    Released,
+}
+
+impl Attempt {
+    fn cached(record: ActionRecord) -> Self {
+        Self::Done(Box::new(StageResult::new(record, true)))
     }
 }
 
@@ -192,6 +210,24 @@ impl Runner {
         stage::policy_shape(&folder, &StageArtifacts(self.store.clone()))
     }
 
+    /// How long the stage takes by earlier runs with a model of the same shape.
+    fn expected_seconds(&self, job: &Job) -> Option<f64> {
+        let stage = &self.plan.node(job.index).stage;
+        let has_model = job
+            .ready
+            .inputs
+            .keys()
+            .any(|role| stage.card.inputs.get(role).is_some_and(|input| input.artifact == "policy"));
+        let uses = match self.model_shape(job) {
+            Some(shape) => Uses::Model(shape),
+            None if has_model => Uses::UnknownModel,
+            None => Uses::NoModel,
+        };
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let history = history.get_or_insert_with(|| CostHistory::of(&self.store));
+        history.estimate(stage, uses, None).ok().map(|estimate| estimate.cost.seconds)
+    }
+
     /// Reports that the remote is unreachable, for no particular stage.
     pub fn remote_away(&self, cause: &StoreError) {
         self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
@@ -235,40 +271,32 @@ impl Runner {
         self.link(job, record)
     }
 
-    /// Takes the result from the store, waits for another run that is making it, or runs the stage.
-    pub async fn run(&self, job: &Job, wanted: &[Disjoint], share: &Share) -> Result<StageResult> {
-        let mut watch = HeartbeatWatch::default();
-        let mut is_waiting = false;
+    /// Takes the result from the store, or runs the stage unless another run is making it.
+    pub async fn run(&self, job: Job, wanted: &[Disjoint], share: &Share) -> Result<Attempt> {
         loop {
-            if let Some(record) = self.cached(job)? {
-                return Ok(StageResult::new(record, true));
+            if let Some(record) = self.cached(&job)? {
+                return Ok(Attempt::cached(record));
             }
-            let lease = match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
+            let lease = match self.lease(&job, &mut HeartbeatWatch::default())? {
                 LeaseAttempt::Mine(lease) => lease,
-                LeaseAttempt::Taken { run, holder } => {
-                    if !std::mem::replace(&mut is_waiting, true) {
-                        self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
-                    }
-                    self.sleep(POLL).await?;
-                    continue;
-                }
+                LeaseAttempt::Taken { .. } => return Ok(Attempt::Leased(Box::new(job))),
             };
             // Another run may have published it just before.
-            if let Some(record) = self.cached(job)? {
-                return Ok(StageResult::new(record, true));
+            if let Some(record) = self.cached(&job)? {
+                return Ok(Attempt::cached(record));
             }
-            wanted.iter().try_for_each(|wanted| self.disjoint(job, wanted))?;
+            wanted.iter().try_for_each(|wanted| self.disjoint(&job, wanted))?;
             let began = Instant::now();
-            let shown = self.progress.begin(self.id(job));
-            let notes = Arc::new(Notes::new(self.id(job), &self.listener, Arc::clone(&shown.progress)));
+            let shown = self.progress.begin(self.id(&job));
+            let notes = Arc::new(Notes::new(self.id(&job), &self.listener, Arc::clone(&shown.progress)));
             let reports = Reports { meter: Arc::default(), notes };
-            let done = self.execute(job, &lease, share, &reports).await;
+            let done = self.execute(&job, &lease, share, &reports).await;
             drop(shown);
             if done.is_err() {
-                let cost = self.cost(job, &reports.meter, began);
+                let cost = self.cost(&job, &reports.meter, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
                 for text in reports.notes.kept() {
-                    self.folder.note(Entry::Noted { node: self.id(job).to_owned(), text })?;
+                    self.folder.note(Entry::Noted { node: self.id(&job).to_owned(), text })?;
                 }
             }
             match done {
@@ -276,8 +304,31 @@ impl Runner {
                 // counts. Other failures may arise because the other machine removed files here.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 Err(failure) if failure.class() != Class::Interrupted && lease.check().is_err() => {}
-                done => return done,
+                done => return Ok(Attempt::Done(Box::new(done?))),
             }
+        }
+    }
+
+    fn lease(&self, job: &Job, watch: &mut HeartbeatWatch) -> Result<LeaseAttempt> {
+        Ok(self.store.lease(&job.key, self.id(job), &self.folder.id, watch)?)
+    }
+
+    /// Waits for another run that is making the result, until the result is there or the lease is free. It is
+    /// not kept: the stage may have to wait for slots here, while another run has some.
+    pub async fn wait_for_lease(&self, job: &Job) -> Result<Attempt> {
+        let mut watch = HeartbeatWatch::default();
+        let mut is_reported = false;
+        loop {
+            if let Some(record) = self.cached(job)? {
+                return Ok(Attempt::cached(record));
+            }
+            let LeaseAttempt::Taken { run, holder } = self.lease(job, &mut watch)? else {
+                return Ok(Attempt::Released);
+            };
+            if !std::mem::replace(&mut is_reported, true) {
+                self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
+            }
+            self.sleep(POLL).await?;
         }
     }
 
@@ -319,6 +370,9 @@ impl Runner {
         let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), draw, job.forced.is_some())?;
         let rows = Arc::new(rows);
         failpoint("runner::begun");
+        if let Some(seconds) = self.expected_seconds(job) {
+            reports.notes.expect(seconds);
+        }
         let began = Instant::now();
         self.files_unchanged(job)?;
         let (work_dir, metrics) = match self.call_with_retries(job, lease, &rows, reports, share).await {
@@ -358,6 +412,9 @@ impl Runner {
                 *existing
             }
         };
+        if let Some(history) = &mut *self.history.lock().unwrap_or_else(PoisonError::into_inner) {
+            history.add(record.clone());
+        }
         self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;

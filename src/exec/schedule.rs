@@ -10,16 +10,15 @@ use std::{
 
 use tokio::{
     runtime::Runtime,
-    task::{Id, JoinError, JoinSet},
+    task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
 use super::{
     Event, ExecError, Request, StageOutcome, Summary,
     held_out::HeldOut,
-    interrupt,
     journal::{Entry, RunState},
     progress_file::ProgressFile,
-    runner::{Runner, StageResult},
+    runner::{Attempt, Runner, StageResult},
     slots::{Share, Slots, Waiters},
     upload,
 };
@@ -58,6 +57,7 @@ pub fn run(request: Request) -> Result<Summary> {
         shared_models: Arc::default(),
         listener,
         progress,
+        history: Mutex::default(),
         cancel,
         disjoint: Mutex::default(),
     });
@@ -80,10 +80,7 @@ pub fn run(request: Request) -> Result<Summary> {
             .enable_all()
             .build()
             .map_err(ExecError::Threads)?;
-        threads.0.insert(runtime).block_on(async {
-            interrupt::listen(runner.cancel.clone(), runner.listener.clone());
-            run.schedule().await
-        })
+        threads.0.insert(runtime).block_on(run.schedule())
     });
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();
@@ -116,6 +113,25 @@ impl Drop for Threads {
             runtime.shutdown_background();
         }
     }
+}
+
+/// The tasks of the run's stages.
+#[derive(Default)]
+struct Tasks {
+    running: JoinSet<Result<Attempt>>,
+    by_id: HashMap<Id, Task>,
+}
+
+struct Task {
+    index: NodeIndex,
+    use_of: TaskUse,
+}
+
+enum TaskUse {
+    /// Runs its stage with this share of the slots.
+    Runs(Share),
+    /// Waits for another run's lease, without a share.
+    Waits(AbortHandle),
 }
 
 struct Run<'w> {
@@ -253,20 +269,24 @@ impl<'w> Run<'w> {
     }
 
     async fn schedule(&mut self) -> Result<()> {
-        let mut running = JoinSet::new();
-        let mut tasks: HashMap<Id, (NodeIndex, Share)> = HashMap::new();
+        let mut tasks = Tasks::default();
         loop {
-            self.start(&mut running, &mut tasks)?;
-            let Some(joined) = running.join_next_with_id().await else { return Ok(()) };
+            self.start(&mut tasks)?;
+            let Some(joined) = tasks.running.join_next_with_id().await else { return Ok(()) };
             let id = match &joined {
                 Ok((id, _)) => *id,
                 Err(cause) => cause.id(),
             };
-            let Some((index, share)) = tasks.remove(&id) else { continue };
-            self.slots.give_back(&share);
+            let Some(Task { index, use_of }) = tasks.by_id.remove(&id) else { continue };
+            if let TaskUse::Runs(share) = use_of {
+                self.slots.give_back(&share);
+            }
             match joined {
-                Ok((_, Ok(done))) => self.done(index, done),
+                Ok((_, Ok(Attempt::Done(done)))) => self.done(index, *done),
+                Ok((_, Ok(Attempt::Leased(job)))) => self.wait_for_lease(&mut tasks, index, job),
+                Ok((_, Ok(Attempt::Released))) => _ = self.started.remove(&index),
                 Ok((_, Err(failure))) => self.failed(index, failure)?,
+                Err(cause) if cause.is_cancelled() => {}
                 Err(cause) => {
                     let stage = self.id(index).to_owned();
                     self.failed(index, ExecError::Crashed { stage, message: panic_message(cause) }.into())?;
@@ -276,13 +296,15 @@ impl<'w> Run<'w> {
     }
 
     /// Starts every open node that is ready and gets a share of the slots.
-    fn start(
-        &mut self,
-        running: &mut JoinSet<Result<StageResult>>,
-        tasks: &mut HashMap<Id, (NodeIndex, Share)>,
-    ) -> Result<()> {
+    fn start(&mut self, tasks: &mut Tasks) -> Result<()> {
         let ending = !self.keep_going && !self.failures.is_empty();
         if ending || self.runner.cancel.is_cancelled() {
+            // A stage that waits for another run has not started.
+            for task in tasks.by_id.values() {
+                if let TaskUse::Waits(handle) = &task.use_of {
+                    handle.abort();
+                }
+            }
             return Ok(());
         }
         let runner = self.runner;
@@ -310,13 +332,20 @@ impl<'w> Run<'w> {
             self.started.insert(index);
             let (runner, own) = (runner.clone(), share.clone());
             let wanted = self.held_out.wanted(&self.ledger, index);
-            let task = running.spawn(async move {
+            let task = tasks.running.spawn(async move {
                 let job = Job::new(&runner.plan, index, ready, &runner.resample);
-                runner.run(&job, &wanted, &own).await
+                runner.run(job, &wanted, &own).await
             });
-            tasks.insert(task.id(), (index, share));
+            tasks.by_id.insert(task.id(), Task { index, use_of: TaskUse::Runs(share) });
         }
         Ok(())
+    }
+
+    /// Lets a stage wait for another run's lease. What it would use is free for other stages until then.
+    fn wait_for_lease(&self, tasks: &mut Tasks, index: NodeIndex, job: Box<Job>) {
+        let runner = self.runner.clone();
+        let task = tasks.running.spawn(async move { runner.wait_for_lease(&job).await });
+        tasks.by_id.insert(task.id(), Task { index, use_of: TaskUse::Waits(task) });
     }
 
     /// Evicts models that no running or pending stage reads.

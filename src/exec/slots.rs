@@ -4,6 +4,7 @@
 //! share is what is free divided by the stages that could start now, so a single stage gets everything. On
 //! one device, stages that use the engine take turns, since the engine fills a device by itself. Devices that
 //! already hold the weights of the stage's models are preferred; among equals, the first in the run file.
+//! A stage that waits for another run has no share.
 
 use crate::stage::card::Section;
 

@@ -181,7 +181,7 @@ fn a_run_without_such_episodes_is_an_error_that_names_others() {
 #[ignore = "writes logs of hostile episodes into the folder named by MCPRL_INSPECT_LOGS"]
 fn hostile_logs() {
     let to = std::path::PathBuf::from(std::env::var_os("MCPRL_INSPECT_LOGS").unwrap());
-    let (_folder, run) = made(Size { iterations: 1, scenarios: 4, group: 2, result: 10_000_000 });
+    let (_folder, run) = made(Size { iterations: 1, scenarios: 4, group: 2, result: 10_000_000, task: 0 });
     for part in [None, Some("train[1]/rollout")] {
         let found = logs(&run, part).unwrap();
         for (log, name) in found.iter().zip(names(&found)) {

@@ -85,16 +85,20 @@ impl Estimate {
 }
 
 /// Earlier records by kind and name.
+#[derive(Default)]
 pub struct CostHistory(BTreeMap<(String, String), Vec<ActionRecord>>);
 
 impl CostHistory {
     pub fn of(store: &Store) -> Self {
-        let mut records: BTreeMap<_, Vec<ActionRecord>> = BTreeMap::new();
-        for record in store.records() {
-            let kind = record.fields.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-            records.entry((kind, stage_name(&record.stage))).or_default().push(record);
-        }
-        Self(records)
+        let mut history = Self::default();
+        store.records().into_iter().for_each(|record| history.add(record));
+        history
+    }
+
+    /// Adds the record of a stage that has ended since.
+    pub fn add(&mut self, record: ActionRecord) {
+        let kind = record.fields.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        self.0.entry((kind, stage_name(&record.stage))).or_default().push(record);
     }
 
     /// The expected cost of a stage that reuses these rows.

@@ -40,7 +40,7 @@ mod until;
 mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
-pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
+pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
 pub use graph::{InputEdge, Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
@@ -95,6 +95,20 @@ pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
     let entry = layers.top().field("track");
     let spec = entry.map(|entry| track::track(&reader, &entry, source)).unwrap_or_default();
     Ok(reader.finish(Some(spec))?)
+}
+
+/// The section `[engine]` of a run file, with overrides and defaults. Nothing else is checked.
+///
+/// # Errors
+/// If the section has mistakes.
+pub fn engine_spec(source: &Source, overrides: &Overrides) -> Result<EngineSpec> {
+    let (layers, mistakes) = Layers::new(source, overrides);
+    let reader = Reader::new(mistakes);
+    let spec = match layers.top().field("engine") {
+        Some(entry) => server::engine(&reader, &entry),
+        None => Some(EngineSpec::default()),
+    };
+    Ok(reader.finish(spec)?)
 }
 
 /// A stage of a run file as it is written there, with the defaults of its card.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Tone,
@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{
     data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
+    engine::EngineSpec,
     eval::Finding,
     exec::RunState,
     mcp::secret::secret_free,
-    model::ModelConfig,
+    model::{ModelConfig, kernels::Format},
     usage::Usage,
     view::{
         Run, Stage, calls, conversation,
@@ -299,11 +300,8 @@ fn set_up(page: &mut Document, run: &Run) {
     if let Some(seed) = run.seed {
         fact("seed", seed.to_string());
     }
-    let engine = run.text.as_deref().and_then(|text| text.parse::<toml::Table>().ok());
-    let engine = engine.as_ref().and_then(|file| file.get("engine")?.as_table()).into_iter().flatten();
-    let engine: Vec<String> = engine.map(|(name, value)| format!("{name} = {value}")).collect();
-    if !engine.is_empty() {
-        fact("engine", engine.join(", "));
+    if let Some(engine) = &run.engine {
+        fact("engine", engine_settings(engine));
     }
     for machine in &run.machines {
         fact("machine", machine.clone());
@@ -323,6 +321,18 @@ fn set_up(page: &mut Document, run: &Run) {
         let title = format!("Parameters of {} stages", seen.len());
         page.push(Block::Details(title, vec![Block::Table(params)]));
     }
+}
+
+/// The section `[engine]`: what it leaves out as it was by default, where results depend on it.
+fn engine_settings(spec: &EngineSpec) -> String {
+    let EngineSpec { devices, threads, dtype, kv_cache_mib } = spec;
+    let mut all = vec![
+        format!("devices = {}", json!(devices)),
+        format!("dtype = {}", json!(dtype.unwrap_or(Format::F32))),
+    ];
+    all.extend(threads.map(|threads| format!("threads = {threads}")));
+    all.extend(kv_cache_mib.map(|size| format!("kv_cache_mib = {size}")));
+    all.join(", ")
 }
 
 /// The name and the size of the model that a stage writes, if it writes one that is still in the cache.
@@ -712,14 +722,37 @@ fn cost(page: &mut Document, run: &Run) {
     page.table(table);
 }
 
+/// The command of a run. Overrides by environment variables are written as `--set`.
+fn command(file: &str, run: &Run) -> String {
+    let option = |name: &'static str| move |value: &str| [name.to_owned(), word(value)];
+    let set = run.set.iter().map(|set| option("--set")(&secret_free(set)));
+    let resample = run.resample.iter().map(|stage| option("--resample")(stage));
+    let until = run.until.iter().map(|stage| option("--until")(stage));
+    let options = set.chain(resample).chain(until).flatten();
+    ["mcprl".to_owned(), "run".to_owned(), word(file)]
+        .into_iter()
+        .chain(options)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A text as a word of a shell's command.
+fn word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "=./_-:,@+%".contains(letter);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 fn reproduce(page: &mut Document, run: &Run) {
     page.heading("How to reproduce it");
     let mut facts = vec![("mcprl".to_owned(), run.versions.join(", "))];
     let file = run.file.clone().unwrap_or_else(|| "run.toml".into());
-    let set: String = run.set.iter().map(|set| format!(" --set '{}'", secret_free(set))).collect();
-    facts.push(("command".into(), format!("mcprl run {file}{set}")));
+    facts.push(("command".into(), command(&file, run)));
     if !run.resample.is_empty() {
-        facts.push(("resampled".into(), run.resample.join(", ")));
+        let note = "a resampled stage draws anew each time, so its result is another one";
+        facts.push(("resampled".into(), format!("{}: {note}", run.resample.join(", "))));
     }
     page.push(Block::Facts(facts));
     page.text("The same keys mean the same inputs, parameters, seeds and code. On one machine the same keys give the same bytes.");

@@ -121,6 +121,40 @@ fn a_report_has_its_parts_and_the_same_bytes_each_time() {
 }
 
 #[test]
+fn a_report_has_the_engine_and_the_command_that_ran() {
+    let parts = parts(true);
+    let spec = crate::exec::RunSpec {
+        file: "/some/where/my run.toml".into(),
+        stages: None,
+        resample: vec!["train/reward@3".into()],
+        until: vec!["train[2]".into()],
+        keep_going: true,
+        overrides: crate::plan::Overrides::new(
+            [("MCPRL_SEED".to_owned(), "4".to_owned())],
+            vec!["engine.dtype=bf16".into(), "stages.tools.note=it's".into()],
+        ),
+        text: "name = \"demo\"\n[engine]\ndtype = \"f16\"\nthreads = 3\n".into(),
+    };
+    std::fs::create_dir_all(parts.made.store.runs().join("r")).unwrap();
+    std::fs::write(parts.made.store.runs().join("r/run.toml"), toml::to_string(&spec).unwrap()).unwrap();
+    let page = report(&parts.made.run());
+    let fact = |wanted: &str| {
+        let facts = page.blocks.iter().filter_map(|block| match block {
+            Block::Facts(facts) => Some(facts),
+            _ => None,
+        });
+        facts.flatten().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+    };
+    assert_eq!(fact("engine"), Some("devices = [\"cpu\"], dtype = \"bf16\", threads = 3"));
+    assert_eq!(
+        fact("command"),
+        Some(
+            r"mcprl run 'my run.toml' --set seed=4 --set engine.dtype=bf16 --set 'stages.tools.note=it'\''s' --resample train/reward@3 --until 'train[2]'"
+        )
+    );
+}
+
+#[test]
 fn a_report_of_a_swept_or_empty_run_says_what_is_missing() {
     let Parts { made, rollout, verdict, episodes } = parts(false);
     [&rollout, &verdict, &episodes].into_iter().for_each(|output| made.sweep(output));

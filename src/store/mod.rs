@@ -31,6 +31,7 @@
 mod cas;
 mod error;
 mod failpoint;
+mod file_lock;
 mod files;
 mod gc;
 mod last;
@@ -51,6 +52,7 @@ use std::path::{Path, PathBuf};
 pub use cas::{Condition, UnsyncedArtifact};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
+pub use file_lock::FileLock;
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;

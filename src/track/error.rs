@@ -18,6 +18,8 @@ pub enum TrackError {
     Thread(#[source] std::io::Error),
     #[error("not everything could be sent in time")]
     Late { command: String },
+    #[error("stopped before everything was sent")]
+    Stopped { command: String },
     #[error("cannot set up an HTTP client")]
     Client(#[source] reqwest::Error),
     #[error("{url} cannot be reached")]
@@ -68,6 +70,7 @@ impl Diagnostic for TrackError {
             Self::Write { .. } => "track::write",
             Self::Thread(_) => "track::thread",
             Self::Late { .. } => "track::late",
+            Self::Stopped { .. } => "track::stopped",
             Self::Client(_) => "track::http_client",
             Self::Unreachable { .. } => "track::unreachable",
             Self::Status { .. } => "track::status",
@@ -100,7 +103,7 @@ impl Diagnostic for TrackError {
                 "use https://; plain http is allowed for localhost, and without credentials".into()
             }
             Self::Header { .. } => "`headers` in [track] otlp takes values like \"Bearer ${TOKEN}\"".into(),
-            Self::Rejected { .. } => "its own log says why; `mcprl track` sends them again".into(),
+            Self::Rejected { .. } => "its own log may say why; they are not sent again".into(),
             Self::Episodes(_) => "`mcprl cache verify` finds damaged artifacts".into(),
             Self::Database { .. } => {
                 "if a trackio before 0.24 made it, open it once with a newer `trackio show`".into()
@@ -111,7 +114,7 @@ impl Diagnostic for TrackError {
             Self::Program { program, .. } => {
                 format!("check `{program} login` and the connection; what was written is kept")
             }
-            Self::Late { command } => format!("`{command}` sends the rest"),
+            Self::Late { command } | Self::Stopped { command } => format!("`{command}` sends the rest"),
             Self::NoTracker { run } => {
                 format!("`mcprl track {run} --to tensorboard` names one, or [track] in the run file")
             }

@@ -2,9 +2,14 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
     time::{Duration, Instant},
 };
+
+use tokio_util::sync::CancellationToken;
 
 use super::{LogReader, Sink, TrackError, sinks, update};
 use crate::{
@@ -21,6 +26,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 const REST: u32 = 10;
 /// How long the end of a run waits for the last update.
 const LAST: Duration = Duration::from_secs(30);
+/// How long it takes to notice that this wait is to stop.
+const STEP: Duration = Duration::from_millis(50);
 
 /// What the thread is asked to do.
 #[derive(Default)]
@@ -117,17 +124,27 @@ impl Live {
         Arc::new(WakingListener { wake: Arc::clone(&self.wake), inner: Arc::clone(&self.listener) })
     }
 
-    /// Updates the trackers a last time. `command` sends what cannot be sent in time.
-    pub fn finish(self, command: &str) {
-        self.finish_within(LAST, command);
+    /// Updates the trackers a last time. `command` sends what cannot be sent in time, or before `stop` is cancelled.
+    pub fn finish(self, command: &str, stop: &CancellationToken) {
+        self.finish_within(LAST, command, stop);
     }
 
-    pub(super) fn finish_within(self, time: Duration, command: &str) {
+    pub(super) fn finish_within(self, time: Duration, command: &str, stop: &CancellationToken) {
         self.wake.ask(|asked| asked.end = true);
-        if self.ended.recv_timeout(time).is_err() {
-            let error = TrackError::Late { command: command.to_owned() }.into();
-            self.listener.event(&Event::Untracked { tracker: "track", error: &error });
-        }
+        let until = Instant::now() + time;
+        let error = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let command = || command.to_owned();
+            match self.ended.recv_timeout(left.min(STEP)) {
+                Ok(()) => return,
+                Err(RecvTimeoutError::Timeout) if stop.is_cancelled() => {
+                    break TrackError::Stopped { command: command() };
+                }
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(_) => break TrackError::Late { command: command() },
+            }
+        };
+        self.listener.event(&Event::Untracked { tracker: "track", error: &error.into() });
     }
 }
 
@@ -155,9 +172,9 @@ impl Thread {
     fn update(&mut self, least: Duration) -> Duration {
         let began = Instant::now();
         match update(&mut self.sinks, &mut self.reader) {
-            Ok(outcomes) => {
-                for (at, outcome) in outcomes.into_iter().enumerate() {
-                    if let Err(error) = outcome {
+            Ok(problems) => {
+                for (at, problems) in problems.into_iter().enumerate() {
+                    for error in problems {
                         self.warn(self.sinks[at].name(), error.into());
                     }
                 }

@@ -20,7 +20,7 @@ mod wandb;
 #[cfg(test)]
 mod tests;
 
-use std::{fs::File, path::Path, time::Duration};
+use std::time::Duration;
 
 pub use error::TrackError;
 pub use live::Live;
@@ -32,7 +32,11 @@ use tensorboard::TensorBoard;
 use trackio::Trackio;
 use wandb::Wandb;
 
-use crate::{plan::TrackSpec, store::Store, view::Run};
+use crate::{
+    plan::TrackSpec,
+    store::{FileLock, Store},
+    view::Run,
+};
 
 /// A tracker that can be brought up to date.
 pub trait Sink: Send {
@@ -55,6 +59,11 @@ pub trait Sink: Send {
     /// # Errors
     /// If some of it is missing afterwards. The next update tries again.
     fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError>;
+
+    /// What the tracker refused for good, since this was last asked. It is not sent again.
+    fn refused(&mut self) -> Option<TrackError> {
+        None
+    }
 }
 
 /// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the
@@ -81,23 +90,16 @@ pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> 
     sinks
 }
 
-/// Keeps other processes from updating the trackers of the same run, until it is dropped.
-struct Lock(#[expect(dead_code, reason = "holds the lock")] Option<File>);
-
-impl Lock {
-    /// Waits for the lock. `folder`: the run's. Without support for locks, nobody is kept away.
-    fn take(folder: &Path) -> Self {
-        let file = File::options().create(true).truncate(false).write(true).open(folder.join("track.lock"));
-        Self(file.ok().filter(|file| file.lock().is_ok()))
-    }
-}
-
-/// Brings trackers up to date, one after another. Returns the outcome of each.
+/// Brings trackers up to date, one after another, after other processes that do so. Returns the problems of each.
 pub fn update(
     sinks: &mut [Box<dyn Sink>],
     reader: &mut LogReader,
-) -> crate::error::Result<Vec<Result<(), TrackError>>> {
-    let _lock = Lock::take(&reader.folder());
+) -> crate::error::Result<Vec<Vec<TrackError>>> {
+    let _lock = FileLock::take(&reader.folder(), "track");
     let (run, log) = reader.read()?;
-    Ok(sinks.iter_mut().map(|sink| sink.update(&run, &log)).collect())
+    let problems = |sink: &mut Box<dyn Sink>| {
+        let failed = sink.update(&run, &log).err();
+        failed.into_iter().chain(sink.refused()).collect()
+    };
+    Ok(sinks.iter_mut().map(problems).collect())
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::{log::Content, *};
 use crate::{
@@ -205,7 +206,8 @@ fn tracking_again_changes_nothing_and_another_file_is_never_added() {
     for text in [&half.join("\n"), &whole, &whole] {
         std::fs::write(journal(&store), text).unwrap();
         let mut sinks = sinks(&spec, &store, RUN, Duration::from_secs(9));
-        update(&mut sinks, &mut LogReader::new(&store, RUN, true)).unwrap().pop().unwrap().unwrap();
+        let problems = update(&mut sinks, &mut LogReader::new(&store, RUN, true)).unwrap();
+        assert!(problems.iter().all(Vec::is_empty));
         let mut found = files();
         assert_eq!(found.len(), 1);
         seen.extend(found.pop());
@@ -259,6 +261,16 @@ impl Sink for Slow {
 /// Ten stages end; then the run ends. Returns the events' and the end's duration, the number of updates, and what was
 /// said.
 fn live(takes: Duration, fails: bool) -> (Duration, Duration, usize, Vec<String>) {
+    let patience = Duration::from_millis(500);
+    live_until(takes, fails, patience, &CancellationToken::new())
+}
+
+fn live_until(
+    takes: Duration,
+    fails: bool,
+    patience: Duration,
+    stop: &CancellationToken,
+) -> (Duration, Duration, usize, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let store = made(folder.path());
     let updates = Arc::new(AtomicUsize::new(0));
@@ -273,7 +285,7 @@ fn live(takes: Duration, fails: bool) -> (Duration, Duration, usize, Vec<String>
         listener.event(&Event::Cached { id: "a", metrics: &metrics, notes: &notes });
     }
     let events = began.elapsed();
-    live.finish_within(Duration::from_millis(500), "mcprl track r");
+    live.finish_within(patience, "mcprl track r", stop);
     let all = seen.0.lock().unwrap().clone();
     (events, began.elapsed() - events, updates.load(Ordering::Relaxed), all)
 }
@@ -291,6 +303,19 @@ fn a_slow_tracker_delays_neither_stages_nor_for_long_the_end() {
     assert!(events < Duration::from_millis(400), "{events:?}");
     assert!(end < Duration::from_secs(2), "{end:?}");
     assert_eq!(seen, ["track: not everything could be sent in time"]);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_slow_tracker() {
+    let stop = CancellationToken::new();
+    let signal = stop.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        signal.cancel();
+    });
+    let (_, end, _, seen) = live_until(Duration::from_secs(5), false, Duration::from_secs(60), &stop);
+    assert!(end < Duration::from_secs(2), "{end:?}");
+    assert_eq!(seen, ["track: stopped before everything was sent"]);
 }
 
 #[test]

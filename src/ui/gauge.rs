@@ -13,7 +13,7 @@ const MARGIN: usize = 3;
 const NAME: usize = 6;
 /// The longest line that fits a terminal of this width. Each has the name and the status.
 pub fn line(progress: &Progress, width: usize, now_ms: u64) -> String {
-    let Progress { stage, began_ms, phase, status } = progress;
+    let Progress { stage, began_ms, phase, status, .. } = progress;
     let count = counted(phase.done, phase.units);
     let named = format!("{} {count}", phase.name).trim().to_owned();
     let rate = phase.rate().filter(|_| phase.units > 0).map(|rate| format!("{}/s", human::rate(rate)));
@@ -25,7 +25,7 @@ pub fn line(progress: &Progress, width: usize, now_ms: u64) -> String {
         [&named, &count],
         Times {
             elapsed: Duration::from_millis(now_ms.saturating_sub(*began_ms)),
-            left: phase.left(now_ms),
+            left: progress.left(now_ms),
             rate: rate.unwrap_or_default(),
         },
     )
@@ -35,7 +35,7 @@ pub fn line(progress: &Progress, width: usize, now_ms: u64) -> String {
 pub fn message(progress: &Progress, now_ms: u64) -> String {
     let Progress { phase, status, .. } = progress;
     let count = format!("{} {}", phase.name, counted(phase.done, phase.units));
-    let left = phase.left(now_ms).map(|left| format!("{} left", clock(left)));
+    let left = progress.left(now_ms).map(|left| format!("{} left", clock(left)));
     let parts = [count.trim().to_owned(), left.unwrap_or_default(), status.clone()];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
@@ -200,10 +200,17 @@ mod tests {
         BEGAN + 1000 * seconds
     }
 
+    /// Completes units one after another, each in the same time.
+    fn advance(progress: &mut Progress, units: u64, from: u64, to: u64) {
+        for unit in 1..=units {
+            progress.advance(1, at(from) + 1000 * (to - from) * unit / units);
+        }
+    }
+
     fn rollout() -> Progress {
         let mut progress = Progress::new("train[0001]/rollout", BEGAN);
         progress.phase("episodes", 512, BEGAN);
-        progress.advance(128, at(20));
+        advance(&mut progress, 128, 0, 20);
         progress.status = "success 0.61 · 12.3k tokens/s".into();
         progress
     }
@@ -228,12 +235,12 @@ mod tests {
     fn each_phase_has_its_own_count_and_time() {
         let mut progress = Progress::new("base", BEGAN);
         progress.phase("recording traces", 300, BEGAN);
-        progress.advance(300, at(2));
+        advance(&mut progress, 300, 0, 2);
         assert_eq!(message(&progress, at(2)), "recording traces 300/300");
         progress.phase("building the tokenizer", 0, at(2));
         assert_eq!(message(&progress, at(3)), "building the tokenizer");
         progress.phase("training steps", 800, at(4));
-        progress.advance(200, at(14));
+        advance(&mut progress, 200, 4, 14);
         progress.status = "loss 1.250".into();
         assert_eq!(message(&progress, at(14)), "training steps 200/800, 0:30 left, loss 1.250");
         assert_eq!(message(&progress, at(18)), "training steps 200/800, 0:26 left, loss 1.250");
@@ -247,7 +254,7 @@ mod tests {
         progress.phase("training steps", 800, BEGAN);
         progress.skip(600);
         assert_eq!(message(&progress, at(10)), "training steps 600/800");
-        progress.advance(100, at(10));
+        advance(&mut progress, 100, 0, 10);
         assert_eq!(message(&progress, at(10)), "training steps 700/800, 0:10 left");
     }
 

@@ -53,7 +53,7 @@ fn print(printer: Printer, progress: &Progress, now_ms: u64) {
         "phase": phase.name,
         "done": phase.done,
         "units": phase.units,
-        "seconds_left": phase.left(now_ms).map(|left| left.as_secs_f64()),
+        "seconds_left": progress.left(now_ms).map(|left| left.as_secs_f64()),
         "status": status,
     });
     printer.log(Level::Info, &message, fields);

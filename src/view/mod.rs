@@ -28,13 +28,14 @@ use serde::Serialize;
 
 use crate::{
     data::{self, Table, Tool},
+    engine::EngineSpec,
     error::Result,
     exec::{
         RunState, StageOutcome,
         history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
-    plan::{InputEdge, Plan, RerunReason, Source, stage_name},
+    plan::{self, InputEdge, Plan, RerunReason, Source, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
@@ -55,6 +56,8 @@ pub struct Run {
     /// Overrides of the run file, as `--set` takes them.
     pub set: Vec<String>,
     pub resample: Vec<String>,
+    /// The stages that it was limited to, with what they need.
+    pub until: Vec<String>,
     /// The versions of mcprl that worked on it.
     pub versions: Vec<String>,
     /// The machines that worked on it: processor and cores.
@@ -66,6 +69,8 @@ pub struct Run {
     pub loops: Vec<Loop>,
     /// Name of the run file.
     pub file: Option<String>,
+    /// The section `[engine]`, with overrides.
+    pub engine: Option<EngineSpec>,
     /// Text of the run file. Not serialized: it may hold a secret that nothing has recognized.
     #[serde(skip)]
     pub text: Option<String>,
@@ -216,6 +221,15 @@ impl std::fmt::Display for Missing {
     }
 }
 
+/// The plan of a run. Computes digests of files that the run file names, if they are not known yet.
+pub fn plan_of(store: &Store, run: &str) -> Option<Plan> {
+    let spec = history::spec(store, run)?;
+    let files = FileDigests::load(store);
+    let source = Source::parse(&spec.file, spec.text).ok()?;
+    let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files).ok()?;
+    plan.until(&spec.until).ok()
+}
+
 impl Run {
     /// Reads a run; `latest` is the newest.
     ///
@@ -255,11 +269,16 @@ impl Run {
             seed: run.seed,
             set: run.set.clone(),
             resample: run.resample.clone(),
+            until: run.until.clone(),
             versions: run.versions.clone(),
             machines: run.machines.clone(),
             headline: run.headline(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
+            engine: spec.as_ref().and_then(|spec| {
+                let source = Source::parse(&spec.file, spec.text.clone()).ok()?;
+                plan::engine_spec(&source, &spec.overrides).ok()
+            }),
             text: spec.map(|spec| spec.text),
         }
     }
@@ -267,12 +286,16 @@ impl Run {
     /// Adds the stages that have not begun, in the order of the plan. Adds none if the run file cannot be planned any more,
     /// for example because a file that it names is gone.
     #[must_use]
-    pub fn with_pending(mut self, store: &Store) -> Self {
-        let Some(spec) = history::spec(store, &self.id) else { return self };
-        let files = FileDigests::load(store);
-        let Ok(source) = Source::parse(&spec.file, spec.text) else { return self };
-        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files);
-        let Ok(plan) = plan.and_then(|plan| plan.until(&spec.until)) else { return self };
+    pub fn with_pending(self, store: &Store) -> Self {
+        match plan_of(store, &self.id) {
+            Some(plan) => self.with_plan(&plan),
+            None => self,
+        }
+    }
+
+    /// Adds the stages of the plan that have not begun.
+    #[must_use]
+    pub fn with_plan(mut self, plan: &Plan) -> Self {
         let mut begun: BTreeMap<String, Stage> =
             self.stages.drain(..).map(|stage| (stage.id.clone(), stage)).collect();
         for index in plan.order() {

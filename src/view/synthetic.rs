@@ -25,10 +25,12 @@ pub struct Size {
     pub group: u32,
     /// Characters of a tool's result.
     pub result: usize,
+    /// Characters that follow each task's question.
+    pub task: usize,
 }
 
 impl Size {
-    pub const SMALL: Self = Self { iterations: 3, scenarios: 4, group: 4, result: 40 };
+    pub const SMALL: Self = Self { iterations: 3, scenarios: 4, group: 4, result: 40, task: 0 };
 }
 
 /// The id of the run.
@@ -114,13 +116,17 @@ impl Writer<'_> {
     }
 }
 
-fn scenario(number: usize, split: &str) -> Scenario {
+fn scenario(number: usize, split: &str, more: usize) -> Scenario {
     let family = FAMILIES[number % FAMILIES.len()];
     Scenario {
         id: format!("{split}-{number:06}"),
         split: split.to_owned(),
         family: family.to_owned(),
-        task: format!("What is number {number}? {}", if number % 7 == 3 { HOSTILE } else { "" }),
+        task: format!(
+            "What is number {number}? {}{}",
+            if number % 7 == 3 { HOSTILE } else { "" },
+            "x".repeat(more)
+        ),
         answer: Some(number.to_string()),
         check: "text".into(),
         entity: None,
@@ -223,8 +229,10 @@ pub fn write(root: &Path, size: Size) -> Store {
     };
     let tools = writer.table(&TOOLS.iter().map(tool).collect::<Vec<_>>());
     let tools = writer.stage("tools", "discover", json!({}), vec![], vec![("tools", tools)], &[])["tools"];
-    let train: Vec<Scenario> = (0..size.scenarios).map(|number| scenario(number, "train")).collect();
-    let held_out: Vec<Scenario> = (0..size.scenarios).map(|number| scenario(number, "a")).collect();
+    let train: Vec<Scenario> =
+        (0..size.scenarios).map(|number| scenario(number, "train", size.task)).collect();
+    let held_out: Vec<Scenario> =
+        (0..size.scenarios).map(|number| scenario(number, "a", size.task)).collect();
     let outputs = vec![("train", writer.table(&train)), ("heldout", writer.table(&held_out))];
     let tasks = writer.stage("tasks", "scenarios", json!({}), vec![("tools", "tools", tools)], outputs, &[]);
     let base = writer.output(None, |folder| {

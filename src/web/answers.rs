@@ -19,7 +19,7 @@ use super::{
     overview::overview,
     query::Query,
     site::Site,
-    tasks::{decide, tasks},
+    tasks::{decide, task, tasks},
 };
 use crate::{
     data::Label,
@@ -168,7 +168,8 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
             if let Some(planned) = &planned {
                 planned.complete(&mut shown);
             }
-            text(&overview(&shown, planned.as_deref(), now_ms()))
+            let progress = site.progress(run()?);
+            text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
         }
         "curves" => text(&curves(&site.run(run()?)?)),
         "exams" => text(&exams(&site.run(run()?)?)),
@@ -205,6 +206,7 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
             text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
         }
         "tasks" => tasks(site, run()?, query),
+        "task" => task(site, run()?, query),
         "judges" => {
             let episodes = site.loaded(run()?)?;
             text(&judges(&episodes, &site.labels(run()?)?))

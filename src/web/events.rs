@@ -59,7 +59,7 @@ fn shown(progress: &Progress) -> Value {
         "done": phase.done,
         "units": phase.units,
         "rate": phase.rate(),
-        "left": phase.left(now_ms()).map(|left| left.as_secs_f64()),
+        "left": progress.left(now_ms()).map(|left| left.as_secs_f64()),
         "status": status,
     })
 }

@@ -7,32 +7,29 @@ use serde_json::{Value, json};
 
 use crate::{
     exec::RunState,
-    plan::stage_name,
+    plan::PlanReport,
+    progress::Progress,
     store::{Cost, Store},
     usage::Usage,
-    view::{Run, Stage, StageState},
+    view::{self, Run, Stage, StageState},
 };
 
-/// What does not change while a run goes on: its stages in the order of the plan, and how long they took in earlier runs.
+/// What does not change while a run goes on: its stages in the order of the plan, and how long each takes as planned.
 pub struct Planned {
     stages: Vec<Stage>,
-    /// Mean seconds by the stage's name without iteration.
-    earlier: BTreeMap<String, f64>,
+    /// Seconds by the stage's id, as `plan` estimates them.
+    expected: BTreeMap<String, f64>,
 }
 
 impl Planned {
     /// Computes digests of files that the run file names, if they are not known yet.
     pub fn new(store: &Store, run: Run) -> Self {
-        let stages = run.with_pending(store).stages;
-        let mut times: BTreeMap<String, (f64, f64)> =
-            stages.iter().map(|stage| (stage.name.clone(), (0.0, 0.0))).collect();
-        for record in store.records() {
-            if let Some((sum, count)) = times.get_mut(&stage_name(&record.stage)) {
-                (*sum, *count) = (*sum + record.cost.seconds, *count + 1.0);
-            }
-        }
-        let earlier = times.into_iter().filter(|(_, (_, count))| *count > 0.0);
-        Self { stages, earlier: earlier.map(|(name, (sum, count))| (name, sum / count)).collect() }
+        let Some(plan) = view::plan_of(store, &run.id) else {
+            return Self { stages: run.stages, expected: BTreeMap::new() };
+        };
+        let nodes = PlanReport::new(&plan, store, &[]).map(|report| report.nodes).unwrap_or_default();
+        let expected = nodes.into_iter().filter_map(|node| Some((node.id, node.cost?.cost.seconds)));
+        Self { expected: expected.collect(), stages: run.with_plan(&plan).stages }
     }
 
     /// Adds the stages that have not begun.
@@ -59,12 +56,12 @@ struct Remaining {
     /// Sum of the expected times of what is left; less if stages run at the same time or a loop ends early.
     seconds: f64,
     stages: usize,
-    /// Names of stages that were never measured.
+    /// Names of stages without an estimate.
     unknown: Vec<String>,
 }
 
 /// All that the first view shows but the curves.
-pub fn overview(run: &Run, planned: Option<&Planned>, now_ms: u64) -> Value {
+pub fn overview(run: &Run, planned: Option<&Planned>, progress: &[Progress], now_ms: u64) -> Value {
     let mut spent = Cost::default();
     for stage in run.stages.iter().filter(|stage| stage.state == StageState::Ran) {
         spent += Cost {
@@ -82,12 +79,13 @@ pub fn overview(run: &Run, planned: Option<&Planned>, now_ms: u64) -> Value {
     value["now_ms"] = now_ms.into();
     value["spent"] =
         json!({ "seconds": spent.seconds, "dollars": spent.dollars, "usage": usage(spent.spent) });
-    value["left"] =
-        json!(planned.filter(|_| run.state == RunState::Running).map(|planned| left(run, planned, now_ms)));
+    let is_running = run.state == RunState::Running;
+    let left = planned.filter(|_| is_running).map(|planned| left(run, planned, progress, now_ms));
+    value["left"] = json!(left);
     value
 }
 
-fn left(run: &Run, planned: &Planned, now_ms: u64) -> Remaining {
+fn left(run: &Run, planned: &Planned, progress: &[Progress], now_ms: u64) -> Remaining {
     let mut own: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for stage in run.stages.iter().filter(|stage| stage.state == StageState::Ran) {
         if let Some(seconds) = stage.seconds {
@@ -101,16 +99,44 @@ fn left(run: &Run, planned: &Planned, now_ms: u64) -> Remaining {
     };
     for stage in run.stages.iter().filter(is_left) {
         left.stages += 1;
-        let measured = own.get(stage.name.as_str()).map(|(sum, count)| sum / count);
-        let Some(expected) = measured.or_else(|| planned.earlier.get(&stage.name).copied()) else {
-            if !left.unknown.contains(&stage.name) {
-                left.unknown.push(stage.name.clone());
-            }
-            continue;
+        let measured = || own.get(stage.name.as_str()).map(|(sum, count)| sum / count);
+        let seconds = match progress.iter().find(|progress| progress.stage == stage.id) {
+            Some(progress) => progress.left(now_ms).map(|left| left.as_secs_f64()),
+            None => measured().or_else(|| planned.expected.get(&stage.id).copied()),
         };
-        let started = stage.started_ms.filter(|_| stage.state == StageState::Running);
-        let elapsed = started.map_or(0.0, |started| now_ms.saturating_sub(started) as f64 / 1000.0);
-        left.seconds += (expected - elapsed).max(0.0);
+        match seconds {
+            Some(seconds) => left.seconds += seconds,
+            None if left.unknown.contains(&stage.name) => {}
+            None => left.unknown.push(stage.name.clone()),
+        }
     }
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::synthetic::{self, RUN, Size};
+
+    #[test]
+    fn what_is_left_counts_what_is_known_and_names_what_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = synthetic::write(folder.path(), Size::SMALL);
+        let mut run = Run::open(&store, RUN).unwrap();
+        let exam = run.stages.iter().position(|stage| stage.id == "exam").unwrap();
+        let tasks = run.stages.iter().position(|stage| stage.id == "tasks").unwrap();
+        run.stages[exam].state = StageState::Running;
+        run.stages[tasks].state = StageState::Pending;
+        let planned = |expected: &[(&str, f64)]| Planned {
+            stages: run.stages.clone(),
+            expected: expected.iter().map(|(id, seconds)| ((*id).to_owned(), *seconds)).collect(),
+        };
+        let mut progress = Progress::new("exam", 0);
+        let unknown = left(&run, &planned(&[("exam", 900.0)]), &[progress.clone()], 20_000);
+        assert_eq!((unknown.seconds, unknown.stages), (0.0, 2), "the running stage itself has no basis yet");
+        assert_eq!(unknown.unknown, ["tasks", "exam"]);
+        progress.expected_s = Some(60.0);
+        let known = left(&run, &planned(&[("exam", 900.0), ("tasks", 5.0)]), &[progress], 20_000);
+        assert_eq!(known, Remaining { seconds: 45.0, stages: 2, unknown: Vec::new() });
+    }
 }

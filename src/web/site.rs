@@ -50,8 +50,6 @@ pub struct Site {
     exams: Mutex<Exams>,
     plans: Arc<Mutex<Plans>>,
     vocabularies: Mutex<HashMap<Digest, Arc<Vocabulary>>>,
-    /// Held while labels or decisions are changed.
-    labelling: Mutex<()>,
 }
 
 impl Site {
@@ -65,7 +63,6 @@ impl Site {
             exams: Mutex::default(),
             plans: Arc::default(),
             vocabularies: Mutex::default(),
-            labelling: Mutex::default(),
         }
     }
 
@@ -198,7 +195,6 @@ impl Site {
         task: &Scenario,
         decision: Option<Decision>,
     ) -> Result<BTreeMap<String, RecordedDecision>> {
-        let _one = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(review::set(&self.review_path(run)?, task, decision)?)
     }
 
@@ -207,7 +203,6 @@ impl Site {
     }
 
     pub(super) fn set_label(&self, run: &str, label: Label) -> Result<Vec<Label>> {
-        let _one = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
         labels::set(self.store(run)?, run, label)
     }
 }

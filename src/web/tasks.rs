@@ -15,6 +15,8 @@ use crate::{
 
 /// Most tasks of a page.
 const MOST_TASKS: usize = 200;
+/// Most characters of a text in a page of tasks.
+const SHOWN: usize = 2000;
 
 /// The stages that made tasks.
 fn makers(run: &Run) -> Vec<&Stage> {
@@ -85,20 +87,44 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     .to_string())
 }
 
+/// The stage that made tasks, by its id.
+fn maker<'r>(run: &'r Run, id: &str) -> Result<&'r Stage, WebError> {
+    let stage = makers(run).into_iter().find(|stage| stage.id == id);
+    stage.ok_or_else(|| WebError::NotFound(format!("stage \"{id}\" made no tasks")))
+}
+
+fn with_id<'t>(tasks: &'t [Scenario], id: &str) -> Result<&'t Scenario, WebError> {
+    let task = tasks.iter().find(|task| task.id == id);
+    task.ok_or_else(|| WebError::NotFound(format!("there is no task \"{id}\"")))
+}
+
+/// The whole text and answer of one task, as edited: what a person may go on to edit.
+pub(super) fn task(site: &Site, run: &str, query: &Query) -> Result<String> {
+    let as_now = site.run(run)?;
+    let tasks = tasks_of(maker(&as_now, query.required("stage")?)?)?;
+    let task = with_id(&tasks, query.required("id")?)?;
+    let decided = review::decisions(&site.review_path(run)?)?;
+    Ok(match decided.get(&task.id).filter(|decided| decided.decision == Decision::Edit) {
+        Some(edited) => json!({ "task": edited.task, "answer": edited.answer }),
+        None => json!({ "task": task.task, "answer": task.answer }),
+    }
+    .to_string())
+}
+
 fn row(task: &Scenario, decided: Option<&RecordedDecision>) -> Value {
     let calls = task.reference.as_deref().and_then(|calls| serde_json::from_str::<Value>(calls).ok());
     json!({
         "id": task.id,
         "split": task.split,
         "family": task.family,
-        "task": start_of(&task.task, 2000),
-        "answer": task.answer.as_deref().map(|answer| start_of(answer, 2000)),
+        "task": start_of(&task.task, SHOWN),
+        "answer": task.answer.as_deref().map(|answer| start_of(answer, SHOWN)),
         "check": task.check,
         "calls": calls,
         "decision": decided.map(|decided| json!({
             "name": decided.decision.name(),
-            "task": decided.task,
-            "answer": decided.answer,
+            "task": start_of(&decided.task, SHOWN),
+            "answer": decided.answer.as_deref().map(|answer| start_of(answer, SHOWN)),
         })),
     })
 }
@@ -122,11 +148,8 @@ pub(super) fn decide(site: &Site, body: &[u8]) -> Result<String> {
     let named = |name: String| Decision::named(&name).ok_or_else(|| wrong(format!("`{name}`")));
     let decision = new.decision.map(named).transpose()?;
     let as_now = site.run(&new.run)?;
-    let stage = makers(&as_now).into_iter().find(|stage| stage.id == new.stage);
-    let stage = stage.ok_or_else(|| WebError::NotFound(format!("stage \"{}\" made no tasks", new.stage)))?;
-    let tasks = tasks_of(stage)?;
-    let task = tasks.iter().find(|task| task.id == new.id);
-    let task = task.ok_or_else(|| WebError::NotFound(format!("there is no task \"{}\"", new.id)))?;
+    let tasks = tasks_of(maker(&as_now, &new.stage)?)?;
+    let task = with_id(&tasks, &new.id)?;
     let given =
         |text: Option<String>| text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
     let task = match decision {

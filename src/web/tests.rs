@@ -248,7 +248,7 @@ async fn an_episode_has_its_conversation_rewards_advantage_and_group() {
 
 #[tokio::test]
 async fn a_long_text_is_read_in_parts() {
-    let page = Page::open(Size { iterations: 1, scenarios: 1, group: 1, result: 3_000_000 }).await;
+    let page = Page::open(Size { iterations: 1, scenarios: 1, group: 1, result: 3_000_000, task: 0 }).await;
     let row = page.episodes(&[("iteration", "1")]).await["episodes"][0].clone();
     let named = [("stage", row["stage"].as_str().unwrap()), ("id", row["id"].as_str().unwrap())];
     let response = page.named("episode", &named).send().await.unwrap();
@@ -372,6 +372,32 @@ async fn tasks_are_reviewed_on_the_page_and_the_decisions_are_tasks_of_a_file() 
 }
 
 #[tokio::test]
+async fn a_task_that_the_list_shows_in_part_is_edited_as_a_whole() {
+    let page = Page::open(Size { task: 9000, ..Size::SMALL }).await;
+    let all = page.get("tasks", &[]).await;
+    let (stage, id) = (all["stage"].as_str().unwrap(), all["tasks"][0]["id"].as_str().unwrap());
+    let listed = all["tasks"][0]["task"].as_str().unwrap();
+    assert!(listed.ends_with('…') && listed.len() < 2100);
+    let named = [("stage", stage), ("id", id)];
+    let whole = page.get("task", &named).await;
+    let text = whole["task"].as_str().unwrap();
+    assert!(text.ends_with('x') && text.len() > 9000 && whole["answer"].is_string());
+    let changed = format!("{text} indeed");
+    let body = json!({
+        "run": RUN, "stage": stage, "id": id, "decision": "edit", "task": changed, "answer": whole["answer"],
+    });
+    let answer: Value = page.post("decision", &body).await.json().await.unwrap();
+    assert_eq!(answer["task"]["check"], "text", "the answer is a number, and its check stays one of text");
+    assert_eq!(page.get("task", &named).await["task"], changed, "the next edit begins with this one");
+    let (train, heldout) =
+        scenarios::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
+    let kept: Vec<_> = train.iter().chain(&heldout).map(|task| (&*task.task, &*task.check)).collect();
+    assert_eq!(kept, [(&*changed, "text")]);
+    let none = page.get("task", &[named[0], ("id", "x")]).await;
+    assert_eq!(none["error"]["code"], "web::not_found");
+}
+
+#[tokio::test]
 async fn the_page_hears_how_far_a_running_stage_is() {
     let page = Page::open(Size::SMALL).await;
     page.store.prepare().unwrap();
@@ -398,7 +424,7 @@ async fn the_page_hears_how_far_a_running_stage_is() {
 #[tokio::test]
 #[ignore = "prints figures of a run of 100,000 episodes"]
 async fn figures() {
-    let size = Size { iterations: 49, scenarios: 250, group: 8, result: 1500 };
+    let size = Size { iterations: 49, scenarios: 250, group: 8, result: 1500, task: 0 };
     let page = Page::open(size).await;
     if let Some(folder) = std::env::var_os("MCPRL_MADE_RUN") {
         write(std::path::Path::new(&folder), size);

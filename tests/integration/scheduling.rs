@@ -1,5 +1,13 @@
 //! Which stages run, when, how often, and at what cost: the real binary, toy stages.
 
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
 use crate::common::Project;
 
 /// `middle` can be made to fail; `late` is ready only after it did.
@@ -32,6 +40,114 @@ sleep = 0.4
 kind = "step"
 from = "early"
 "#;
+
+/// Four stages are as many as may run at once; the fifth comes after them.
+const FIVE: &str = r#"
+name = "toy"
+
+[stages.one]
+kind = "gen"
+value = 1
+
+[stages.two]
+kind = "gen"
+value = 2
+
+[stages.three]
+kind = "gen"
+value = 3
+
+[stages.four]
+kind = "gen"
+value = 4
+
+[stages.rest]
+kind = "gen"
+value = 5
+"#;
+
+/// Lets a run elsewhere have the leases of stages.
+fn leased(project: &Project, stages: &[&str]) -> Vec<PathBuf> {
+    let plan: Value = serde_json::from_str(&project.mcprl(&["plan", "run.toml", "--json"]).out).unwrap();
+    let nodes = plan["nodes"].as_array().unwrap();
+    let holder = json!({ "host": "elsewhere", "boot": "b", "pid_namespace": "", "pid": 1, "started": 1 });
+    let lease = json!({ "token": "t", "stage": "s", "run": "other", "holder": holder }).to_string();
+    let take = |stage: &&str| {
+        let node = nodes.iter().find(|node| node["id"] == **stage).unwrap();
+        let path = format!("cache/leases/{}.1.json", node["key"].as_str().unwrap());
+        project.write(&path, &lease);
+        project.path(&path)
+    };
+    stages.iter().map(take).collect()
+}
+
+fn wait_for(what: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn stages_that_wait_for_another_run_take_no_slots_from_others() {
+    let project = Project::new(FIVE);
+    let leases = leased(&project, &["one", "two", "three", "four"]);
+    let mut run = project.spawn(&["run", "run.toml"]);
+    wait_for(|| std::fs::read_to_string(project.path("log")).is_ok_and(|log| log == "rest\n"));
+    assert!(run.try_wait().unwrap().is_none());
+    leases.iter().for_each(|lease| std::fs::remove_file(lease).unwrap());
+    assert!(run.wait().unwrap().success());
+    assert_eq!(project.ran(), ["four", "one", "rest", "three", "two"]);
+    assert_eq!(std::fs::read_dir(project.path("cache/leases")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_failure_or_a_signal_ends_the_wait_for_another_run() {
+    for keep_going in [&["--keep-going"][..], &[]] {
+        let project = Project::new(FIVE);
+        project.replace("run.toml", "kind = \"gen\"\nvalue = 5", "kind = \"fails\"");
+        project.kind("fails", "seeded", NUMBER, "exit 3");
+        let leases = leased(&project, &["one"]);
+        let mut run = project.spawn(&[&["run", "run.toml"], keep_going].concat());
+        let failed =
+            || project.runs().len() == 1 && project.journal().iter().any(|line| line["event"] == "failed");
+        wait_for(failed);
+        if !keep_going.is_empty() {
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(run.try_wait().unwrap().is_none(), "its result may still come");
+            kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+        }
+        let code = if keep_going.is_empty() { 1 } else { 130 };
+        assert_eq!(run.wait().unwrap().code(), Some(code));
+        assert!(leases[0].exists());
+    }
+}
+
+#[test]
+fn a_running_stage_is_expected_to_take_as_long_as_it_took_before() {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.slow]\nkind = \"step\"\nfrom = \"start\"\nsleep = 1.5\n",
+    );
+    let expected = |value: u64, wanted: &dyn Fn(&Value) -> bool| {
+        let mut run = project.spawn(&["run", "run.toml", "--set", &format!("stages.start.value={value}")]);
+        let progress = || {
+            let file = project.newest().join("progress.json");
+            serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap_or_default())
+                .unwrap_or_default()
+        };
+        wait_for(|| {
+            let stages = progress();
+            let slow = stages.as_array().into_iter().flatten().find(|stage| stage["stage"] == "slow");
+            slow.is_some_and(|slow| wanted(&slow["expected_s"]))
+        });
+        assert!(run.wait().unwrap().success());
+    };
+    // So that there is a newest run.
+    project.run(&["--until", "start"]);
+    expected(2, &Value::is_null);
+    expected(3, &|seconds| seconds.as_f64().is_some_and(|seconds| (1.5..10.0).contains(&seconds)));
+}
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 

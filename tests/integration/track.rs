@@ -2,8 +2,10 @@
 //! trackers.
 
 use std::{
+    io::Read,
     path::PathBuf,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use crate::common::{Project, output};
@@ -11,6 +13,7 @@ use axum::{
     Router,
     http::{HeaderMap, StatusCode},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const RUN: &str = r#"name = "toy"
@@ -169,6 +172,40 @@ fn credentials_come_from_the_environment_and_are_never_shown() {
     assert!(plain.contains("would be sent unencrypted to http://mlflow.example.com"), "{plain}");
     assert!(seen.lock().unwrap().is_empty());
     assert!(!(all + &absent + &plain).contains("s3cr3t"));
+}
+
+#[test]
+fn a_signal_while_trackers_finish_ends_the_run_at_once_and_loses_nothing() {
+    // Accepts connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let project = with(&format!("mlflow = {{ uri = \"http://{}\" }}", silent.local_addr().unwrap()));
+    // The second run is up to date, so it only tracks.
+    for (signal, ran) in [(Signal::TERM, 4), (Signal::INT, 0)] {
+        let mut run = project.spawn(&["run", "run.toml"]);
+        let is_over = || {
+            let runs = project.runs();
+            let journal = |run| project.path("cache/runs").join(run).join("journal.jsonl");
+            let text = runs.first().and_then(|run| std::fs::read_to_string(journal(run)).ok());
+            text.is_some_and(|text| text.contains("\"closed\""))
+        };
+        while !is_over() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _connection = silent.accept().unwrap();
+        // It is sure to wait by now.
+        std::thread::sleep(Duration::from_millis(1000));
+        assert!(run.try_wait().unwrap().is_none());
+        let began = Instant::now();
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let mut err = String::new();
+        run.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(130), "{err}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(err.contains("stopped before everything was sent (`mcprl track "), "{err}");
+        assert_eq!(project.ran().len(), ran);
+    }
+    assert_eq!(project.runs().len(), 1);
+    assert!(project.mcprl(&["runs"]).out.contains("finished"));
 }
 
 #[test]

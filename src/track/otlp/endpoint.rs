@@ -48,46 +48,56 @@ impl Endpoint {
         Ok(Self { http: Http::new(&url)?, url, headers })
     }
 
-    /// Sends a request and reads whether all of it was accepted.
+    /// Sends a request and reads how much of it was rejected. By the protocol, what was rejected is not sent again.
     ///
     /// # Errors
-    /// If not, or if the endpoint cannot be reached.
-    pub fn send(&self, body: &[u8]) -> Result<(), TrackError> {
+    /// If the endpoint cannot be reached, or refuses the request as a whole.
+    pub fn send(&self, body: &[u8]) -> Result<Rejected, TrackError> {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5), body.len() as u64);
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let request = self.http.client.post(&self.url).headers(self.headers.clone());
             let request = request.header(CONTENT_TYPE, "application/x-protobuf").body(body.to_vec());
             let answer = self.http.send(&self.url, request)?;
             match answer.status {
-                200..300 => {
-                    return match rejected(&answer.body) {
-                        (0, _) => Ok(()),
-                        (spans, problem) => {
-                            let problem = http::shown(&problem);
-                            Err(TrackError::Rejected { url: self.url.clone(), spans, problem })
-                        }
-                    };
-                }
+                200..300 => return Ok(rejected(&answer.body)),
                 // The protocol's statuses for an endpoint that is busy.
                 429 | 502..=504 if attempt < ATTEMPTS => std::thread::sleep(backoff.wait(None)),
                 _ => return Err(answer.refused(&self.url, "")),
             }
         }
-        Ok(())
+    }
+}
+
+/// What an endpoint rejected of requests that it otherwise accepted.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rejected {
+    pub spans: u64,
+    /// The endpoint's reason, for the first of them.
+    pub problem: String,
+}
+
+impl Rejected {
+    pub fn add(&mut self, other: Self) {
+        if self.spans == 0 {
+            self.problem = other.problem;
+        }
+        self.spans = self.spans.saturating_add(other.spans);
     }
 }
 
 /// The number of rejected spans and the reason, from an `ExportTraceServiceResponse`.
-fn rejected(response: &[u8]) -> (u64, String) {
+fn rejected(response: &[u8]) -> Rejected {
     let partial = fields(response).find_map(|(field, value)| match value {
         Field::Bytes(bytes) if field == 1 => Some(bytes),
         _ => None,
     });
-    let mut found = (0, String::new());
+    let mut found = Rejected::default();
     for (field, value) in fields(partial.unwrap_or_default()) {
         match (field, value) {
-            (1, Field::Number(spans)) => found.0 = spans,
-            (2, Field::Bytes(text)) => found.1 = String::from_utf8_lossy(text).into_owned(),
+            (1, Field::Number(spans)) => found.spans = spans,
+            (2, Field::Bytes(text)) => found.problem = String::from_utf8_lossy(text).into_owned(),
             _ => {}
         }
     }
@@ -145,13 +155,13 @@ mod tests {
     fn the_answer_says_how_many_spans_were_rejected() {
         let partial = Message::new().varint(1, 300).bytes(2, "too old");
         let response = Message::new().message(1, partial).into_bytes();
-        assert_eq!(rejected(&response), (300, "too old".into()));
-        assert_eq!(rejected(&[]), (0, String::new()));
+        assert_eq!(rejected(&response), Rejected { spans: 300, problem: "too old".into() });
+        assert_eq!(rejected(&[]), Rejected::default());
         // A warning without rejected spans, and torn messages.
-        assert_eq!(rejected(&Message::new().message(1, Message::new().bytes(2, "hm")).into_bytes()).0, 0);
+        assert_eq!(rejected(&Message::new().message(1, Message::new().bytes(2, "hm")).into_bytes()).spans, 0);
         for end in 0..response.len() {
             rejected(&response[..end]);
         }
-        assert_eq!(rejected(&[0xff; 40]), (0, String::new()));
+        assert_eq!(rejected(&[0xff; 40]), Rejected::default());
     }
 }

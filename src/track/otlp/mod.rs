@@ -14,10 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use endpoint::{Endpoint, address};
+use endpoint::{Endpoint, Rejected, address};
 use spans::{Episodes, Trace};
 
-use super::{Log, Sink, TrackError, file};
+use super::{Log, Sink, TrackError, file, http};
 use crate::{
     plan::{OtlpEpisodes, OtlpSpec},
     view::{
@@ -37,25 +37,26 @@ pub struct Otlp {
     spec: OtlpSpec,
     /// Notes what was accepted.
     state: PathBuf,
+    refusal: Refusal,
+}
+
+/// What the endpoint rejected. It is reported once: an endpoint that rejects some spans usually goes on to do so.
+enum Refusal {
+    Unreported(Rejected),
+    Reported,
 }
 
 impl Otlp {
     /// `texts`: whether trackers get conversations. `run_folder`: the run's folder in the cache.
     pub fn new(spec: &OtlpSpec, texts: bool, run_folder: &Path) -> Self {
         let spec = OtlpSpec { content: spec.content && texts, ..spec.clone() };
-        Self { spec, state: run_folder.join("otlp.json") }
+        let refusal = Refusal::Unreported(Rejected::default());
+        Self { spec, state: run_folder.join("otlp.json"), refusal }
     }
 
     fn sent(&self) -> Sent {
         let text = std::fs::read(&self.state).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
-    }
-
-    /// Notes that a part was accepted.
-    fn note(&self, sent: &mut Sent, part: String) -> Result<(), TrackError> {
-        sent.entry(self.spec.url.clone()).or_default().insert(part);
-        let text = serde_json::to_string_pretty(sent).unwrap_or_default() + "\n";
-        file::write(&self.state, text.as_bytes()).map(drop)
     }
 }
 
@@ -70,7 +71,7 @@ impl Sink for Otlp {
 
     fn check(&mut self) -> Result<(), TrackError> {
         // A request without spans is one of zero bytes.
-        Endpoint::new(&self.spec)?.send(&[])
+        Endpoint::new(&self.spec)?.send(&[]).map(drop)
     }
 
     fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError> {
@@ -83,7 +84,8 @@ impl Sink for Otlp {
         }
         let endpoint = Endpoint::new(&self.spec)?;
         let trace = Trace { run, log, content: self.spec.content };
-        let mut send = Batches { endpoint: &endpoint, trace: &trace, spans: Vec::new(), bytes: 0 };
+        let (spans, refusal) = (Vec::new(), &mut self.refusal);
+        let mut send = Batches { endpoint: &endpoint, trace: &trace, spans, bytes: 0, refusal };
         for (name, part) in missing {
             match part {
                 Part::Run => send.add(trace.run_span())?,
@@ -99,10 +101,26 @@ impl Sink for Otlp {
                 }
             }
             send.flush()?;
-            self.note(&mut sent, name)?;
+            note(&self.state, &self.spec.url, &mut sent, name)?;
         }
         Ok(())
     }
+
+    fn refused(&mut self) -> Option<TrackError> {
+        let Refusal::Unreported(Rejected { spans: spans @ 1.., problem }) = &self.refusal else {
+            return None;
+        };
+        let (url, spans, problem) = (self.location(), *spans, http::shown(problem));
+        self.refusal = Refusal::Reported;
+        Some(TrackError::Rejected { url, spans, problem })
+    }
+}
+
+/// Notes that an endpoint has got a part.
+fn note(state: &Path, url: &str, sent: &mut Sent, part: String) -> Result<(), TrackError> {
+    sent.entry(url.to_owned()).or_default().insert(part);
+    let text = serde_json::to_string_pretty(sent).unwrap_or_default() + "\n";
+    file::write(state, text.as_bytes()).map(drop)
 }
 
 /// What is sent and noted as one.
@@ -154,6 +172,7 @@ struct Batches<'a> {
     trace: &'a Trace<'a>,
     spans: Vec<Vec<u8>>,
     bytes: usize,
+    refusal: &'a mut Refusal,
 }
 
 impl Batches<'_> {
@@ -169,6 +188,13 @@ impl Batches<'_> {
     fn flush(&mut self) -> Result<(), TrackError> {
         let spans = std::mem::take(&mut self.spans);
         self.bytes = 0;
-        if spans.is_empty() { Ok(()) } else { self.endpoint.send(&self.trace.request(spans)) }
+        if spans.is_empty() {
+            return Ok(());
+        }
+        let rejected = self.endpoint.send(&self.trace.request(spans))?;
+        if let Refusal::Unreported(all) = self.refusal {
+            all.add(rejected);
+        }
+        Ok(())
     }
 }

@@ -164,22 +164,58 @@ fn a_busy_endpoint_is_asked_again() {
     assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2] && bodies[2] != bodies[3]);
 }
 
+/// An answer that this many spans are rejected.
+fn rejecting(spans: u64, problem: &str) -> (u16, Vec<u8>) {
+    let partial = Message::new().varint(1, spans).bytes(2, problem);
+    (200, Message::new().message(1, partial).into_bytes())
+}
+
 #[test]
-fn rejected_spans_are_an_error_and_are_sent_again() {
-    let partial = Message::new().varint(1, 2).bytes(2, "no \u{1b}[31mroom");
-    let answer = Message::new().message(1, partial).into_bytes();
-    let (made, collector) =
-        (made(Size::SMALL), Collector::start(vec![(200, answer), (401, b"who?".to_vec())]));
-    let spec = OtlpSpec::new(&collector.url);
-    let error = made.update(&spec).unwrap_err();
+fn rejected_spans_are_reported_once_and_neither_sent_again_nor_in_the_way_of_others() {
+    let made = made(Size::SMALL);
+    let accepting = Collector::start(vec![]);
+    made.update(&OtlpSpec::new(&accepting.url)).unwrap();
+    let answers = vec![rejecting(2, "no \u{1b}[31mroom"), (200, vec![]), rejecting(3, "too old")];
+    let collector = Collector::start(answers);
+    let mut sink = Otlp::new(&OtlpSpec::new(&collector.url), true, made.folder.path());
+    sink.update(&made.run, &made.log).unwrap();
+    assert_eq!(collector.all(), accepting.all(), "later parts are sent");
+    let error = sink.refused().unwrap();
     assert_eq!(error.code(), "track::rejected");
-    assert!(error.to_string().contains("rejected 2 spans: no ") && !error.to_string().contains('\u{1b}'));
-    let error = made.update(&spec).unwrap_err();
-    assert_eq!(error.code(), "track::status");
+    assert!(error.to_string().contains("rejected 5 spans: no ") && !error.to_string().contains('\u{1b}'));
+    let sent = collector.requests();
+    sink.update(&made.run, &made.log).unwrap();
+    assert!(sink.refused().is_none());
+    made.update(&OtlpSpec::new(&collector.url)).unwrap();
+    assert_eq!(collector.requests(), sent);
+}
+
+#[test]
+fn an_endpoint_that_keeps_rejecting_is_reported_once() {
+    let mut made = made(Size::SMALL);
+    let collector = Collector::start((0..100).map(|at| rejecting(1, &format!("span {at}"))).collect());
+    let mut sink = Otlp::new(&OtlpSpec::new(&collector.url), true, made.folder.path());
+    let whole = made.run.clone();
+    made.run.stages.truncate(4);
+    let mut reported = Vec::new();
+    for run in [&made.run, &whole] {
+        sink.update(run, &made.log).unwrap();
+        reported.extend(sink.refused());
+    }
+    assert_eq!(reported.len(), 1);
+}
+
+#[test]
+fn what_is_rejected_is_reported_even_if_a_later_request_fails() {
+    let made = made(Size::SMALL);
+    let collector = Collector::start(vec![rejecting(2, "no room"), (401, b"who?".to_vec())]);
+    let mut sink = Otlp::new(&OtlpSpec::new(&collector.url), true, made.folder.path());
+    let error = sink.update(&made.run, &made.log).unwrap_err();
     assert!(error.to_string().ends_with("status 401: who?"));
-    made.update(&spec).unwrap();
+    assert_eq!(sink.refused().unwrap().code(), "track::rejected");
+    sink.update(&made.run, &made.log).unwrap();
     let bodies = collector.bodies.lock().unwrap();
-    assert!(bodies[0] == bodies[1] && bodies[1] == bodies[2]);
+    assert!(bodies[0] != bodies[1] && bodies[1] == bodies[2], "what was refused as a whole is sent again");
 }
 
 #[test]

@@ -45,7 +45,8 @@ function summary(run) {
   fact("running time", duration(run.seconds));
   if (run.left) {
     const { seconds, stages, unknown } = run.left;
-    fact("left, at most about", stages === 0 ? "nothing" : `${duration(seconds)} for ${stages} stages${unknown.length ? `, without ${unknown.map(plain).join(", ")} (never measured)` : ""}`);
+    const rest = unknown.length ? `, without ${unknown.map(plain).join(", ")} (no estimate)` : "";
+    fact("left, at most about", stages === 0 ? "nothing" : seconds > 0 ? `${duration(seconds)} for ${stages} stages${rest}` : `${stages} stages, not yet known how long`);
   }
   const usage = run.spent.usage.map(([name, count]) => `${count.toLocaleString("en")} ${name}`).join(" · ");
   fact("cost so far", run.spent.dollars ? `${run.spent.dollars.toFixed(2)} dollars · ` : "", usage || "nothing but time");

@@ -26,14 +26,22 @@ export async function show(page, { run, parameters, signal, remember }) {
     }
   };
 
-  const form = (stage, task, line) => {
-    const text = h("textarea", { rows: 3, "aria-label": "Task" });
-    text.value = task.decision?.task ?? task.task;
-    const answer = h("input", { "aria-label": "Answer", value: task.decision?.answer ?? task.answer ?? "" });
+  // A text to edit, and what it is now. One that nobody touched stays as it is: a text area changes line ends.
+  const field = (name, rows, before) => {
+    const area = h("textarea", { rows, "aria-label": name });
+    area.value = before;
+    const untouched = area.value;
+    return [area, () => (area.value === untouched ? before : area.value)];
+  };
+
+  // `whole`: all of the task, of which the list may show the beginning.
+  const form = (stage, task, whole, line) => {
+    const [text, textNow] = field("Task", 3, whole.task);
+    const [answer, answerNow] = field("Answer", 1, whole.answer ?? "");
     const save = h("form", { class: "edit" }, h("label", {}, "task", text), h("label", {}, "answer", answer), h("button", { type: "submit" }, "Save"), h("button", { type: "button", onclick: () => line.replaceWith(row(stage, task)) }, "Cancel"));
     save.addEventListener("submit", (event) => {
       event.preventDefault();
-      decide(stage, task, line, "edit", { task: text.value, answer: answer.value });
+      decide(stage, task, line, "edit", { task: textNow(), answer: answerNow() });
     });
     return save;
   };
@@ -41,9 +49,14 @@ export async function show(page, { run, parameters, signal, remember }) {
   const row = (stage, task) => {
     const now = task.decision;
     const line = h("tr", {});
-    const edit = () => {
-      replace(line, h("td", { colspan: 4 }, form(stage, task, line)));
-      line.querySelector("textarea").focus();
+    const edit = async () => {
+      try {
+        const whole = await get("task", { run, stage, id: task.id }, signal);
+        replace(line, h("td", { colspan: 4 }, form(stage, task, whole, line)));
+        line.querySelector("textarea").focus();
+      } catch (cause) {
+        if (cause.name !== "AbortError") replace(message, problem(cause));
+      }
     };
     const button = (name, title, act) => h("button", { type: "button", "aria-pressed": String(now?.name === name), onclick: act }, title);
     const isEdited = now?.name === "edit";
