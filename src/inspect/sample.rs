@@ -341,14 +341,13 @@ fn error_type(error: &str) -> &'static str {
         // Inspect also reports an unknown tool and wrong arguments so.
         "unparsable" | "unknown_tool" | "schema" => "parsing",
         "no_calls_left" => "limit",
-        "timeout" => "timeout",
         _ => "unknown",
     }
 }
 
 fn stop_reason(episode: &EpisodeRow, called: bool) -> &'static str {
     match (episode.end.as_str(), called) {
-        ("out_of_tokens", _) => "max_tokens",
+        ("out_of_tokens" | "out_of_turn_tokens", _) => "max_tokens",
         (_, true) => "tool_calls",
         (_, false) => "stop",
     }
@@ -358,8 +357,8 @@ fn stop_reason(episode: &EpisodeRow, called: bool) -> &'static str {
 fn limit(log: &Log<'_>, end: &str) -> Option<Value> {
     let (kind, param) = match end {
         "out_of_turns" => ("turn", "max_turns"),
-        "out_of_tokens" => ("token", "max_tokens"),
-        "out_of_time" => ("time", "episode_timeout_s"),
+        "out_of_turn_tokens" => ("token", "max_turn_tokens"),
+        "out_of_tokens" => ("token", "max_episode_tokens"),
         _ => return None,
     };
     let limit = log.stage.params.get(param).and_then(Value::as_f64).unwrap_or_default();

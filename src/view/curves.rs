@@ -157,7 +157,7 @@ fn point(stages: &[&Stage]) -> Point {
     let steps: Vec<Step> = stages.iter().find_map(|stage| stage.table().ok()).unwrap_or_default();
     let over = |of: fn(&Step) -> Option<f64>| mean(steps.iter().filter_map(of));
     let signal = steps.iter().find_map(|step| serde_json::from_str(step.signal.as_deref()?).ok());
-    let cut = ["out_of_turns", "out_of_tokens", "out_of_time"];
+    let cut = ["out_of_turns", "out_of_turn_tokens", "out_of_tokens"];
     let cut: Vec<f64> = cut.iter().filter_map(|end| of_rollout(&format!("ended_{end}"))).collect();
     let seconds: Vec<f64> = seconds_by_stage.values().copied().collect();
     let trained =

@@ -95,7 +95,7 @@ const MISTAKES: &[(&str, Change)] = &[
     ("no file of tasks", |p| p.replace("run.toml", "file = \"tasks.jsonl\"\n", "")),
     ("one task alone, which is held out", |p| p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\n")),
     ("episodes without room for a word", |p| {
-        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 20");
+        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_episode_tokens = 20");
     }),
     ("prompts that do not fit the model", |p| {
         let config = p.read("llama/config.json");
@@ -110,8 +110,8 @@ const MISTAKES: &[(&str, Change)] = &[
             "tasks.jsonl",
             &(1..9).map(|i| format!("{{\"task\": \"{task}{i}\", \"answer\": {i}}}\n")).collect::<String>(),
         );
-        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 50000");
-        p.replace("run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_tokens = 50000");
+        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_episode_tokens = 50000");
+        p.replace("run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_episode_tokens = 50000");
     }),
     ("targets that no layer has", |p| {
         p.replace("run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
@@ -236,7 +236,7 @@ fn known_tools_count_towards_the_prompt_length() {
     );
     let run = project.mcprl(&["run", "only.toml"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
-    project.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
+    project.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_episode_tokens = 300");
     let plan = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(plan.code, Some(2), "{}", plan.err);
     assert!(

@@ -187,7 +187,7 @@ fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
     Ok(Some(match available() {
         Some(free) if free < peak => Finding {
             todo: Some(
-                "lower `concurrency` or `max_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"".into(),
+                "lower `concurrency` or `max_episode_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"".into(),
             ),
             ..Finding::new("memory", Verdict::Note, format!("{text}, {} are available", bytes(free as u64)))
         },

@@ -88,7 +88,7 @@ fn cause(
     made: &[Call],
     needed: &BTreeSet<String>,
 ) -> &'static str {
-    if ["server_down", "out_of_time"].contains(&row.end.as_str()) {
+    if row.end == "server_down" {
         return "server";
     }
     if row.answer.is_none() {

@@ -53,9 +53,6 @@ pub fn suggestions(
             "schema" => {
                 suggest(&error.tool, format!("{after} Describe the parameter, with an example of its value."))
             }
-            "timeout" => {
-                suggest(&error.tool, format!("{after} Answer faster, or return a part of the result."))
-            }
             _ => {}
         }
     }

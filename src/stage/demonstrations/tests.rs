@@ -183,7 +183,7 @@ async fn an_episode_ends_at_the_context_of_the_model() {
     let long = "x".repeat(4000);
     let reference = json!([call("run_query", json!({"sql": format!("SELECT '{long}'")}))]);
     let bench = Bench::new(sqlite_server().await, &[scenario("x", Some(reference))]).await;
-    let (_, played) = bench.run(json!({"max_turn_tokens": 100_000, "max_tokens": 100_000})).await;
+    let (_, played) = bench.run(json!({"max_turn_tokens": 100_000, "max_episode_tokens": 100_000})).await;
     assert_eq!((played[0].end.as_str(), played[0].correct), ("out_of_tokens", Some(false)));
     assert!(played[0].tokens.len() <= 2048, "{}", played[0].tokens.len());
 }

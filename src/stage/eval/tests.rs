@@ -158,8 +158,9 @@ impl Hall {
         };
         let params = json!({
             "greedy": true, "samples": 1, "resamples": 200, "concurrency": concurrency,
-            "max_turns": 2, "max_turn_tokens": 12, "max_tokens": 1500, "max_calls": 4,
-            "result_tokens": 64, "episode_timeout_s": 60.0, "max_lost_share": 0.05,
+            "max_turns": 2, "max_turn_tokens": 12, "max_episode_tokens": 1500, "max_calls": 4,
+            "result_chars": 256, "thinking": "template", "history_thinking": "template",
+            "strict_calls": true, "reminder": false, "text_answers": false, "max_lost_share": 0.05,
         });
         let (mut context, _) = testing::context("eval", &[], &output, params);
         context.inputs = BTreeMap::from([

@@ -231,7 +231,7 @@ async fn an_interrupted_rollout_resumes() {
 
 /// Turns long enough for a random policy to open a call and close a thought before it ends one.
 fn ruminating() -> Value {
-    json!({"max_turn_tokens": 1500, "max_tokens": 2040, "max_turns": 4, "refill_waves": 0, "history_thinking": "strip",
+    json!({"max_turn_tokens": 1500, "max_episode_tokens": 2040, "max_turns": 4, "refill_waves": 0, "history_thinking": "strip",
            "thinking": "off"})
 }
 
@@ -287,11 +287,11 @@ async fn a_cancelled_rollout_is_interrupted() {
 #[tokio::test]
 async fn prompts_without_room_for_an_answer_are_an_error() {
     let bench = Bench::new().await;
-    let error = testing::run(&bench.context(json!({ "max_tokens": 20 })).0).await.unwrap_err();
+    let error = testing::run(&bench.context(json!({ "max_episode_tokens": 20 })).0).await.unwrap_err();
     assert_eq!(error.code(), "play::no_room");
     let tokens: usize = error.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();
     assert!(tokens > 100, "the prompt's tokens: {error}");
-    testing::run(&bench.context(json!({ "max_tokens": tokens + 30 })).0).await.unwrap();
+    testing::run(&bench.context(json!({ "max_episode_tokens": tokens + 30 })).0).await.unwrap();
 }
 
 #[tokio::test]
