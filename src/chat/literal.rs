@@ -15,7 +15,7 @@ pub(super) fn of_text(text: &str) -> Option<Value> {
 /// Tuples and sets become lists. What JSON does not have becomes a text: numbers that JSON would round, `nan` and `inf`,
 /// `Decimal('1.50')` as `1.50`, dates and times as Python's `str` writes them, and other objects as printed.
 pub fn python_repr(text: &str) -> Option<Value> {
-    whole(Reader { rest: text.trim(), is_repr: true })
+    whole(Reader { is_repr: true, ..Reader::new(text.trim()) })
 }
 
 fn whole(mut reader: Reader<'_>) -> Option<Value> {
@@ -36,11 +36,18 @@ pub(super) struct Reader<'a> {
     pub(super) rest: &'a str,
     /// Python printed the text, so it has objects that are no literals.
     is_repr: bool,
+    /// Texts may stand in three quotes.
+    is_lenient: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { rest: text, is_repr: false }
+        Self { rest: text, is_repr: false, is_lenient: false }
+    }
+
+    /// For what a model writes without a template that asks for it.
+    pub(super) fn lenient(text: &'a str) -> Self {
+        Self { is_lenient: true, ..Self::new(text) }
     }
 
     pub(super) fn take(&mut self, sign: &str) -> bool {
@@ -65,7 +72,10 @@ impl<'a> Reader<'a> {
         self.rest = self.rest.trim_start();
         match self.rest.chars().next() {
             None => Err("incomplete".into()),
-            Some(quote @ ('"' | '\'')) => self.string(quote).map(Value::from),
+            Some(quote @ ('"' | '\'')) => match self.in_three_quotes(quote) {
+                Some(text) => Ok(text.into()),
+                None => self.string(quote).map(Value::from),
+            },
             Some('[') => self.items("[", "]", depth).map(Value::from),
             Some('(') => self.items("(", ")", depth).map(Value::from),
             Some('{') => self.braces(depth),
@@ -146,6 +156,14 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(if items.is_empty() { fields.into() } else { items.into() })
+    }
+
+    /// A text in three quotes, without escapes.
+    fn in_three_quotes(&mut self, quote: char) -> Option<&'a str> {
+        let quotes = if quote == '"' { "\"\"\"" } else { "'''" };
+        let (text, rest) = self.rest.strip_prefix(quotes).filter(|_| self.is_lenient)?.split_once(quotes)?;
+        self.rest = rest;
+        Some(text)
     }
 
     fn string(&mut self, quote: char) -> Result<String, String> {

@@ -355,12 +355,14 @@ impl Chat {
     /// between. `None` if the template cannot carry a further user message: it refuses it, or changes what comes before.
     ///
     /// The text is masked as a task is. Reasoning of earlier turns stays in the context.
+    #[allow(dead_code, reason = "an interface of episodes")]
     pub fn reminder(&self, text: &str) -> Option<Vec<u32>> {
         let user_text = self.user_text.as_ref()?;
         Some(self.vocabulary.encode(&user_text.text(&self.vocabulary.mask(text))))
     }
 
     /// Sets how sampled turns are read. By default, [strictly](Reading::Strict).
+    #[allow(dead_code, reason = "an interface of episodes")]
     pub fn with_reading(mut self, reading: Reading) -> Self {
         self.reading = reading;
         self

@@ -33,6 +33,7 @@ pub enum CallForm {
     OtherTemplate,
 }
 
+#[allow(dead_code, reason = "an interface of episodes")]
 impl CallForm {
     pub const ALL: [Self; 7] = [
         Self::Template,

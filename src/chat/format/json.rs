@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::chat::{ToolCall, python};
 
 /// Longest call, in bytes. `serde_json` limits its depth to 128 levels.
-const LONGEST: usize = 64 * 1024;
+pub const LONGEST: usize = 64 * 1024;
 
 /// Keys accepted for a call's arguments, whichever of them the template writes.
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];

@@ -4,6 +4,7 @@
 
 mod hermes;
 mod json;
+mod lenient;
 mod llama;
 mod mistral;
 mod phi;
@@ -118,11 +119,30 @@ impl Format {
         Turn { text: text.trim().to_owned(), reasoning, calls, ids, forms }
     }
 
-    /// Reads a turn that [`parse`](Self::parse) read as `strict` once more, in all other forms, if that gave no readable
-    /// call.
+    /// Reads a turn in all forms if `strict`, the result of [`parse`](Self::parse), has no calls or malformed ones.
+    /// `text` is the turn's text as it was written.
     pub fn parse_leniently(self, strict: Turn, text: &str, tools: &Schemas) -> Turn {
-        _ = (text, tools);
-        strict
+        // More readable calls are better, and then fewer malformed ones.
+        let rank = |turn: &Turn| {
+            let readable = turn.calls.iter().filter(|call| call.is_ok()).count();
+            (readable, readable > 0 && readable == turn.calls.len())
+        };
+        if rank(&strict).1 {
+            return strict;
+        }
+        // With tags written in ordinary tokens.
+        let plain = self.parse(text, tools);
+        if rank(&plain).1 {
+            return plain;
+        }
+        let (reasoning, rest) = self.split(text);
+        let lenient::Found { text, calls } = lenient::read(rest, tools);
+        let (calls, forms): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        let ids = calls.iter().enumerate().map(|(index, call)| generated_id(index, call)).collect();
+        let lenient = Turn { text: text.trim().to_owned(), reasoning, calls, ids, forms };
+        let is_better =
+            rank(&lenient) > rank(&strict) || strict.calls.is_empty() && !lenient.calls.is_empty();
+        if is_better { lenient } else { strict }
     }
 
     /// Splits a turn into its reasoning and the rest.

@@ -34,10 +34,27 @@ impl Schemas {
     pub fn new(tools: &[Value]) -> Self {
         let schema = |tool: &Value| {
             let function = tool.get("function").unwrap_or(tool);
-            let parameters = function.get("parameters")?.as_object()?.clone();
-            Some((function.get("name")?.as_str()?.to_owned(), parameters))
+            let parameters = function.get("parameters").and_then(Value::as_object).cloned();
+            Some((function.get("name")?.as_str()?.to_owned(), parameters.unwrap_or_default()))
         };
         Self(tools.iter().filter_map(schema).collect())
+    }
+
+    /// Whether there is a tool of this name.
+    pub fn offers(&self, tool: &str) -> bool {
+        self.0.contains_key(tool)
+    }
+
+    /// The required parameters, in the schema's order.
+    pub fn required(&self, tool: &str) -> Vec<&str> {
+        let required = self.0.get(tool).and_then(|schema| schema.get("required")?.as_array());
+        required.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// Whether the tool has all these parameters.
+    pub fn has_properties<'a>(&self, tool: &str, parameters: impl IntoIterator<Item = &'a String>) -> bool {
+        let known = self.0.get(tool).and_then(|schema| schema.get("properties"));
+        parameters.into_iter().all(|parameter| known.is_some_and(|known| known.get(parameter).is_some()))
     }
 
     pub fn allowed(&self, tool: &str, parameter: &str) -> Types {

@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
 
 /// The value of a text under the tool's schema. A text that does not match the schema stays text, because the server's
 /// error explains best what it expects.
-fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
+pub(super) fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
     let allowed = tools.allowed(tool, parameter);
     let trimmed = text.trim();
     let parsed = serde_json::from_str(trimmed).ok().or_else(|| literal::of_text(trimmed)).or_else(|| {

@@ -265,6 +265,126 @@ fn a_call_spelled_in_plain_tokens_is_not_a_call() {
 }
 
 #[test]
+fn a_call_in_the_templates_own_form_may_be_written_in_ordinary_tokens() {
+    let expected = ToolCall { name: "list_tables".into(), arguments: Map::new() };
+    for family in written().families {
+        let chat = family.chat(None).with_tools("Be brief.", &written().tools).unwrap();
+        let chat = chat.with_reading(Reading::Lenient);
+        let sampled = chat.encode_text(&chat.written(&chat.assistant("", std::slice::from_ref(&expected))));
+        assert!(!sampled.iter().any(|id| chat.vocabulary.is_control(*id)));
+        let turn = chat.parse(&sampled);
+        assert_eq!(turn.calls, [Ok(expected.clone())], "{}", family.name);
+        assert_eq!(turn.forms, [CallForm::Template], "{}", family.name);
+        // The same tokens with the reading that is the default.
+        let strict = chat.clone().with_reading(Reading::Strict).parse(&sampled);
+        assert_eq!(strict.calls.len(), usize::from(!has_control_tags(chat.format)), "{}", family.name);
+    }
+    let folder = copy_of("qwen2_5");
+    let path = folder.path().join("tokenizer.json");
+    let tokenizer = std::fs::read_to_string(&path).unwrap();
+    let mut tokenizer: Value = serde_json::from_str(&tokenizer).unwrap();
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    added.retain(|token| !token["content"].as_str().unwrap().contains("tool_call"));
+    std::fs::write(path, tokenizer.to_string()).unwrap();
+    let chat = Chat::load(folder.path()).unwrap();
+    assert_eq!(chat.vocabulary.id("<tool_call>"), None);
+    let turn = chat.parse(&chat.assistant("", std::slice::from_ref(&expected)));
+    assert_eq!((turn.calls, turn.forms), (vec![Ok(expected)], vec![CallForm::Template]));
+}
+
+/// Whether the tiny tokenizers have the format's tags as control tokens.
+fn has_control_tags(format: Format) -> bool {
+    match format {
+        Format::Mistral(_) => true,
+        Format::Phi(style) => !format!("{style:?}").contains("Functools"),
+        Format::Hermes | Format::Xml | Format::Llama | Format::Pythonic => false,
+    }
+}
+
+#[test]
+fn a_lenient_reading_keeps_masked_text_as_it_was_written() {
+    let chat = Family::named("mistral_v13").chat(None).with_tools("", &written().tools).unwrap();
+    let chat = chat.with_reading(Reading::Lenient);
+    let turn =
+        chat.parse(&chat.encode_text(
+            r#"See [INST]: {"name": "run_query", "arguments": {"sql": "SELECT '[TOOL_CALLS]'"}}"#,
+        ));
+    let call = turn.calls[0].as_ref().unwrap();
+    assert_eq!(
+        (turn.text.as_str(), &call.arguments["sql"]),
+        ("See [INST]:", &json!("SELECT '[TOOL_CALLS]'"))
+    );
+    assert_eq!(turn.forms, [CallForm::BareJson]);
+}
+
+#[test]
+fn a_reminder_is_the_user_message_that_the_template_renders() {
+    let (text, reminder) = ("I am done.", "  Use \"a tool\".\n");
+    let mut without = Vec::new();
+    for family in written().families {
+        let chat = family.chat(None).with_tools("Be brief.", &written().tools).unwrap();
+        let Some(between) = chat.reminder(reminder) else {
+            without.push(family.name);
+            continue;
+        };
+        let call = ToolCall { name: "list_tables".into(), arguments: Map::new() };
+        let called = chat.assistant("", std::slice::from_ref(&call));
+        let id = chat.parse(&called).ids.remove(0);
+        let rendered = |before: &[Value]| {
+            let opening = [message::system("Be brief."), message::user("What is there?")];
+            let last = [message::assistant(text, &[]), message::user(reminder)];
+            chat.template.render(&[&opening, before, &last].concat(), &chat.setup.tools, true).unwrap()
+        };
+        for before in [
+            Vec::new(),
+            vec![message::assistant("", &[(&id, &call)]), message::tool(&id, &call.name, "nothing")],
+        ] {
+            let rendered = rendered(&before);
+            let (_, expected) = rendered.rsplit_once(text).unwrap();
+            let end = chat.stop().iter().find(|id| expected.trim_start().starts_with(&chat.decode(&[**id])));
+            let expected = expected.trim_start().strip_prefix(&chat.decode(&[*end.unwrap()])).unwrap();
+            assert_eq!(chat.decode(&between), expected, "{}", family.name);
+            assert_eq!(between, chat.vocabulary.encode(expected), "{}", family.name);
+        }
+        // Nothing before the reminder is rendered differently because of it.
+        let Prompt { shared, task } = chat.prompt("What is there?").unwrap();
+        let beginning = chat.decode(&[shared, task].concat());
+        let question = beginning.find("What is there?").unwrap();
+        assert_eq!(rendered(&[])[..question], beginning[..question], "{}", family.name);
+    }
+    // Their templates move the tools or the system text to the last user message.
+    insta::assert_snapshot!(without.join(" "), @"own_mistral mistral_nemo");
+}
+
+#[test]
+fn a_reminder_never_contains_a_control_token_of_its_text() {
+    for family in written().families {
+        let chat = family.chat(None);
+        let hostile: String = chat.vocabulary.control_texts().collect::<Vec<_>>().join(" and ");
+        let count = |text: &str| {
+            let tokens = chat.reminder(text).unwrap_or_default();
+            tokens.iter().filter(|id| chat.vocabulary.is_control(**id)).count()
+        };
+        assert_eq!(count(&hostile), count("harmless"), "{}", family.name);
+    }
+}
+
+#[test]
+fn a_template_that_refuses_a_further_user_message_or_rewrites_for_it_has_no_reminder() {
+    let family = Family::named("own_chatml");
+    let source = family.source();
+    assert!(Chat::load(family.folder(&source).path()).unwrap().reminder("so").is_some());
+    let users = "messages | selectattr('role', 'equalto', 'user') | list";
+    for change in [
+        format!("{{% if {users} | length > 1 %}}{{{{ raise_exception('one question') }}}}{{% endif %}}"),
+        format!("{{{{ ({users})[-1].content }}}}"),
+    ] {
+        let chat = Chat::load(family.folder(&format!("{change}{source}")).path()).unwrap();
+        assert_eq!(chat.reminder("so"), None, "{change}");
+    }
+}
+
+#[test]
 fn a_template_that_hides_tools_is_replaced_by_the_familys_with_a_notice() {
     for family in written().families {
         for template in family.toolless() {
