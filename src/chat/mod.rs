@@ -39,7 +39,7 @@ use learn::{Learned, RenderedTurn, ResultText, learn};
 pub use literal::python_repr;
 pub use plain::PlainChat;
 use template::{Template, message};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{TemplateToken, Vocabulary};
 
 /// One parsed tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,6 +87,7 @@ pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     /// Tags of the template that are ordinary tokens. In a result they are text.
     tags: Vec<String>,
+    template_tokens: Vec<TemplateToken>,
     template: Template,
     format: Format,
     result_text: ResultText,
@@ -187,10 +188,14 @@ impl Chat {
             }
         }
         let setup = Setup::default();
-        let tags = vocabulary.tags_in(own_template.unwrap_or(&source));
+        let used = own_template.unwrap_or(&source);
+        let template_tokens = vocabulary.tokens_in(used);
+        let tags =
+            template_tokens.iter().filter(|token| token.is_tag).map(|token| token.text.clone()).collect();
         Ok(Self {
             vocabulary,
             tags,
+            template_tokens,
             template,
             format,
             result_text,
@@ -215,12 +220,7 @@ impl Chat {
         let config: Map<String, Value> = folder::read_json(&folder.join("tokenizer_config.json"))?;
         folder::generation_stops(folder)?;
         let named = folder::named_tokens(&config);
-        let eos = named.get("eos_token").and_then(Value::as_str);
-        let source = folder::template_source(folder, &config)?;
-        match Template::new(&source, named.clone()).and_then(|template| learn(&template, eos)) {
-            Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
-            Err(why) => Err(why),
-        }
+        preflight_template(&folder::template_source(folder, &config)?, &named)
     }
 
     /// The same conversation format and system text with these tools.
@@ -277,6 +277,12 @@ impl Chat {
         self.template.render(messages, &self.setup.tools, false)
     }
 
+    /// The tokens of a rendered conversation.
+    #[cfg(test)]
+    pub(crate) fn encode(&self, rendered: &str) -> Vec<u32> {
+        self.vocabulary.encode(rendered)
+    }
+
     /// The system text of the prompts.
     pub fn system(&self) -> &str {
         &self.setup.system
@@ -291,6 +297,16 @@ impl Chat {
     /// mcprl's template that replaces the model's own, if any.
     pub fn own_template(&self) -> Option<&'static str> {
         self.own_template
+    }
+
+    /// The control tokens and tags that the template writes.
+    pub fn template_tokens(&self) -> &[TemplateToken] {
+        &self.template_tokens
+    }
+
+    /// Ids below `size` that no token has.
+    pub fn unused_ids(&self, size: usize) -> Vec<u32> {
+        self.vocabulary.unused(size)
     }
 
     /// Whether the template can write several calls in one turn.
@@ -381,6 +397,18 @@ impl Chat {
         let field =
             |(name, value): (&String, &Value)| (self.vocabulary.mask(name).into_owned(), self.masked(value));
         fields.iter().map(field).collect()
+    }
+}
+
+/// Checks a template's source, with `bos_token` and its like.
+///
+/// # Errors
+/// If [`Chat::load`] will certainly fail.
+pub fn preflight_template(source: &str, named: &Map<String, Value>) -> Result<(), ChatError> {
+    let eos = named.get("eos_token").and_then(Value::as_str);
+    match Template::new(source, named.clone()).and_then(|template| learn(&template, eos)) {
+        Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
+        Err(why) => Err(why),
     }
 }
 
