@@ -41,7 +41,7 @@ pub use literal::python_repr;
 pub use plain::PlainChat;
 pub use reading::{CallForm, Reading};
 use template::{Template, message};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{TemplateToken, Vocabulary};
 
 /// One parsed tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +91,7 @@ pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     /// Tags of the template that are ordinary tokens. In a result they are text.
     tags: Vec<String>,
+    template_tokens: Vec<TemplateToken>,
     template: Template,
     format: Format,
     reading: Reading,
@@ -203,10 +204,14 @@ impl Chat {
             }
         }
         let setup = Setup::default();
-        let tags = vocabulary.tags_in(own_template.unwrap_or(&source));
+        let used = own_template.unwrap_or(&source);
+        let template_tokens = vocabulary.tokens_in(used);
+        let tags =
+            template_tokens.iter().filter(|token| token.is_tag).map(|token| token.text.clone()).collect();
         Ok(Self {
             vocabulary,
             tags,
+            template_tokens,
             template,
             format,
             reading: Reading::default(),
@@ -233,12 +238,7 @@ impl Chat {
         let config: Map<String, Value> = folder::read_json(&folder.join("tokenizer_config.json"))?;
         folder::generation_stops(folder)?;
         let named = folder::named_tokens(&config);
-        let eos = named.get("eos_token").and_then(Value::as_str);
-        let source = folder::template_source(folder, &config)?;
-        match Template::new(&source, named.clone()).and_then(|template| learn(&template, eos)) {
-            Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
-            Err(why) => Err(why),
-        }
+        preflight_template(&folder::template_source(folder, &config)?, &named)
     }
 
     /// The same conversation format and system text with these tools.
@@ -295,6 +295,12 @@ impl Chat {
         self.template.render(messages, &self.setup.tools, false)
     }
 
+    /// The tokens of a rendered conversation.
+    #[cfg(test)]
+    pub(crate) fn encode(&self, rendered: &str) -> Vec<u32> {
+        self.vocabulary.encode(rendered)
+    }
+
     /// The system text of the prompts.
     pub fn system(&self) -> &str {
         &self.setup.system
@@ -309,6 +315,16 @@ impl Chat {
     /// mcprl's template that replaces the model's own, if any.
     pub fn own_template(&self) -> Option<&'static str> {
         self.own_template
+    }
+
+    /// The control tokens and tags that the template writes.
+    pub fn template_tokens(&self) -> &[TemplateToken] {
+        &self.template_tokens
+    }
+
+    /// Ids below `size` that no token has.
+    pub fn unused_ids(&self, size: usize) -> Vec<u32> {
+        self.vocabulary.unused(size)
     }
 
     /// Whether the template can write several calls in one turn.
@@ -355,14 +371,12 @@ impl Chat {
     /// between. `None` if the template cannot carry a further user message: it refuses it, or changes what comes before.
     ///
     /// The text is masked as a task is. Reasoning of earlier turns stays in the context.
-    #[allow(dead_code, reason = "an interface of episodes")]
     pub fn reminder(&self, text: &str) -> Option<Vec<u32>> {
         let user_text = self.user_text.as_ref()?;
         Some(self.vocabulary.encode(&user_text.text(&self.vocabulary.mask(text))))
     }
 
     /// Sets how sampled turns are read. By default, [strictly](Reading::Strict).
-    #[allow(dead_code, reason = "an interface of episodes")]
     pub fn with_reading(mut self, reading: Reading) -> Self {
         self.reading = reading;
         self
@@ -423,6 +437,18 @@ impl Chat {
         let field =
             |(name, value): (&String, &Value)| (self.vocabulary.mask(name).into_owned(), self.masked(value));
         fields.iter().map(field).collect()
+    }
+}
+
+/// Checks a template's source, with `bos_token` and its like.
+///
+/// # Errors
+/// If [`Chat::load`] will certainly fail.
+pub fn preflight_template(source: &str, named: &Map<String, Value>) -> Result<(), ChatError> {
+    let eos = named.get("eos_token").and_then(Value::as_str);
+    match Template::new(source, named.clone()).and_then(|template| learn(&template, eos)) {
+        Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
+        Err(why) => Err(why),
     }
 }
 

@@ -33,7 +33,6 @@ pub enum CallForm {
     OtherTemplate,
 }
 
-#[allow(dead_code, reason = "an interface of episodes")]
 impl CallForm {
     pub const ALL: [Self; 7] = [
         Self::Template,

@@ -20,6 +20,15 @@ use super::{
 /// A Unicode noncharacter, never used for interchange. It breaks the spelling of a control token in untrusted text.
 pub(super) const MASK: char = '\u{FDD0}';
 
+/// A token of the vocabulary that a chat template writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateToken {
+    pub text: String,
+    pub id: u32,
+    /// Whether it is a tag, such as `<tool_call>`, and not a control token.
+    pub is_tag: bool,
+}
+
 pub struct Vocabulary {
     /// Recognizes control tokens.
     tokenizer: Tokenizer,
@@ -88,9 +97,18 @@ impl Vocabulary {
         self.control_ids.contains(&id)
     }
 
-    /// The tags that this template source writes.
-    pub fn tags_in(&self, template: &str) -> Vec<String> {
-        self.tags.keys().filter(|tag| template.contains(tag.as_str())).cloned().collect()
+    /// The control tokens and tags that this template source writes, with their ids.
+    pub fn tokens_in(&self, template: &str) -> Vec<TemplateToken> {
+        let token = |text: &String, id: u32, is_tag| TemplateToken { text: text.clone(), id, is_tag };
+        let controls = self.controls.iter().map(|(text, id)| token(text, *id, false));
+        let all = controls.chain(self.tags.iter().map(|(text, id)| token(text, *id, true)));
+        all.filter(|token| template.contains(token.text.as_str())).collect()
+    }
+
+    /// Ids below `size` that no token has.
+    pub fn unused(&self, size: usize) -> Vec<u32> {
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        (0..size).filter(|id| self.tokenizer.id_to_token(*id).is_none()).collect()
     }
 
     /// Untrusted text, made safe for use in a template.

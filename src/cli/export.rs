@@ -28,6 +28,7 @@ use crate::{
     stage::{
         Cards,
         card::ParamType,
+        model::untrained::{self, Record},
         policy::{AdapterOf, PolicyError},
     },
     store::Store,
@@ -229,11 +230,22 @@ impl Export {
                 _ => Ok(()),
             }
         })?;
-        let notice = replaced.map(|(notice, _)| match (form, copied) {
+        let of_template = replaced.map(|(notice, _)| match (form, copied) {
             ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
             (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
             _ => format!("{notice}; `--merge` writes it with the model"),
         });
+        let demoted = model.map(demoted).unwrap_or_default();
+        let of_tokenizer = (!demoted.is_empty()).then(|| {
+            let written = match (form, copied) {
+                ("model", _) => "ordinary text in its tokenizer",
+                (_, Some(_)) => "ordinary text in the tokenizer in base/",
+                _ => "ordinary text in training; `--merge` writes that tokenizer with the model",
+            };
+            format!("{}; {written}", untrained::sentence(&demoted))
+        });
+        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).collect();
+        let notice = (!notices.is_empty()).then(|| notices.join("\n"));
         match printer.format {
             OutputFormat::Json => {
                 let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
@@ -392,7 +404,10 @@ impl Export {
             (Some(name), _) => named(name.clone()),
             (None, None) => None,
             (None, Some((folder, None))) => named(at(folder)?),
-            (None, Some((_, Some(digest)))) => match origin(store, digest) {
+            // Without a token in the base's tokenizer, only the copy has the tokenizer that the adapter was trained with.
+            (None, Some((folder, Some(digest)))) => match origin(store, digest)
+                .filter(|_| demoted(folder).is_empty())
+            {
                 Some(Origin::Hub { id, revision }) => Some(BaseName { name: id, revision, copied: false }),
                 Some(Origin::Folder(folder)) => named(at(&folder)?),
                 None => Some(BaseName { name: at(&self.out().join(BASE))?, revision: None, copied: true }),
@@ -500,6 +515,11 @@ fn origin(store: &Store, model: &Digest) -> Option<Origin> {
             folder.join("config.json").is_file().then_some(Origin::Folder(folder))
         }
     }
+}
+
+/// Tokens of the chat template that the model's tokenizer has as ordinary text.
+fn demoted(model: &Path) -> Vec<String> {
+    Record::load(model).demoted_tokens
 }
 
 /// The reason why the model's own chat template is replaced, and the template that replaces it. Sampling and

@@ -21,7 +21,7 @@ use crate::{
 pub struct Init {
     #[command(flatten)]
     server: ServerArgs,
-    /// The model to train: a folder, or an id on the hub.
+    /// The model to train: a folder, a GGUF file, or an id on the hub.
     #[arg(long, default_value = "Qwen/Qwen3-0.6B")]
     model: String,
     /// A file of your own tasks: one `{"task": "…", "answer": "…"}` per line. Without it, tasks are made by exploring the
@@ -133,7 +133,11 @@ fn run_file(server: NamedServer, model: &str, tasks: Option<&Path>, folder: &Pat
     let is_elsewhere = absolute(folder).ok() != absolute("").ok();
     let mut text = String::new();
     _ = writeln!(text, "name = {}", quoted(&server.name));
-    _ = writeln!(text, "model = {}    # a folder, or an id on the hub; the stages' \"base\"", quoted(model));
+    _ = writeln!(
+        text,
+        "model = {}    # a folder, a GGUF file, or an id on the hub; the stages' \"base\"",
+        quoted(model)
+    );
     text += "\n[server]\n";
     let state = match &server.spec.transport {
         Transport::Stdio { command, env, cwd, .. } => {

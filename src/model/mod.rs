@@ -15,12 +15,14 @@ mod lora;
 pub mod ops;
 mod rope;
 mod tree;
+mod untrained;
 mod weights;
 
 pub use config::{Biases, Design, Experts, Family, LinearShape, ModelConfig, Role};
 pub use decoder::{Base, Decoder, Init, Parameter, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
+pub use kernels::Heads;
 pub use linear::{Linear, Lora, Matrix, Vector};
 pub use lora::{
     ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, copy_adapter, copy_companions, copy_model,
@@ -29,4 +31,7 @@ pub use lora::{
 pub use ops::Gradients;
 pub use rope::Scaling;
 pub use tree::{Segment, TokenTree};
-pub use weights::{Weights, read_safetensors, read_stored, write_safetensors};
+pub use untrained::untrained;
+pub use weights::{
+    Bytes, Entry, Weights, map_file, read_safetensors, read_stored, write_entries, write_safetensors,
+};

@@ -98,6 +98,12 @@ impl Scaling {
         (0..dim / 2).map(scaled).collect()
     }
 
+    /// By how much each frequency is divided.
+    pub fn divisors(&self, theta: f64, dim: usize) -> Vec<f32> {
+        let plain = Self::Default.frequencies(theta, dim);
+        plain.into_iter().zip(self.frequencies(theta, dim)).map(|(plain, scaled)| plain / scaled).collect()
+    }
+
     /// YaRN: 0 for frequencies that are kept, 1 for those divided by the factor.
     fn ramp(&self, theta: f64, dim: usize, i: usize) -> f64 {
         let Self::Yarn { original_max_position_embeddings, beta_fast, beta_slow, truncate, .. } = self else {

@@ -94,6 +94,11 @@ impl Shard {
     }
 }
 
+/// Maps a whole file.
+pub fn map_file(file: &File) -> std::io::Result<Mmap> {
+    mapped(file, None)
+}
+
 /// Maps a file, or these bytes of it.
 #[expect(unsafe_code, reason = "mapping a file is unsafe by its nature")]
 fn mapped(file: &File, bytes: Option<Range<usize>>) -> std::io::Result<Mmap> {
@@ -280,21 +285,28 @@ pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Res
 }
 
 /// Bytes in memory, or mapped.
-pub(super) type Bytes = Box<dyn AsRef<[u8]>>;
+pub type Bytes = Box<dyn AsRef<[u8]>>;
 
-/// A tensor to be written.
-pub(super) struct Entry<'a> {
+/// A tensor to be written. `E` is the error of what makes its bytes.
+pub struct Entry<'a, E = ModelError> {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     /// Called when the tensor is written.
-    pub bytes: Box<dyn FnOnce() -> Result<Bytes, ModelError> + 'a>,
+    pub bytes: Box<dyn FnOnce() -> Result<Bytes, E> + 'a>,
 }
 
-/// Writes tensors one after the other, with the bytes of the format's own library, and syncs the file.
-pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -> Result<(), ModelError> {
+/// Writes tensors one after the other, with the bytes of the format's own library, and syncs the file. One is in
+/// memory at a time.
+///
+/// # Errors
+/// Fails if the file cannot be written, or with the first error of a tensor's bytes.
+pub fn write_entries<E: From<ModelError>>(
+    path: &Path,
+    entries: BTreeMap<String, Entry<'_, E>>,
+) -> Result<(), E> {
     let write = |source| ModelError::Write { path: path.to_owned(), source };
     let other = |reason: String| write(std::io::Error::other(reason));
-    let mut entries: Vec<(String, Entry<'_>)> = entries.into_iter().collect();
+    let mut entries: Vec<(String, Entry<'_, E>)> = entries.into_iter().collect();
     // The widest first, so that every value is aligned. The sort keeps the order of the names.
     entries.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.dtype));
     let (mut infos, mut end) = (Vec::with_capacity(entries.len()), 0);
@@ -318,11 +330,11 @@ pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -
         let bytes = (entry.bytes)()?;
         let bytes = (*bytes).as_ref();
         if bytes.len() != length {
-            return Err(other(format!("`{name}` has {} bytes instead of {length}", bytes.len())));
+            return Err(E::from(other(format!("`{name}` has {} bytes instead of {length}", bytes.len()))));
         }
         file.write_all(bytes).map_err(write)?;
     }
-    file.sync_all().map_err(write)
+    Ok(file.sync_all().map_err(write)?)
 }
 
 #[cfg(test)]
@@ -377,7 +389,7 @@ mod tests {
                 assert_eq!(count.replace(1), 0);
                 Ok(Box::new(Counted(vec![index as u8; 8], count)) as Bytes)
             };
-            let entry = Entry { dtype: Dtype::F32, shape: vec![2], bytes: Box::new(bytes) };
+            let entry = Entry::<ModelError> { dtype: Dtype::F32, shape: vec![2], bytes: Box::new(bytes) };
             (format!("t{index}"), entry)
         };
         write_entries(&folder.path().join("some.safetensors"), (0..5).map(entry).collect()).unwrap();

@@ -542,17 +542,22 @@ impl<'a> RunFileParser<'_, 'a> {
         }
     }
 
-    /// The folder of a model and its digest; the inner option is none for a hub id.
+    /// The folder or GGUF file of a model and its digest; the inner option is none for a hub id.
     fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Option<(PathBuf, Digest)>> {
         let path = self.layers.source().folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
+        if model::gguf::is_gguf(&path) && !path.is_dir() {
+            return self.file(entry, text).map(Some);
+        }
         if !path.is_dir() {
             let owned = !text.starts_with(['.', '/', '~']) && text.matches('/').count() == 1;
             if owned || text.contains('@') {
                 return Some(None);
             }
             let message = format!("there is no folder \"{text}\"");
-            let hint = "a folder is relative to the run file; a hub id looks like `Qwen/Qwen3-4B`".to_owned();
+            let hint =
+                "a folder or GGUF file is relative to the run file; a hub id looks like `Qwen/Qwen3-4B`"
+                    .to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         match self.files.folder(&path, model::wanted_in(&path)) {

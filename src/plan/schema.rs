@@ -76,7 +76,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
             },
             "model": {
                 "type": "string",
-                "description": "A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, \
+                "description": "A Hugging Face folder or a GGUF file, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, \
                                 optionally followed by `@REVISION`. Short for a stage named `base` of kind `model`.",
             },
             "server": schema_of::<Server>(),

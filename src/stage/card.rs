@@ -108,7 +108,7 @@ pub enum ParamType {
     String,
     /// A path relative to the run file; keyed by content.
     File,
-    /// A model folder relative to the run file, keyed by content, or a hub id.
+    /// A model folder or GGUF file relative to the run file, keyed by content, or a hub id.
     Model,
     Strings,
     Table,
@@ -123,7 +123,7 @@ impl ParamType {
             Self::Boolean => "true or false",
             Self::String => "a string",
             Self::File => "a path",
-            Self::Model => "a folder or a hub id",
+            Self::Model => "a folder, a GGUF file or a hub id",
             Self::Strings => "a list of strings",
             Self::Table => "a table",
         }

@@ -95,7 +95,7 @@ fn parameter((name, param): (&String, &Param)) -> String {
         ParamType::Boolean => "boolean",
         ParamType::String => "string",
         ParamType::File => "path",
-        ParamType::Model => "folder or hub id",
+        ParamType::Model => "folder, GGUF file or hub id",
         ParamType::Strings => "strings",
         ParamType::Table => "table",
     };

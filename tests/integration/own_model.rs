@@ -70,6 +70,131 @@ fn the_example_python_stage_changes_the_rewards_of_an_update() {
     }
 }
 
+/// Writes a folder's model as a GGUF file, in f32 and for the family whose rows need no other order.
+fn as_gguf(folder: &Path, file: &Path) {
+    use candle_core::{
+        Device,
+        quantized::{
+            GgmlDType, QTensor,
+            gguf_file::{self, Value as Field},
+        },
+    };
+    let json =
+        |name: &str| -> Value { serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap() };
+    let (config, tokenizer) = (json("config.json"), json("tokenizer.json"));
+    let size = |name: &str| Field::U32(config[name].as_u64().unwrap() as u32);
+    let number = |name: &str| Field::F32(config[name].as_f64().unwrap() as f32);
+    let text = |text: &str| Field::String(text.to_owned());
+    let mut tokens: Vec<(u64, String, i32)> = tokenizer["model"]["vocab"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(token, id)| (id.as_u64().unwrap(), token.clone(), 1))
+        .collect();
+    for token in tokenizer["added_tokens"].as_array().unwrap() {
+        let kind = if token["special"] == true { 3 } else { 4 };
+        tokens.push((token["id"].as_u64().unwrap(), token["content"].as_str().unwrap().to_owned(), kind));
+    }
+    tokens.sort();
+    let end = tokens.iter().find(|(_, token, _)| token == "<|im_end|>").unwrap().0;
+    let merge = |pair: &Value| text(&format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()));
+    let merges = tokenizer["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
+    let template = std::fs::read_to_string(folder.join("chat_template.jinja")).unwrap();
+    let fields = [
+        ("general.architecture", text("qwen3")),
+        ("qwen3.block_count", size("num_hidden_layers")),
+        ("qwen3.context_length", size("max_position_embeddings")),
+        ("qwen3.embedding_length", size("hidden_size")),
+        ("qwen3.feed_forward_length", size("intermediate_size")),
+        ("qwen3.attention.head_count", size("num_attention_heads")),
+        ("qwen3.attention.head_count_kv", size("num_key_value_heads")),
+        ("qwen3.attention.key_length", size("head_dim")),
+        ("qwen3.rope.freq_base", number("rope_theta")),
+        ("qwen3.attention.layer_norm_rms_epsilon", number("rms_norm_eps")),
+        ("tokenizer.ggml.model", text("gpt2")),
+        ("tokenizer.ggml.pre", text("gpt-2")),
+        ("tokenizer.ggml.tokens", Field::Array(tokens.iter().map(|(_, token, _)| text(token)).collect())),
+        (
+            "tokenizer.ggml.token_type",
+            Field::Array(tokens.iter().map(|(_, _, kind)| Field::I32(*kind)).collect()),
+        ),
+        ("tokenizer.ggml.merges", Field::Array(merges)),
+        ("tokenizer.ggml.eos_token_id", Field::U32(end as u32)),
+        ("tokenizer.chat_template", text(&template)),
+    ];
+    let names = [
+        ("model.layers.", "blk."),
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.", "ffn_"),
+        ("_proj", ""),
+    ];
+    let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
+    let tensors: Vec<(String, QTensor)> = tensors
+        .into_iter()
+        .map(|(name, tensor)| {
+            let name = names.iter().fold(name, |name, (from, to)| name.replace(from, to));
+            (name, QTensor::quantize(&tensor, GgmlDType::F32).unwrap())
+        })
+        .collect();
+    let fields: Vec<_> = fields.iter().map(|(key, value)| (*key, value)).collect();
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    gguf_file::write(&mut std::fs::File::create(file).unwrap(), &fields, &tensors).unwrap();
+}
+
+#[test]
+fn a_gguf_file_is_the_base_of_a_whole_run_and_of_an_exported_model() {
+    let project = Project::with_model(&run_file().replace("\"llama\"", "\"small.gguf\""));
+    let missing = project.mcprl(&["run", "run.toml"]);
+    assert!(missing.err.contains("cannot read \"small.gguf\""), "{}", missing.err);
+    project.write("small.gguf", "GGUF and nothing else");
+    let damaged = project.mcprl(&["run", "run.toml"]);
+    assert!(
+        damaged.err.contains("is not supported") || damaged.err.contains("not a readable GGUF"),
+        "{}",
+        damaged.err
+    );
+
+    // The same sizes as the model of the other tests, in another family.
+    let mut config = ModelConfig::load(&project.path("llama")).unwrap();
+    config.design = mcprl::model::Design::of(mcprl::model::Family::Qwen3);
+    Decoder::random(config.clone(), Init { seed: 5, deviation: 0.02 })
+        .unwrap()
+        .save(&project.path("llama"))
+        .unwrap();
+    as_gguf(&project.path("llama"), &project.path("small.gguf"));
+    project.run(&[]);
+    let plan = |project: &Project| project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan(&project).contains(" 0 to run"), "{}", plan(&project));
+    let [run, cache] = [project.newest(), project.path("cache")].map(|path| path.display().to_string());
+    let exported = |arguments: &[&str], out: &str| {
+        let all = [&["export", &run, "--cache", &cache, "--out", out], arguments].concat();
+        let done = project.mcprl(&all);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        project.path(out)
+    };
+    let merged = exported(&["--merge"], "merged");
+    assert_eq!(ModelConfig::load(&merged).unwrap(), config);
+    mcprl::model::Weights::open(&merged).unwrap().check(&config).unwrap();
+    let adapter = exported(&[], "adapter");
+    assert!(adapter.join("adapter_model.safetensors").is_file());
+    assert!(adapter.join("base/model.safetensors").is_file(), "PEFT needs a folder");
+
+    Decoder::random(config, Init { seed: 6, deviation: 0.02 }).unwrap().save(&project.path("llama")).unwrap();
+    as_gguf(&project.path("llama"), &project.path("small.gguf"));
+    let plan = plan(&project);
+    assert!(plan.contains("run     base") && !plan.contains("no memory estimate"), "another file: {plan}");
+}
+
 #[test]
 fn a_local_llama_runs_the_whole_pipeline_and_is_keyed_by_content() {
     let project = Project::with_model(&run_file());

@@ -53,7 +53,7 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
     }
     for file in weight_files(base)? {
         let shard = Shard::open(base.join(&file))?;
-        let mut entries = BTreeMap::new();
+        let mut entries: BTreeMap<String, Entry<'_>> = BTreeMap::new();
         for (name, info) in shard.infos() {
             let delta = deltas.remove(&name);
             if let Some((a, b, _)) = &delta {

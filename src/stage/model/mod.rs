@@ -2,13 +2,16 @@
 //!
 //! Its files become an artifact, so that a run continues if the source is deleted or changed. Models that the
 //! engine does not support are rejected here, not an hour later. A folder is copied (with reflinks where the
-//! file system supports them); a download is linked from the hub's cache.
+//! file system supports them); a download is linked from the hub's cache; a GGUF file is converted. Tokens of the
+//! chat template that the model was never trained on become text ([`untrained`]).
 
 mod error;
+pub mod gguf;
 mod hub;
 mod preflight;
 #[cfg(test)]
 mod tests;
+pub mod untrained;
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +21,11 @@ use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
 pub use self::error::ModelStageError;
-use self::hub::Hub;
+use self::{
+    gguf::is_gguf,
+    hub::Hub,
+    untrained::{Record, Untrained, demote, sentence},
+};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::{Requirement, StageFuture},
@@ -27,13 +34,13 @@ use super::{
 };
 use crate::{
     chat::{Chat, PlainChat, TOOL_TEMPLATE},
-    error::{At, Interrupted, Result},
+    error::{At, Failure, Interrupted, Result},
     model::{ADAPTER_FILES, ModelConfig, Weights},
 };
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
-    /// An absolute path, or a hub id.
+    /// An absolute path of a folder or GGUF file, or a hub id.
     from: String,
     revision: Option<String>,
     /// Whether the model acts, and not only judges or writes.
@@ -46,7 +53,7 @@ type Files = Vec<(String, PathBuf)>;
 /// Whether a model needs the file of this name, or a file in the folder of this name, which ends with `/`.
 /// Other formats of the same weights are left out.
 pub fn wanted(name: &str) -> bool {
-    const NAMED: [&str; 10] = [
+    const NAMED: [&str; 11] = [
         "config.json",
         "generation_config.json",
         "tokenizer.json",
@@ -57,6 +64,7 @@ pub fn wanted(name: &str) -> bool {
         "vocab.json",
         "merges.txt",
         "model.safetensors.index.json",
+        untrained::RECORD,
     ];
     let plain = !name.contains(['/', '\\']);
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
@@ -89,25 +97,47 @@ impl ModelStage {
         std::fs::create_dir_all(&policy).map_err(|source| ModelStageError::write(&policy, source))?;
         let folder = Path::new(&params.from);
         let local = folder.is_absolute();
+        let of_model = || format!("model {}", params.from);
         let files = match local {
+            true if is_gguf(folder) => {
+                let is_cancelled = || context.cancel.is_cancelled();
+                gguf::convert(folder, &policy, &*context.observer, &is_cancelled).at(of_model)?;
+                Files::new()
+            }
             true => listed(folder)?,
             false => download(params, context).await?,
         };
         // Checked in place, so that errors name a file the user can fix.
         context.observer.status("checking");
         let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
-        let source = if local { folder } else { config().unwrap_or(folder) };
-        let (config, parameters, notice) =
-            check(source, params.calls_tools).at(|| format!("model {}", params.from))?;
-        notice.iter().for_each(|notice| context.observer.note(notice));
-        let mut bytes = 0;
+        let source = match local {
+            true if files.is_empty() => &policy,
+            true => folder,
+            false => config().unwrap_or(folder),
+        };
+        let Checked { config, parameters, chat } = check(source, params.calls_tools).at(of_model)?;
         for (name, path) in &files {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
             context.observer.status(name);
-            bytes += copy(path, &policy.join(name), local)?;
+            copy(path, &policy.join(name), local)?;
         }
+        if let Some(chat) = chat {
+            chat.notice().iter().for_each(|notice| context.observer.note(notice));
+            let Untrained { tags, controls } = Untrained::of(&policy, &config, &chat)?;
+            if !tags.is_empty() {
+                let done = match demote(&policy, &tags)? {
+                    true => "ordinary text in the tokenizer of this artifact",
+                    false => "left as they are: this tokenizer cannot do without them",
+                };
+                context.observer.note(&format!("{}; {done}", sentence(&tags)));
+            }
+            if !controls.is_empty() {
+                context.observer.note(&sentence(&controls));
+            }
+        }
+        let bytes = bytes_of(&policy);
         let named =
             [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
         Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
@@ -126,9 +156,66 @@ impl ModelStage {
         let (config, family) = (&policy.config, policy.config.design.family.known_as());
         let shape =
             format!("{from}: {family}, {} layers, context of {} tokens", config.layers, config.context);
-        std::iter::once(Requirement::Met(shape))
-            .chain(policy.folder.as_deref().map(|folder| template(folder, self.0.calls_tools)))
-            .collect()
+        let path = Path::new(from);
+        let of_chat = match &policy.folder {
+            Some(folder) => self.of_chat(folder, |chat| Untrained::of(folder, config, chat)),
+            None if is_gguf(path) => self.of_chat_in_file(path, config),
+            None => Vec::new(),
+        };
+        std::iter::once(Requirement::Met(shape)).chain(of_chat).collect()
+    }
+
+    /// What `doctor` says about tokenizer and chat template in a folder.
+    fn of_chat<E>(
+        &self,
+        folder: &Path,
+        untrained: impl FnOnce(&Chat) -> Result<Untrained, E>,
+    ) -> Vec<Requirement>
+    where
+        Failure: From<E>,
+    {
+        let (template, chat) = template(folder, self.0.calls_tools);
+        let Some(chat) = chat else { return vec![template] };
+        let recorded = Record::load(folder).demoted_tokens;
+        let found = match recorded.is_empty() {
+            true => untrained(&chat),
+            false => Ok(Untrained { tags: recorded, controls: Vec::new() }),
+        };
+        let doubtful = |tokens: &[String], hint: &str| {
+            let text = sentence(tokens);
+            (!tokens.is_empty()).then(|| Requirement::Doubtful { text, hint: hint.to_owned() })
+        };
+        let about = match found {
+            Err(cause) => vec![Requirement::Missing(cause.into())],
+            Ok(Untrained { tags, controls }) => {
+                let tags = doubtful(
+                    &tags,
+                    "they are ordinary text in the tokenizer of the run, and in an exported one",
+                );
+                let controls = doubtful(
+                    &controls,
+                    "the model may not know this template's conversations: check its first episodes",
+                );
+                tags.into_iter().chain(controls).collect()
+            }
+        };
+        std::iter::once(template).chain(about).collect()
+    }
+
+    /// The same for a GGUF file.
+    fn of_chat_in_file(&self, path: &Path, config: &ModelConfig) -> Vec<Requirement> {
+        let written = || -> Result<tempfile::TempDir> {
+            let folder = tempfile::tempdir();
+            let folder = folder.map_err(|source| ModelStageError::write(&std::env::temp_dir(), source))?;
+            gguf::write_small_files(path, folder.path())?;
+            Ok(folder)
+        };
+        match written() {
+            Err(cause) => vec![Requirement::Missing(cause)],
+            Ok(folder) => self.of_chat(folder.path(), |chat| -> Result<Untrained> {
+                Ok(Untrained::among(&gguf::embeddings(path)?, config, chat)?)
+            }),
+        }
     }
 }
 
@@ -146,32 +233,39 @@ impl StageKind for ModelStage {
     }
 
     fn copies(&self) -> Option<(PathBuf, u64)> {
-        let folder = Path::new(&self.0.from);
-        folder.is_absolute().then(|| (folder.to_owned(), bytes_of(folder)))
+        let path = Path::new(&self.0.from);
+        let bytes = || match is_gguf(path) {
+            true => gguf::converted_bytes(path).unwrap_or_default(),
+            false => bytes_of(path),
+        };
+        path.is_absolute().then(|| (path.to_owned(), bytes()))
     }
 }
 
-/// The chat template that a model is used with, and why.
-fn template(folder: &Path, calls_tools: bool) -> Requirement {
+/// The chat template that a model is used with, and why; and the conversation format if it calls tools.
+fn template(folder: &Path, calls_tools: bool) -> (Requirement, Option<Chat>) {
     if !calls_tools {
-        return match PlainChat::load(folder) {
+        let found = match PlainChat::load(folder) {
             Err(cause) => Requirement::Missing(cause.into()),
             Ok(_) => Requirement::Met("its own chat template is used, without tools".into()),
         };
+        return (found, None);
     }
-    match Chat::load(folder) {
-        Err(cause) => Requirement::Missing(cause.into()),
-        Ok(chat) => match chat.notice() {
-            Some(notice) => Requirement::Doubtful {
-                text: notice.to_owned(),
-                hint: "`mcprl export --merge` writes that template beside the trained model".into(),
-            },
-            None => {
-                let calls = if chat.has_parallel_calls() { "several calls" } else { "one call" };
-                Requirement::Met(format!("its own chat template is used, with {calls} per turn"))
-            }
+    let chat = match Chat::load(folder) {
+        Err(cause) => return (Requirement::Missing(cause.into()), None),
+        Ok(chat) => chat,
+    };
+    let found = match chat.notice() {
+        Some(notice) => Requirement::Doubtful {
+            text: notice.to_owned(),
+            hint: "`mcprl export --merge` writes that template beside the trained model".into(),
         },
-    }
+        None => {
+            let calls = if chat.has_parallel_calls() { "several calls" } else { "one call" };
+            Requirement::Met(format!("its own chat template is used, with {calls} per turn"))
+        }
+    };
+    (found, Some(chat))
 }
 
 /// Bytes of the files that are copied from a folder.
@@ -200,8 +294,8 @@ fn listed(folder: &Path) -> Result<Files, ModelStageError> {
     Ok(files)
 }
 
-/// Copies a file into the artifact and returns its size. The hub's own copy is linked: nobody writes to it.
-fn copy(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
+/// Copies a file into the artifact. The hub's own copy is linked: nobody writes to it.
+fn copy(from: &Path, to: &Path, local: bool) -> Result<(), ModelStageError> {
     let reading = |source| ModelStageError::Read { path: from.to_owned(), source };
     let real = from.canonicalize().map_err(reading)?;
     if let Some(folder) = to.parent() {
@@ -210,7 +304,7 @@ fn copy(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
     if local || std::fs::hard_link(&real, to).is_err() {
         std::fs::copy(&real, to).map_err(|source| ModelStageError::write(to, source))?;
     }
-    Ok(to.metadata().map_err(reading)?.len())
+    Ok(())
 }
 
 /// Downloads on a separate thread, which an interrupted run does not wait for.
@@ -231,9 +325,17 @@ async fn download(params: &Params, context: &Context) -> Result<Files> {
     }
 }
 
-/// Reads every file as later stages do. Returns the configuration, the number of weights, and a note for the
-/// user about the chat format.
-fn check(folder: &Path, calls_tools: bool) -> Result<(ModelConfig, usize, Option<String>)> {
+/// A model whose files are right.
+struct Checked {
+    config: ModelConfig,
+    /// Number of weights.
+    parameters: usize,
+    /// If it calls tools.
+    chat: Option<Chat>,
+}
+
+/// Reads every file as later stages do.
+fn check(folder: &Path, calls_tools: bool) -> Result<Checked> {
     let config = ModelConfig::load(folder)?;
     let mut weights = Weights::open(folder)?;
     let mut parameters = 0;
@@ -241,8 +343,8 @@ fn check(folder: &Path, calls_tools: bool) -> Result<(ModelConfig, usize, Option
         parameters += weights.take(&name, &shape)?.elem_count();
     }
     weights.finish(config.tied)?;
-    let notice = match calls_tools {
-        true => Chat::load(folder)?.notice().map(str::to_owned),
+    let chat = match calls_tools {
+        true => Some(Chat::load(folder)?),
         false => PlainChat::load(folder).map(|_| None)?,
     };
     let path = folder.join("tokenizer.json");
@@ -254,6 +356,6 @@ fn check(folder: &Path, calls_tools: bool) -> Result<(ModelConfig, usize, Option
             let vocabulary = config.vocabulary;
             Err(ModelStageError::Vocabulary { path, token, id, vocabulary }.into())
         }
-        _ => Ok((config, parameters, notice)),
+        _ => Ok(Checked { config, parameters, chat }),
     }
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{
-    ModelStageError, Params,
+    ModelStageError, Params, gguf,
+    gguf::is_gguf,
     hub::{Hub, check_id},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 
 const CONFIG: &str = "config.json";
 
-/// For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
+/// For a GGUF file, checks everything but the tensors' values. For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
 /// syntax, and the configuration if the hub's cache has it.
 pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
@@ -33,6 +34,14 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     if let Some(revision) = revision.clone().filter(|_| folder.is_absolute() || behind.is_some()) {
         preflight.error("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
         return preflight;
+    }
+    if is_gguf(folder) {
+        let config = preflight.check("from", gguf::preflight(folder, *calls_tools));
+        return match config {
+            // Tokenizer and template have no folder before the stage has run.
+            Some(config) => preflight.with("policy", ExpectedPolicy { config, adapter: None, folder: None }),
+            None => preflight,
+        };
     }
     if folder.is_absolute() {
         let config = look_into(folder, *calls_tools, &mut preflight);

@@ -19,7 +19,7 @@ use crate::{
     engine::EngineSpec,
     error::Diagnostic,
     model::{Decoder, Init, write_safetensors},
-    progress::NoProgress,
+    progress::{NoProgress, Observer},
     stage::{
         self, SharedModels,
         preflight::{ExpectedInputs, PreflightContext},
@@ -185,6 +185,161 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
     let codes: Vec<&str> = preflight.findings.iter().map(|found| found.cause.code()).collect();
     assert_eq!((codes, preflight.outputs.len()), (vec!["model::missing_tensor"], 0));
     assert_eq!(Decoder::load(folder.path()).unwrap_err().code(), "model::missing_tensor");
+}
+
+/// Notes of a stage.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Observer for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
+}
+
+/// Gives the rows of these tokens, and those that no token has, one and the same content in both embeddings.
+fn forget(folder: &Path, tokens: &[usize]) {
+    let path = folder.join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let mut tensors: std::collections::BTreeMap<_, _> = tensors.into_iter().collect();
+    for name in ["model.embed_tokens.weight", "lm_head.weight"] {
+        let mut rows = tensors[name].to_vec2::<f32>().unwrap();
+        let width = rows[0].len();
+        for id in tokens.iter().copied().chain(407..rows.len()) {
+            rows[id] = (0..width).map(|at| 0.01 * (at % 5) as f32).collect();
+        }
+        tensors.insert(name.into(), Tensor::new(rows, &Device::Cpu).unwrap());
+    }
+    write_safetensors(&path, &tensors).unwrap();
+}
+
+/// A model with 413 rows for 407 tokens, of which these are untrained, and the tokenizer files of a model on the hub.
+fn untrained_model(folder: &Path, tokens: &[usize]) {
+    model(folder);
+    let mut config = ModelConfig::load(folder).unwrap();
+    config.vocabulary = 413;
+    Decoder::random(config, Init { seed: 1, deviation: 0.02 }).unwrap().save(folder).unwrap();
+    forget(folder, tokens);
+    let added = json!({"403": {"content": "<tool_call>"}, "404": {"content": "</tool_call>"}, "405": {"content": "<think>"}});
+    let config = json!({
+        "eos_token": "<|im_end|>",
+        "added_tokens_decoder": added,
+        "extra_special_tokens": ["<tool_call>", "<think>"],
+    });
+    std::fs::write(folder.join("tokenizer_config.json"), config.to_string()).unwrap();
+    std::fs::write(folder.join("added_tokens.json"), json!({"<tool_call>": 403, "<think>": 405}).to_string())
+        .unwrap();
+}
+
+#[tokio::test]
+async fn tags_that_the_model_was_never_trained_on_become_text() {
+    let folder = tempfile::tempdir().unwrap();
+    untrained_model(folder.path(), &[403, 404]);
+    let original = std::fs::read(folder.path().join("tokenizer.json")).unwrap();
+    let output = tempfile::tempdir().unwrap();
+    let (mut context, _) = context("model", &[], output.path(), json!({"from": folder.path()}));
+    let notes = Arc::new(Notes::default());
+    context.observer = notes.clone();
+    testing::run(&context).await.unwrap();
+    let policy = output.path().join("policy");
+    let tags = ["<tool_call>", "</tool_call>"].map(str::to_owned);
+    assert_eq!(Record::load(&policy).demoted_tokens, ["</tool_call>", "<tool_call>"]);
+    let said = "`</tool_call>` and `<tool_call>` are in the chat template, but the model was not trained on them; \
+                ordinary text in the tokenizer of this artifact";
+    assert!(notes.0.lock().unwrap().iter().any(|note| note == said), "{:?}", notes.0);
+
+    // The other tokens keep their ids, and the other files do not bring the tags back.
+    let read = |path: &Path| Tokenizer::from_file(path.join("tokenizer.json")).unwrap();
+    let (before, after) = (read(folder.path()), read(&policy));
+    let mut expected = before.get_vocab(true);
+    expected.retain(|token, _| !tags.contains(token));
+    assert_eq!(after.get_vocab(true), expected);
+    let json =
+        |name: &str| -> Value { serde_json::from_slice(&std::fs::read(policy.join(name)).unwrap()).unwrap() };
+    assert_eq!(json("tokenizer_config.json")["added_tokens_decoder"], json!({"405": {"content": "<think>"}}));
+    assert_eq!(json("tokenizer_config.json")["extra_special_tokens"], json!(["<think>"]));
+    assert_eq!(json("added_tokens.json"), json!({"<think>": 405}));
+    assert_eq!(
+        std::fs::read(folder.path().join("tokenizer.json")).unwrap(),
+        original,
+        "the source is untouched"
+    );
+
+    // A conversation is the same text, made of other tokens.
+    let chat = |folder: &Path| Chat::load(folder).unwrap().with_tools("", &[]).unwrap();
+    let (chat, usual) = (chat(&policy), chat(folder.path()));
+    let call = crate::chat::ToolCall { name: "look".into(), arguments: Map::new() };
+    let (turn, usually) =
+        (chat.assistant("", std::slice::from_ref(&call)), usual.assistant("", std::slice::from_ref(&call)));
+    assert!(usually.contains(&403) && !turn.contains(&403));
+    assert_eq!(chat.decode(&turn), usual.decode(&usually));
+    assert_eq!(chat.parse(&turn).calls, [Ok(call)]);
+    let params = json!({"from": folder.path(), "calls_tools": true});
+    let doctor = said_by_doctor(&params, Some(&policy)).await;
+    assert!(doctor.iter().any(|line| line.contains("`<tool_call>` are in the chat template")), "{doctor:?}");
+    let doctor = said_by_doctor(&params, None).await;
+    assert!(doctor.iter().any(|line| line.contains("`<tool_call>` are in the chat template")), "{doctor:?}");
+}
+
+/// The texts of `doctor` about the stage, whose output is in this folder if it has run.
+async fn said_by_doctor(params: &Value, finished: Option<&Path>) -> Vec<String> {
+    let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
+    let inputs = &ExpectedInputs::new();
+    let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    let context = PreflightContext {
+        card: &card,
+        seed: 1,
+        inputs,
+        engine: &engine,
+        prices: None,
+        finished: &|_| finished.map(Path::to_owned),
+        shared: &SharedModels::default(),
+    };
+    let stage = stage::parse(&card, params.as_object().unwrap()).unwrap();
+    let preflight = stage.preflight(&context);
+    let problems = preflight.findings.iter().map(|found| found.cause.to_string());
+    let requirements =
+        stage.requirements(&preflight.outputs).await.into_iter().map(|requirement| match requirement {
+            Requirement::Met(text) | Requirement::Doubtful { text, .. } => text,
+            Requirement::Missing(cause) => cause.to_string(),
+        });
+    problems.chain(requirements).collect()
+}
+
+#[tokio::test]
+async fn a_control_token_without_training_is_reported_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    untrained_model(folder.path(), &[401]);
+    let output = tempfile::tempdir().unwrap();
+    let (mut context, _) = context("model", &[], output.path(), json!({"from": folder.path()}));
+    let notes = Arc::new(Notes::default());
+    context.observer = notes.clone();
+    testing::run(&context).await.unwrap();
+    let said = "`<|im_start|>` is in the chat template, but the model was not trained on it";
+    assert!(notes.0.lock().unwrap().iter().any(|note| note == said), "{:?}", notes.0);
+    let policy = output.path().join("policy");
+    assert!(!policy.join(untrained::RECORD).exists());
+    let bytes = |folder: &Path| std::fs::read(folder.join("tokenizer.json")).unwrap();
+    assert_eq!(bytes(&policy), bytes(folder.path()));
+}
+
+#[test]
+fn a_tokenizer_that_cannot_do_without_a_tag_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let path = folder.path().join("tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    // Merges give the tag again, so its entry is needed.
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    vocab.insert("<t".into(), json!(407));
+    vocab.insert("<t>".into(), json!(408));
+    let merges = file["model"]["merges"].as_array_mut().unwrap();
+    merges.extend([json!(["<", "t"]), json!(["<t", ">"])]);
+    std::fs::write(&path, file.to_string()).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    assert!(!demote(folder.path(), &["<t>".to_owned()]).unwrap());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert!(!folder.path().join(untrained::RECORD).exists());
 }
 
 /// A hub on loopback with one model, `tiny/llama`, at commit `c0ffee` of `main`.
