@@ -148,6 +148,8 @@ pub fn correct(JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>)
 ///
 /// An episode has no reward if a gate's judge could not score it: the gate would otherwise open for an episode that makes the
 /// judge fail. It also has none if a judge that counts scored others of the group, because the rewards could not be compared.
+/// And a group has none that neither ground truth nor a judge could score: what remains, such as the cost of an unfinished
+/// episode, would be its only signal.
 ///
 /// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
 /// only signal, and a normalized advantage would amplify them.
@@ -157,6 +159,9 @@ pub fn rewards(
     shaping: &Shaping,
 ) -> Vec<Option<Reward>> {
     let right: Vec<Option<bool>> = group.iter().map(correct).collect();
+    if !is_judged(&right, scores, shaping) {
+        return vec![None; group.len()];
+    }
     let fewest_turns = group
         .iter()
         .zip(&right)
@@ -176,6 +181,16 @@ pub fn rewards(
         reward(attempt, right[index], fewest_turns, &found, shaping)
     };
     group.iter().enumerate().map(reward).collect()
+}
+
+/// Whether ground truth or a judge could score an episode of the group.
+fn is_judged(
+    right: &[Option<bool>],
+    scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
+    shaping: &Shaping,
+) -> bool {
+    (shaping.truth > 0.0 && right.iter().any(Option::is_some))
+        || scores.values().flatten().any(Option::is_some)
 }
 
 fn reward(
@@ -369,6 +384,31 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_group_that_nothing_could_score_gets_no_rewards() {
+        // One episode is unfinished, which costs 0.1.
+        let trajectories = [trajectory(Some("7"), 1, 0), trajectory(None, 1, 0)];
+        let rewarded = |check: &str, shaping: &Shaping, scores: &[(JudgeKind, [Option<f64>; 2])]| {
+            let scenario = scenario(check);
+            let group = trajectories
+                .each_ref()
+                .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory });
+            let score = |score: &Option<f64>| score.map(|score| Score { score, ..Score::default() });
+            let scores = scores.iter().map(|(kind, scores)| (*kind, scores.iter().map(score).collect()));
+            rewards(&group, &scores.collect(), shaping).iter().flatten().count()
+        };
+        let relative = |scores| [(JudgeKind::Relative, scores)];
+        let rubric = |scores| [(JudgeKind::Rubric, scores)];
+        assert_eq!(rewarded("none", &shaping(), &[]), 0, "the judge's reply could not be used");
+        assert_eq!(rewarded("none", &shaping(), &relative([None, None])), 0);
+        assert_eq!(rewarded("none", &shaping(), &relative([Some(0.5), Some(0.5)])), 2);
+        assert_eq!(rewarded("number", &shaping(), &[]), 2, "ground truth is enough");
+        let without_truth = Shaping { truth: 0.0, veto: false, ..shaping() };
+        assert_eq!(rewarded("number", &without_truth, &[]), 0, "ground truth earns nothing here");
+        let two = Shaping { rubric: 1.0, ..shaping() };
+        assert_eq!(rewarded("none", &two, &rubric([Some(0.5), Some(0.5)])), 2, "one of two judges is enough");
+    }
+
     /// The reward and components of one episode with this ground truth, as `reward components`, or `none`.
     fn one(
         correct: Option<bool>,
@@ -401,8 +441,8 @@ mod tests {
             ..trajectory(Some("x"), 1, 0)
         };
         let of = |correct, tokens, failures| one(correct, long(tokens, failures), &[], &shaping);
-        assert_eq!(of(None, 80, 0), r#"0.000 {"parse_failures":0.0,"overlong":0.0}"#);
-        assert_eq!(of(None, 90, 1), r#"-0.350 {"parse_failures":-0.1,"overlong":-0.25}"#);
+        assert_eq!(of(Some(false), 80, 0), r#"0.000 {"truth":0.0,"parse_failures":0.0,"overlong":0.0}"#);
+        assert_eq!(of(Some(false), 90, 1), r#"-0.350 {"truth":0.0,"parse_failures":-0.1,"overlong":-0.25}"#);
         assert_eq!(of(Some(false), 500, 5), r#"-1.000 {"truth":0.0,"parse_failures":-0.5,"overlong":-0.5}"#);
         assert_eq!(
             of(Some(true), 500, 2),
