@@ -277,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn a_group_without_rewards_is_counted_as_unjudged_and_carries_no_gradient() {
+        let (found, signal) = advantages(&group(&[f32::NAN; 2]), Scale::Mean);
+        assert_eq!(found, [Err(NoSignal::Unjudged); 2]);
+        assert_eq!((signal.groups, signal.groups_with_gradient), (1, 0));
+        assert_eq!([signal.all_right, signal.all_wrong, signal.all_equal], [0; 3], "no rewards are equal");
+        assert_eq!(signal.without_gradient, BTreeMap::from([(NoSignal::Unjudged, 2)]));
+        assert_eq!(ZeroVariance::Count.counted(found[0]), None);
+    }
+
+    #[test]
     fn a_reward_at_the_mean_and_a_rollout_alone_have_no_advantage() {
         assert_eq!(advantages(&group(&[0.0, 0.5, 1.0]), Scale::Mean).0[1], Err(NoSignal::AtMean));
         let mut rollouts = group(&[1.0, 0.0]);

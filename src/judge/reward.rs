@@ -150,6 +150,8 @@ pub fn correct(JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>)
 ///
 /// An episode has no reward if a gate's judge could not score it: the gate would otherwise open for an episode that makes the
 /// judge fail. It also has none if a judge that counts scored others of the group, because the rewards could not be compared.
+/// And a group has none that neither ground truth nor a judge could score: what remains, such as the cost of an unfinished
+/// episode, would be its only signal.
 ///
 /// Costs count only in a group whose outcomes or judges' scores differ: they rank its episodes, and alone they make no signal.
 /// Otherwise a group of wrong answers would teach to be wrong quickly. Efficiency counts only in a group that also has wrong
@@ -160,6 +162,9 @@ pub fn rewards(
     shaping: &Shaping,
 ) -> Vec<Option<Reward>> {
     let right: Vec<Option<bool>> = group.iter().map(correct).collect();
+    if !is_judged(&right, scores, shaping) {
+        return vec![None; group.len()];
+    }
     let fewest_turns = group
         .iter()
         .zip(&right)
@@ -190,6 +195,16 @@ pub fn rewards(
         Some(scored?.reward(attempt, costs))
     };
     group.iter().zip(scored).map(reward).collect()
+}
+
+/// Whether ground truth or a judge could score an episode of the group.
+fn is_judged(
+    right: &[Option<bool>],
+    scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
+    shaping: &Shaping,
+) -> bool {
+    (shaping.truth > 0.0 && right.iter().any(Option::is_some))
+        || scores.values().flatten().any(Option::is_some)
 }
 
 /// An episode's ground truth and judges' scores.
@@ -355,6 +370,7 @@ mod tests {
             tool_errors,
             end: if answer.is_some() { "completed" } else { "no_call" }.into(),
             answer: answer.map(str::to_owned),
+            answer_source: answer.map(|_| "tool".to_owned()),
             ..Trajectory::default()
         }
     }
@@ -420,6 +436,31 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_group_that_nothing_could_score_gets_no_rewards() {
+        // One episode is unfinished, which costs 0.1.
+        let trajectories = [trajectory(Some("7"), 1, 0), trajectory(None, 1, 0)];
+        let rewarded = |check: &str, shaping: &Shaping, scores: &[(JudgeKind, [Option<f64>; 2])]| {
+            let scenario = scenario(check);
+            let group = trajectories
+                .each_ref()
+                .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory });
+            let score = |score: &Option<f64>| score.map(|score| Score { score, ..Score::default() });
+            let scores = scores.iter().map(|(kind, scores)| (*kind, scores.iter().map(score).collect()));
+            rewards(&group, &scores.collect(), shaping).iter().flatten().count()
+        };
+        let relative = |scores| [(JudgeKind::Relative, scores)];
+        let rubric = |scores| [(JudgeKind::Rubric, scores)];
+        assert_eq!(rewarded("none", &shaping(), &[]), 0, "the judge's reply could not be used");
+        assert_eq!(rewarded("none", &shaping(), &relative([None, None])), 0);
+        assert_eq!(rewarded("none", &shaping(), &relative([Some(0.5), Some(0.5)])), 2);
+        assert_eq!(rewarded("number", &shaping(), &[]), 2, "ground truth is enough");
+        let without_truth = Shaping { truth: 0.0, veto: false, ..shaping() };
+        assert_eq!(rewarded("number", &without_truth, &[]), 0, "ground truth earns nothing here");
+        let two = Shaping { rubric: 1.0, ..shaping() };
+        assert_eq!(rewarded("none", &two, &rubric([Some(0.5), Some(0.5)])), 2, "one of two judges is enough");
+    }
+
     /// The reward and components of one episode with this ground truth, as `reward components`, or `none`.
     fn one(
         correct: Option<bool>,
@@ -437,6 +478,30 @@ mod tests {
         }
     }
 
+    /// As [`one`], in a group with an episode of the other outcome.
+    fn among(correct: bool, trajectory: Trajectory, shaping: &Shaping) -> String {
+        let other = Trajectory { correct: Some(!correct), ..self::trajectory(Some("8"), 1, 0) };
+        let trajectory = Trajectory { correct: Some(correct), ..trajectory };
+        let scenario = scenario("none");
+        let group =
+            [&trajectory, &other].map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory });
+        let reward = rewards(&group, &BTreeMap::new(), shaping).remove(0).unwrap();
+        format!("{:.3} {}", reward.reward, reward.components)
+    }
+
+    #[test]
+    fn costs_rank_a_group_whose_outcomes_differ_and_alone_make_no_signal() {
+        let shaping = Shaping { unfinished_cost: 0.1, parse_failure_cost: 0.1, loose_call_cost: 0.02, ..shaping() };
+        let sloppy =
+            || Trajectory { parse_failures: 1, loose_calls: 2, ..trajectory(None, 1, 0) };
+        let expected = r#"-0.240 {"truth":0.0,"unfinished":-0.1,"parse_failures":-0.1,"loose_calls":-0.04}"#;
+        assert_eq!(among(false, sloppy(), &shaping), expected);
+        assert_eq!(one(Some(false), sloppy(), &[], &shaping), r#"0.000 {"truth":0.0}"#);
+        let by_text = Trajectory { answer_source: Some("text".into()), ..trajectory(Some("7"), 1, 0) };
+        let protocol = r#"0.900 {"truth":1.0,"efficiency":0.0,"unfinished":-0.1,"parse_failures":0.0}"#;
+        assert_eq!(among(true, by_text, &shaping), protocol);
+    }
+
     #[test]
     fn parse_failures_and_length_cost_less_than_a_right_answer_earns() {
         let shaping = Shaping {
@@ -451,13 +516,13 @@ mod tests {
             parse_failures,
             ..trajectory(Some("x"), 1, 0)
         };
-        let of = |correct, tokens, failures| one(correct, long(tokens, failures), &[], &shaping);
-        assert_eq!(of(None, 80, 0), r#"0.000 {"parse_failures":0.0,"overlong":0.0}"#);
-        assert_eq!(of(None, 90, 1), r#"-0.350 {"parse_failures":-0.1,"overlong":-0.25}"#);
-        assert_eq!(of(Some(false), 500, 5), r#"-1.000 {"truth":0.0,"parse_failures":-0.5,"overlong":-0.5}"#);
+        let of = |correct, tokens, failures| among(correct, long(tokens, failures), &shaping);
+        assert_eq!(of(false, 80, 0), r#"0.000 {"truth":0.0,"parse_failures":0.0,"overlong":0.0}"#);
+        assert_eq!(of(false, 90, 1), r#"-0.350 {"truth":0.0,"parse_failures":-0.1,"overlong":-0.25}"#);
+        assert_eq!(of(false, 500, 5), r#"-1.000 {"truth":0.0,"parse_failures":-0.5,"overlong":-0.5}"#);
         assert_eq!(
-            of(Some(true), 500, 2),
-            r#"0.750 {"truth":1.0,"parse_failures":-0.2,"overlong":-0.04999999999999999}"#
+            of(true, 500, 2),
+            r#"0.750 {"truth":1.0,"efficiency":0.0,"parse_failures":-0.2,"overlong":-0.04999999999999999}"#
         );
     }
 

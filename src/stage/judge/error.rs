@@ -10,7 +10,7 @@ pub(super) enum JudgeStageError {
     #[error("no scenario has a known answer, and no language model judges")]
     NothingToGoBy,
     #[error(
-        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get the same reward, right or wrong"
+        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get no reward"
     )]
     LittleToGoBy { known: usize, scenarios: usize },
     #[error("`truth` and `relative` are 0, so a right answer earns no more than a wrong one")]

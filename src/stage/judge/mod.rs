@@ -169,16 +169,14 @@ impl Judge {
         }
         if rewards.len() < trajectories.len() {
             context.observer.note(&format!(
-                "{} of {} episodes get no reward: a judge that a gate or the group's rewards depend on gave them no score",
+                "{} of {} episodes get no reward: nothing could score their group, or a judge that a gate or the group's rewards depend on gave them no score",
                 trajectories.len() - rewards.len(),
                 trajectories.len()
             ));
         }
         if judges.is_none() {
-            if program.is_none()
-                && !rewards.is_empty()
-                && rewards.iter().all(|reward| reward.correct.is_none())
-            {
+            let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
+            if program.is_none() && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
             context.observer.advance(groups.len() as u64);

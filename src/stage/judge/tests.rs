@@ -184,7 +184,8 @@ async fn a_language_model_judges_and_a_group_that_it_cannot_judge_is_noted() {
     let judged = judged(&scenarios, &trajectories, params).await;
     assert_eq!(
         judged.rewards,
-        [r#"a/2 0.2 {"relative":0.2}"#, "b/13 0 {}", r#"a/8 0.8 {"relative":0.8}"#, "b/1 0 {}"]
+        [r#"a/2 0.2 {"relative":0.2}"#, r#"a/8 0.8 {"relative":0.8}"#],
+        "the other group has no rewards"
     );
     let metrics = judged.result.unwrap();
     // Two orders of the first group, three attempts at the second.
@@ -266,10 +267,7 @@ async fn a_refused_question_is_left_out_and_an_endpoint_that_refuses_all_is_an_e
     let scenarios = [scenario("a", None), scenario("b", None)];
     let trajectories = [trajectory("a", "2"), trajectory("b", "13"), trajectory("a", "8")];
     let judged_some = judged(&scenarios, &trajectories, params.clone()).await;
-    assert_eq!(
-        judged_some.rewards,
-        [r#"a/2 0.2 {"relative":0.2}"#, "b/13 0 {}", r#"a/8 0.8 {"relative":0.8}"#]
-    );
+    assert_eq!(judged_some.rewards, [r#"a/2 0.2 {"relative":0.2}"#, r#"a/8 0.8 {"relative":0.8}"#]);
     let judged_none = judged(&scenarios, &trajectories[1..2], params).await;
     assert_eq!(judged_none.result.unwrap_err().code(), "judge::reply");
 }
