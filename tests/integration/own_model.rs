@@ -184,7 +184,7 @@ fn a_gguf_file_is_the_base_of_a_whole_run_and_of_an_exported_model() {
     };
     let merged = exported(&["--merge"], "merged");
     assert_eq!(ModelConfig::load(&merged).unwrap(), config);
-    Decoder::load(&merged).unwrap();
+    mcprl::model::Weights::open(&merged).unwrap().check(&config).unwrap();
     let adapter = exported(&[], "adapter");
     assert!(adapter.join("adapter_model.safetensors").is_file());
     assert!(adapter.join("base/model.safetensors").is_file(), "PEFT needs a folder");
