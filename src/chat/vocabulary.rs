@@ -97,12 +97,14 @@ impl Vocabulary {
         self.control_ids.contains(&id)
     }
 
-    /// The control tokens and tags that this template source writes, with their ids.
+    /// The control tokens and tags that this template source writes, in the order of their ids.
     pub fn tokens_in(&self, template: &str) -> Vec<TemplateToken> {
         let token = |text: &String, id: u32, is_tag| TemplateToken { text: text.clone(), id, is_tag };
         let controls = self.controls.iter().map(|(text, id)| token(text, *id, false));
         let all = controls.chain(self.tags.iter().map(|(text, id)| token(text, *id, true)));
-        all.filter(|token| template.contains(token.text.as_str())).collect()
+        let mut found: Vec<_> = all.filter(|token| template.contains(token.text.as_str())).collect();
+        found.sort_by_key(|token| token.id);
+        found
     }
 
     /// Ids below `size` that no token has.

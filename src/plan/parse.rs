@@ -546,7 +546,7 @@ impl<'a> RunFileParser<'_, 'a> {
     fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Option<(PathBuf, Digest)>> {
         let path = self.layers.source().folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
-        if model::gguf::is_gguf(&path) && !path.is_dir() {
+        if model::gguf::is_gguf(&path) {
             return self.file(entry, text).map(Some);
         }
         if !path.is_dir() {

@@ -243,8 +243,8 @@ async fn tags_that_the_model_was_never_trained_on_become_text() {
     testing::run(&context).await.unwrap();
     let policy = output.path().join("policy");
     let tags = ["<tool_call>", "</tool_call>"].map(str::to_owned);
-    assert_eq!(Record::load(&policy).demoted_tokens, ["</tool_call>", "<tool_call>"]);
-    let said = "`</tool_call>` and `<tool_call>` are in the chat template, but the model was not trained on them; \
+    assert_eq!(Record::load(&policy).demoted_tokens, ["<tool_call>", "</tool_call>"]);
+    let said = "`<tool_call>` and `</tool_call>` are in the chat template, but the model was not trained on them; \
                 ordinary text in the tokenizer of this artifact";
     assert!(notes.0.lock().unwrap().iter().any(|note| note == said), "{:?}", notes.0);
 
@@ -276,9 +276,9 @@ async fn tags_that_the_model_was_never_trained_on_become_text() {
     assert_eq!(chat.parse(&turn).calls, [Ok(call)]);
     let params = json!({"from": folder.path(), "calls_tools": true});
     let doctor = said_by_doctor(&params, Some(&policy)).await;
-    assert!(doctor.iter().any(|line| line.contains("`<tool_call>` are in the chat template")), "{doctor:?}");
+    assert!(doctor.iter().any(|line| line.contains("`</tool_call>` are in the chat template")), "{doctor:?}");
     let doctor = said_by_doctor(&params, None).await;
-    assert!(doctor.iter().any(|line| line.contains("`<tool_call>` are in the chat template")), "{doctor:?}");
+    assert!(doctor.iter().any(|line| line.contains("`</tool_call>` are in the chat template")), "{doctor:?}");
 }
 
 /// The texts of `doctor` about the stage, whose output is in this folder if it has run.

@@ -49,6 +49,11 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
     let Some((_, family)) = ARCHITECTURES.iter().find(|(name, _)| *name == architecture) else {
         return Err(content.unsupported(Feature::Architecture, architecture));
     };
+    let split = content.size("split.count")?.unwrap_or(1);
+    if split > 1 {
+        let reason = format!("the model is in {split} files; join them with `llama-gguf-split --merge`");
+        return Err(content.metadata("split.count", reason));
+    }
     let key = |name: &str| format!("{architecture}.{name}");
     for name in REFUSED {
         let key = key(name);

@@ -31,7 +31,7 @@ use crate::{
 
 /// Whether a path names a GGUF file.
 pub fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
 
 /// Checks everything but the tensors' values, and returns the configuration.

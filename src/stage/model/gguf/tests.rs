@@ -257,7 +257,7 @@ fn rotary_scaling_is_read_from_metadata_or_found_in_its_factors() {
 #[test]
 fn what_the_decoder_or_tokenizer_lacks_is_refused_by_name() {
     type Change = fn(&mut Draft);
-    let cases: [(&str, &str, &str, Change); 19] = [
+    let cases: [(&str, &str, &str, Change); 20] = [
         ("gguf::unsupported", "architecture `gemma3`", "llama, qwen2, qwen3", |draft| {
             draft.set("general.architecture", Value::String("gemma3".into()));
         }),
@@ -303,6 +303,9 @@ fn what_the_decoder_or_tokenizer_lacks_is_refused_by_name() {
         }),
         ("gguf::metadata", "`tokenizer.ggml.token_type`: it has 1 types for 420", "", |draft| {
             draft.set("tokenizer.ggml.token_type", Value::Array(vec![Value::I32(1)]));
+        }),
+        ("gguf::metadata", "`split.count`: the model is in 3 files", "", |draft| {
+            draft.set("split.count", Value::U16(3));
         }),
         ("gguf::no_template", "no chat template", "", |draft| _ = draft.without("tokenizer.chat_template")),
         ("chat::", "template", "", |draft| {

@@ -70,7 +70,7 @@ fn texts_are_the_tokens_of_llama_cpp() {
 #[test]
 fn untrained_tags_are_found_in_the_models_that_have_some() {
     each(|name, folder| {
-        let expected: &[&str] = if name.starts_with("qwen") { &["</tool_call>", "<tool_call>"] } else { &[] };
+        let expected: &[&str] = if name.starts_with("qwen") { &["<tool_call>", "</tool_call>"] } else { &[] };
         assert_eq!(Record::load(folder).demoted_tokens, expected, "{name}");
     });
 }
