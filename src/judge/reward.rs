@@ -491,9 +491,9 @@ mod tests {
 
     #[test]
     fn costs_rank_a_group_whose_outcomes_differ_and_alone_make_no_signal() {
-        let shaping = Shaping { unfinished_cost: 0.1, parse_failure_cost: 0.1, loose_call_cost: 0.02, ..shaping() };
-        let sloppy =
-            || Trajectory { parse_failures: 1, loose_calls: 2, ..trajectory(None, 1, 0) };
+        let shaping =
+            Shaping { unfinished_cost: 0.1, parse_failure_cost: 0.1, loose_call_cost: 0.02, ..shaping() };
+        let sloppy = || Trajectory { parse_failures: 1, loose_calls: 2, ..trajectory(None, 1, 0) };
         let expected = r#"-0.240 {"truth":0.0,"unfinished":-0.1,"parse_failures":-0.1,"loose_calls":-0.04}"#;
         assert_eq!(among(false, sloppy(), &shaping), expected);
         assert_eq!(one(Some(false), sloppy(), &[], &shaping), r#"0.000 {"truth":0.0}"#);

@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn keys_and_values_without_a_bound_are_estimated_at_half_of_the_free_memory() {
-        let params = json!({ "concurrency": 128, "max_episode_tokens": 1 << 15, "prompts": 16, "group_size": 8 });
+        let params =
+            json!({ "concurrency": 128, "max_episode_tokens": 1 << 15, "prompts": 16, "group_size": 8 });
         let (rollout, mut engine) = stage("rollout", params);
         let peak = |engine: &EngineSpec, available| {
             let load = Load { engine, inputs: &inputs(), before: None, available };
@@ -158,8 +159,7 @@ mod tests {
 
     #[test]
     fn the_workspace_reserves_at_most_half_of_the_free_memory_for_keys_and_values() {
-        let params =
-            json!({ "concurrency": 1 << 20, "max_episode_tokens": 1 << 15, "prompts": 1 << 15, "group_size": 32 });
+        let params = json!({ "concurrency": 1 << 20, "max_episode_tokens": 1 << 15, "prompts": 1 << 15, "group_size": 32 });
         let (rollout, mut engine) = stage("rollout", params);
         let workspace = |engine: &EngineSpec| {
             let load = Load { inputs: &inputs(), ..Load::of(engine) };

@@ -175,7 +175,7 @@ async fn a_solution_that_no_longer_works_is_kept_as_wrong() {
     // A limit that cuts an episode short makes it wrong as well.
     let (metrics, played) = bench.run(json!({"max_turn_tokens": 8})).await;
     assert_eq!((metrics["success"], metrics["truncated"]), (0.0, 6.0));
-    assert!(played.iter().all(|episode| episode.end == "out_of_tokens"));
+    assert!(played.iter().all(|episode| episode.end == "out_of_turn_tokens"));
 }
 
 #[tokio::test]

@@ -114,6 +114,7 @@ impl Episode {
             parse_failures: self.parse_failures,
             end: self.end.clone().unwrap_or("completed".into()),
             answer: self.answer.clone(),
+            answer_source: self.answer.as_ref().map(|_| "tool".to_owned()),
             state: self.state.as_ref().map(|state| Json(state.to_string())),
             ..Trajectory::default()
         }

@@ -44,6 +44,7 @@ pub fn trajectory(scenario: &str, answer: &str) -> Trajectory {
         turns: 1,
         end: "completed".into(),
         answer: Some(answer.into()),
+        answer_source: Some("tool".into()),
         ..Trajectory::default()
     }
 }
@@ -284,7 +285,7 @@ async fn a_program_scores_episodes_and_its_failure_fails_the_stage() {
     let found = judged(&scenarios, &trajectories, params()).await;
     assert_eq!(
         found.rewards,
-        [r#"a/3 1.5 {"truth":1.0,"efficiency":0.0,"command":0.5}"#, r#"a/4 0 {"truth":0.0}"#],
+        [r#"a/3 1.5 {"truth":1.0,"command":0.5,"efficiency":0.0}"#, r#"a/4 0 {"truth":0.0}"#],
         "ground truth has a veto"
     );
     script("exit 1");

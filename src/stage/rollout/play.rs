@@ -39,7 +39,7 @@ use super::{
     reference,
     scoreboard::Scoreboard,
     settings::{PlaySettings, Setting, Settings, prepare},
-    watch::Watched,
+    watch::{STALL, Watched},
 };
 use crate::{
     agent::{Episode, LostCall, PromptTokens, Script, episode},
@@ -456,7 +456,7 @@ impl Player {
                 let usage = sampler.usage();
                 let progress =
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
-                let mut policy = Watched { policy, progress };
+                let mut policy = Watched { policy, progress, stall: STALL };
                 episode(&mut policy, &server, chat, toolbox, prompt_tokens, agent).await?
             }
             Actor::Reference => {

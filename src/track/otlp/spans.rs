@@ -478,8 +478,7 @@ impl Episode<'_> {
     ) -> Span<'static> {
         let result = called.result.map(|at| &spoken[at]);
         // The call that ended the episode has no result.
-        let ended = (result.is_none() && self.episode.end == "server_down")
-            .then_some("server_down");
+        let ended = (result.is_none() && self.episode.end == "server_down").then_some("server_down");
         let error = result.and_then(|result| result.error.as_deref()).or(ended).map(error_type);
         let attributes = vec![
             ("gen_ai.operation.name", json!("execute_tool")),
