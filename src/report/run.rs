@@ -14,7 +14,6 @@ use crate::{
     engine::EngineSpec,
     eval::Finding,
     exec::RunState,
-    mcp::secret::secret_free,
     model::{ModelConfig, kernels::Format},
     usage::Usage,
     view::{
@@ -313,8 +312,7 @@ fn set_up(page: &mut Document, run: &Run) {
         if seen.insert(&stage.name) {
             let all: Vec<String> =
                 stage.params.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-            params
-                .row([Cell::code(stage.name.clone()), Cell::text(secret_free(&all.join(", ")).into_owned())]);
+            params.row([Cell::code(stage.name.clone()), Cell::text(all.join(", "))]);
         }
     }
     if !seen.is_empty() {
@@ -725,7 +723,7 @@ fn cost(page: &mut Document, run: &Run) {
 /// The command of a run. Overrides by environment variables are written as `--set`.
 fn command(file: &str, run: &Run) -> String {
     let option = |name: &'static str| move |value: &str| [name.to_owned(), word(value)];
-    let set = run.set.iter().map(|set| option("--set")(&secret_free(set)));
+    let set = run.set.iter().map(|set| option("--set")(set));
     let resample = run.resample.iter().map(|stage| option("--resample")(stage));
     let until = run.until.iter().map(|stage| option("--until")(stage));
     let options = set.chain(resample).chain(until).flatten();
@@ -788,7 +786,7 @@ fn reproduce(page: &mut Document, run: &Run) {
     page.push(Block::Details(format!("Keys of {} stages", run.stages.len()), blocks));
     if let Some(text) = &run.text {
         let summary = format!("Run file {file}, without what looks like a secret");
-        page.push(Block::Details(summary, vec![Block::Code(secret_free(text).into_owned())]));
+        page.push(Block::Details(summary, vec![Block::Code(text.clone())]));
     }
 }
 

@@ -35,6 +35,7 @@ use crate::{
         history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
+    mcp::secret::secret_free,
     plan::{self, InputEdge, Plan, RerunReason, Source, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
@@ -158,7 +159,7 @@ pub struct Stage {
     pub retries: u32,
     pub notes: Vec<String>,
     pub metrics: BTreeMap<String, f64>,
-    /// What its key says of its parameters.
+    /// What its key says of its parameters, without what looks like a secret.
     pub params: serde_json::Map<String, serde_json::Value>,
     pub inputs: Vec<Edge>,
     pub outputs: Vec<Artifact>,
@@ -279,7 +280,7 @@ impl Run {
                 let source = Source::parse(&spec.file, spec.text.clone()).ok()?;
                 plan::engine_spec(&source, &spec.overrides).ok()
             }),
-            text: spec.map(|spec| spec.text),
+            text: spec.map(|spec| secret_free(&spec.text).into_owned()),
         }
     }
 
