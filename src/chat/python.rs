@@ -35,39 +35,41 @@ impl Default for Json {
 /// The value on one line, as tool calls are written.
 pub(super) fn line(value: &serde_json::Value) -> String {
     // A JSON value can always be written as JSON.
-    json(&Value::from(Serde(value)), &Json::default()).unwrap_or_default()
+    json(&Value::from(Serde(value)), &Json::default(), usize::MAX).unwrap_or_default()
 }
 
 /// `json.dumps(value, …)`.
 ///
 /// # Errors
-/// For values that are not JSON: functions, undefined values, keys that are lists.
-pub(super) fn json(value: &Value, json: &Json) -> Result<String, String> {
-    let mut writer = Writer { out: String::new(), syntax: Syntax::Json(json) };
+/// For values that are not JSON: functions, undefined values, keys that are lists. If it has more than `most` bytes.
+pub(super) fn json(value: &Value, json: &Json, most: usize) -> Result<String, String> {
+    let mut writer = Writer { out: String::new(), syntax: Syntax::Json(json), most };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
 
 /// The value as Python source, with strings in double quotes.
 pub(super) fn literal(value: &serde_json::Value) -> String {
-    written(&Value::from(Serde(value)), Syntax::Literal)
+    // A JSON value has a literal.
+    written(&Value::from(Serde(value)), Syntax::Literal, usize::MAX).unwrap_or_default()
 }
 
 /// `str(value)`.
-pub(super) fn text(value: &Value) -> Cow<'_, str> {
-    if let Some(text) = value.as_str() {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(if value.is_undefined() { String::new() } else { written(value, Syntax::Repr) })
+///
+/// # Errors
+/// If it has more than `most` bytes, or is nested too deep.
+pub(super) fn text(value: &Value, most: usize) -> Result<Cow<'_, str>, String> {
+    Ok(match value.as_str() {
+        Some(text) => Cow::Borrowed(text),
+        None if value.is_undefined() => Cow::Borrowed(""),
+        None => Cow::Owned(written(value, Syntax::Repr, most)?),
+    })
 }
 
-/// Values without a Python form are written as minijinja writes them.
-fn written(value: &Value, syntax: Syntax) -> String {
-    let mut writer = Writer { out: String::new(), syntax };
-    match writer.value(value, 0) {
-        Ok(()) => writer.out,
-        Err(_) => value.to_string(),
-    }
+fn written(value: &Value, syntax: Syntax, most: usize) -> Result<String, String> {
+    let mut writer = Writer { out: String::new(), syntax, most };
+    writer.value(value, 0)?;
+    Ok(writer.out)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +84,8 @@ enum Syntax<'a> {
 struct Writer<'a> {
     out: String,
     syntax: Syntax<'a>,
+    /// Most bytes of `out`.
+    most: usize,
 }
 
 impl Writer<'_> {
@@ -103,12 +107,24 @@ impl Writer<'_> {
             ValueKind::Map => return self.fields(value, level),
             ValueKind::Seq | ValueKind::Iterable => return self.items(value, level),
             ValueKind::Undefined if !is_json => self.out.push_str("Undefined"),
+            // Functions and the like, as minijinja writes them.
+            _ if !is_json => self.out.push_str(&value.to_string()),
             kind => return Err(format!("{kind} is not JSON")),
         }
-        Ok(())
+        self.reserve(0)
+    }
+
+    /// Checks that this many bytes may follow.
+    fn reserve(&self, bytes: usize) -> Result<(), String> {
+        match self.out.len().saturating_add(bytes) <= self.most {
+            true => Ok(()),
+            false => Err(format!("the text has more than {} MiB", self.most >> 20)),
+        }
     }
 
     fn items(&mut self, value: &Value, level: usize) -> Result<(), String> {
+        // Each item takes a byte at least.
+        self.reserve(value.len().unwrap_or(0))?;
         let items: Vec<Value> = value.try_iter().map_err(|error| error.to_string())?.collect();
         let is_tuple = matches!(self.syntax, Syntax::Repr) && value.is_tuple();
         let [open, close] = if is_tuple { ["(", ")"] } else { ["[", "]"] };
@@ -168,20 +184,22 @@ impl Writer<'_> {
             if index > 0 {
                 self.out.push_str(separator);
             }
-            self.break_line(indent, level + 1);
+            self.break_line(indent, level + 1)?;
             item_out(self, item)?;
         }
         if !items.is_empty() {
-            self.break_line(indent, level);
+            self.break_line(indent, level)?;
         }
         Ok(())
     }
 
-    fn break_line(&mut self, indent: Option<&str>, level: usize) {
+    fn break_line(&mut self, indent: Option<&str>, level: usize) -> Result<(), String> {
         if let Some(indent) = indent {
+            self.reserve(indent.len().saturating_mul(level))?;
             self.out.push('\n');
             self.out.extend(std::iter::repeat_n(indent, level));
         }
+        Ok(())
     }
 
     fn text(&mut self, text: &str) {

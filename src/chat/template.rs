@@ -38,7 +38,16 @@ impl Template {
         context.insert("tools".into(), if tools.is_empty() { Value::Null } else { tools.into() });
         context.insert("add_generation_prompt".into(), add_generation_prompt.into());
         let context = minijinja::Value::from(Serde(context));
-        self.environment.get_template(NAME).and_then(|template| template.render(context)).map_err(failure)
+        let mut text = BoundedText::default();
+        jinja::begin();
+        let rendered = self.environment.get_template(NAME).and_then(|template| {
+            let captured = template.render_captured_to(context, &mut text)?;
+            drop(captured);
+            Ok(())
+        });
+        rendered.map_err(failure)?;
+        // minijinja writes whole texts.
+        Ok(String::from_utf8_lossy(&text.0).into_owned())
     }
 
     /// A conversation without tools, or only its first message if the template refuses more.
@@ -46,6 +55,28 @@ impl Template {
         let messages = [message::user("a question"), message::assistant("an answer", &[])];
         let rendered = |messages| self.render(messages, &[], true);
         rendered(&messages).or_else(|_| rendered(&messages[..1])).unwrap_or_default()
+    }
+}
+
+/// Most bytes of a rendered conversation.
+const LONGEST: usize = 256 << 20;
+
+/// What a template writes. Its literal text costs a step whatever its length, so steps do not bound it.
+#[derive(Default)]
+struct BoundedText(Vec<u8>);
+
+impl std::io::Write for BoundedText {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST {
+            let reason = format!("the conversation takes more than {} MiB", LONGEST >> 20);
+            return Err(std::io::Error::other(reason));
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -128,6 +159,67 @@ mod tests {
     fn a_template_that_never_ends_is_stopped() {
         let source = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
         assert!(matches!(render(source), Err(ChatError::Template(_))));
+    }
+
+    #[test]
+    fn a_template_that_makes_more_than_memory_holds_is_an_error() {
+        let double = "{% set ns = namespace(s='0123456789') %}{% for i in range(60) %}{% set ns.s = BODY %}{% endfor %}";
+        let doubled = |body: &str| double.replace("BODY", body);
+        let huge = "{% set x = 'x' * 60000000 %}";
+        let cases = [
+            "{{ tools | tojson(indent=9000000000000000000) }}".to_owned(),
+            "{{ tools | tojson(indent=300000000) }}".to_owned(),
+            "{{ [[1] * 1000] * 1000000 | tojson }}".to_owned(),
+            "{{ ([[1] * 1000] * 1000000) | tojson }}".to_owned(),
+            "{{ [[1] * 1000] * 1000000 }}".to_owned(),
+            "{{ 'a\nb' | indent(9000000000000000000) }}".to_owned(),
+            "{{ 'a\nb' | indent('x' * 50000000) | indent('x' * 50000000) | length }}{{ ('\n' * 1000) | indent('x' * 1000000) }}"
+                .to_owned(),
+            "{{ 'x' * 9000000000000000000 }}".to_owned(),
+            "{{ ([0] * 9000000000000000000) | length }}".to_owned(),
+            "{{ ([0] * 90000000) | list | length }}".to_owned(),
+            "{{ ([0] * 90000000) | sort | length }}".to_owned(),
+            "{{ range(9000000000000000000) | length }}".to_owned(),
+            "{{ ('x' * 60000).join('y' * 60000 for y in []) }}".to_owned(),
+            "{{ ('x' * 60000).join(['y'] * 60000) }}".to_owned(),
+            "{{ (['y'] * 60000) | join('x' * 60000) }}".to_owned(),
+            "{{ ('x' * 60000).replace('x', 'y' * 60000) }}".to_owned(),
+            "{{ ('x' * 60000) | replace('x', 'y' * 60000) }}".to_owned(),
+            "{{ ('x' * 60000).replace('', 'y' * 60000) }}".to_owned(),
+            "{{ '%9000000000d' | format(1) }}".to_owned(),
+            "{{ '%*d' | format(9000000000, 1) }}".to_owned(),
+            "{{ '%.9000000000f' | format(1.0) }}".to_owned(),
+            "{{ '{:>9000000000}'.format(1) }}".to_owned(),
+            "{{ ('{0}' * 60000).format('x' * 60000) }}".to_owned(),
+            "{{ 'x'.center(9000000000000000000) }}".to_owned(),
+            "{{ 'x'.ljust(9000000000000000000) }}".to_owned(),
+            "{{ 'x'.rjust(9000000000000000000) }}".to_owned(),
+            "{{ 'x'.zfill(9000000000000000000) }}".to_owned(),
+            "{{ 'x' | center(9000000000000000000) }}".to_owned(),
+            "{{ [1] | batch(9000000000000000000, 0) | list }}".to_owned(),
+            "{{ [1] | slice(9000000000000000000) | list }}".to_owned(),
+            doubled("ns.s ~ ns.s"),
+            doubled("ns.s + ns.s"),
+            doubled("ns.s.replace('0', ns.s)"),
+            doubled("[ns.s, ns.s] | join"),
+            doubled("ns.s | string + ns.s"),
+            format!("{huge}{{% for i in range(100) %}}{{{{ x }}}}{{% endfor %}}"),
+            format!("{huge}{{% set y %}}{{% for i in range(100) %}}{{{{ x }}}}{{% endfor %}}{{% endset %}}"),
+            format!("{{% for i in range(100000) %}}{}{{% endfor %}}", "x".repeat(4000)),
+            format!("{huge}{{% set ns = namespace(l=[]) %}}{{% for i in range(9) %}}{{% set ns.l = ns.l + [x ~ i] %}}{{% endfor %}}"),
+        ];
+        for source in cases {
+            let error = render(&source).err().unwrap_or_else(|| panic!("{source:.200} is rendered"));
+            assert!(matches!(error, ChatError::Template(_)), "{source:.200}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_conversation_is_rendered() {
+        let source = "{% set ns = namespace(s='') %}{% for i in range(2000) %}{% set ns.s = ns.s + 'line ' ~ i ~ '\n' %}{% endfor %}\
+            {{ ns.s | indent(2) }}{{ (ns.s.split('\n') | list | tojson(indent=2)).replace('line', 'row') | length }}";
+        let text = render(&source.replace("\\\n            ", "")).unwrap();
+        assert!(text.contains("\n  line 1999\n") && text.len() > 20_000, "{text:.100}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use minijinja::{
     value::{Object, ObjectRepr, Tuple, ValueKind},
 };
 
-use super::{arguments::bound, invalid, is_namespace, pairs, text, tuples};
+use super::{arguments::bound, invalid, is_namespace, limits, pairs, replaced, text, tuples};
 
 /// Prefixes of the names with which [`super::source`] accesses a method that is not called.
 pub const ATTRIBUTE: &str = "attribute_of_mapping_";
@@ -108,7 +108,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
     };
     let changed = |text: String| -> Result<Value, Error> {
         let [] = bound(args, [])?;
-        Ok(text.into())
+        Ok(limits::made(text)?.into())
     };
     match method {
         "upper" => changed(this.to_uppercase()),
@@ -172,7 +172,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         "replace" => {
             let [old, new, count] = bound(args, ["old", "new", "count"])?;
             let most = integer(count, -1)?;
-            Ok(text::replaced(this, string(old.as_ref())?, string(new.as_ref())?, most).into())
+            Ok(replaced(this, string(old.as_ref())?, string(new.as_ref())?, most)?.into())
         }
         "removeprefix" | "removesuffix" => {
             let [end] = bound(args, ["end"])?;
@@ -215,12 +215,17 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             let [items] = bound(args, ["iterable"])?;
             let mut out = String::new();
             for (index, item) in items.ok_or_else(missing)?.try_iter()?.enumerate() {
-                out.push_str(if index > 0 { this } else { "" });
-                out.push_str(string(Some(&item))?);
+                let (between, item) = (if index > 0 { this } else { "" }, string(Some(&item))?);
+                limits::charge(between.len() + item.len())?;
+                out.push_str(between);
+                out.push_str(item);
             }
             Ok(out.into())
         }
-        // `format`.
+        "format" => {
+            limits::charge(limits::formatted(this, '{', args)?)?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     }
 }

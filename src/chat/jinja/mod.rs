@@ -10,11 +10,12 @@
 //! refuses, such as iterating over `none`.
 
 mod arguments;
+mod limits;
 mod methods;
 mod source;
 mod text;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value,
@@ -24,6 +25,7 @@ use minijinja::{
 
 use super::python;
 use arguments::bound;
+pub(super) use limits::begin;
 
 /// Maximum steps of a template. A prompt with a hundred tools needs a few thousand.
 const FUEL: u64 = 10_000_000;
@@ -41,10 +43,16 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_unknown_method_callback(methods::call);
     environment.set_fuel(Some(FUEL));
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value))?));
+    environment.set_formatter(|out, _, value| {
+        let text = text(value)?;
+        limits::charge(text.len())?;
+        Ok(out.write_str(&text)?)
+    });
+    limits::add(&mut environment);
+    environment.add_filter(source::OPERAND, limits::operand);
 
     environment.add_filter("tojson", filter(to_json));
-    environment.add_filter("string", |value: Value| python::text(&value).into_owned());
+    environment.add_filter("string", |value: Value| Ok::<_, Error>(text(&value)?.into_owned()));
     environment.add_filter("length", length);
     environment.add_filter("count", length);
     environment.add_filter("default", filter(default));
@@ -56,7 +64,7 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
     environment.add_filter("float", filter(float));
     environment.add_filter("int", filter(integer));
     environment.add_filter("replace", filter(replace));
-    environment.add_filter("capitalize", |value: Value| text::capitalized(&python::text(&value)));
+    environment.add_filter("capitalize", |value: Value| limits::made(text::capitalized(&text(&value)?)));
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
 
@@ -87,6 +95,26 @@ fn invalid(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.into())
 }
 
+/// `str(value)`.
+fn text(value: &Value) -> Result<Cow<'_, str>, Error> {
+    if value.as_str().is_some() {
+        limits::size(value)?;
+    }
+    let text = python::text(value, limits::left()).map_err(|why| invalid(format!("str: {why}")))?;
+    if let Cow::Owned(text) = &text {
+        limits::charge(text.len())?;
+    }
+    Ok(text)
+}
+
+/// A width as an argument: a text, or a number of spaces.
+fn spaces(width: &Value) -> Result<String, Error> {
+    match width.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => limits::repeated(" ", usize::try_from(i64::try_from(width.clone())?).unwrap_or(0)),
+    }
+}
+
 /// `json.dumps(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 fn to_json(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [ensure_ascii, indent, separators, sort_keys] =
@@ -94,10 +122,7 @@ fn to_json(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,
-        Some(indent) => Some(match indent.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(i64::try_from(indent)?).unwrap_or(0)),
-        }),
+        Some(indent) => Some(spaces(&indent)?),
     };
     let separators = match separators.filter(|separators| !separators.is_none()) {
         None if indent.is_some() => (",".into(), ": ".into()),
@@ -111,8 +136,10 @@ fn to_json(value: Value, arguments: &[Value]) -> Result<String, Error> {
         }
     };
     let (ensure_ascii, sort_keys) = (is_true(ensure_ascii), is_true(sort_keys));
-    python::json(&value, &python::Json { indent, separators, ensure_ascii, sort_keys })
-        .map_err(|why| invalid(format!("tojson: {why}")))
+    let json = python::Json { indent, separators, ensure_ascii, sort_keys };
+    let json =
+        python::json(&value, &json, limits::left()).map_err(|why| invalid(format!("tojson: {why}")))?;
+    limits::made(json)
 }
 
 fn length(value: Value) -> Result<usize, Error> {
@@ -155,14 +182,12 @@ fn indent(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let by = match &width {
         None => " ".repeat(4),
-        Some(width) => match width.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(i64::try_from(width.clone())?).unwrap_or(0)),
-        },
+        Some(width) => spaces(width)?,
     };
     let (first, blank) = (is_true(first), is_true(blank));
-    let text = python::text(&value) + "\n";
+    let text = text(&value)? + "\n";
     let lines = text::lines(&text);
+    limits::charge(lines.len().saturating_mul(by.len()).saturating_add(text.len()))?;
     let mut out = if first { by.clone() } else { String::new() };
     for (index, (line, _)) in lines.iter().enumerate() {
         if index > 0 {
@@ -178,15 +203,15 @@ fn trim(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [chars] = bound(arguments, ["chars"])?;
     let chars = chars.filter(|chars| !chars.is_none());
     let of = text::stripped(chars.as_ref().map(|chars| chars.as_str().unwrap_or_default()));
-    Ok(python::text(&value).trim_matches(of).to_owned())
+    Ok(text(&value)?.trim_matches(of).to_owned())
 }
 
 /// Escapes with the entities that markupsafe uses.
-fn escape(value: Value) -> String {
+fn escape(value: Value) -> Result<String, Error> {
     let entities = [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&#34;"), ("'", "&#39;")];
-    entities
-        .into_iter()
-        .fold(python::text(&value).into_owned(), |text, (sign, entity)| text.replace(sign, entity))
+    let text = text(&value)?;
+    let escaped = |text: &str, (sign, entity): (&str, &str)| text.replace(sign, entity);
+    limits::made(entities.into_iter().fold(text.into_owned(), |text, entity| escaped(&text, entity)))
 }
 
 fn float(value: Value, arguments: &[Value]) -> Result<Value, Error> {
@@ -215,7 +240,14 @@ fn replace(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [old, new, count] = bound(arguments, ["old", "new", "count"])?;
     let (Some(old), Some(new)) = (old, new) else { return Err(Error::from(ErrorKind::MissingArgument)) };
     let count = count.filter(|count| !count.is_none()).map(i64::try_from).transpose()?;
-    Ok(text::replaced(&python::text(&value), &python::text(&old), &python::text(&new), count.unwrap_or(-1)))
+    replaced(&text(&value)?, &text(&old)?, &text(&new)?, count.unwrap_or(-1))
+}
+
+/// `str.replace`.
+fn replaced(text: &str, old: &str, new: &str, most: i64) -> Result<String, Error> {
+    let found = text.matches(old).count().min(usize::try_from(most).unwrap_or(usize::MAX));
+    limits::charge(found.saturating_mul(new.len()).saturating_add(text.len()))?;
+    Ok(text::replaced(text, old, new, most))
 }
 
 /// Whether a value can be iterated over. Unlike in minijinja, `none` cannot.
@@ -282,6 +314,9 @@ fn raise_exception(message: String) -> Result<String, Error> {
 
 fn strftime_now(format: &str) -> Result<String, Error> {
     use std::fmt::Write;
+
+    // No directive writes more than this many bytes.
+    limits::charge(format.len().saturating_mul(64))?;
 
     let (year, month, day) = TODAY;
     let today = chrono::NaiveDate::from_ymd_opt(year, month, day).and_then(|day| day.and_hms_opt(0, 0, 0));

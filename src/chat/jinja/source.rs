@@ -6,8 +6,12 @@
 //! | `x.items`, not called | the method of a mapping, whatever its keys | a call that returns it |
 //! | `x['items']` | the key, otherwise the method | a call that returns it |
 //! | `a ~ b` | joins `str(a)` and `str(b)` | `a \| string ~ b \| string` |
+//! | `a + b` | the same, of any size | `a \| operand_of_sum + b`, which limits the size |
 
 use super::methods::{ATTRIBUTE, ITEM, is_mapping_method};
+
+/// The filter that checks the size of an operand of `+`.
+pub const OPERAND: &str = "operand_of_sum";
 
 /// The rewritten source. Everything else, including white space, is unchanged.
 pub fn rewritten(source: &str) -> String {
@@ -110,6 +114,8 @@ fn expression(tag: &str) -> String {
         let (taken, written) = match letter {
             '~' if joins => joined(&tag[at..]),
             '"' | '\'' => (string_len(&tag[at..]).unwrap_or(tag.len() - at), None),
+            // There is no unary `+`: otherwise it trims spaces.
+            '+' if is_operand(&out) && !ends_tag(&tag[at + 1..]) => (1, Some(format!("| {OPERAND} +"))),
             '.' => attribute(&tag[at..]),
             // After a value this is a subscript, not a list.
             '[' if out.ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c)) => item(&tag[at..]),
@@ -122,6 +128,16 @@ fn expression(tag: &str) -> String {
         at += taken;
     }
     out
+}
+
+/// Whether a text ends with an operand.
+fn is_operand(text: &str) -> bool {
+    text.trim_end().ends_with(|c: char| c.is_alphanumeric() || "_)]}'\"".contains(c))
+}
+
+/// Whether a text begins with the end of a tag.
+fn ends_tag(text: &str) -> bool {
+    text.starts_with("%}") || text.starts_with("}}")
 }
 
 /// The characters of a tag outside its strings, without its delimiters.
@@ -265,6 +281,10 @@ mod tests {
                 "{% if x.attribute_of_mapping_items().y and a.item_of_mapping_items().z %}",
             ),
             ("{{ a ~ b }}", "{{ a | string ~ b | string }}"),
+            (
+                "{{+ a + 'b' +c * (d+ 1) +}}",
+                "{{+ a | operand_of_sum + 'b' | operand_of_sum +c * (d| operand_of_sum + 1) +}}",
+            ),
             (
                 "{%- set x = a.b['~'] ~ -f(c ~ 1)[0] | trim(d) ~ ('e' if g else 'h') 'i' -%}",
                 "{%- set x = a.b['~'] | string ~ -f(c | string ~ 1 | string)[0] | trim(d) | string ~ ('e' if g else 'h') | string 'i' -%}",
