@@ -47,6 +47,13 @@ pub fn trim_allocator() {
     }
 }
 
+/// The memory of a device with its own, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    pub free: usize,
+    pub total: usize,
+}
+
 /// Bytes that this process can still allocate; none if the system does not report them.
 pub fn available() -> Option<usize> {
     available_in(Path::new("/"))

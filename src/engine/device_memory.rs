@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 
-use super::memory::DeviceMemory;
+use super::available::DeviceMemory;
 
 /// None if the device does not report it.
 pub fn device_memory(device: &Device) -> Option<DeviceMemory> {

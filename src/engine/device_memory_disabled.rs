@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 
-use super::memory::DeviceMemory;
+use super::available::DeviceMemory;
 
 pub fn device_memory(_: &Device) -> Option<DeviceMemory> {
     None

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
-    available::available_for,
+    available::{DeviceMemory, available_for},
     device_memory::device_memory,
     size::{
         FLOAT, STEP_ROWS, activation_bytes, all_weights, feed_forward_row, layer_row, logit_rows,
@@ -292,13 +292,6 @@ pub fn training_load(
     let ranks = load.adapter.map_or(0, |size| size.ranks);
     let recompute = recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)));
     TrainingLoad { workers, threads, recompute, ..load }
-}
-
-/// The memory of a device with its own, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceMemory {
-    pub free: usize,
-    pub total: usize,
 }
 
 /// Bytes of keys and values on a device that does not report its memory.

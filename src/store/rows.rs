@@ -337,6 +337,11 @@ mod tests {
         assert_eq!(found.finished, BTreeMap::from([(Digest::of(b"half"), names)]));
     }
 
+    /// Writes this as a checkpoint.
+    fn text(text: &'static str) -> impl Fn(&Path) -> Result<(), StoreError> {
+        move |path| std::fs::write(path, text).map_err(|cause| StoreError::writing(path, cause))
+    }
+
     #[test]
     fn a_checkpoint_has_any_size_and_only_a_whole_one_replaces_it() {
         let (_folder, store) = store();
@@ -361,23 +366,22 @@ mod tests {
         };
         log.replace_checkpoint(torn).unwrap_err();
         assert_eq!(path.metadata().unwrap().len(), 5 << 30);
-        log.replace_checkpoint(|path| Ok::<_, StoreError>(std::fs::write(path, "next").unwrap())).unwrap();
+        log.replace_checkpoint(text("next")).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"next");
     }
 
     #[test]
     fn a_checkpoint_ends_with_its_rows_and_goes_with_an_older_result() {
         let (folder, store) = store();
-        let write = |path: &Path| Ok::<_, StoreError>(std::fs::write(path, "state").unwrap());
         for remainder in [Remainder::Nothing, Remainder::Names, Remainder::Rows] {
             let log = rows(&store, "key");
-            log.replace_checkpoint(write).unwrap();
+            log.replace_checkpoint(text("state")).unwrap();
             log.end(remainder).unwrap();
             assert_eq!(log.checkpoint(), None);
         }
         let record = folder.path().join("record");
         let log = rows(&store, "key");
-        log.replace_checkpoint(write).unwrap();
+        log.replace_checkpoint(text("state")).unwrap();
         std::fs::write(&record, "").unwrap();
         let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
         File::options().append(true).open(&record).unwrap().set_modified(later).unwrap();

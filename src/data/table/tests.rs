@@ -97,7 +97,7 @@ fn an_optional_column_that_is_null_everywhere_is_not_written() {
 fn varied(count: usize) -> Vec<Sample> {
     let row = |index: usize| Sample {
         text: "t".repeat(index % 7),
-        note: (index % 3 == 0).then(|| "n".repeat(index % 50)),
+        note: index.is_multiple_of(3).then(|| "n".repeat(index % 50)),
         tokens: (0..index as u32 % 9).collect(),
         names: vec!["name".into(); index % 4],
         ..Sample::default()
