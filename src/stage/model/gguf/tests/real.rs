@@ -150,7 +150,7 @@ fn logits_are_those_of_transformers_and_the_top_tokens_those_of_llama_cpp() {
         eprintln!(
             "{name}: logits within {worst:.1e} of Transformers; {agreeing} of {count} top tokens are llama.cpp's"
         );
-        assert!(worst < 2e-3, "{name}: {worst}");
+        assert!(worst < 3e-3, "{name}: {worst}");
         assert!(agreeing * 100 >= count * 95, "{name}: {agreeing} of {count}");
     });
 }
@@ -243,7 +243,7 @@ fn a_step_of_sft_and_one_of_grpo_have_the_losses_and_gradients_of_peft() {
                 "{name} {what}: loss {loss:.6} (PEFT {:.6}), gradients within {worst:.1e} of their norm",
                 expected.loss
             );
-            assert!(compared == 18 && worst < 2e-3, "{name} {what}: {worst}");
+            assert!(compared == 18 && worst < 2e-4, "{name} {what}: {worst}");
         }
     });
 }
