@@ -82,8 +82,8 @@ def project(folder):
     run = (REPO / "pipelines" / "sqlite.toml").read_text()
     run = run.replace('carry = { policy = "base" }', 'carry = { policy = "base", pass_rates = "" }')
     run = run.replace(
-        'max_turn_tokens = 512\n\n[loop.train.stages.reward]',
-        'max_turn_tokens = 512\npass_rates = "@pass_rates"\nyields = "pass_rates"\n\n[loop.train.stages.reward]',
+        'scenarios = "tasks.train"\n\n[loop.train.stages.reward]',
+        'scenarios = "tasks.train"\npass_rates = "@pass_rates"\nyields = "pass_rates"\n\n[loop.train.stages.reward]',
         1,
     )
     run = run.replace(

@@ -228,8 +228,7 @@ def pipeline(kit):
         sets = ["stages.base.traces=24", "stages.base.layers=1", "stages.tasks.questions_per_family=8",
                 "stages.tasks.heldout_per_split=2", "loop.train.iterations=1"]
         sets += [f"loop.train.stages.rollout.{name}" for name in ["prompts=2", "group_size=2", "refill_waves=1"]]
-        sets += [f"{stage}.{name}" for stage in ["loop.train.stages.rollout", "stages.exam"]
-                 for name in ["max_turns=1", "max_turn_tokens=16"]]
+        sets += ["agent.max_turns=1", "agent.max_turn_tokens=16"]
     sets.append(f'engine.devices=["{kit.device}"]')
     words = [word for change in sets for word in ["--set", change]]
     said = kit.mcprl(["--json", "run", HERE / "pipelines/sqlite.toml", "--cache", kit.work / "cache", *words])

@@ -177,12 +177,12 @@ impl Session {
 
     /// The session between two episodes; the session itself if another must take its place: it is dead, or the server may still be at work
     /// on a request, whose effect would land in the next episode.
-    pub(super) fn settle(self) -> Result<SettledSession, Self> {
+    pub(super) fn settle(self) -> Result<SettledSession, Box<Self>> {
         let is_settled = match &self.source {
             Source::Live(live, _) => live.is_settled(),
             Source::Recorded(_) => true,
         };
-        if is_settled && self.is_alive() { Ok(SettledSession(self)) } else { Err(self) }
+        if is_settled && self.is_alive() { Ok(SettledSession(self)) } else { Err(Box::new(self)) }
     }
 
     /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
