@@ -431,9 +431,10 @@ impl Runner {
             path: absolute(self.store.path(&fed.output)),
         };
         let mut servers = self.plan.servers.clone();
-        let limits = servers.iter_mut().flat_map(Servers::iter_mut).map(|server| &mut server.limits);
-        for sessions in limits.filter_map(|limits| limits.sessions.as_mut()) {
-            *sessions = (*sessions).min(share.sessions.max(1));
+        for (name, server) in servers.iter_mut().flat_map(Servers::iter_mut) {
+            if let Some(own) = share.sessions.get(name) {
+                server.limits.sessions = Some(*own);
+            }
         }
         let engine = match share.devices.is_empty() {
             true => self.plan.engine.clone(),

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::{At, Class, Failure, Result},
     hash::Digest,
-    mcp::Servers,
+    mcp::{ServerSpec, Servers},
     plan::{
         Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution, will_run,
     },
@@ -135,9 +135,11 @@ struct Run<'w> {
 
 impl<'w> Run<'w> {
     fn new(runner: &'w Arc<Runner>, keep_going: bool) -> Self {
-        let of_each = runner.plan.servers.iter().flat_map(Servers::iter);
-        let of_each = of_each.map(|(_, server)| server.limits.sessions.unwrap_or(usize::MAX));
-        let sessions = of_each.max().unwrap_or(usize::MAX);
+        let servers = runner.plan.servers.iter().flat_map(Servers::iter);
+        // A pool has at least one.
+        let limit =
+            |(name, server): (&str, &ServerSpec)| Some((name.to_owned(), server.limits.sessions?.max(1)));
+        let sessions = servers.filter_map(limit).collect();
         Self {
             runner,
             ledger: Ledger::new(&runner.plan),

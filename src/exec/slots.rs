@@ -1,9 +1,12 @@
 //! What running stages share: devices, server sessions, and general slots.
 //!
-//! A stage that uses the engine gets its own devices; one that uses the server gets a number of sessions. A
+//! A stage that uses the engine gets its own devices; one that uses the servers gets a number of sessions of each server that
+//! limits them, so that all stages together stay within each limit. A
 //! share is what is free divided by the stages that could start now, so a single stage gets everything. On
 //! one device, stages that use the engine take turns, since the engine fills a device by itself. Devices that
 //! already hold the weights of the stage's models are preferred; among equals, the first in the run file.
+
+use std::collections::BTreeMap;
 
 use crate::stage::card::Section;
 
@@ -15,7 +18,8 @@ const OTHERS: usize = 4;
 pub struct Share {
     /// Names of the devices, in the run file's order.
     pub devices: Vec<String>,
-    pub sessions: usize,
+    /// Sessions by server, of those that limit them.
+    pub sessions: BTreeMap<String, usize>,
     numbers: Vec<usize>,
     other: bool,
 }
@@ -34,12 +38,14 @@ struct Device {
 
 pub struct Slots {
     devices: Vec<Device>,
-    sessions: usize,
+    /// Those that are free, by server.
+    sessions: BTreeMap<String, usize>,
     others: usize,
 }
 
 impl Slots {
-    pub fn new(devices: &[String], sessions: usize) -> Self {
+    /// `sessions`: the limits of the servers that have one.
+    pub fn new(devices: &[String], sessions: BTreeMap<String, usize>) -> Self {
         let device = |name: &String| Device { name: name.clone(), busy: false };
         Self { devices: devices.iter().map(device).collect(), sessions, others: OTHERS }
     }
@@ -54,7 +60,8 @@ impl Slots {
     ) -> Option<Share> {
         let (engine, server) = (uses.contains(&Section::Engine), uses.contains(&Section::Server));
         let free: Vec<usize> = (0..self.devices.len()).filter(|index| !self.devices[*index].busy).collect();
-        let lacking = (engine && free.is_empty()) || (server && self.sessions == 0);
+        let lacking =
+            (engine && free.is_empty()) || (server && self.sessions.values().any(|free| *free == 0));
         let other = !engine && !server;
         if lacking || (other && self.others == 0) {
             return None;
@@ -62,8 +69,11 @@ impl Slots {
         let mut share = Share { other, ..Share::default() };
         self.others -= usize::from(other);
         if server {
-            share.sessions = self.sessions.div_ceil(waiters.server.max(1));
-            self.sessions -= share.sessions;
+            for (name, free) in &mut self.sessions {
+                let own = free.div_ceil(waiters.server.max(1));
+                *free -= own;
+                share.sessions.insert(name.clone(), own);
+            }
         }
         if engine {
             let wanted = free.len().div_ceil(waiters.engine.max(1));
@@ -83,7 +93,9 @@ impl Slots {
 
     pub fn give_back(&mut self, share: &Share) {
         self.others += usize::from(share.other);
-        self.sessions += share.sessions;
+        for (name, own) in &share.sessions {
+            *self.sessions.entry(name.clone()).or_default() += own;
+        }
         for number in &share.numbers {
             self.devices[*number].busy = false;
         }
@@ -99,7 +111,11 @@ mod tests {
 
     fn slots(devices: usize) -> Slots {
         let names: Vec<String> = (0..devices).map(|index| format!("cuda:{index}")).collect();
-        Slots::new(&names, 4)
+        Slots::new(&names, limits(&[("crm", 4)]))
+    }
+
+    fn limits(limits: &[(&str, usize)]) -> BTreeMap<String, usize> {
+        limits.iter().map(|(name, sessions)| ((*name).to_owned(), *sessions)).collect()
     }
 
     fn none(_: &str) -> usize {
@@ -114,7 +130,7 @@ mod tests {
     fn a_single_stage_gets_everything_and_the_next_waits() {
         let mut slots = slots(2);
         let first = slots.take(&BOTH, none, waiters(1, 1)).unwrap();
-        assert_eq!((first.devices.len(), first.sessions), (2, 4));
+        assert_eq!((first.devices.len(), &first.sessions), (2, &limits(&[("crm", 4)])));
         assert_eq!(slots.take(&ENGINE, none, waiters(1, 0)), None);
         slots.give_back(&first);
         assert!(slots.take(&ENGINE, none, waiters(1, 0)).is_some());
@@ -127,7 +143,30 @@ mod tests {
         let second = slots.take(&BOTH, none, waiters(1, 1)).unwrap();
         assert_eq!(first.devices, ["cuda:0", "cuda:1"]);
         assert_eq!(second.devices, ["cuda:2"]);
-        assert_eq!((first.sessions, second.sessions), (2, 2));
+        assert_eq!((first.sessions, second.sessions), (limits(&[("crm", 2)]), limits(&[("crm", 2)])));
+    }
+
+    #[test]
+    fn all_stages_together_stay_within_the_limit_of_each_server() {
+        let of_each = limits(&[("crm", 2), ("desk", 10)]);
+        let mut slots = Slots::new(&[], of_each.clone());
+        let server = [Section::Server];
+        let first = slots.take(&server, none, waiters(0, 3)).unwrap();
+        let second = slots.take(&server, none, waiters(0, 2)).unwrap();
+        for name in ["crm", "desk"] {
+            assert!(first.sessions[name] > 0 && second.sessions[name] > 0);
+            assert!(first.sessions[name] + second.sessions[name] <= of_each[name], "{name}");
+        }
+        assert_eq!(slots.take(&server, none, waiters(0, 1)), None, "no session of `crm` is free");
+        slots.give_back(&first);
+        slots.give_back(&second);
+        assert_eq!(slots.take(&server, none, waiters(0, 1)).unwrap().sessions, of_each);
+    }
+
+    #[test]
+    fn stages_of_servers_without_a_limit_do_not_wait_for_each_other() {
+        let mut slots = Slots::new(&[], BTreeMap::new());
+        assert!((0..3).all(|_| slots.take(&[Section::Server], none, waiters(0, 1)).is_some()));
     }
 
     #[test]

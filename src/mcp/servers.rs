@@ -39,8 +39,8 @@ impl Servers {
         self.by_name.iter().map(|(name, spec)| (name.as_str(), spec))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut ServerSpec> {
-        self.by_name.values_mut()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut ServerSpec)> {
+        self.by_name.iter_mut().map(|(name, spec)| (name.as_str(), spec))
     }
 
     /// The server without a name, if there is only that one.
