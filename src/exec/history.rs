@@ -15,7 +15,8 @@ use super::{
 use crate::{
     error::{Failure, Result, did_you_mean},
     hash::Digest,
-    plan::{KeyFields, NodeName, RerunReason, differences, stored_parts},
+    mcp::secret::{secret_free, shareable_table},
+    plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
     store::{ActionRecord, CachedResult, LiveSet, Output, Store},
     usage::Usage,
 };
@@ -91,7 +92,7 @@ pub struct RunHistory {
     pub machines: Vec<String>,
     /// The seed of the run file, or its override.
     pub seed: Option<u64>,
-    /// All overrides of the run file: `--set`, and environment variables in the syntax of `--set`.
+    /// All overrides of the run file: `--set`, and environment variables in the syntax of `--set`. Without secrets.
     pub set: Vec<String>,
     /// Resampled stages.
     pub resample: Vec<String>,
@@ -213,7 +214,7 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     RunHistory {
         state,
         seed: spec.as_ref().map(seed),
-        set: spec.as_ref().map(|spec| spec.overrides.spelled()).unwrap_or_default(),
+        set: spec.as_ref().map(|spec| set(&spec.overrides)).unwrap_or_default(),
         resample: spec.as_ref().map(|spec| spec.resample.clone()).unwrap_or_default(),
         until: spec.map(|spec| spec.until).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
@@ -235,6 +236,10 @@ pub fn entries(store: &Store, id: &str) -> Vec<TimedEntry> {
 pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
     let text = std::fs::read_to_string(store.runs().join(id).join("run.toml")).ok()?;
     toml::from_str(&text).ok()
+}
+
+fn set(overrides: &Overrides) -> Vec<String> {
+    overrides.spelled().iter().map(|set| secret_free(set).into_owned()).collect()
 }
 
 /// The run's seed; 0 if none was given.
@@ -381,7 +386,7 @@ pub struct StageHistory {
     pub spent: Option<Usage>,
     /// Cost of judge tokens, if their prices were known.
     pub dollars: Option<f64>,
-    /// The fields of its key.
+    /// The fields of its key, their parameters without what looks like a secret.
     pub fields: Option<KeyFields>,
 }
 
@@ -412,12 +417,14 @@ impl<'s> Stages<'s> {
     pub fn stage(&self, node: &NodeHistory) -> StageHistory {
         let record = self.records.get(&node.id);
         let fields = record.and_then(|record| serde_json::from_value(record.fields.clone()).ok());
+        let fields =
+            fields.map(|fields: KeyFields| KeyFields { params: shareable_table(&fields.params), ..fields });
         let written = |(port, output): (&String, &Output)| Written {
             output: port.clone(),
             digest: output.digest,
             path: self.store.path(output),
         };
-        let inputs = fields.iter().flat_map(|fields: &KeyFields| &fields.inputs);
+        let inputs = fields.iter().flat_map(|fields| &fields.inputs);
         let inputs = inputs.flat_map(|(role, inputs)| inputs.iter().map(move |input| (role, input)));
         StageHistory {
             outputs: record.into_iter().flat_map(|record| &record.outputs).map(written).collect(),

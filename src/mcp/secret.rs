@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
+use serde_json::{Map, Value};
+
 use super::has_reference;
 
 /// Ends of names whose values are secrets, in capitals: `API_KEY`, `x-auth-token`, `PGPASSWORD`.
@@ -79,38 +81,90 @@ pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<C
     words
 }
 
-/// A run file, or a `KEY=VALUE` of one, with `…` in place of what looks like a literal secret.
-pub fn secret_free(text: &str) -> Cow<'_, str> {
-    let mut found = BTreeSet::new();
-    match toml::from_str::<toml::Table>(text) {
-        Ok(table) => table.iter().for_each(|(name, value)| collect(name, value, &mut found)),
-        Err(_) => {
-            let (path, value) = text.split_once('=').unwrap_or_default();
-            let name = path.trim().rsplit('.').next().unwrap_or_default();
-            collect(name, &toml::Value::String(value.trim().trim_matches('"').to_owned()), &mut found);
-        }
+/// A value of this name, with `…` in place of what looks like a literal secret. What leaves a run (reports, trackers, logs of
+/// Inspect, the live page, what `plan` and `show` print) passes through here, and its run file through [`secret_free`].
+pub fn shareable(name: &str, value: &Value) -> Value {
+    let mut shown = value.clone();
+    for secret in found(name, value) {
+        hide(&mut shown, &secret);
     }
-    // One may contain another.
-    let mut found: Vec<String> = found.into_iter().collect();
-    found.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    found.iter().fold(Cow::Borrowed(text), |text, secret| match text.contains(secret.as_str()) {
-        true => text.replace(secret.as_str(), "…").into(),
-        false => text,
-    })
+    shown
 }
 
-/// The literal secrets in a value of this name.
-fn collect(name: &str, value: &toml::Value, found: &mut BTreeSet<String>) {
-    let is_literal = |text: &str| has_reference(text) == Ok(false);
+/// [`shareable`] for each value of a table.
+pub fn shareable_table(table: &Map<String, Value>) -> Map<String, Value> {
+    table.iter().map(|(name, value)| (name.clone(), shareable(name, value))).collect()
+}
+
+fn hide(value: &mut Value, secret: &str) {
     match value {
-        toml::Value::String(text) => {
+        Value::String(text) => *text = text.replace(secret, HIDDEN),
+        Value::Array(items) => items.iter_mut().for_each(|item| hide(item, secret)),
+        Value::Object(fields) => fields.values_mut().for_each(|item| hide(item, secret)),
+        _ => {}
+    }
+}
+
+/// Whether a value of this name holds a literal secret. A text of several words does so only if its name says it.
+pub fn has_literal(name: &str, value: &Value) -> bool {
+    match value {
+        Value::String(text) if text.contains(char::is_whitespace) && !names_secret(name) => false,
+        Value::Object(fields) => fields.iter().any(|(name, value)| has_literal(name, value)),
+        other => !found(name, other).is_empty(),
+    }
+}
+
+/// A run file, or a `KEY=VALUE` of one, with `…` in place of what looks like a literal secret.
+pub fn secret_free(text: &str) -> Cow<'_, str> {
+    let found = found_in(text);
+    let shown = found.iter().fold(Cow::Borrowed(text), |text, secret| {
+        let escaped = Value::from(secret.as_str()).to_string();
+        let escaped = &escaped[1..escaped.len() - 1];
+        [secret, escaped].into_iter().fold(text, |text, form| match text.contains(form) {
+            true => text.replace(form, HIDDEN).into(),
+            false => text,
+        })
+    });
+    // One may be written in a way that is not found.
+    if found_in(&shown).iter().any(|secret| secret != HIDDEN) { HIDDEN.into() } else { shown }
+}
+
+/// What stands in place of a secret.
+const HIDDEN: &str = "…";
+
+/// The literal secrets in a run file, or a `KEY=VALUE` of one.
+fn found_in(text: &str) -> Vec<String> {
+    let table = toml::from_str::<toml::Table>(text).ok().and_then(|table| serde_json::to_value(table).ok());
+    match table {
+        Some(table) => found("", &table),
+        None => {
+            let (path, value) = text.split_once('=').unwrap_or_default();
+            let name = path.trim().rsplit('.').next().unwrap_or_default();
+            found(name, &value.trim().trim_matches('"').into())
+        }
+    }
+}
+
+/// The literal secrets in a value of this name, the longest first: one may contain another.
+fn found(name: &str, value: &Value) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    collect(name, value, &mut found);
+    let mut found: Vec<String> = found.into_iter().filter(|secret| !secret.is_empty()).collect();
+    found.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    found
+}
+
+fn collect(name: &str, value: &Value, found: &mut BTreeSet<String>) {
+    let is_literal = |text: &str| has_reference(text) != Ok(true);
+    match value {
+        Value::String(text) => {
             if is_secret(name, text) && is_literal(text) {
                 found.insert(text.trim_start_matches("Bearer ").to_owned());
             }
             let in_query = query(text).filter(|(name, value)| is_secret(name, value) && is_literal(value));
             found.extend(in_query.map(|(_, value)| value.to_owned()));
         }
-        toml::Value::Array(items) => {
+        Value::Array(items) => {
             let words: Vec<String> =
                 items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
             // The callback gets every secret word or value.
@@ -122,13 +176,15 @@ fn collect(name: &str, value: &toml::Value, found: &mut BTreeSet<String>) {
             found.extend(secrets.into_inner().into_iter().filter(|secret| is_literal(secret)));
             items.iter().for_each(|item| collect(name, item, found));
         }
-        toml::Value::Table(table) => table.iter().for_each(|(name, value)| collect(name, value, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| collect(name, value, found)),
         _ => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -154,6 +210,39 @@ Authorization = "Bearer abcdef"
         assert_eq!(secret_free("server.env.API_KEY=sk-1"), "server.env.API_KEY=…");
         assert_eq!(secret_free("seed=2"), "seed=2");
         assert_eq!(secret_free("not [toml"), "not [toml");
+        assert_eq!(secret_free(r#"api_key = "a\"b""#), r#"api_key = "…""#, "as it is written");
+        assert_eq!(secret_free(r#"api_key = "\u0073k-1""#), "…", "rather nothing than a secret");
+    }
+
+    #[test]
+    fn a_value_is_shared_without_its_literal_secrets() {
+        let check = |name: &str, value: Value, expected: Value| {
+            assert_eq!(shareable(name, &value), expected, "{name}");
+            let is_secret = value != expected;
+            assert_eq!(has_literal(name, &value), is_secret, "{name}");
+        };
+        check("api_key", json!("sk-1"), json!("…"));
+        check("api_key", json!("$sk"), json!("…"));
+        check("api_key", json!("${API_KEY}"), json!("${API_KEY}"));
+        check("db", json!("postgres://me:pw@h/db"), json!("…"));
+        check("url", json!("https://h/p?token=t9&a=b"), json!("https://h/p?token=…&a=b"));
+        check(
+            "args",
+            json!(["--api-key", "sk-1", "--port", "80"]),
+            json!(["--api-key", "…", "--port", "80"]),
+        );
+        check(
+            "headers",
+            json!({"Authorization": "Bearer abc", "x": "y"}),
+            json!({"Authorization": "Bearer …", "x": "y"}),
+        );
+        check("deep", json!([{"password": "two words"}]), json!([{"password": "…"}]));
+        check("max_tokens", json!(7), json!(7));
+        check("system", json!("You are a bot."), json!("You are a bot."));
+        assert!(!has_literal("system", &json!("Which one? Answer with token=…")), "a text is no address");
+        let table = json!({"a": "b", "second_token": "sk-2"});
+        let shown = shareable_table(table.as_object().unwrap());
+        assert_eq!(Value::Object(shown), json!({"a": "b", "second_token": "…"}));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{
     engine::EngineSpec,
     error::{Result, did_you_mean},
     hash::Digest,
-    mcp::{ServerSpec, Servers},
+    mcp::{ServerSpec, Servers, secret},
     stage::{
         self, Card, Cards, StageKind,
         card::{ParamType, RESERVED, Section},
@@ -454,6 +454,16 @@ impl<'a> RunFileParser<'_, 'a> {
                 let near = value.as_str().and_then(|text| did_you_mean(text, choices));
                 let hint = near.map(|near| format!("did you mean \"{near}\"?"));
                 self.reader.wrong::<()>(entry, Part::Value, message, hint);
+                continue;
+            }
+            // Texts about a tool's arguments are named as these.
+            let is_about_tools = override_param(card) == Some(param_name.as_str());
+            let is_checked = param.kind != ParamType::File && !is_about_tools;
+            if is_checked && secret::has_literal(param_name, &value) {
+                let message = format!("`{}` holds a secret", entry.path);
+                let hint = "keys, records and the run's copy of its run file would hold it: let the program read it from an \
+                            environment variable or a file";
+                self.reader.wrong_secret::<()>(entry, message, hint.to_owned());
                 continue;
             }
             let content = match (param.kind, value.as_str()) {

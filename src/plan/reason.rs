@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     hash::Digest,
+    mcp::secret::shareable,
     stage::{CardFile, CardParts},
     store::SERVER_NAME,
 };
@@ -223,7 +224,11 @@ fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)
     leaves(String::new(), new, &mut right);
     let names: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
     let changed = names.into_iter().filter(|name| left.get(*name) != right.get(*name));
-    changed.map(|name| (name.clone(), left.get(name).cloned(), right.get(name).cloned())).collect()
+    let shown = |name: &str, value: Option<&Value>| {
+        let own_name = name.rsplit('.').next().unwrap_or_default();
+        value.map(|value| shareable(own_name, value))
+    };
+    changed.map(|name| (name.clone(), shown(name, left.get(name)), shown(name, right.get(name)))).collect()
 }
 
 fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
@@ -359,6 +364,11 @@ mod tests {
         assert_eq!(message(set("rubric", json!("v3"))), r#"params.rubric "v2" → "v3""#);
         assert_eq!(message(set("weights", json!({ "truth": 0.5 }))), "params.weights.truth 1.0 → 0.5");
         assert_eq!(message(set("repeats", json!(3))), "params.repeats none → 3");
+        assert_eq!(
+            message(set("api_key", json!("sk-1"))),
+            "params.api_key none → \"…\"",
+            "a secret is not shown"
+        );
         assert_eq!(message(|fields| fields.revision = 2), "revision 1 → 2");
         assert_eq!(message(|fields| fields.seed = Some(8)), "seed 7 → 8");
         assert_eq!(message(|fields| fields.iteration = Some(1)), "iteration none → 1");

@@ -13,7 +13,6 @@ use crate::{
     data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
     eval::Finding,
     exec::RunState,
-    mcp::secret::secret_free,
     model::ModelConfig,
     usage::Usage,
     view::{
@@ -315,8 +314,7 @@ fn set_up(page: &mut Document, run: &Run) {
         if seen.insert(&stage.name) {
             let all: Vec<String> =
                 stage.params.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-            params
-                .row([Cell::code(stage.name.clone()), Cell::text(secret_free(&all.join(", ")).into_owned())]);
+            params.row([Cell::code(stage.name.clone()), Cell::text(all.join(", "))]);
         }
     }
     if !seen.is_empty() {
@@ -716,7 +714,7 @@ fn reproduce(page: &mut Document, run: &Run) {
     page.heading("How to reproduce it");
     let mut facts = vec![("mcprl".to_owned(), run.versions.join(", "))];
     let file = run.file.clone().unwrap_or_else(|| "run.toml".into());
-    let set: String = run.set.iter().map(|set| format!(" --set '{}'", secret_free(set))).collect();
+    let set: String = run.set.iter().map(|set| format!(" --set '{set}'")).collect();
     facts.push(("command".into(), format!("mcprl run {file}{set}")));
     if !run.resample.is_empty() {
         facts.push(("resampled".into(), run.resample.join(", ")));
@@ -755,7 +753,7 @@ fn reproduce(page: &mut Document, run: &Run) {
     page.push(Block::Details(format!("Keys of {} stages", run.stages.len()), blocks));
     if let Some(text) = &run.text {
         let summary = format!("Run file {file}, without what looks like a secret");
-        page.push(Block::Details(summary, vec![Block::Code(secret_free(text).into_owned())]));
+        page.push(Block::Details(summary, vec![Block::Code(text.clone())]));
     }
 }
 

@@ -244,31 +244,31 @@ impl LogReader {
         // Settings of servers and trackers may hold what is secret, and say nothing of the method.
         let is_shown =
             |set: &&String| !["server", "track", "cache"].iter().any(|section| set.starts_with(section));
-        let set: Vec<String> =
-            run.set.iter().filter(is_shown).map(|set| secret::secret_free(set).into_owned()).collect();
+        let set: Vec<String> = run.set.iter().filter(is_shown).cloned().collect();
         if !set.is_empty() {
             config.push(("set".to_owned(), set.join(" ").into()));
         }
         for stage in &self.settings {
             config.push((format!("{}.kind", stage.name), stage.kind.as_str().into()));
-            flatten(&stage.name, &stage.params, &mut config);
+            config.extend(settings(&stage.name, &stage.params));
         }
         config
     }
 }
 
-/// Adds the values of a table by dotted name. Lists are JSON; what may be secret is left out.
+/// The parameters of a stage by dotted name, without what looks like a secret.
+fn settings(stage: &str, params: &Map<String, Value>) -> Vec<(String, Value)> {
+    let mut settings = Vec::new();
+    flatten(stage, &secret::shareable_table(params), &mut settings);
+    settings
+}
+
+/// Adds the values of a table by dotted name. Lists are JSON.
 fn flatten(prefix: &str, table: &Map<String, Value>, config: &mut Vec<(String, Value)>) {
     for (name, value) in table {
         let path = format!("{prefix}.{name}");
         match value {
             Value::Object(inner) => flatten(&path, inner, config),
-            Value::String(text) => {
-                let in_query = secret::query(text).any(|(name, value)| secret::is_secret(name, value));
-                if !secret::is_secret(name, text) && !in_query {
-                    config.push((path, value.clone()));
-                }
-            }
             Value::Array(_) => config.push((path, value.to_string().into())),
             Value::Null => {}
             other => config.push((path, other.clone())),
@@ -504,4 +504,31 @@ fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<Strin
         texts.insert(format!("examples/{in_loop}_{name}"), (markdown_page(&page), messages));
     }
     texts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_setting_has_a_secret() {
+        let params = json!({
+            "args": ["--api-key", "s3cr3t", "--port", "80"],
+            "urls": ["https://a.b/?token=s3cr3t"],
+            "ask": {"password": "s3cr3t", "turns": 3},
+        });
+        let found = settings("s", params.as_object().unwrap());
+        assert_eq!(
+            found,
+            [
+                ("s.args", json!(r#"["--api-key","…","--port","80"]"#)),
+                ("s.urls", json!(r#"["https://a.b/?token=…"]"#)),
+                ("s.ask.password", json!("…")),
+                ("s.ask.turns", json!(3)),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+        );
+    }
 }

@@ -34,6 +34,7 @@ use crate::{
         history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
+    mcp::secret::secret_free,
     plan::{InputEdge, Plan, RerunReason, Source, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
@@ -153,7 +154,7 @@ pub struct Stage {
     pub retries: u32,
     pub notes: Vec<String>,
     pub metrics: BTreeMap<String, f64>,
-    /// What its key says of its parameters.
+    /// What its key says of its parameters, without what looks like a secret.
     pub params: serde_json::Map<String, serde_json::Value>,
     pub inputs: Vec<Edge>,
     pub outputs: Vec<Artifact>,
@@ -260,7 +261,7 @@ impl Run {
             headline: run.headline(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
-            text: spec.map(|spec| spec.text),
+            text: spec.map(|spec| secret_free(&spec.text).into_owned()),
         }
     }
 

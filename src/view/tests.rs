@@ -25,6 +25,9 @@ struct Done<'a> {
     metrics: Value,
 }
 
+/// Of every stage. A run of an earlier mcprl may have a secret in them.
+const PARAMS: &str = r#"{"samples": 1, "api_key": "s3cr3t", "args": ["--token", "s3cr3t"]}"#;
+
 impl Made {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -55,7 +58,7 @@ impl Made {
             inputs.entry(role).or_default().push(json!({"name": name, "digest": digest}));
         }
         let fields = json!({
-            "schema": 2, "kind": done.kind, "revision": 1, "card": key, "params": {"samples": 1}, "inputs": inputs,
+            "schema": 2, "kind": done.kind, "revision": 1, "card": key, "params": PARAMS.parse::<Value>().unwrap(), "inputs": inputs,
             "seed": 1, "iteration": null, "server": null, "numerics": null,
         });
         let outputs: BTreeMap<String, Output> =
@@ -97,6 +100,15 @@ impl Made {
         let folder = self.store.artifact(&output.digest);
         std::fs::remove_dir_all(folder).unwrap();
     }
+}
+
+#[test]
+fn no_view_of_a_run_has_a_secret_of_its_parameters() {
+    let mut made = Made::new();
+    made.finished("tools", Done { kind: "discover", ..Done::default() });
+    let run = made.run();
+    assert_eq!(json!(run.stages[0].params), json!({"samples": 1, "api_key": "…", "args": ["--token", "…"]}));
+    assert!(!json!(run).to_string().contains("s3cr3t"));
 }
 
 fn tools() -> Vec<Tool> {

@@ -118,6 +118,43 @@ fn a_secret_that_is_written_out_is_refused_and_not_repeated() {
 }
 
 #[test]
+fn a_secret_in_a_parameter_of_a_stage_is_refused_and_not_repeated() {
+    let card = r#"
+[params.api_key]
+type = "string"
+optional = true
+
+[params.url]
+type = "string"
+optional = true
+
+[params.args]
+type = "strings"
+optional = true
+
+[outputs.number]
+type = "number"
+path = "number.txt"
+"#;
+    let (mut all, mut refused) = (String::new(), 0);
+    for (line, is_secret) in [
+        ("api_key = \"s3cr3t\"", true),
+        ("url = \"https://example.com/v1?key=s3cr3t\"", true),
+        ("args = [\"--x\", \"--api-key\", \"s3cr3t\"]", true),
+        ("args = [\"--x\", \"1\"]\nurl = \"https://example.com/v1?a=b\"", false),
+    ] {
+        let project = Project::new(&format!("name = \"toy\"\n\n[stages.a]\nkind = \"ask\"\n{line}\n"));
+        project.kind("ask", "pure", card, "true");
+        let output = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!(output.err.contains("holds a secret"), is_secret, "{line}: {}", output.err);
+        refused += i32::from(output.code == Some(2));
+        all += &(output.out + &output.err);
+    }
+    assert_eq!(refused, 3, "{all}");
+    assert!(!all.contains("s3cr3t"), "{all}");
+}
+
+#[test]
 fn no_message_shows_a_value_that_may_be_secret() {
     let with = |lines: &str| format!("{RUN}\n{lines}\n");
     let mut outputs = Vec::new();
