@@ -31,6 +31,9 @@ use crate::net;
 /// Concurrent requests of one session; further requests wait.
 const CONCURRENT_REQUESTS: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a connection is kept for the next request: less than servers keep it, many of which close it after 5 seconds. A
+/// call on a connection that the server closes at that moment is lost, and is not sent again: it may have been executed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Attempts to reopen a broken event stream.
 const STREAM_RETRIES: usize = 5;
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -90,8 +93,7 @@ impl Connector {
             .redirect(Policy::none())
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
-            // Reusing a connection whose last body was not read to the end delays the next request (delayed ACK).
-            .pool_max_idle_per_host(0)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(McpError::Client)?;
         let client = HttpClient { client, access: Arc::new(access), has_session_id: Arc::default() };

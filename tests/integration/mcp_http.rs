@@ -26,7 +26,7 @@ use mcprl::{
 };
 use serde_json::{Map, Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::Command,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
 };
@@ -281,6 +281,115 @@ async fn servers_of_every_revision_connect_over_http_however_slowly_they_start()
     };
     let revisions = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
     futures::future::join_all(revisions.map(connect)).await;
+}
+
+/// Counts the connections that it accepts.
+struct Counting(tokio::net::TcpListener, Arc<AtomicUsize>);
+
+impl axum::serve::Listener for Counting {
+    type Io = tokio::net::TcpStream;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let accepted = axum::serve::Listener::accept(&mut self.0).await;
+        self.1.fetch_add(1, Ordering::SeqCst);
+        accepted
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+#[tokio::test]
+async fn calls_share_connections_however_they_are_answered() {
+    for in_stream in [false, true] {
+        let answer = move |body: String| async move {
+            let request: Value = serde_json::from_str(&body).unwrap();
+            match result(&request, "2025-11-25") {
+                None => (StatusCode::ACCEPTED, "accepted").into_response(),
+                Some(result) if in_stream => {
+                    let event = format!("data: {}\n\n", reply(&request, result));
+                    ([("content-type", "text/event-stream")], event).into_response()
+                }
+                Some(result) => axum::Json(reply(&request, result)).into_response(),
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let counting = Counting(listener, Arc::clone(&accepted));
+        tokio::spawn(async move { axum::serve(counting, Router::new().route("/mcp", post(answer))).await });
+        let session = Session::connect(&at(url)).await.unwrap();
+        let began = std::time::Instant::now();
+        for _ in 0..20 {
+            assert_eq!(call(&session).await.text, "fine");
+        }
+        let (accepted, took) = (accepted.load(Ordering::SeqCst), began.elapsed());
+        assert!(accepted <= 4, "{accepted} connections for 20 calls");
+        assert!(took < Duration::from_secs(2), "{took:?} for 20 calls");
+        session.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_connection_breaks_is_not_sent_again() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let executed = Arc::clone(&calls);
+    // Executes every call, and closes the connection in place of the second answer.
+    let serving = async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let executed = Arc::clone(&executed);
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                loop {
+                    let mut length = 0;
+                    let mut line = String::new();
+                    while line != "\r\n" {
+                        line.clear();
+                        if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                            return;
+                        }
+                        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                            length = value.trim().parse().unwrap();
+                        }
+                    }
+                    let mut body = vec![0; length];
+                    stream.read_exact(&mut body).await.unwrap();
+                    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
+                    let is_call = request["method"] == "tools/call";
+                    if is_call && executed.fetch_add(1, Ordering::SeqCst) > 0 {
+                        return;
+                    }
+                    let answer = match request["method"].as_str().and_then(|_| result(&request, "2025-11-25"))
+                    {
+                        Some(result) => {
+                            let body = reply(&request, result).to_string();
+                            let length = body.len();
+                            format!(
+                                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+                            )
+                        }
+                        None if request.is_null() => {
+                            "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n".to_owned()
+                        }
+                        None => "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n".to_owned(),
+                    };
+                    if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    };
+    tokio::spawn(serving);
+    let session = Session::connect(&at(url)).await.unwrap();
+    assert_eq!(call(&session).await.text, "fine");
+    assert_eq!(session.call("t", Map::new()).await.unwrap_err().code(), "mcp::lost");
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "a lost call may have been executed");
 }
 
 /// A server and its authorization server.
