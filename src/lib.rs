@@ -69,6 +69,7 @@ mod random;
 mod report;
 mod stage;
 mod store;
+mod text;
 mod track;
 mod ui;
 mod usage;

@@ -32,9 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Description, Expose, Inputs, McpError, ServerSpec, State, Transport,
-    clean::{clean, shorten},
-    outcome::Answer,
+    Description, Expose, Inputs, McpError, ServerSpec, State, Transport, outcome::Answer, redact::shorten,
     tools_digest,
 };
 use crate::hash::{Digest, Encoder};
@@ -448,7 +446,7 @@ impl Recorder {
 
     /// Notes that calls of a tool are left out.
     pub(super) fn note_secret(&self, tool: &str) {
-        let (path, tool) = (self.path.display(), clean(tool));
+        let (path, tool) = (self.path.display(), shorten(tool));
         locked(&self.notes).insert(format!(
             "the cassette {path} lacks calls of `{tool}`, because a secret is in their arguments"
         ));

@@ -6,7 +6,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Description, clean::bounded, tools};
+use super::{
+    Description,
+    redact::{TEXT_BYTES, truncate_middle},
+    tools,
+};
 use crate::data;
 
 const LIST_RESOURCES: &str = "resources/list";
@@ -84,7 +88,13 @@ impl Expose {
                 "name": {"type": "string", "enum": names},
                 "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
             });
-            added.push(tool(GET_PROMPT, "get_prompt", bounded(&about), properties, &["name"]));
+            added.push(tool(
+                GET_PROMPT,
+                "get_prompt",
+                truncate_middle(about, TEXT_BYTES),
+                properties,
+                &["name"],
+            ));
         }
         tools::with_added(tools, added)
     }
@@ -141,7 +151,7 @@ fn tool(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::tools::from_list;
+    use crate::mcp::{redact::Redaction, tools::from_list};
 
     fn names(tools: &[data::Tool]) -> Vec<(&str, &str)> {
         tools.iter().map(|tool| (tool.name.as_str(), tool.server_name.as_str())).collect()
@@ -150,7 +160,7 @@ mod tests {
     #[test]
     fn what_the_server_has_is_offered_under_free_names() {
         let all = Expose { resources: true, prompts: true };
-        let (own, _) = from_list(&[json!({"name": "read_resource"})]);
+        let (own, _) = from_list(&[json!({"name": "read_resource"})], &Redaction::new([], None));
         let mut described = Description { tools: own, ..Description::default() };
         let plain = [("read_resource", "read_resource"), ("complete_task", "")];
         assert_eq!(names(&all.with_tools(&described)), plain, "it has neither");

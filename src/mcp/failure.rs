@@ -6,7 +6,7 @@ use chrono::Utc;
 use rmcp::{ServiceError, model::ErrorData, transport::streamable_http_client::StreamableHttpError};
 use tokio::time::Instant;
 
-use super::{clean::shorten, error::chain, http_client::Error, message};
+use super::{error::chain, http_client::Error, message, redact::Redaction};
 use crate::net::{self, Backoff};
 
 /// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
@@ -59,30 +59,30 @@ pub(super) fn transport(error: &ServiceError) -> Option<&(dyn StdError + 'static
 }
 
 /// The reason of a failed request, without Rust type names.
-pub(super) fn of_request(error: &ServiceError) -> String {
+pub(super) fn of_request(error: &ServiceError, redaction: &Redaction) -> String {
     match error {
-        ServiceError::TransportSend(error) => of_transport(&*error.error),
+        ServiceError::TransportSend(error) => of_transport(&*error.error, redaction),
         ServiceError::TransportClosed => "the connection was closed".into(),
-        ServiceError::McpError(error) => of_error(error),
+        ServiceError::McpError(error) => of_error(error, redaction),
         ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
-        other => shorten(&chain(other)),
+        other => redaction.shorten(&chain(other)),
     }
 }
 
 /// The text of a JSON-RPC error, with its code if the server wrote it.
-pub(super) fn of_error(error: &ErrorData) -> String {
-    let text = shorten(&error.message);
+pub(super) fn of_error(error: &ErrorData, redaction: &Redaction) -> String {
+    let text = redaction.shorten(&error.message);
     if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
 }
 
-pub(super) fn of_transport(error: &(dyn StdError + 'static)) -> String {
+pub(super) fn of_transport(error: &(dyn StdError + 'static), redaction: &Redaction) -> String {
     let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
         // Its `source` is empty.
         Some(StreamableHttpError::Client(cause)) => chain(cause),
         Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
         _ => chain(error),
     };
-    shorten(&without_address(&reason))
+    redaction.shorten(&without_address(&reason))
 }
 
 /// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.

@@ -25,7 +25,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     McpError, ServerOutput, ServerSpec, State, Transport,
-    clean::shorten,
     error::chain,
     failure::{self, RateLimit},
     http,
@@ -189,7 +188,7 @@ async fn open(
     };
     let revision = service.peer_info().map(|info| info.protocol_version.clone());
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
-        return Err(McpError::Revision { server, revision: shorten(revision.as_str()) }.into());
+        return Err(McpError::Revision { server, revision: redaction.shorten(revision.as_str()) }.into());
     }
     Ok(Connection { service, process, transport, redaction, snapshot: snapshot.take() })
 }
@@ -234,35 +233,40 @@ async fn connect_error(
         return McpError::DiedAtStart { server, output }.into();
     }
     output.status = None;
-    let reason = redaction.hide(&handshake_reason(&error)).into_owned();
+    let reason = handshake_reason(&error, redaction);
     let error = McpError::Handshake { server, reason, status, output };
     ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
 }
 
 /// The reason of a failed handshake, without Rust type names.
-fn handshake_reason(error: &ClientInitializeError) -> String {
+fn handshake_reason(error: &ClientInitializeError, redaction: &Redaction) -> String {
     match error {
-        ClientInitializeError::TransportError { error, .. } => failure::of_transport(&*error.error),
+        ClientInitializeError::TransportError { error, .. } => {
+            failure::of_transport(&*error.error, redaction)
+        }
         ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
-        ClientInitializeError::JsonRpcError(error) => failure::of_error(error),
-        ClientInitializeError::ExpectedInitResult(Some(result)) => unexpected(serde_json::to_value(result)),
+        ClientInitializeError::JsonRpcError(error) => failure::of_error(error, redaction),
+        ClientInitializeError::ExpectedInitResult(Some(result)) => {
+            unexpected(serde_json::to_value(result), redaction)
+        }
         ClientInitializeError::ExpectedInitResponse(Some(message)) => {
-            unexpected(serde_json::to_value(message))
+            unexpected(serde_json::to_value(message), redaction)
         }
         ClientInitializeError::ConflictInitResponseId(asked, answered)
         | ClientInitializeError::UncorrelatedErrorResponse { expected: asked, received: answered } => {
-            format!("the server answered the request {answered} instead of {asked}")
+            redaction.shorten(&format!("the server answered the request {answered} instead of {asked}"))
         }
-        other => shorten(&chain(other)),
+        other => redaction.shorten(&chain(other)),
     }
 }
 
 /// Describes an answer that is no handshake.
-fn unexpected(answer: serde_json::Result<Value>) -> String {
-    let answer = answer.unwrap_or_default();
+fn unexpected(answer: serde_json::Result<Value>, redaction: &Redaction) -> String {
+    let mut answer = answer.unwrap_or_default();
+    redaction.json(&mut answer);
     match answer.get(UNREADABLE).and_then(Value::as_str) {
-        Some(reason) => format!("the server's answer cannot be read: {}", shorten(reason)),
-        None => format!("the server's answer is not a handshake: {}", shorten(&answer.to_string())),
+        Some(reason) => format!("the server's answer cannot be read: {}", redaction.shorten(reason)),
+        None => format!("the server's answer is not a handshake: {}", redaction.shorten(&answer.to_string())),
     }
 }
 

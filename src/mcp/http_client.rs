@@ -2,7 +2,8 @@
 //!
 //! Every request carries the token, which is renewed once if the server rejects it. rmcp's own client forgets the body of
 //! an answer that it cannot read and the reason of a refusal, so requests that post a message are made here. What is
-//! posted, and what a status means, is as in rmcp.
+//! posted, and what a status means, is as in rmcp. Errors have the server's texts as they are: `failure.rs` makes them fit to
+//! be shown.
 
 use std::{
     borrow::Cow,
@@ -11,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
@@ -31,9 +33,9 @@ use rmcp::{
     },
 };
 use sse_stream::Sse;
+use tokio::time::timeout;
 
 use super::{
-    clean::shorten,
     events,
     message::{self, Buffer, Incoming},
     oauth::Access,
@@ -41,6 +43,8 @@ use super::{
 
 /// How much of a refusal is read.
 const REFUSAL_BYTES: usize = 64 << 10;
+/// How long a body that nobody needs is read, so that its connection can be used again.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
 const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
 
 pub(super) type Error = StreamableHttpError<reqwest::Error>;
@@ -111,9 +115,11 @@ impl StreamableHttpClient for HttpClient {
         let response = self.send(with(request, headers)).await?;
         let status = response.status();
         if status == StatusCode::METHOD_NOT_ALLOWED {
+            finish(response);
             return Err(StreamableHttpError::ServerDoesNotSupportSse);
         }
         if let Some(error) = refusal(&response) {
+            finish(response);
             return Err(error);
         }
         match content_type(&response) {
@@ -139,7 +145,10 @@ impl HttpClient {
         match self.access.renewed(token, challenge).await.map_err(|reason| {
             StreamableHttpError::UnexpectedServerResponse(format!("cannot get a token: {reason}").into())
         })? {
-            Some(token) => Ok(authorized(again, Some(&token)).send().await?),
+            Some(token) => {
+                finish(response);
+                Ok(authorized(again, Some(&token)).send().await?)
+            }
             None => Ok(response),
         }
     }
@@ -194,7 +203,8 @@ pub(super) async fn unexpected(status: StatusCode, response: Response) -> Error 
 }
 
 fn refused(status: StatusCode, body: &[u8]) -> Error {
-    let text = shorten(&String::from_utf8_lossy(body));
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim();
     let text = if text.is_empty() { format!("HTTP {status}") } else { format!("HTTP {status}: {text}") };
     StreamableHttpError::UnexpectedServerResponse(Cow::Owned(text))
 }
@@ -206,8 +216,16 @@ async fn beginning(mut response: Response) -> Vec<u8> {
     {
         body.extend_from_slice(&bytes);
     }
-    body.truncate(REFUSAL_BYTES);
+    if body.len() > REFUSAL_BYTES {
+        body.truncate(REFUSAL_BYTES);
+        body.extend("…".bytes());
+    }
     body
+}
+
+/// Reads the rest of a body that nobody needs: a connection is used again only after its end.
+fn finish(response: Response) {
+    tokio::spawn(timeout(REST_TIMEOUT, beginning(response)));
 }
 
 async fn read_response(
@@ -221,12 +239,14 @@ async fn read_response(
     };
     let status = response.status();
     if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        finish(response);
         return Ok(StreamableHttpPostResponse::Accepted);
     }
     if status == StatusCode::NOT_FOUND && had_session {
         return Err(StreamableHttpError::SessionExpired);
     }
     if let Some(error) = refusal(&response) {
+        finish(response);
         return Err(error);
     }
     let session = header(&response, HEADER_SESSION_ID);
@@ -258,10 +278,14 @@ async fn read_response(
         return Ok(StreamableHttpPostResponse::Sse(events::of_response(response, id).boxed(), session));
     }
     // Nothing is expected back for a notification.
-    let Some(request) = request else { return Ok(StreamableHttpPostResponse::Accepted) };
+    let Some(request) = request else {
+        finish(response);
+        return Ok(StreamableHttpPostResponse::Accepted);
+    };
     if !is_json {
-        let text = shorten(&String::from_utf8_lossy(&beginning(response).await));
-        let kind = shorten(kind.as_deref().unwrap_or("of no type"));
+        let body = beginning(response).await;
+        let text = String::from_utf8_lossy(&body);
+        let kind = kind.as_deref().unwrap_or("of no type");
         let text = format!("the answer is {kind}, not JSON: {text}");
         return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
     }
@@ -272,7 +296,7 @@ async fn read_response(
     match answer(&body, &request.id) {
         Some(answer) => Ok(StreamableHttpPostResponse::Json(answer, session)),
         None => {
-            let text = shorten(&String::from_utf8_lossy(body.bytes()));
+            let text = String::from_utf8_lossy(body.bytes());
             let text = format!("the answer is not a JSON-RPC message: {text}");
             Err(StreamableHttpError::UnexpectedServerResponse(text.into()))
         }

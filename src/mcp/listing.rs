@@ -9,7 +9,7 @@ use rmcp::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::clean::{bounded, clean_json};
+use super::redact::Redaction;
 use crate::data;
 
 /// What a server offers.
@@ -80,8 +80,9 @@ where
     Ok(items)
 }
 
-/// The resources that have a URI, with cleaned texts.
-pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
+/// The resources that have a URI.
+pub(super) fn resources(listed: &[Value], redaction: &Redaction) -> Vec<data::Resource> {
+    let text = |raw: &Value, field: &str| text(raw, field, redaction);
     let resource = |raw: &Value| {
         Some(data::Resource {
             uri: text(raw, "uri")?,
@@ -93,8 +94,9 @@ pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
     listed.iter().filter_map(resource).collect()
 }
 
-/// The templates that have a URI template, with cleaned texts.
-pub(super) fn resource_templates(listed: &[Value]) -> Vec<data::ResourceTemplate> {
+/// The templates that have a URI template.
+pub(super) fn resource_templates(listed: &[Value], redaction: &Redaction) -> Vec<data::ResourceTemplate> {
+    let text = |raw: &Value, field: &str| text(raw, field, redaction);
     let template = |raw: &Value| {
         Some(data::ResourceTemplate {
             uri_template: text(raw, "uriTemplate")?,
@@ -106,20 +108,21 @@ pub(super) fn resource_templates(listed: &[Value]) -> Vec<data::ResourceTemplate
     listed.iter().filter_map(template).collect()
 }
 
-/// The prompts that have a name, with cleaned texts.
-pub(super) fn prompts(listed: &[Value]) -> Vec<data::Prompt> {
+/// The prompts that have a name.
+pub(super) fn prompts(listed: &[Value], redaction: &Redaction) -> Vec<data::Prompt> {
+    let text = |raw: &Value, field: &str| text(raw, field, redaction);
     let prompt = |raw: &Value| {
         let arguments = raw.get("arguments").filter(|arguments| arguments.is_array());
         Some(data::Prompt {
             name: text(raw, "name")?,
             description: text(raw, "description"),
             arguments: arguments
-                .map_or_else(|| "[]".to_owned(), |arguments| clean_json(arguments).to_string()),
+                .map_or_else(|| "[]".to_owned(), |arguments| redaction.schema(arguments).to_string()),
         })
     };
     listed.iter().filter_map(prompt).collect()
 }
 
-fn text(raw: &Value, field: &str) -> Option<String> {
-    raw.get(field).and_then(Value::as_str).map(bounded)
+fn text(raw: &Value, field: &str, redaction: &Redaction) -> Option<String> {
+    raw.get(field).and_then(Value::as_str).map(|text| redaction.bounded(text))
 }

@@ -18,7 +18,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -27,19 +27,22 @@ use futures::future::BoxFuture;
 use rmcp::{
     RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, GetPromptRequest,
-        GetPromptRequestParams, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-        ListToolsRequest, PaginatedRequestParams, ReadResourceRequest, ReadResourceRequestParams,
-        ServerPeerInfo,
+        CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorData,
+        GetPromptRequest, GetPromptRequestParams, ListPromptsRequest, ListResourceTemplatesRequest,
+        ListResourcesRequest, ListToolsRequest, PaginatedRequestParams, ReadResourceRequest,
+        ReadResourceRequestParams, RequestId, ServerPeerInfo,
     },
     service::{PeerRequestOptions, RunningService},
 };
 use serde_json::{Map, Value};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_util::task::TaskTracker;
 
 use super::{
     Limits, McpError, ServerSpec,
-    clean::{bounded, clean_json},
     exposed::{self, Expose},
     failure::{self, RateLimit},
     handshake::{self, Client, Connection},
@@ -81,6 +84,11 @@ pub(super) struct LiveSession {
     unanswered: AtomicU32,
     /// A call was lost; no further call is sent.
     is_lost: AtomicBool,
+    /// Requests without an answer: those under way, and those that were dropped or timed out, which the server may still be
+    /// at work on.
+    open: AtomicUsize,
+    /// Cancellations on their way to the server.
+    cancellations: TaskTracker,
     notes: Mutex<Vec<String>>,
 }
 
@@ -121,6 +129,8 @@ impl LiveSession {
             snapshot,
             unanswered: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            cancellations: TaskTracker::new(),
             notes: Mutex::default(),
         }
     }
@@ -134,12 +144,13 @@ impl LiveSession {
         let mut notes = Vec::new();
         if offers.resources.is_some() {
             let listed = self.list("resources", list_resources, &mut notes).await?;
-            resources = listing::resources(&listed);
+            resources = listing::resources(&listed, &self.redaction);
             let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
-            resource_templates = listing::resource_templates(&listed);
+            resource_templates = listing::resource_templates(&listed, &self.redaction);
         }
         if offers.prompts.is_some() {
-            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
+            let listed = self.list("prompts", list_prompts, &mut notes).await?;
+            prompts = listing::prompts(&listed, &self.redaction);
         }
         self.add_notes(notes);
         let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
@@ -191,7 +202,7 @@ impl LiveSession {
                 break;
             }
         }
-        let (tools, repairs) = tools::from_list(&listed);
+        let (tools, repairs) = tools::from_list(&listed, &self.redaction);
         notes.extend(repairs);
         self.add_notes(notes);
         Ok(tools)
@@ -233,7 +244,7 @@ impl LiveSession {
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let answer = self.ask_with_inputs(request, limit).await;
-        self.reply(answer, limit, |result| Answer::from_result(&result)).await
+        self.reply(answer, limit, |result| Answer::from_result(result, &self.redaction)).await
     }
 
     /// Sends the request that a call of an exposed resource or prompt is.
@@ -249,36 +260,40 @@ impl LiveSession {
         };
         let Some(request) = self.expose.request(tool, &arguments) else { return Ok(None) };
         let reply = match request {
-            exposed::Request::Lacking(argument) => {
-                Reply::Answer(Answer::failed(&format!("the argument `{argument}` is missing")))
-            }
+            exposed::Request::Lacking(argument) => Reply::Answer(Answer {
+                text: format!("the argument `{argument}` is missing"),
+                is_error: true,
+            }),
             exposed::Request::ListResources => {
                 let listed = self.list_resources(limit).await;
-                self.reply(listed, limit, |text| Answer::of_text(&text)).await?
+                self.reply(listed, limit, Answer::of_text).await?
             }
             exposed::Request::ReadResource { uri } => {
                 let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
                 let request = ClientRequest::ReadResourceRequest(request);
                 let answer = self.ask_with_inputs(request, limit).await;
-                self.reply(answer, limit, |result| Answer::from_result(&result)).await?
+                self.reply(answer, limit, |result| Answer::from_result(result, &self.redaction)).await?
             }
             exposed::Request::GetPrompt { name, arguments } => {
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
                 let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
                 let answer = self.ask_with_inputs(request, limit).await;
-                self.reply(answer, limit, |result| Answer::from_prompt(&result)).await?
+                self.reply(answer, limit, |result| Answer::from_prompt(result, &self.redaction)).await?
             }
         };
         Ok(Some(reply))
     }
 
-    /// The text of a resource as it is; `None` if the server answers that it has none.
+    /// The text of a resource, however long; `None` if the server answers that it has none.
     pub(super) async fn resource(&self, uri: &str, limit: Duration) -> Result<Option<String>, McpError> {
         let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
         match self.ask(ClientRequest::ReadResourceRequest(request), limit).await {
-            Ok(result) => Ok(result.pointer("/contents/0/text").and_then(Value::as_str).map(str::to_owned)),
+            Ok(result) => {
+                let text = result.pointer("/contents/0/text").and_then(Value::as_str);
+                Ok(text.map(|text| self.redaction.text(text)))
+            }
             Err(ServiceError::McpError(_)) => Ok(None),
-            Err(error) => Err(self.lost(failure::of_request(&error)).await),
+            Err(error) => Err(self.lost(failure::of_request(&error, &self.redaction)).await),
         }
     }
 
@@ -289,8 +304,8 @@ impl LiveSession {
         let mut notes = Vec::new();
         let resources = self.pages("resources", list_resources, left(), &mut notes).await?;
         let templates = self.pages("resourceTemplates", list_resource_templates, left(), &mut notes).await?;
-        let (resources, templates) =
-            (listing::resources(&resources), listing::resource_templates(&templates));
+        let resources = listing::resources(&resources, &self.redaction);
+        let templates = listing::resource_templates(&templates, &self.redaction);
         Ok(exposed::listed(&resources, &templates))
     }
 
@@ -307,7 +322,7 @@ impl LiveSession {
         match answer {
             Ok(result) => Ok(Reply::Answer(read(result))),
             Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
-                Ok(Reply::Answer(Answer::failed(&error.message)))
+                Ok(Reply::Answer(Answer::failed(&error.message, &self.redaction)))
             }
             Err(ServiceError::Timeout { .. }) => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
@@ -318,7 +333,7 @@ impl LiveSession {
                 if let Err(error) = self.ask_once(list_tools(None), STUCK).await
                     && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
                 {
-                    return Err(self.lost(failure::of_request(&error)).await);
+                    return Err(self.lost(failure::of_request(&error, &self.redaction)).await);
                 }
                 Ok(Reply::Missing(format!("the tool did not answer within {limit:?}")))
             }
@@ -328,10 +343,10 @@ impl LiveSession {
                     status,
                     challenge: failure::transport(&error).and_then(failure::challenge),
                 }),
-                Some(Failed::Lost) => Err(self.lost(failure::of_request(&error)).await),
+                Some(Failed::Lost) => Err(self.lost(failure::of_request(&error, &self.redaction)).await),
                 None => Ok(Reply::Missing(format!(
                     "the call failed: {}",
-                    self.redaction.hide(&failure::of_request(&error))
+                    failure::of_request(&error, &self.redaction)
                 ))),
             },
         }
@@ -340,7 +355,7 @@ impl LiveSession {
     /// Arguments of a call without secrets.
     pub(super) fn hide(&self, arguments: Map<String, Value>) -> Map<String, Value> {
         let mut arguments = Value::Object(arguments);
-        self.redaction.hide_json(&mut arguments);
+        self.redaction.hide(&mut arguments);
         match arguments {
             Value::Object(arguments) => arguments,
             _ => Map::new(),
@@ -361,10 +376,17 @@ impl LiveSession {
             && !self.process.as_ref().is_some_and(Process::has_ended)
     }
 
+    /// Whether the server has answered every request, so that nothing of an earlier one can happen later.
+    pub(super) fn is_settled(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == 0
+    }
+
     /// Closes the connection. Returns when a child process and everything it started has ended.
     pub(super) fn close(self) -> BoxFuture<'static, ()> {
-        let Self { mut service, process, snapshot, .. } = self;
+        let Self { mut service, process, snapshot, cancellations, .. } = self;
         Box::pin(async move {
+            cancellations.close();
+            let _ = timeout(STUCK, cancellations.wait()).await;
             let _ = service.close_with_timeout(STUCK).await;
             drop(service);
             if let Some(process) = process {
@@ -411,7 +433,9 @@ impl LiveSession {
         self.service.peer_info()
     }
 
-    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
+    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape,
+    /// as the server wrote it: cursors, names and states go back to the server. What is shown of it passes through
+    /// [`Redaction`].
     async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
         let mut rate_limit = RateLimit::new();
         loop {
@@ -430,16 +454,17 @@ impl LiveSession {
     ) -> BoxFuture<'_, Result<Value, ServiceError>> {
         let exchange = async move {
             let options = PeerRequestOptions::with_timeout(limit);
-            let handle = self.service.send_request_with_option(request, options).await?;
-            let mut result = match handle.await_response().await {
-                Err(ServiceError::McpError(mut error)) => {
-                    error.message = self.redaction.hide(&error.message).into_owned().into();
-                    return Err(ServiceError::McpError(error));
+            let mut open = OpenRequest::of(self);
+            let result = match self.service.send_request_with_option(request, options).await {
+                Ok(handle) => {
+                    open.id = Some(handle.id.clone());
+                    handle.await_response().await
                 }
-                answer => serde_json::to_value(answer?).map_err(|_| ServiceError::UnexpectedResponse)?,
+                Err(error) => Err(error),
             };
-            self.redaction.hide_json(&mut result);
-            Ok(result)
+            open.end(&result);
+            let result = result?;
+            serde_json::to_value(result).map_err(|_| ServiceError::UnexpectedResponse)
         };
         Box::pin(async move {
             match timeout(limit + STUCK, exchange).await {
@@ -467,7 +492,7 @@ impl LiveSession {
         self.is_lost.store(true, Ordering::Relaxed);
         McpError::Lost {
             server: self.server.clone(),
-            reason: self.redaction.hide(&reason).into_owned(),
+            reason,
             output: Process::output_of(self.process.as_ref()).await,
         }
     }
@@ -478,7 +503,7 @@ impl LiveSession {
             (transport.and_then(failure::status), transport.and_then(failure::challenge));
         let server = self.server.clone();
         match error {
-            ServiceError::TransportClosed => self.lost(failure::of_request(error)).await,
+            ServiceError::TransportClosed => self.lost(failure::of_request(error, &self.redaction)).await,
             ServiceError::Timeout { .. } => McpError::List {
                 server,
                 what,
@@ -487,10 +512,45 @@ impl LiveSession {
             _ if status == Some(401) => McpError::Unauthorized { server, challenge },
             _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
             _ => {
-                let reason = self.redaction.hide(&failure::of_request(error)).into_owned();
+                let reason = failure::of_request(error, &self.redaction);
                 McpError::List { server, what, reason }
             }
         }
+    }
+}
+
+/// A request under way. If it is dropped before it ends, it is cancelled.
+struct OpenRequest<'s> {
+    session: &'s LiveSession,
+    /// Once it is sent, until it has ended.
+    id: Option<RequestId>,
+}
+
+impl<'s> OpenRequest<'s> {
+    fn of(session: &'s LiveSession) -> Self {
+        session.open.fetch_add(1, Ordering::Relaxed);
+        Self { session, id: None }
+    }
+
+    /// A timeout is no answer; rmcp cancels such a request itself.
+    fn end<T>(mut self, result: &Result<T, ServiceError>) {
+        self.id = None;
+        if !matches!(result, Err(ServiceError::Timeout { .. })) {
+            self.session.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        let (Some(id), Ok(runtime)) = (self.id.take(), Handle::try_current()) else { return };
+        let peer = self.session.service.peer().clone();
+        let cancelled =
+            CancelledNotificationParam::new(Some(id), Some("the client has stopped waiting".into()));
+        let cancel = async move {
+            let _ = peer.notify_cancelled(cancelled).await;
+        };
+        self.session.cancellations.spawn_on(cancel, &runtime);
     }
 }
 
@@ -529,20 +589,20 @@ fn server_row(
     tools: &[data::Tool],
     redaction: &Redaction,
 ) -> data::Server {
-    let shown = |text: &str| bounded(&redaction.hide(text));
+    let shown = |text: &str| redaction.bounded(text);
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
-    let capabilities = capabilities.map(|mut value| {
-        redaction.hide_json(&mut value);
-        value
-    });
     data::Server {
         name: identity.map(|server| shown(&server.name)).unwrap_or_default(),
         version: identity.map(|server| shown(&server.version)).unwrap_or_default(),
         protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
         transport: transport.into(),
         instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
-        capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
+        capabilities: capabilities
+            .as_ref()
+            .map(|value| redaction.schema(value))
+            .unwrap_or_default()
+            .to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),
     }
 }

@@ -23,10 +23,7 @@ use rmcp::model::{
 };
 use serde_json::{Map, Value};
 
-use super::{
-    clean::shorten,
-    json::{self, Step},
-};
+use super::json::{self, Step};
 
 /// Longest message that is read.
 const MESSAGE_BYTES: usize = 16 << 20;
@@ -235,7 +232,7 @@ fn has_more_values(text: &[u8], limit: usize) -> bool {
 
 /// The answer to a request that cannot be read.
 pub(super) fn unreadable(id: RequestId, reason: &str) -> ServerJsonRpcMessage {
-    let text = format!("the server's answer cannot be read: {}", shorten(reason));
+    let text = format!("the server's answer cannot be read: {reason}");
     ServerJsonRpcMessage::error(ErrorData::new(UNREADABLE_CODE, text, None), Some(id))
 }
 

@@ -11,7 +11,6 @@
 
 mod address;
 mod cassette;
-mod clean;
 pub mod demo;
 mod descendants;
 mod error;

@@ -4,11 +4,15 @@
 //! status 401 renews them: under a lock, so that of all sessions and processes one uses the refresh token. Tokens are in
 //! no error, key or record, and no type here that holds one has a `Debug` output.
 //!
-//! Nothing here opens a browser. Addresses that metadata names must be public, private, or on this machine if the server
-//! is.
+//! Tokens and secrets are bound to the issuer that they are for: [`discover`] accepts only metadata that an authorization
+//! server has published as its own, and only from the expected one. Endpoints that no metadata names are never guessed.
+//!
+//! Nothing here opens a browser. Addresses that metadata names must be public, or in a private network or on this machine if
+//! the server is reached there.
 
 use std::{
     fs, io,
+    net::IpAddr,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -21,7 +25,7 @@ use axum::{
     http::{StatusCode, Uri},
     response::Html,
 };
-use reqwest::Url;
+use reqwest::{Url, redirect::Policy};
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession,
     ClientCredentialsConfig, CredentialStore as _, InMemoryCredentialStore, OAuthClientConfig,
@@ -34,8 +38,8 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
-    clean::shorten,
     error::chain,
+    redact::Redaction,
 };
 use crate::net;
 
@@ -43,6 +47,8 @@ use crate::net;
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest wait for another session or process that renews the same token.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for the server when its address is looked at.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
 const LOCK_POLL: Duration = Duration::from_millis(50);
 const CLIENT_NAME: &str = env!("CARGO_PKG_NAME");
 const CALLBACK: &str = "/callback";
@@ -85,6 +91,12 @@ impl Access {
         self.token().is_some() || self.renewal.is_some()
     }
 
+    /// What no text of a server may show: the token, and the secret that gets one.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = String> {
+        let client = self.renewal.as_ref().and_then(|renewal| renewal.client.as_ref());
+        self.token().into_iter().chain(client.map(|client| client.secret.clone()))
+    }
+
     pub(super) fn token(&self) -> Option<String> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -107,7 +119,7 @@ impl Access {
             Ok(token) => token,
             // A login helps.
             Err(AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_)) => None,
-            Err(error) => return Err(shorten(&chain(&error))),
+            Err(error) => return Err(chain(&error)),
         };
         if let Some(token) = &token {
             *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
@@ -128,25 +140,8 @@ struct Client {
     id: String,
     secret: String,
     scopes: Vec<String>,
-    /// The only authorization server that gets the secret.
+    /// The only authorization server that gets the secret. Without it, the first one that got it.
     issuer: Option<String>,
-}
-
-impl Client {
-    /// Refuses another authorization server than the expected one. That the metadata's issuer is the server that they come
-    /// from is checked when they are read.
-    fn check_issuer(&self, metadata: &AuthorizationMetadata) -> Result<(), AuthError> {
-        let received = metadata.issuer.as_deref().unwrap_or_default();
-        match &self.issuer {
-            Some(issuer) if issuer.trim_end_matches('/') != received.trim_end_matches('/') => {
-                Err(AuthError::AuthorizationServerMismatch {
-                    expected_issuer: issuer.clone(),
-                    received_issuer: received.to_owned(),
-                })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Renewal {
@@ -167,9 +162,10 @@ impl Renewal {
         let new = match (&self.client, old) {
             (None, None) => return Ok(None),
             (None, Some(old)) => {
+                // Without an issuer it is unknown who may get the refresh token; a login helps.
+                let Some(issuer) = old.credentials.issuer.as_deref() else { return Ok(None) };
+                discover(&mut manager, challenge, Some(issuer)).await?;
                 memory.save(old.credentials.clone()).await?;
-                let metadata = manager.resolve_metadata_from_challenge(challenge).await?.metadata;
-                manager.set_metadata(metadata);
                 if !manager.initialize_from_store().await? {
                     return Ok(None);
                 }
@@ -180,10 +176,9 @@ impl Renewal {
                 manager.refresh_token().await?;
                 Stored { credentials: loaded(&memory).await?, client_secret: old.client_secret }
             }
-            (Some(client), _) => {
-                let metadata = manager.resolve_metadata_from_challenge(challenge).await?.metadata;
-                client.check_issuer(&metadata)?;
-                manager.set_metadata(metadata);
+            (Some(client), old) => {
+                let first = old.and_then(|old| old.credentials.issuer);
+                discover(&mut manager, challenge, client.issuer.as_deref().or(first.as_deref())).await?;
                 let scopes = match client.scopes.is_empty() {
                     true => manager.select_initial_scopes(&[]).await,
                     false => client.scopes.clone(),
@@ -207,9 +202,76 @@ impl Renewal {
 
 async fn manager(url: &Url, store: &InMemoryCredentialStore) -> Result<AuthorizationManager, AuthError> {
     net::use_ring();
-    let mut manager = AuthorizationManager::new_allowing_private_addresses(url.clone()).await?;
+    let mut manager = match is_in_private_network(url).await {
+        true => AuthorizationManager::new_allowing_private_addresses(url.clone()).await?,
+        false => AuthorizationManager::new(url.clone()).await?,
+    };
     manager.set_credential_store(store.clone());
     Ok(manager)
+}
+
+/// Sets the metadata of the authorization server that the MCP server names.
+///
+/// # Errors
+/// If nobody has published it, it names no issuer or another one than expected, or an endpoint that gets secrets is not
+/// reached confidentially. rmcp guesses endpoints on the MCP server itself where it finds no metadata.
+async fn discover(
+    manager: &mut AuthorizationManager,
+    challenge: Option<&str>,
+    expected: Option<&str>,
+) -> Result<(), AuthError> {
+    let found = manager.resolve_metadata_from_challenge(challenge).await?;
+    manager.set_metadata(accepted(found.metadata, found.source.is_discovered(), expected)?);
+    Ok(())
+}
+
+fn accepted(
+    metadata: AuthorizationMetadata,
+    is_published: bool,
+    expected: Option<&str>,
+) -> Result<AuthorizationMetadata, AuthError> {
+    let issuer = metadata.issuer.as_deref().filter(|issuer| !issuer.is_empty());
+    let Some(issuer) = issuer.filter(|_| is_published) else {
+        let reason = "the server names no authorization server that publishes its metadata and issuer";
+        return Err(AuthError::MetadataError(reason.into()));
+    };
+    if let Some(expected) = expected
+        && expected.trim_end_matches('/') != issuer.trim_end_matches('/')
+    {
+        return Err(AuthError::AuthorizationServerMismatch {
+            expected_issuer: expected.to_owned(),
+            received_issuer: issuer.to_owned(),
+        });
+    }
+    for endpoint in [Some(&metadata.token_endpoint), metadata.registration_endpoint.as_ref()] {
+        let Some(endpoint) = endpoint else { continue };
+        if !net::is_confidential(&Url::parse(endpoint)?) {
+            return Err(AuthError::MetadataError(format!("secrets would be sent unencrypted to {endpoint}")));
+        }
+    }
+    Ok(metadata)
+}
+
+/// Whether the server is reached at an address of a private network. The address of a name is in the hands of whoever owns
+/// the name, but over https only a holder of its certificate answers: a public server cannot pretend to be there.
+async fn is_in_private_network(url: &Url) -> bool {
+    if url.scheme() != "https" {
+        return false;
+    }
+    let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(ADDRESS_TIMEOUT);
+    let Ok(client) = client.build() else { return false };
+    let answer = client.head(url.clone()).send().await.ok();
+    answer.and_then(|answer| answer.remote_addr()).is_some_and(|address| is_private(address.ip()))
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        // With the addresses that carriers and overlay networks share.
+        IpAddr::V4(address) => {
+            address.is_private() || address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64
+        }
+        IpAddr::V6(address) => address.is_unique_local(),
+    }
 }
 
 async fn loaded(store: &InMemoryCredentialStore) -> Result<StoredCredentials, AuthError> {
@@ -356,8 +418,9 @@ impl Login {
         let url = address(written)?;
         check_secrecy(written, &url)?;
         let file = TokenFile::of(&url, None).ok_or_else(no_folder)?;
-        let stored =
-            self.flow(&url, file.read(), show).await.map_err(|error| failed(shorten(&chain(&error))))?;
+        let redaction = Redaction::new(self.client_secret.clone(), None);
+        let stored = self.flow(&url, file.read(), show).await;
+        let stored = stored.map_err(|error| failed(redaction.shorten(&chain(&error))))?;
         let unwritten = |error: io::Error| McpError::TokenFile {
             path: file.path.clone(),
             reason: format!("cannot be written: {error}"),
@@ -377,8 +440,7 @@ impl Login {
         let redirect = format!("http://{}{CALLBACK}", listener.local_addr().map_err(failed)?);
         let memory = InMemoryCredentialStore::new();
         let mut manager = manager(url, &memory).await?;
-        let metadata = manager.resolve_metadata_from_challenge(self.challenge.as_deref()).await?.metadata;
-        manager.set_metadata(metadata);
+        discover(&mut manager, self.challenge.as_deref(), None).await?;
         let mut scopes = self.scopes;
         if scopes.is_empty() {
             scopes = manager.select_initial_scopes(&[]).await;
@@ -528,6 +590,196 @@ mod tests {
             let (code, message) = check(text, mode).unwrap_err();
             assert_eq!(code, "mcp::token_file");
             assert!(message.contains(reason) && !message.contains("secret"), "{message}");
+        }
+    }
+
+    /// A server that answers requests by their path, and the requests for tokens that it got.
+    async fn serving(answer: impl Fn(&str, &str) -> Option<String> + Send + Sync + 'static) -> Serving {
+        serving_on("127.0.0.1", answer).await
+    }
+
+    async fn serving_on(
+        address: &str,
+        answer: impl Fn(&str, &str) -> Option<String> + Send + Sync + 'static,
+    ) -> Serving {
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (asked, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
+        let (origin, log) = (url.clone(), Arc::clone(&asked));
+        let fallback = move |request: Request| {
+            let (path, log) = (request.uri().path().to_owned(), Arc::clone(&log));
+            let text = answer(&origin, &path);
+            async move {
+                log.lock().unwrap().push(path);
+                match text {
+                    Some(text) => (StatusCode::OK, [("content-type", "application/json")], text),
+                    None => (StatusCode::NOT_FOUND, [("content-type", "text/plain")], String::new()),
+                }
+            }
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(fallback)).await });
+        Serving { url, asked }
+    }
+
+    struct Serving {
+        url: String,
+        asked: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Serving {
+        fn tokens_asked(&self) -> usize {
+            self.asked.lock().unwrap().iter().filter(|path| *path == "/token").count()
+        }
+    }
+
+    const TOKENS: &str = r#"{"access_token": "new", "token_type": "bearer", "refresh_token": "r2"}"#;
+
+    /// An authorization server.
+    async fn issuing() -> Serving {
+        serving(|url, path| match path {
+            "/.well-known/oauth-authorization-server" => Some(
+                serde_json::json!({
+                    "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
+                    "token_endpoint": format!("{url}/token"),
+                    "token_endpoint_auth_methods_supported": ["client_secret_post"],
+                })
+                .to_string(),
+            ),
+            "/token" => Some(TOKENS.into()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// An MCP server that names this authorization server.
+    async fn naming(issuer: &str) -> Serving {
+        let issuer = issuer.to_owned();
+        serving(move |url, path| match path {
+            "/.well-known/oauth-protected-resource" => {
+                Some(serde_json::json!({"resource": url, "authorization_servers": [issuer]}).to_string())
+            }
+            "/token" => Some(TOKENS.into()),
+            _ => None,
+        })
+        .await
+    }
+
+    fn renewal(url: &str, file: &Path, client: Option<Client>) -> Renewal {
+        Renewal { url: url.parse().unwrap(), file: TokenFile { path: file.to_owned() }, client }
+    }
+
+    fn client(issuer: Option<&str>) -> Option<Client> {
+        let issuer = issuer.map(str::to_owned);
+        Some(Client { id: "c".into(), secret: "s3cr3t".into(), scopes: Vec::new(), issuer })
+    }
+
+    fn stored_by(issuer: Option<&str>) -> Stored {
+        let Stored { credentials, client_secret } = stored("old");
+        Stored { credentials: credentials.with_issuer(issuer.map(str::to_owned)), client_secret }
+    }
+
+    #[tokio::test]
+    async fn no_secret_is_posted_to_a_server_that_publishes_no_metadata() {
+        let server = serving(|_, path| (path == "/token").then(|| TOKENS.into())).await;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        let error = renewal(&server.url, &path, client(None)).renew(None, None).await.unwrap_err();
+        assert!(error.to_string().contains("no authorization server that publishes"), "{error}");
+        TokenFile { path: path.clone() }.write(&stored_by(Some("https://login.example.com"))).unwrap();
+        assert!(renewal(&server.url, &path, None).renew(Some("old"), None).await.is_err());
+        assert_eq!(server.tokens_asked(), 0);
+        assert!(!server.asked.lock().unwrap().is_empty(), "it was asked for metadata");
+    }
+
+    #[tokio::test]
+    async fn a_refresh_token_goes_to_the_issuer_that_gave_it_only() {
+        let (first, second) = (issuing().await, issuing().await);
+        let server = naming(&second.url).await;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        let file = TokenFile { path: path.clone() };
+        let renew = async || renewal(&server.url, &path, None).renew(Some("old"), None).await;
+        file.write(&stored_by(Some(&first.url))).unwrap();
+        assert!(matches!(renew().await, Err(AuthError::AuthorizationServerMismatch { .. })));
+        file.write(&stored_by(None)).unwrap();
+        assert_eq!(renew().await.unwrap(), None, "a login helps");
+        assert_eq!((first.tokens_asked(), second.tokens_asked(), server.tokens_asked()), (0, 0, 0));
+        file.write(&stored_by(Some(&second.url))).unwrap();
+        assert_eq!(renew().await.unwrap().as_deref(), Some("new"));
+        assert_eq!(second.tokens_asked(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_client_secret_stays_with_the_issuer_that_got_it_first() {
+        let (first, second) = (issuing().await, issuing().await);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        let honest = naming(&first.url).await;
+        let renew = async |server: &Serving, client, rejected| {
+            renewal(&server.url, &path, client).renew(rejected, None).await
+        };
+        assert_eq!(renew(&honest, client(None), None).await.unwrap().as_deref(), Some("new"));
+        // The same server later, when somebody else has it.
+        let taken = naming(&second.url).await;
+        let error = renew(&taken, client(None), Some("new")).await.unwrap_err();
+        assert!(matches!(error, AuthError::AuthorizationServerMismatch { .. }), "{error}");
+        assert_eq!(second.tokens_asked(), 0);
+        // A named issuer is the user's word.
+        assert!(renew(&taken, client(Some(&second.url)), Some("new")).await.is_ok());
+        assert_eq!(second.tokens_asked(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_server_elsewhere_sends_no_request_into_the_private_network() {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Sends nothing; the system picks the address that it would send from.
+        let address = socket.connect("10.255.255.255:1").and_then(|()| socket.local_addr());
+        let Some(address) = address.ok().map(|address| address.ip()).filter(|address| is_private(*address))
+        else {
+            return;
+        };
+        let inside = serving_on(&address.to_string(), |_, _| Some("{}".into())).await;
+        let server = naming(&inside.url).await;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        assert!(renewal(&server.url, &path, client(None)).renew(None, None).await.is_err());
+        assert!(inside.asked.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn secrets_are_not_sent_to_an_endpoint_without_encryption() {
+        let check = |token: &str, registration: Option<&str>| {
+            let metadata = serde_json::json!({
+                "issuer": "https://a.b", "authorization_endpoint": "https://a.b/authorize",
+                "token_endpoint": token, "registration_endpoint": registration,
+            });
+            published(metadata)
+        };
+        assert!(check("https://a.b/token", Some("https://a.b/register")).is_ok());
+        assert!(check("http://a.b/token", None).is_err());
+        assert!(check("https://a.b/token", Some("http://a.b/register")).is_err());
+    }
+
+    fn published(metadata: serde_json::Value) -> Result<(), AuthError> {
+        let metadata: AuthorizationMetadata = serde_json::from_value(metadata).unwrap();
+        accepted(metadata, true, None).map(drop)
+    }
+
+    #[test]
+    fn addresses_of_private_networks_are_known() {
+        for (address, expected) in [
+            ("10.0.0.9", true),
+            ("192.168.1.1", true),
+            ("100.64.0.1", true),
+            ("fd00::1", true),
+            ("::ffff:10.0.0.9", true),
+            ("100.128.0.1", false),
+            ("93.184.216.34", false),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("2606:4700::1111", false),
+        ] {
+            assert_eq!(is_private(address.parse().unwrap()), expected, "{address}");
         }
     }
 

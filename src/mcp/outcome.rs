@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    clean::{clean, truncate_middle},
     message::UNREADABLE,
     quirks::ErrorPatterns,
+    redact::{Redaction, truncate_middle},
 };
 
 /// The result of a tool call. A failed call is an outcome that the model sees, not an error.
@@ -32,38 +32,49 @@ pub(super) struct Answer {
 }
 
 impl Outcome {
-    /// An error outcome; its text is cleaned and cut to `limit` bytes.
-    pub(super) fn failed(text: &str, limit: usize) -> Self {
-        Self { text: truncate_middle(clean(text), limit), is_error: true }
+    /// An error outcome with a text of mcprl's own making, cut to `limit` bytes.
+    pub(super) fn failed(text: String, limit: usize) -> Self {
+        Self { text: truncate_middle(text, limit), is_error: true }
     }
 }
 
 impl Answer {
-    pub(super) fn failed(text: &str) -> Self {
-        Self { text: clean(text), is_error: true }
+    /// The text of an error.
+    pub(super) fn failed(text: &str, redaction: &Redaction) -> Self {
+        Self { text: redaction.text(text), is_error: true }
     }
 
-    /// Reads a result of any shape; its text is cleaned.
-    pub(super) fn from_result(result: &Value) -> Self {
+    /// Reads a result of any shape.
+    pub(super) fn from_result(mut result: Value, redaction: &Redaction) -> Self {
+        // Before a text of it becomes JSON, where a hidden character would be written out.
+        redaction.json(&mut result);
+        Self::of_shown(&result, redaction)
+    }
+
+    fn of_shown(result: &Value, redaction: &Redaction) -> Self {
         if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
-            return Self::failed(&format!("the server's answer cannot be read: {reason}"));
+            return Self::failed(&format!("the server's answer cannot be read: {reason}"), redaction);
         }
         let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
             Some("input_required") => ("the server asked for input, which is not given here".into(), true),
             Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
         };
-        Self { text: clean(&text), is_error }
+        // Numbers may be secrets, too.
+        Self { text: redaction.text(&text), is_error }
     }
 
-    /// Reads a text of mcprl's own making.
-    pub(super) fn of_text(text: &str) -> Self {
-        Self { text: clean(text), is_error: false }
+    /// A text of mcprl's own making.
+    pub(super) fn of_text(text: String) -> Self {
+        Self { text, is_error: false }
     }
 
     /// Reads what `prompts/get` answers: its messages, each with its role.
-    pub(super) fn from_prompt(result: &Value) -> Self {
-        let Some(Value::Array(messages)) = result.get("messages") else { return Self::from_result(result) };
+    pub(super) fn from_prompt(mut result: Value, redaction: &Redaction) -> Self {
+        redaction.json(&mut result);
+        let Some(Value::Array(messages)) = result.get("messages") else {
+            return Self::of_shown(&result, redaction);
+        };
         let message = |message: &Value| {
             let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
             let content = match message.get("content") {
@@ -73,7 +84,7 @@ impl Answer {
             };
             format!("{role}: {content}")
         };
-        Self::of_text(&messages.iter().map(message).collect::<Vec<_>>().join("\n\n"))
+        Self::of_text(redaction.text(&messages.iter().map(message).collect::<Vec<_>>().join("\n\n")))
     }
 
     /// The text is cut to `limit` bytes. One that matches a pattern is an error.
@@ -199,13 +210,13 @@ mod tests {
 
     use super::*;
 
+    fn answer(result: &Value) -> Answer {
+        Answer::from_result(result.clone(), &Redaction::new([], None))
+    }
+
     fn check(result: Value, text: &str, is_error: bool) {
         let expected = Outcome { text: text.into(), is_error };
-        assert_eq!(
-            Answer::from_result(&result).outcome(1000, &ErrorPatterns::default()),
-            expected,
-            "{result}"
-        );
+        assert_eq!(answer(&result).outcome(1000, &ErrorPatterns::default()), expected, "{result}");
     }
 
     #[test]
@@ -248,6 +259,40 @@ mod tests {
     }
 
     #[test]
+    fn no_part_of_a_result_has_a_secret() {
+        let secret = "s3cr3t\nkey";
+        let redaction = Redaction::new([secret.to_owned(), "20202020".to_owned()], None);
+        let split = "s3c\u{200b}r3t\nke\u{7}y";
+        let in_json = json!({"key": secret}).to_string();
+        for result in [
+            json!({"content": [{"type": "text", "text": split}]}),
+            json!({"content": [{"type": "text", "text": in_json}]}),
+            json!({"content": in_json}),
+            json!({"structuredContent": {"a": [split, in_json], split: 20_202_020}}),
+            json!({"content": [{"type": "json", "json": {"a": split}}]}),
+            json!({"content": [{"type": "resource", "resource": {"uri": split, "blob": ""}}]}),
+            json!({"content": [{"type": "resource_link", "uri": "a:b", "name": split}]}),
+            json!({"content": [{"type": split}]}),
+            json!({"contents": [{"uri": "a:b", "text": split}]}),
+            json!({"resultType": split}),
+            json!({UNREADABLE: split}),
+            json!({"rows": [split]}),
+            json!({"messages": [{"role": split, "content": {"type": "text", "text": in_json}}]}),
+            json!(split),
+        ] {
+            for answer in [
+                Answer::from_result(result.clone(), &redaction),
+                Answer::from_prompt(result.clone(), &redaction),
+            ] {
+                let text = answer.text;
+                assert!(text.contains("[redacted]"), "{result}: {text}");
+                assert!(!text.contains("s3cr3t") && !text.contains("20202020"), "{result}: {text}");
+            }
+        }
+        assert_eq!(Answer::failed(split, &redaction).text, "[redacted]");
+    }
+
+    #[test]
     fn what_is_not_text_is_described() {
         check(
             json!({"content": [
@@ -267,7 +312,7 @@ mod tests {
         let long = format!("{}failed", "x".repeat(2000));
         for (text, is_error) in [("Error: no", true), ("no Error:", false), (&*long, true)] {
             let result = json!({"content": [{"type": "text", "text": text}], "isError": false});
-            assert_eq!(Answer::from_result(&result).outcome(100, &patterns).is_error, is_error, "{text}");
+            assert_eq!(answer(&result).outcome(100, &patterns).is_error, is_error, "{text}");
         }
     }
 
@@ -306,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_its_messages() {
-        let text = |result: Value| Answer::from_prompt(&result).text;
+        let text = |result: Value| Answer::from_prompt(result, &Redaction::new([], None)).text;
         let messages = json!([
             {"role": "user", "content": {"type": "text", "text": "Review this."}},
             {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}]},

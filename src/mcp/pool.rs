@@ -4,16 +4,16 @@
 //! |---|---|---|---|
 //! | read-only | shared; the least used one is handed out | – | stays open |
 //! | fresh process, snapshot | exclusive to one episode | is started | is ended |
-//! | reset tool | exclusive to one episode | the tool is called | is reused |
+//! | reset tool | exclusive to one episode | the tool is called | is reused, unless a call of it was not answered |
 //!
-//! The number of exclusive sessions is `limits.sessions`, or follows from the memory that the first ones use.
+//! No more sessions are open at once than `limits.sessions`. Without it, the number of exclusive sessions follows from the
+//! memory that the first ones use.
 //!
 //! The first session of a pool is asked for its tools, and any session whose server announces a change of the list. They
 //! must be those that the pool [expects](Pool::expecting). With [`ListChange::Note`], an announced change is only noted.
 //!
 //! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
-//! An episode may also request an exclusive session, whatever the state. A read-only server may have as many exclusive
-//! sessions open as shared ones.
+//! An episode may also request an exclusive session, whatever the state. It takes the place of a shared one that nobody uses.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,13 +24,13 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
 
 use super::{
-    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode, clean::clean, tools,
-    tools_digest,
+    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode, redact::shorten,
+    session::SettledSession, tools, tools_digest,
 };
 use crate::{data, hash::Digest};
 
@@ -62,21 +62,31 @@ struct Shared {
     /// What its sessions record to or are played from.
     tape: OnceCell<CassetteMode>,
     spawns: Semaphore,
-    /// One permit per exclusive session, held until its process has ended.
+    /// One permit per exclusive session, held until its process has ended. If the number of sessions is set, shared ones have
+    /// permits too.
     own: Arc<Semaphore>,
     /// `None` if the number of exclusive sessions is fixed.
     capacity: Option<Mutex<Capacity>>,
     /// Exclusive sessions that are idle.
-    idle: Mutex<Vec<Session>>,
+    idle: Mutex<Vec<SettledSession>>,
     /// Sessions that several episodes use.
-    slots: Vec<tokio::sync::Mutex<Option<Arc<Session>>>>,
+    slots: Vec<tokio::sync::Mutex<Slot>>,
     /// How many episodes use each slot.
     users: Mutex<Vec<usize>>,
+    /// Somebody no longer uses a slot.
+    left: Notify,
     restarts: Mutex<VecDeque<Instant>>,
     /// Changes of tools that stop nothing.
     notes: Mutex<BTreeSet<String>>,
     /// Sessions being closed.
     closing: TaskTracker,
+}
+
+/// A session that several episodes use, and the permit for it.
+#[derive(Default)]
+struct Slot {
+    session: Option<Arc<Session>>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// How many exclusive sessions fit into memory.
@@ -127,6 +137,7 @@ impl Pool {
             idle: Mutex::default(),
             slots: (0..shared_sessions).map(|_| tokio::sync::Mutex::default()).collect(),
             users: Mutex::new(vec![0; shared_sessions]),
+            left: Notify::new(),
             restarts: Mutex::default(),
             notes: Mutex::default(),
             closing: TaskTracker::new(),
@@ -194,8 +205,19 @@ impl Pool {
 
     /// Waits for the place of an exclusive session.
     pub(super) async fn reserve(&self) -> Result<Reservation, McpError> {
-        let own = Arc::clone(&self.shared.own);
-        own.acquire_owned().await.map(Reservation).map_err(|_| McpError::PoolClosed)
+        let shared = &self.shared;
+        if let Ok(permit) = Arc::clone(&shared.own).try_acquire_owned() {
+            return Ok(Reservation(permit));
+        }
+        let mut permit = std::pin::pin!(Arc::clone(&shared.own).acquire_owned());
+        loop {
+            shared.close_unused().await;
+            tokio::select! {
+                biased;
+                permit = &mut permit => return permit.map(Reservation).map_err(|_| McpError::PoolClosed),
+                () = shared.left.notified() => {}
+            }
+        }
     }
 
     /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]), and what a cassette lacks.
@@ -216,11 +238,12 @@ impl Pool {
     pub async fn close(self) {
         self.shared.own.close();
         let idle = std::mem::take(&mut *locked(&self.shared.idle));
-        let mut closing: Vec<Session> = idle;
+        let mut closing = Vec::new();
         for slot in &self.shared.slots {
-            closing.extend(slot.lock().await.take().and_then(Arc::into_inner));
+            closing.extend(slot.lock().await.session.take().and_then(Arc::into_inner));
         }
-        futures::future::join_all(closing.into_iter().map(Session::close)).await;
+        let idle = futures::future::join_all(idle.into_iter().map(SettledSession::close));
+        tokio::join!(idle, futures::future::join_all(closing.into_iter().map(Session::close)));
         self.shared.closing.close();
         self.shared.closing.wait().await;
     }
@@ -231,15 +254,20 @@ impl Pool {
         }
         let user = SlotUser::of_least_used(&self.shared);
         let mut slot = self.shared.slots[user.slot].lock().await;
-        if let Some(session) = slot.as_ref().filter(|session| session.is_alive()) {
+        if let Some(session) = slot.session.as_ref().filter(|session| session.is_alive()) {
             self.shared.check_change(session).await?;
             return Ok(PooledSession { session: Some(Checkout::Shared(Arc::clone(session), user)) });
         }
-        if slot.take().is_some() {
+        if slot.session.take().is_some() {
             self.shared.count_restart()?;
         }
+        // A session that takes the place of another has its permit.
+        if slot.permit.is_none() && self.shared.spec.limits.sessions.is_some() {
+            let Reservation(permit) = self.reserve().await?;
+            slot.permit = Some(permit);
+        }
         let session = Arc::new(self.shared.connect().await?);
-        *slot = Some(Arc::clone(&session));
+        slot.session = Some(Arc::clone(&session));
         Ok(PooledSession { session: Some(Checkout::Shared(session, user)) })
     }
 
@@ -285,6 +313,21 @@ impl Shared {
         }
     }
 
+    /// Closes the shared sessions that nobody uses.
+    async fn close_unused(&self) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            // A slot that is locked is about to be used.
+            let Ok(mut slot) = slot.try_lock() else { continue };
+            if locked(&self.users)[index] > 0 {
+                continue;
+            }
+            if let Some(session) = slot.session.take().and_then(Arc::into_inner) {
+                session.close().await;
+            }
+            slot.permit = None;
+        }
+    }
+
     /// Adjusts the number of exclusive sessions to the memory that they use.
     fn measure(&self, session: &Session) {
         let Some(capacity) = &self.capacity else { return };
@@ -317,7 +360,7 @@ impl Shared {
             None => Ok(()),
             Some(tool) => Err(McpError::ToolChanged {
                 server: self.spec.transport.to_string(),
-                tool: clean(&tool.server_name),
+                tool: shorten(&tool.server_name),
             }),
         }
     }
@@ -326,21 +369,24 @@ impl Shared {
     async fn reset_session(&self, tool: &str) -> Result<Session, McpError> {
         loop {
             let idle = locked(&self.idle).pop();
-            let (session, is_new) = match idle {
-                Some(session) => {
-                    self.check_change(&session).await?;
-                    (session, false)
+            let reset = match idle {
+                Some(idle) => {
+                    self.check_change(idle.session()).await?;
+                    idle.reset(tool).await.ok()
                 }
-                None => (self.connect().await?, true),
+                None => {
+                    let session = self.connect().await?;
+                    let outcome = session.reset(tool).await?;
+                    Some((session, outcome))
+                }
             };
-            match session.reset(tool).await {
-                Ok(outcome) if outcome.is_error => {
+            match reset {
+                Some((_, outcome)) if outcome.is_error => {
                     return Err(McpError::Reset { tool: tool.to_owned(), reason: outcome.text });
                 }
-                Ok(_) => return Ok(session),
-                Err(error) if is_new => return Err(error),
+                Some((session, _)) => return Ok(session),
                 // It died while it was idle.
-                Err(_) => self.count_restart()?,
+                None => self.count_restart()?,
             }
         }
     }
@@ -404,10 +450,11 @@ impl Drop for PooledSession {
         let Some(Checkout::Exclusive(own)) = self.session.take() else { return };
         let ExclusiveSession { session, shared, permit, reused, runtime } = *own;
         shared.measure(&session);
-        if reused && session.is_alive() && !shared.own.is_closed() {
-            locked(&shared.idle).push(session);
-            return;
-        }
+        let settled = if reused && !shared.own.is_closed() { session.settle() } else { Err(session) };
+        let session = match settled {
+            Ok(settled) => return locked(&shared.idle).push(settled),
+            Err(session) => session,
+        };
         let close = async move {
             session.close().await;
             drop(permit);
@@ -423,9 +470,14 @@ struct SlotUser {
 }
 
 impl SlotUser {
+    /// Where no more sessions may be opened, an open one.
     fn of_least_used(shared: &Arc<Shared>) -> Self {
         let mut users = locked(&shared.users);
-        let slot = (0..users.len()).min_by_key(|slot| users[*slot]).unwrap_or_default();
+        let is_full = shared.spec.limits.sessions.is_some() && shared.own.available_permits() == 0;
+        // A slot that is locked is about to be open.
+        let is_closed = |slot: usize| shared.slots[slot].try_lock().is_ok_and(|slot| slot.permit.is_none());
+        let slots = 0..users.len();
+        let slot = slots.min_by_key(|slot| (is_full && is_closed(*slot), users[*slot])).unwrap_or_default();
         users[slot] += 1;
         Self { shared: Arc::clone(shared), slot }
     }
@@ -434,6 +486,7 @@ impl SlotUser {
 impl Drop for SlotUser {
     fn drop(&mut self) {
         locked(&self.shared.users)[self.slot] -= 1;
+        self.shared.left.notify_one();
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    BWRAP, McpError, Sandbox, ServerOutput, Transport, clean::clean, descendants::Descendants, find_program,
+    BWRAP, McpError, Sandbox, ServerOutput, Transport, descendants::Descendants, find_program,
     redact::Redaction, reference, snapshot::PLACEHOLDER,
 };
 use crate::child::{self, Group};
@@ -249,8 +249,9 @@ impl Stderr {
     fn quote(&self) -> String {
         let tail: Vec<u8> =
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = clean(&String::from_utf8_lossy(&tail));
-        let text = self.redaction.hide(&text);
+        // At most this much is kept: what comes before is cut off.
+        let cut = if tail.len() == STDERR_BYTES { "…" } else { "" };
+        let text = self.redaction.text(&format!("{cut}{}", String::from_utf8_lossy(&tail)));
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
         match quoted.char_indices().nth_back(QUOTED_CHARS) {
@@ -333,6 +334,13 @@ mod tests {
     #[test]
     fn a_secret_that_a_server_received_is_not_quoted() {
         assert_eq!(quoted("no user for hunter2: denied\n"), "no user for [redacted]: denied");
+    }
+
+    #[test]
+    fn a_secret_that_is_split_or_cut_off_is_not_quoted() {
+        assert_eq!(quoted("no user for hun\u{200b}ter2: denied\n"), "no user for [redacted]: denied");
+        let long = format!("hunter2{}\nno", " ".repeat(STDERR_BYTES - 9));
+        assert_eq!(quoted(&long), "…[redacted] / no");
     }
 
     #[test]

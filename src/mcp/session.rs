@@ -130,7 +130,7 @@ impl Session {
         };
         Ok(match reply {
             Reply::Answer(answer) => answer.outcome(result_bytes, &self.quirks.error_patterns),
-            Reply::Missing(text) => Outcome::failed(&text, result_bytes),
+            Reply::Missing(text) => Outcome::failed(text, result_bytes),
         })
     }
 
@@ -175,13 +175,23 @@ impl Session {
         reply
     }
 
+    /// The session between two episodes; the session itself if another must take its place: it is dead, or the server may still be at work
+    /// on a request, whose effect would land in the next episode.
+    pub(super) fn settle(self) -> Result<SettledSession, Self> {
+        let is_settled = match &self.source {
+            Source::Live(live, _) => live.is_settled(),
+            Source::Recorded(_) => true,
+        };
+        if is_settled && self.is_alive() { Ok(SettledSession(self)) } else { Err(self) }
+    }
+
     /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
     pub(super) async fn reset(&self, tool: &str) -> Result<Outcome, McpError> {
         let (limit, result_bytes) = self.limits.of_tool(tool);
         let answer = match &self.source {
             Source::Live(live, _) => match live.call(tool, Map::new(), limit).await? {
                 Reply::Answer(answer) => answer,
-                Reply::Missing(text) => Answer::failed(&text),
+                Reply::Missing(text) => Answer { text, is_error: true },
             },
             Source::Recorded(_) => Answer { text: String::new(), is_error: false },
         };
@@ -210,6 +220,25 @@ impl Session {
         if let Source::Live(live, _) = self.source {
             live.close().await;
         }
+    }
+}
+
+/// A session that is alive and has no open request. Only a reset makes it one for an episode again.
+pub(super) struct SettledSession(Session);
+
+impl SettledSession {
+    pub(super) fn session(&self) -> &Session {
+        &self.0
+    }
+
+    /// The session after its reset.
+    pub(super) async fn reset(self, tool: &str) -> Result<(Session, Outcome), McpError> {
+        let outcome = self.0.reset(tool).await?;
+        Ok((self.0, outcome))
+    }
+
+    pub(super) async fn close(self) {
+        self.0.close().await;
     }
 }
 

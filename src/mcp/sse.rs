@@ -17,7 +17,6 @@ use rmcp::{
 };
 
 use super::{
-    clean::shorten,
     events::{self, Event, RequestRate},
     failure,
     http_client::{self, Error, Headers, HttpClient},
@@ -81,9 +80,7 @@ fn endpoint(url: &Url, address: &str) -> Result<Url, String> {
         url.join(address).map_err(|error| format!("the endpoint that it names is no address: {error}"))?;
     match joined.origin() == url.origin() {
         true => Ok(joined),
-        false => {
-            Err(format!("the endpoint that it names is at another origin: {}", shorten(joined.as_str())))
-        }
+        false => Err(format!("the endpoint that it names is at another origin: {joined}")),
     }
 }
 

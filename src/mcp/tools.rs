@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    clean::{SCHEMA_DEPTH, bounded, clean_json, is_too_deep, shorten},
     message::UNREADABLE,
     names::Names,
+    redact::{Redaction, SCHEMA_DEPTH, is_too_deep},
 };
 use crate::{
     data,
@@ -24,7 +24,7 @@ pub const COMPLETE_TASK: &str = "complete_task";
 const SCHEMA_BYTES: usize = 1 << 20;
 
 /// The tools to show, with `complete_task` last, and a note for each repair.
-pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
+pub(super) fn from_list(listed: &[Value], redaction: &Redaction) -> (Vec<data::Tool>, Vec<String>) {
     let mut names = Names::default();
     // Reserved first, so a server's tool of the same name is renamed.
     names.give(COMPLETE_TASK);
@@ -36,16 +36,26 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
             notes.push("ignored a tool without a name".to_owned());
             continue;
         };
-        let shown = shorten(server_name);
+        let shown = redaction.shorten(server_name);
         if !seen.insert(server_name) {
             notes.push(format!("ignored a second tool named `{shown}`"));
             continue;
         }
-        if let Some(reason) = raw.get(UNREADABLE).and_then(Value::as_str) {
-            notes.push(format!("ignored the tool `{shown}`, which cannot be read: {reason}"));
+        // A call needs the name as it is.
+        if redaction.has_secret(server_name) {
+            notes.push(format!("ignored the tool `{shown}`: a secret is in its name"));
             continue;
         }
-        let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {
+        if let Some(reason) = raw.get(UNREADABLE).and_then(Value::as_str) {
+            notes.push(format!(
+                "ignored the tool `{shown}`, which cannot be read: {}",
+                redaction.shorten(reason)
+            ));
+            continue;
+        }
+        let Some(schema) =
+            input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema")), redaction)
+        else {
             notes.push(format!("ignored the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
             continue;
         };
@@ -63,9 +73,9 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
             notes.push(format!("renamed the tool `{shown}` to `{name}`"));
         }
         let description = raw.get("description").and_then(Value::as_str).unwrap_or_default();
-        let description = bounded(description);
+        let description = redaction.bounded(description);
         let as_json = |field: &str| match raw.get(field) {
-            Some(value @ Value::Object(_)) => Some(clean_json(value).to_string()),
+            Some(value @ Value::Object(_)) => Some(redaction.schema(value).to_string()),
             _ => None,
         };
         tools.push(data::Tool {
@@ -106,8 +116,8 @@ struct Schema {
 }
 
 /// The declared schema as an object schema; `None` if it is too long.
-fn input_schema(declared: Option<&Value>) -> Option<Schema> {
-    let (mut schema, repaired) = match declared.map(clean_json) {
+fn input_schema(declared: Option<&Value>, redaction: &Redaction) -> Option<Schema> {
+    let (mut schema, repaired) = match declared.map(|declared| redaction.schema(declared)) {
         Some(Value::Object(schema)) => (schema, false),
         _ => (Map::new(), true),
     };
@@ -190,6 +200,10 @@ pub fn tools_digest(tools: &[data::Tool]) -> Digest {
 mod tests {
     use super::*;
 
+    fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
+        super::from_list(listed, &Redaction::new([], None))
+    }
+
     fn named(listed: Value) -> Vec<(String, String)> {
         let (tools, _) = from_list(listed.as_array().unwrap());
         tools.into_iter().map(|tool| (tool.name, tool.server_name)).collect()
@@ -204,6 +218,18 @@ mod tests {
         let listed =
             json!([{"name": "get time"}, {"name": "a"}, {"name": "a"}, {"title": "nameless"}, {"name": ""}]);
         assert_eq!(named(listed), pairs(&[("get_time", "get time"), ("a", "a"), ("complete_task", "")]));
+    }
+
+    #[test]
+    fn a_tool_with_a_secret_in_its_name_is_ignored() {
+        let redaction = Redaction::new(["s3cr3t".to_owned()], None);
+        let listed = [json!({"name": "get_s3c\u{200b}r3t"}), json!({"name": "a\u{200b}", "inputSchema": {}})];
+        let (tools, notes) = super::from_list(&listed, &redaction);
+        assert_eq!(
+            notes,
+            ["ignored the tool `get_[redacted]`: a secret is in its name", "renamed the tool `a` to `a_`"]
+        );
+        assert_eq!(tools[0].server_name, "a\u{200b}", "a call needs the name as it is");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::{borrow::Cow, fmt::Write};
 
+use crate::text::is_hidden;
+
 /// The text with characters that a reader cannot see, or that change how the rest is shown, in visible form: control
-/// characters (so also ANSI escape sequences), marks of writing direction, zero-width and tag characters. Line breaks and tabs
-/// stay.
+/// characters (so also ANSI escape sequences), marks of writing direction, zero-width and tag characters ([`is_hidden`]). Line
+/// breaks and tabs stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return text.into();
@@ -20,14 +22,6 @@ pub fn visible(text: &str) -> Cow<'_, str> {
         }
     }
     shown.into()
-}
-
-fn is_hidden(letter: char) -> bool {
-    let is_shown_control = matches!(letter, '\n' | '\t');
-    letter.is_control() && !is_shown_control
-        || matches!(letter,
-            '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The text for HTML and SVG, as content or in a quoted attribute. Everything that a report did not write itself goes through
@@ -155,6 +149,7 @@ mod tests {
             ("abc\u{202e}fed", "abc⟦U+202E⟧fed"),
             ("\u{200b}\u{2066}\u{feff}\u{e0041}", "⟦U+200B⟧⟦U+2066⟧⟦U+FEFF⟧⟦U+E0041⟧"),
             ("\u{85}", "⟦U+0085⟧"),
+            ("\u{ad}\u{3164}\u{e01ef}", "⟦U+00AD⟧⟦U+3164⟧⟦U+E01EF⟧"),
             ("line\n\ttab é 漢 🙂", "line\n\ttab é 漢 🙂"),
         ] {
             assert_eq!(visible(text), shown);

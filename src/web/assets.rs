@@ -47,6 +47,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_makes_the_same_characters_visible_as_reports() {
+        let range =
+            |(first, last): &(char, char)| format!("\\u{{{:x}}}-\\u{{{:x}}}", *first as u32, *last as u32);
+        let ranges: String = crate::text::HIDDEN.iter().map(range).collect();
+        let line = format!("const HIDDEN = /[{ranges}\\u{{d800}}-\\u{{dfff}}]/gu;");
+        assert!(find("/dom.js").unwrap().content.contains(&line), "{line}");
+    }
+
+    #[test]
     fn the_page_is_small_and_fetches_nothing_from_elsewhere() {
         let bytes: usize = ASSETS.iter().map(|asset| asset.content.len()).sum();
         assert!(bytes < 300_000, "{bytes} bytes");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 const LAYERS: [&[&str]; 11] = [
-    &["hash", "error", "progress", "random", "net", "usage", "child", "json", "data"],
+    &["hash", "error", "progress", "random", "net", "usage", "child", "json", "text", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
     &["agent", "judge", "grpo", "eval"],

@@ -573,12 +573,15 @@ async fn a_secret_that_a_server_repeats_is_redacted() {
         r#"*'"initialize"'*) reply "{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"$GIVEN\",\"version\":\"1\"},\"instructions\":\"use $GIVEN\"}";;
            *'"tools/list"'*) reply "{\"tools\":[{\"name\":\"t\",\"description\":\"needs $GIVEN\",\"inputSchema\":{\"type\":\"object\",\"properties\":{\"$GIVEN\":{}}}}]}";;
            *'"error"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"no entry with %s"}}\n' "$id" "$GIVEN";;
+           *'"split"'*) reply "{\"content\":\"your key is ${GIVEN%??????}\\u200b${GIVEN#"${GIVEN%??????}"}\"}";;
            *'"tools/call"'*) reply "{\"content\":\"your key is $GIVEN\"}";;"#,
     );
     let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
     env.insert("GIVEN".into(), "${PATH}".into());
     let session = Session::connect(&server).await.unwrap();
     assert_eq!(call(&session).await.text, "your key is [redacted]");
+    let split = session.call("t", arguments(json!({"how": "split"}))).await.unwrap();
+    assert_eq!(split.text, "your key is [redacted]", "by a zero-width space");
     let failed = session.call("t", arguments(json!({"how": "error"}))).await.unwrap();
     assert_eq!(failed.text, "no entry with [redacted]");
     let Description { server, tools, .. } = session.describe().await.unwrap();
@@ -855,6 +858,78 @@ async fn a_reset_tool_is_called_before_every_episode() {
     }
     let process = answers[0].split(' ').next().unwrap();
     assert_eq!(answers, [1, 2, 3].map(|n| format!("{process} {n}")));
+}
+
+/// A server with state in a file, which a call of `write` changes half a second later.
+fn slow_to_write(state: &std::path::Path) -> ServerSpec {
+    let mut server = scripted(
+        r#"*'"notifications/cancelled"'*) echo cancelled >> "$0.log";;
+           *'"name":"write"'*) (sleep 0.5; echo late > "$0"; reply '{"content":"written"}') & ;;
+           *'"name":"reset"'*) : > "$0"; reply '{"content":"reset"}';;
+           *'"tools/call"'*) reply "{\"content\":\"$$ $(cat "$0")\"}";;"#,
+    );
+    let Transport::Stdio { command, .. } = &mut server.transport else { unreachable!() };
+    command.push(state.display().to_string());
+    server.state = State::ResetTool("reset".into());
+    server.limits.sessions = Some(1);
+    server
+}
+
+#[tokio::test]
+async fn a_write_of_an_episode_that_ended_does_not_land_in_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let pool = Pool::new(slow_to_write(&state));
+    let first = pool.session().await.unwrap();
+    let process = process_id(&first).await;
+    let dropped = tokio::time::timeout(Duration::from_millis(100), first.call("write", Map::new())).await;
+    assert!(dropped.is_err(), "the episode ends while the call is under way");
+    drop(first);
+    let second = pool.session().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let answer = call(&second).await.text;
+    assert!(answer.ends_with(' ') && !answer.starts_with(&process), "{process} and then {answer}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("state.log")).unwrap(), "cancelled\n");
+    // Once all calls are answered, the session is used again.
+    let process = process_id(&second).await;
+    assert_eq!(second.call("write", Map::new()).await.unwrap().text, "written");
+    drop(second);
+    assert_eq!(call(&pool.session().await.unwrap()).await.text, format!("{process} "));
+    pool.close().await;
+}
+
+#[tokio::test]
+async fn a_session_whose_call_timed_out_is_not_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = slow_to_write(&folder.path().join("state"));
+    server.limits.call_timeout = Duration::from_millis(200);
+    let pool = Pool::new(server);
+    let first = pool.session().await.unwrap();
+    let process = process_id(&first).await;
+    assert!(first.call("write", Map::new()).await.unwrap().text.contains("did not answer within"));
+    drop(first);
+    assert_ne!(process_id(&pool.session().await.unwrap()).await, process);
+    pool.close().await;
+}
+
+#[tokio::test]
+async fn shared_and_exclusive_sessions_of_a_server_share_its_limit() {
+    let pool = Arc::new(Pool::new(counting(State::ReadOnly, 2)));
+    let (one, two) = (pool.session().await.unwrap(), pool.session().await.unwrap());
+    let processes = [process_id(&one).await, process_id(&two).await];
+    let waiting = tokio::time::timeout(Duration::from_millis(200), pool.own_session()).await;
+    assert!(waiting.is_err(), "a third process was started");
+    let (waits, waiting) = (Arc::clone(&pool), tokio::spawn);
+    let waiting = waiting(async move { waits.own_session().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(one);
+    let own = waiting.await.unwrap().unwrap();
+    assert!(!is_running(&processes[0]) && is_running(&processes[1]), "the unused one made room");
+    let shared = pool.session().await.unwrap();
+    let third = process_id(&shared).await;
+    assert_eq!(third, processes[1], "and the other one is shared");
+    drop((own, two, shared));
+    Arc::into_inner(pool).unwrap().close().await;
 }
 
 #[tokio::test]

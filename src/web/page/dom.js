@@ -31,9 +31,9 @@ export function replace(element, ...children) {
   return element;
 }
 
-// Characters that a browser would not show, or that would change how others are shown: controls, terminal escapes,
-// directions, zero widths, tags.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\udb40][\udc00-\udfff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+// Characters that a browser would not show, or that would change how others are shown, and halves of characters. The ranges
+// are those of `src/text.rs`; a test compares them.
+const HIDDEN = /[\u{0}-\u{8}\u{b}-\u{1f}\u{7f}-\u{9f}\u{ad}-\u{ad}\u{34f}-\u{34f}\u{61c}-\u{61c}\u{115f}-\u{1160}\u{180e}-\u{180e}\u{200b}-\u{200f}\u{2028}-\u{2029}\u{202a}-\u{202e}\u{2060}-\u{206f}\u{3164}-\u{3164}\u{fe00}-\u{fe0f}\u{feff}-\u{feff}\u{ffa0}-\u{ffa0}\u{fff9}-\u{fffb}\u{e0000}-\u{e0fff}\u{d800}-\u{dfff}]/gu;
 
 // Text of a server or a model as nodes; hidden characters become visible.
 export function shown(text) {

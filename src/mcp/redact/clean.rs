@@ -1,26 +1,28 @@
-//! Removes invisible characters from a server's texts and limits their size, before a person or model reads them.
+//! Removes hidden characters from a server's texts and limits their size.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-/// Maximum nesting of a schema.
-pub(super) const SCHEMA_DEPTH: usize = 48;
+use crate::text::is_hidden;
 
-/// The text without invisible characters: controls (except tab and newline), bidirectional overrides, zero-width
-/// characters, and the tag block. All of them can hide instructions.
-pub(super) fn clean(text: &str) -> String {
-    text.chars().filter(|letter| !is_hidden(*letter)).collect()
+/// Maximum nesting of a schema.
+pub(in crate::mcp) const SCHEMA_DEPTH: usize = 48;
+
+/// The text without [hidden characters](is_hidden).
+pub(super) fn clean(text: &str) -> Cow<'_, str> {
+    match text.contains(is_hidden) {
+        true => text.chars().filter(|letter| !is_hidden(*letter)).collect::<String>().into(),
+        false => text.into(),
+    }
 }
 
 /// Maximum bytes of a description, or of any other text about a server, tool or resource.
-pub(super) const TEXT_BYTES: usize = 16_384;
+pub(in crate::mcp) const TEXT_BYTES: usize = 16_384;
 
-/// The text, cleaned and cut in the middle to [`TEXT_BYTES`].
-pub(super) fn bounded(text: &str) -> String {
-    truncate_middle(clean(text).trim().to_owned(), TEXT_BYTES)
-}
-
-/// The beginning of a text, cleaned and on one line, for an error message.
-pub(super) fn shorten(text: &str) -> String {
+/// The beginning of a text, cleaned and on one line, for an error message. A text of a server must have passed through
+/// [`Redaction`](super::Redaction) before.
+pub(in crate::mcp) fn shorten(text: &str) -> String {
     const CHARS: usize = 300;
     let letters = text.trim().chars().map(|letter| if letter == '\n' { ' ' } else { letter });
     let mut short: String = letters.filter(|letter| !is_hidden(*letter)).take(CHARS + 1).collect();
@@ -31,41 +33,24 @@ pub(super) fn shorten(text: &str) -> String {
     short
 }
 
-fn is_hidden(letter: char) -> bool {
-    match letter {
-        '\t' | '\n' => false,
-        _ if letter.is_control() => true,
-        // Soft hyphen, combining grapheme joiner, Arabic letter mark, Hangul fillers, Mongolian separator.
-        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}' | '\u{1160}' | '\u{180E}' | '\u{3164}'
-        | '\u{FFA0}' => true,
-        // Zero-width characters and joiners, directional marks, embeddings and overrides, invisible operators.
-        '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}' => true,
-        // Line and paragraph separators, interlinear annotations, variation selectors, tags.
-        '\u{2028}' | '\u{2029}' | '\u{FFF9}'..='\u{FFFB}' => true,
-        '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}' => true,
-        _ => false,
-    }
+/// A JSON value without what is nested too deeply.
+pub(super) fn without_depths(value: &Value) -> Value {
+    cut_at(value, SCHEMA_DEPTH)
 }
 
-/// A JSON value with all texts and keys cleaned, and without what is nested too deeply.
-pub(super) fn clean_json(value: &Value) -> Value {
-    clean_at(value, SCHEMA_DEPTH)
-}
-
-fn clean_at(value: &Value, depth: usize) -> Value {
+fn cut_at(value: &Value, depth: usize) -> Value {
     let Some(below) = depth.checked_sub(1) else { return Value::Object(Map::new()) };
     match value {
-        Value::String(text) => clean(text).into(),
-        Value::Array(items) => items.iter().map(|item| clean_at(item, below)).collect(),
+        Value::Array(items) => items.iter().map(|item| cut_at(item, below)).collect(),
         Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(name, item)| (clean(name), clean_at(item, below))).collect())
+            Value::Object(fields.iter().map(|(name, item)| (name.clone(), cut_at(item, below))).collect())
         }
         other => other.clone(),
     }
 }
 
-/// Whether [`clean_json`] leaves something out.
-pub(super) fn is_too_deep(value: &Value) -> bool {
+/// Whether [`without_depths`] leaves something out.
+pub(in crate::mcp) fn is_too_deep(value: &Value) -> bool {
     fn exceeds(value: &Value, depth: usize) -> bool {
         let Some(below) = depth.checked_sub(1) else { return true };
         match value {
@@ -78,7 +63,7 @@ pub(super) fn is_too_deep(value: &Value) -> bool {
 }
 
 /// Shortens a text to `limit` bytes: its beginning, a note of how much is missing, and its end.
-pub(super) fn truncate_middle(text: String, limit: usize) -> String {
+pub(in crate::mcp) fn truncate_middle(text: String, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }
@@ -115,13 +100,13 @@ mod tests {
 
     #[test]
     fn a_schema_keeps_its_key_order_and_drops_what_is_too_deep() {
-        let schema = json!({"z": {"b\u{200B}": ["x\u{202E}"]}, "a": 1});
-        assert_eq!(clean_json(&schema).to_string(), r#"{"z":{"b":["x"]},"a":1}"#);
+        let schema = json!({"z": {"b": ["x"]}, "a": 1});
+        assert_eq!(without_depths(&schema).to_string(), r#"{"z":{"b":["x"]},"a":1}"#);
         let deep = (0..200).fold(json!("end"), |inner, _| json!([inner]));
-        assert!(!clean_json(&deep).to_string().contains("end"));
+        assert!(!without_depths(&deep).to_string().contains("end"));
         assert!(is_too_deep(&deep));
         let kept = (1..SCHEMA_DEPTH).fold(json!("end"), |inner, _| json!([inner]));
-        assert_eq!(clean_json(&kept), kept);
+        assert_eq!(without_depths(&kept), kept);
         assert!(!is_too_deep(&kept));
         assert!(is_too_deep(&json!([kept])));
     }

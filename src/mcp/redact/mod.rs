@@ -1,0 +1,299 @@
+//! Makes a server's texts fit to be shown and stored. Every text of a server passes through [`Redaction`], which alone does it,
+//! in this order: without hidden characters (`clean.rs`), without secrets, and within bounds. In another order a secret that
+//! a hidden character splits would come together again, and one that a limit cuts would not be recognized.
+//!
+//! A secret is the value of a variable that `[server]` refers to, or of an inherited variable that looks like a secret
+//! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The path of
+//! a scratch folder (`snapshot.rs`) is replaced as well. A secret is recognized as it is, and as text in JSON.
+
+mod clean;
+
+use std::{borrow::Cow, collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
+
+use serde_json::Value;
+
+pub(super) use self::clean::{SCHEMA_DEPTH, TEXT_BYTES, is_too_deep, shorten, truncate_middle};
+use self::clean::{clean, without_depths};
+use super::{INHERITED, Transport, oauth::Access, reference, secret, snapshot::SHOWN};
+
+/// Values of fewer bytes are not replaced: they occur by chance.
+const SHORTEST: usize = 6;
+const REDACTED: &str = "[redacted]";
+/// How a text ends, or begins, where it was cut.
+const ELLIPSIS: [&str; 2] = ["…", "..."];
+
+/// What is replaced in a server's texts, and by what. Has no `Debug`, so that secrets cannot be logged.
+#[derive(Clone)]
+pub(super) struct Redaction {
+    replaced: Arc<[(String, &'static str)]>,
+    /// Gives the bearer token, which may change.
+    access: Option<Arc<Access>>,
+}
+
+impl Redaction {
+    /// `folder` is the session's scratch folder.
+    pub(super) fn of(transport: &Transport, folder: Option<&Path>) -> Self {
+        let mut values: BTreeSet<String> = BTreeSet::new();
+        match transport {
+            Transport::Stdio { env, .. } => {
+                values.extend(env.values().flat_map(|value| reference::values(value)));
+                let inherited = INHERITED.iter().map(|name| (*name).to_owned());
+                let inherited =
+                    inherited.filter_map(|name| std::env::var(&name).ok().map(|value| (name, value)));
+                let literal = env.clone().into_iter().chain(inherited);
+                let literal = literal.filter(|(name, value)| secret::is_secret(name, value));
+                values.extend(literal.map(|(_, value)| value));
+            }
+            Transport::Cassette(_) => {}
+            Transport::Http { url, headers, .. } => {
+                values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
+                let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                let literal =
+                    named.chain(secret::query(url)).filter(|(name, value)| secret::is_secret(name, value));
+                values.extend(literal.map(|(_, value)| value.trim_start_matches("Bearer ").to_owned()));
+            }
+        }
+        Self::new(values, folder)
+    }
+
+    pub(super) fn new(values: impl IntoIterator<Item = String>, folder: Option<&Path>) -> Self {
+        let secrets = values.into_iter().filter(|value| !Path::new(value).exists());
+        let secrets = secrets.flat_map(|value| forms(&value)).map(|form| (form, REDACTED));
+        let folder = folder.into_iter().flat_map(|folder| forms(&folder.to_string_lossy()));
+        let mut replaced: Vec<(String, &str)> = secrets.chain(folder.map(|form| (form, SHOWN))).collect();
+        // One may contain another.
+        replaced.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
+        Self { replaced: replaced.into(), access: None }
+    }
+
+    /// Also replaces the bearer token of that moment, and what is sent to get one.
+    pub(super) fn with_token_of(self, access: Arc<Access>) -> Self {
+        Self { access: Some(access), ..self }
+    }
+
+    /// A text of the server.
+    pub(super) fn text(&self, text: &str) -> String {
+        replace(clean(text), &self.replaced()).into_owned()
+    }
+
+    /// A text about a server, tool or resource: cut in the middle to [`TEXT_BYTES`].
+    pub(super) fn bounded(&self, text: &str) -> String {
+        truncate_middle(self.text(text).trim().to_owned(), TEXT_BYTES)
+    }
+
+    /// The beginning of a text, on one line, for an error message.
+    pub(super) fn shorten(&self, text: &str) -> String {
+        shorten(&self.text(text))
+    }
+
+    /// A value of the server: each of its texts and keys.
+    pub(super) fn json(&self, value: &mut Value) {
+        replace_in(value, &clean, &self.replaced());
+    }
+
+    /// A schema, or another description as JSON, without what is nested too deeply.
+    pub(super) fn schema(&self, value: &Value) -> Value {
+        let mut schema = without_depths(value);
+        self.json(&mut schema);
+        schema
+    }
+
+    /// Whether a text of the server has a secret in it.
+    pub(super) fn has_secret(&self, text: &str) -> bool {
+        let text = clean(text);
+        replace(text.clone(), &self.replaced()) != text
+    }
+
+    /// Hides secrets in a value of ours, which is otherwise as it is.
+    pub(super) fn hide(&self, value: &mut Value) {
+        replace_in(value, &as_it_is, &self.replaced());
+    }
+
+    fn replaced(&self) -> Vec<(Cow<'_, str>, &'static str)> {
+        let current = self.access.iter().flat_map(|access| access.secrets());
+        let current = current.flat_map(|secret| forms(&secret)).map(|form| (form.into(), REDACTED));
+        current.chain(self.replaced.iter().map(|(value, shown)| (value.as_str().into(), *shown))).collect()
+    }
+}
+
+fn as_it_is(text: &str) -> Cow<'_, str> {
+    text.into()
+}
+
+/// A secret as it may stand in a cleaned text: as it is, as text in JSON, and as text in JSON that is text in JSON.
+fn forms(secret: &str) -> BTreeSet<String> {
+    let secret = secret.trim();
+    let cleaned = clean(secret);
+    if cleaned.len() < SHORTEST {
+        return BTreeSet::new();
+    }
+    let mut forms: BTreeSet<String> = BTreeSet::new();
+    for whole in [secret, &cleaned] {
+        for once in in_json(whole) {
+            forms.extend(in_json(&once));
+            forms.insert(once);
+        }
+    }
+    let forms = forms.iter().map(|form| clean(form).into_owned());
+    forms.chain([cleaned.clone().into_owned()]).collect()
+}
+
+/// The text between the quotes of JSON: as serde, Python and PHP write it.
+fn in_json(text: &str) -> [String; 3] {
+    let quoted = Value::from(text).to_string();
+    let bare = quoted[1..quoted.len() - 1].to_owned();
+    let mut ascii = String::with_capacity(bare.len());
+    for letter in bare.chars() {
+        match letter {
+            ' '..='~' => ascii.push(letter),
+            _ => letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(ascii, "\\u{unit:04x}")),
+        }
+    }
+    let slashed = ascii.replace('/', "\\/");
+    [bare, ascii, slashed]
+}
+
+fn replace<'t>(text: Cow<'t, str>, replaced: &[(Cow<'_, str>, &str)]) -> Cow<'t, str> {
+    replaced.iter().fold(text, |mut text, (value, shown)| {
+        if text.contains(&**value) {
+            text = Cow::Owned(text.replace(&**value, shown));
+        }
+        if let Some(start) = beginning_at_end(&text, value) {
+            text = Cow::Owned(format!("{}{shown}…", &text[..start]));
+        }
+        if let Some(end) = end_at_beginning(&text, value) {
+            text = Cow::Owned(format!("…{shown}{}", &text[end..]));
+        }
+        text
+    })
+}
+
+fn replace_in(
+    value: &mut Value,
+    prepare: &impl for<'t> Fn(&'t str) -> Cow<'t, str>,
+    replaced: &[(Cow<'_, str>, &str)],
+) {
+    let shown = |text: &str| match replace(prepare(text), replaced) {
+        Cow::Owned(shown) => Some(shown),
+        // Nothing was replaced.
+        Cow::Borrowed(_) => None,
+    };
+    match value {
+        Value::String(text) => {
+            if let Some(shown) = shown(text) {
+                *text = shown;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_in(item, prepare, replaced)),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(|item| replace_in(item, prepare, replaced));
+            if fields.keys().any(|name| shown(name).is_some()) {
+                let named = std::mem::take(fields).into_iter();
+                *fields = named.map(|(name, item)| (shown(&name).unwrap_or(name), item)).collect();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Where the beginning of a secret stands at the end of a text that was cut there.
+fn beginning_at_end(text: &str, secret: &str) -> Option<usize> {
+    let text = ELLIPSIS.iter().find_map(|end| text.strip_suffix(end))?;
+    let lengths = secret.char_indices().map(|(length, _)| length).rev().filter(|length| *length >= SHORTEST);
+    lengths
+        .map(|length| &secret[..length])
+        .find(|part| text.ends_with(part))
+        .map(|part| text.len() - part.len())
+}
+
+/// Where the end of a secret ends that stands at the beginning of a text that was cut there.
+fn end_at_beginning(text: &str, secret: &str) -> Option<usize> {
+    let (cut, rest) = ELLIPSIS.iter().find_map(|cut| Some((cut, text.strip_prefix(cut)?)))?;
+    let parts = secret.char_indices().skip(1).map(|(start, _)| &secret[start..]);
+    let mut parts = parts.filter(|part| part.len() >= SHORTEST);
+    parts.find(|part| rest.starts_with(part)).map(|part| cut.len() + part.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Redaction {
+        Redaction::new(values.iter().map(|value| (*value).to_owned()), None)
+    }
+
+    #[test]
+    fn a_secret_is_hidden_wherever_it_stands() {
+        let secrets = secrets(&["s3cr3t", "s3cr3t-key"]);
+        assert_eq!(secrets.text("a s3cr3t-key, a s3cr3t"), "a [redacted], a [redacted]");
+        let mut value = json!({"a": ["is s3cr3t"], "s3cr3t": {"b": 7}});
+        secrets.json(&mut value);
+        assert_eq!(value.to_string(), r#"{"a":["is [redacted]"],"[redacted]":{"b":7}}"#);
+    }
+
+    #[test]
+    fn a_secret_that_hidden_characters_split_is_hidden() {
+        let secrets = secrets(&["s3cr3t-key", "line\r\none"]);
+        for split in ["s3cr\u{200b}3t-key", "\u{ad}s3cr3t-\u{e0041}key\u{fe0f}", "s\u{1b}3\0cr3t-key"] {
+            assert_eq!(secrets.text(split), "[redacted]", "{split:?}");
+            let mut value = json!({split: split});
+            secrets.json(&mut value);
+            assert_eq!(value, json!({"[redacted]": "[redacted]"}), "{split:?}");
+            assert!(secrets.has_secret(split));
+        }
+        assert_eq!(secrets.text("line\r\none, line\none"), "[redacted], [redacted]");
+        assert!(!secrets.has_secret("s3cr\u{200b}3t"));
+    }
+
+    #[test]
+    fn a_secret_of_several_lines_is_hidden_in_json_too() {
+        let secret = "-----KEY\na/\"é\n-----END";
+        let secrets = secrets(&[&format!("{secret}\n")]);
+        let in_json = json!({"key": secret}).to_string();
+        let twice = json!([in_json]).to_string();
+        let python = r#"-----KEY\na/\"\u00e9\n-----END"#;
+        let php = r#"-----KEY\na\/\"\u00e9\n-----END"#;
+        for text in [secret, &in_json, &twice, python, php] {
+            let shown = secrets.text(text);
+            assert!(shown.contains("[redacted]") && !shown.contains("-----END"), "{text}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_secret_that_was_cut_is_hidden_at_both_ends() {
+        let secrets = secrets(&["s3cr3t-key"]);
+        assert_eq!(secrets.text("no entry for s3cr3t-k…"), "no entry for [redacted]…");
+        assert_eq!(secrets.text("no entry for s3cr3t-k..."), "no entry for [redacted]…");
+        assert_eq!(secrets.text("…r3t-key failed"), "…[redacted] failed");
+        assert_eq!(
+            secrets.text("s3cr3t-key is no s3cr3t-k…"),
+            "[redacted] is no [redacted]…",
+            "after a whole one"
+        );
+        assert_eq!(secrets.text("s3cr3t-k"), "s3cr3t-k", "nothing was cut");
+    }
+
+    #[test]
+    fn a_limit_applies_to_what_is_shown() {
+        let secrets = secrets(&["s3cr3t-key"]);
+        let before = "x".repeat(295);
+        assert_eq!(secrets.shorten(&format!("{before}s3cr3t-key")), format!("{before}[reda…"));
+        let (before, after) = ("x".repeat(TEXT_BYTES), "s3cr3t-key ".repeat(2000));
+        assert!(!secrets.bounded(&format!("{before}{after}")).contains("s3cr3t"));
+        assert_eq!(secrets.bounded(" a\u{200b} \n"), "a");
+    }
+
+    #[test]
+    fn a_value_of_ours_keeps_its_characters() {
+        let mut value = json!(["a\u{200b}", "s3cr3t-key"]);
+        secrets(&["s3cr3t-key"]).hide(&mut value);
+        assert_eq!(value, json!(["a\u{200b}", "[redacted]"]));
+    }
+
+    #[test]
+    fn short_values_and_existing_paths_are_no_secrets() {
+        assert_eq!(secrets(&["eu", "", "/usr/bin"]).text("eu in /usr/bin"), "eu in /usr/bin");
+    }
+}
