@@ -417,7 +417,8 @@ impl<'s> Stages<'s> {
     pub fn stage(&self, node: &NodeHistory) -> StageHistory {
         let record = self.records.get(&node.id);
         let fields = record.and_then(|record| serde_json::from_value(record.fields.clone()).ok());
-        let fields = fields.map(|fields: KeyFields| KeyFields { params: shareable_table(&fields.params), ..fields });
+        let fields =
+            fields.map(|fields: KeyFields| KeyFields { params: shareable_table(&fields.params), ..fields });
         let written = |(port, output): (&String, &Output)| Written {
             output: port.clone(),
             digest: output.digest,

@@ -450,7 +450,8 @@ impl Drop for PooledSession {
         let Some(Checkout::Exclusive(own)) = self.session.take() else { return };
         let ExclusiveSession { session, shared, permit, reused, runtime } = *own;
         shared.measure(&session);
-        let settled = if reused && !shared.own.is_closed() { session.settle() } else { Err(Box::new(session)) };
+        let settled =
+            if reused && !shared.own.is_closed() { session.settle() } else { Err(Box::new(session)) };
         let session = match settled {
             Ok(settled) => return locked(&shared.idle).push(settled),
             Err(session) => session,
