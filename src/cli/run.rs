@@ -24,7 +24,7 @@ use crate::{
     stage::Cards,
     store::{FileDigests, Store},
     track::Live,
-    ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, verdict_text},
+    ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, idle_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -277,7 +277,7 @@ impl ClosingReport {
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
-            () if summary.failures.is_empty() => Outcome::Success,
+            () if summary.failures.is_empty() && !summary.is_stuck() => Outcome::Success,
             () => Outcome::Failed,
         }
     }
@@ -316,6 +316,9 @@ impl ClosingReport {
             }
             printer.data(&verdict_text(&rows));
         }
+        for idle in &summary.idle {
+            printer.say(&idle_text(idle));
+        }
         if failed {
             printer.say(&closing);
         }
@@ -333,6 +336,7 @@ impl ClosingReport {
             "spent": summary.spent,
             "saved": summary.saved,
             "shared": summary.traffic,
+            "idle": summary.idle,
             "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
             "artifacts": paths,
         });

@@ -12,6 +12,7 @@ mod error;
 pub mod folder;
 mod held_out;
 pub mod history;
+mod idle;
 mod interrupt;
 mod journal;
 pub mod labels;
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
+pub use idle::IdleLoop;
 pub use interrupt::{Signals, kill_children};
 pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
@@ -99,7 +101,7 @@ pub enum Event<'a> {
         id: &'a str,
         error: &'a Failure,
     },
-    /// Its loop has reached its goal.
+    /// Its loop has ended.
     Skipped {
         id: &'a str,
     },
@@ -196,9 +198,16 @@ pub struct Summary {
     pub saved: Cost,
     /// Traffic with the shared cache, if there is one.
     pub traffic: Option<Traffic>,
+    /// Loops that ended because nothing could be learned.
+    pub idle: Vec<IdleLoop>,
 }
 
 impl Summary {
+    /// Whether a loop learned nothing although there was something to learn.
+    pub fn is_stuck(&self) -> bool {
+        self.idle.iter().any(|idle| !idle.is_solved)
+    }
+
     pub fn count(&self, outcome: StageOutcome) -> usize {
         self.nodes.iter().filter(|(_, found)| *found == outcome).count()
     }

@@ -16,6 +16,7 @@ use tokio::{
 use super::{
     Event, ExecError, Request, StageOutcome, Summary,
     held_out::HeldOut,
+    idle::Updates,
     journal::{Entry, RunState},
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
@@ -147,6 +148,7 @@ struct Run<'w> {
     slots: Slots,
     models: Models,
     held_out: HeldOut,
+    updates: Updates,
 }
 
 impl<'w> Run<'w> {
@@ -169,6 +171,7 @@ impl<'w> Run<'w> {
             slots: Slots::new(&runner.plan.engine.devices, sessions),
             models: Models::new(&runner.plan),
             held_out: HeldOut::new(&runner.plan),
+            updates: Updates::default(),
         }
     }
 
@@ -235,6 +238,7 @@ impl<'w> Run<'w> {
     fn done(&mut self, index: NodeIndex, done: StageResult) {
         let id = self.id(index);
         let CachedResult { metrics, notes, cost, .. } = &done.result;
+        self.updates.add(&self.runner.plan, index, metrics, notes);
         if done.cached {
             self.runner.listener.event(&Event::Cached { id, metrics, notes });
             self.saved += *cost;
@@ -378,7 +382,8 @@ impl<'w> Run<'w> {
         let traffic = self.runner.remote.as_ref().map(|remote| remote.traffic_and_queue(&self.runner.store));
         let mut spent = self.spent;
         spent += *self.runner.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
+        let idle = self.updates.idle(&self.runner.plan);
+        Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic, idle }
     }
 
     /// Nodes that depend on a failed stage, directly or not, in plan order.

@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 
 use super::{
-    Event, Listener, StageOutcome, Summary, folder, history,
+    Event, IdleLoop, Listener, StageOutcome, Summary, folder, history,
+    idle::Updates,
     journal::{Entry, Journal},
 };
 use crate::{
@@ -20,12 +21,13 @@ pub struct UpToDate {
     pub id: String,
     pub path: PathBuf,
     nodes: Vec<(String, Option<CachedResult>)>,
+    idle: Vec<IdleLoop>,
 }
 
 impl UpToDate {
     /// Reports the same events as a run that finds everything in the store.
     pub fn report(&self, listener: &dyn Listener) -> Summary {
-        let mut summary = Summary::default();
+        let mut summary = Summary { idle: self.idle.clone(), ..Summary::default() };
         for (id, result) in &self.nodes {
             let outcome = match result {
                 Some(CachedResult { metrics, notes, cost, .. }) => {
@@ -52,7 +54,7 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
     let journal = path.join("journal.jsonl");
     let mut before = history::stages(&journal);
     let mut ledger = Ledger::new(plan);
-    let mut nodes = Vec::new();
+    let (mut nodes, mut updates) = (Vec::new(), Updates::default());
     for index in plan.order() {
         let cached = ledger.resolve(*index, resample, |job| {
             let sealed = job.cached(plan, store).filter(|(_, unsealed)| unsealed.is_empty());
@@ -66,6 +68,7 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
             (Resolution::Cached(key, result), StageOutcome::Ran | StageOutcome::Cached)
                 if stage.key == Some(key) && outputs.as_ref() == Some(&result.outputs) =>
             {
+                updates.add(plan, *index, &result.metrics, &result.notes);
                 nodes.push((node, Some(result)));
             }
             _ => return Ok(None),
@@ -85,5 +88,5 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
         Ok(()) if journal.is_file() && results.all(|result| store.has_artifacts(&result.outputs)) => {}
         _ => return Ok(None),
     }
-    Ok(Some(UpToDate { id, path, nodes }))
+    Ok(Some(UpToDate { id, path, nodes, idle: updates.idle(plan) }))
 }

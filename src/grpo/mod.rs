@@ -6,6 +6,7 @@
 //! threshold. Every rollout without gradient has a named reason.
 
 mod advantage;
+mod conduct;
 mod importance;
 mod loss;
 mod remedies;
@@ -14,7 +15,8 @@ mod schedule;
 mod trl;
 
 pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
+pub use conduct::Conduct;
 pub use importance::Importance;
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, ToolTokens, mean_log_ratio};
-pub use remedies::{Episodes, remedies};
+pub use remedies::{Episodes, chance_to_vary, remedies};
 pub use schedule::{Schedule, Shape};

@@ -5,7 +5,7 @@
 //! 8 right is not taken for one with a pass rate of 0. A group of G rollouts varies with probability
 //! `1 − E[pᴳ] − E[(1 − p)ᴳ]`.
 
-use super::Signal;
+use super::{Conduct, Signal};
 
 /// Share of groups without gradient for one reason from which a remedy is named.
 const GROUPS: f64 = 0.5;
@@ -59,11 +59,19 @@ fn larger(groups: &[(u32, u32)], size: u32) -> Option<(u32, f64, f64)> {
     (then >= WORTHWHILE * now.max(0.01)).then_some((larger, now, then))
 }
 
+/// Share of groups of this size that would have both right and wrong rollouts. `groups`: right rollouts and all rollouts of
+/// each. None without groups.
+pub fn chance_to_vary(groups: &[(u32, u32)], size: u32) -> Option<f64> {
+    Some(PassRates::fit(groups)?.varies(size))
+}
+
 /// Counts of the rollouts behind an update that [`Signal`] lacks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Episodes {
     /// Right rollouts and all rollouts of each group with known answers.
     pub groups: Vec<(u32, u32)>,
+    /// What the rollouts did.
+    pub conduct: Conduct,
     /// Rollouts that a limit of turns, of tokens of a turn and of tokens cut short.
     pub truncated: [u64; 3],
 }
@@ -85,8 +93,10 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
         None => String::new(),
     };
     if many(signal.all_wrong) {
+        lines.extend(episodes.conduct.hurdles());
+        lines.extend(episodes.conduct.forms());
         lines.push(format!(
-            "{} of {all} groups are all wrong: train on easier tasks, warm up longer{}",
+            "{} of {all} groups are all wrong: train on reference solutions first (`demonstrations` and `sft`), on easier tasks{}",
             signal.all_wrong,
             or_larger()
         ));

@@ -23,8 +23,8 @@ pub struct Node {
     /// None outside loops.
     pub iteration: Option<Iteration>,
     pub inputs: Vec<InputEdge>,
-    /// Skipped if this condition holds.
-    pub stop_condition: Option<StopCondition>,
+    /// Skipped if one of these holds.
+    pub stop_conditions: Vec<StopCondition>,
     /// The metric that decides whether later iterations run.
     pub awaited: Option<String>,
 }
@@ -71,7 +71,7 @@ impl InputSource {
     }
 }
 
-/// Ends the loop once a metric of an earlier iteration passes a bound.
+/// Ends the loop once a metric of earlier iterations passes a bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StopCondition {
     /// The stage that reports the metric, in the iterations that decide.
@@ -79,6 +79,10 @@ pub struct StopCondition {
     pub metric: String,
     pub at_least: Option<f64>,
     pub at_most: Option<f64>,
+    /// The consecutive iterations that must pass the bound.
+    pub in_a_row: u32,
+    /// Whether the run file names it as the loop's goal.
+    pub is_goal: bool,
 }
 
 impl StopCondition {
@@ -87,12 +91,30 @@ impl StopCondition {
     }
 }
 
+impl Node {
+    /// Whether its loop has a goal that may skip it.
+    pub fn has_goal(&self) -> bool {
+        self.stop_conditions.iter().any(|condition| condition.is_goal)
+    }
+}
+
+/// A loop of the run file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopPlan {
+    pub name: String,
+    pub iterations: u32,
+    /// Consecutive iterations without [`SIGNAL`] that end the loop; 0 if none do.
+    pub patience: u32,
+}
+
+/// The metric that is 0 where an update had nothing to learn from.
+pub const SIGNAL: &str = "signal";
+
 /// The nodes, an edge from each to its dependents, and a topological order.
 pub struct Graph {
     pub nodes: DiGraph<Node, ()>,
     pub order: Vec<NodeIndex>,
-    /// Name and iterations of each loop.
-    pub loops: Vec<(String, u32)>,
+    pub loops: Vec<LoopPlan>,
 }
 
 /// Unrolls loops and resolves references. `None` if the reader has noted a mistake.
@@ -117,7 +139,11 @@ pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
             let loops = parsed
                 .loops
                 .iter()
-                .map(|parsed_loop| (parsed_loop.name.clone(), parsed_loop.iterations))
+                .map(|ParsedLoop { name, iterations, patience, .. }| LoopPlan {
+                    name: name.clone(),
+                    iterations: *iterations,
+                    patience: *patience,
+                })
                 .collect();
             Some(Graph { nodes, order, loops })
         }
@@ -352,7 +378,9 @@ impl<'a> Unrolled<'a> {
             stage: stage.stage.clone(),
             iteration,
             inputs: links.iter().filter_map(edge).collect(),
-            stop_condition: iteration.and_then(|iteration| self.stop_condition(iteration)),
+            stop_conditions: iteration.map_or_else(Vec::new, |iteration| {
+                self.goal(iteration).into_iter().chain(self.idle(iteration)).collect()
+            }),
             awaited: iteration.and_then(|iteration| self.awaited(stage, iteration)),
         }
     }
@@ -368,21 +396,51 @@ impl<'a> Unrolled<'a> {
         decides.then(|| metric.clone())
     }
 
-    /// Iteration k is skipped if any iteration up to k-1-lag reached the goal; newer ones may still be
-    /// running. Checking the newest lag+1 of these is enough: if an older one reached it, iteration k-1-lag
-    /// was itself skipped.
-    fn stop_condition(&self, Iteration { loop_index, number }: Iteration) -> Option<StopCondition> {
+    fn goal(&self, iteration: Iteration) -> Option<StopCondition> {
+        let loop_index = iteration.loop_index;
         let links = &self.loops[loop_index];
         let (stage, metric) = links.until.as_ref()?;
         let (until, _) = self.parsed.loops[loop_index].until.as_ref()?;
-        let newest = number.checked_sub(1 + links.lag).filter(|newest| *newest > 0)?;
-        let oldest = newest.saturating_sub(links.lag).max(1);
         Some(StopCondition {
-            nodes: (oldest..=newest).map(|iteration| self.inner(loop_index, iteration, *stage)).collect(),
+            nodes: self.deciders(iteration, *stage, 1)?,
             metric: metric.clone(),
             at_least: until.at_least,
             at_most: until.at_most,
+            in_a_row: 1,
+            is_goal: true,
         })
+    }
+
+    /// Iterations in which a stage had nothing to learn from end the loop.
+    fn idle(&self, iteration: Iteration) -> impl Iterator<Item = StopCondition> {
+        let ParsedLoop { stages, patience, .. } = &self.parsed.loops[iteration.loop_index];
+        let learning =
+            stages.iter().enumerate().filter(|(_, stage)| *patience > 0 && stage.stage.card.reports(SIGNAL));
+        learning.filter_map(move |(stage, _)| {
+            Some(StopCondition {
+                nodes: self.deciders(iteration, stage, *patience)?,
+                metric: SIGNAL.to_owned(),
+                at_least: None,
+                at_most: Some(0.0),
+                in_a_row: *patience,
+                is_goal: false,
+            })
+        })
+    }
+
+    /// The stage in the iterations that decide whether this one runs. Iteration k is skipped if the condition held in any up
+    /// to k-1-lag; newer ones may still be running. The newest lag+1 of these are enough: if it held in an older one,
+    /// iteration k-1-lag was itself skipped.
+    fn deciders(
+        &self,
+        Iteration { loop_index, number }: Iteration,
+        stage: usize,
+        in_a_row: u32,
+    ) -> Option<Vec<NodeIndex>> {
+        let lag = self.loops[loop_index].lag;
+        let newest = number.checked_sub(1 + lag).filter(|newest| *newest >= in_a_row)?;
+        let oldest = newest.saturating_sub(lag + in_a_row - 1).max(1);
+        Some((oldest..=newest).map(|iteration| self.inner(loop_index, iteration, stage)).collect())
     }
 
     fn nodes(&self, stages: &[Targets]) -> DiGraph<Node, ()> {
@@ -405,8 +463,7 @@ impl<'a> Unrolled<'a> {
                     InputSource::Last(nodes) => before.extend(nodes.iter().map(|(node, _)| *node)),
                 }
             }
-            before
-                .extend(graph[index].stop_condition.iter().flat_map(|stop_condition| &stop_condition.nodes));
+            before.extend(graph[index].stop_conditions.iter().flat_map(|condition| &condition.nodes));
             before.sort_unstable();
             before.dedup();
             for earlier in before {

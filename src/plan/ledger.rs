@@ -23,7 +23,7 @@ pub enum Completion {
         outputs: BTreeMap<String, Output>,
         metrics: BTreeMap<String, f64>,
     },
-    /// Its loop has reached its goal.
+    /// Its loop has ended.
     Skipped,
 }
 
@@ -47,7 +47,7 @@ pub struct ResolvedInput {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Readiness {
     Ready(ReadyInputs),
-    /// Its loop has reached its goal.
+    /// Its loop has ended.
     Skipped,
     /// These nodes are not complete.
     Waits(Vec<NodeIndex>),
@@ -91,7 +91,7 @@ pub enum Resolution {
     Cached(Digest, CachedResult),
     /// It has no usable result, or must rerun.
     Run(Job),
-    /// Its loop has reached its goal.
+    /// Its loop has ended.
     Skipped,
     /// These nodes are not complete.
     Waits(Vec<NodeIndex>),
@@ -120,7 +120,7 @@ impl<'p> Ledger<'p> {
         }
     }
 
-    /// Completes a node if `lookup` finds its result, or if its loop has reached its goal. Resolve nodes in the
+    /// Completes a node if `lookup` finds its result, or if its loop has ended. Resolve nodes in the
     /// plan's order, because each completed one may make others ready.
     pub fn resolve(
         &mut self,
@@ -176,18 +176,25 @@ impl<'p> Ledger<'p> {
     pub fn readiness(&self, index: NodeIndex) -> Readiness {
         let node = self.plan.node(index);
         let mut waits = Vec::new();
-        if let Some(condition) = &node.stop_condition {
+        for condition in &node.stop_conditions {
+            let mut in_a_row = 0;
             for decider in &condition.nodes {
                 match self.get(*decider) {
                     Some(Completion::Skipped) => return Readiness::Skipped,
-                    // No node completes without the metric that its loop waits for.
+                    // No node completes without the metric of its loop's goal.
                     Some(Completion::Done { metrics, .. })
                         if metrics.get(&condition.metric).is_some_and(|value| condition.met(*value)) =>
                     {
-                        return Readiness::Skipped;
+                        in_a_row += 1;
                     }
-                    Some(Completion::Done { .. }) => {}
-                    None => waits.push(*decider),
+                    Some(Completion::Done { .. }) => in_a_row = 0,
+                    None => {
+                        in_a_row = 0;
+                        waits.push(*decider);
+                    }
+                }
+                if in_a_row == condition.in_a_row {
+                    return Readiness::Skipped;
                 }
             }
         }

@@ -41,7 +41,7 @@ mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
 pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
-pub use graph::{InputEdge, Iteration, Node};
+pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::Overrides;
@@ -223,8 +223,13 @@ impl Plan {
         Some(PlanError::NoMetric { stage: node.id.clone(), metric, in_loop: in_loop.unwrap_or_default() })
     }
 
+    /// The loops, in the file's order.
+    pub fn loops(&self) -> &[LoopPlan] {
+        &self.graph.loops
+    }
+
     pub fn loop_name(&self, iteration: Iteration) -> &str {
-        self.graph.loops.get(iteration.loop_index).map_or("", |(name, _)| name)
+        self.graph.loops.get(iteration.loop_index).map_or("", |found| &found.name)
     }
 
     /// The fields of a node's key, given its inputs.

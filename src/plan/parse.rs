@@ -94,6 +94,8 @@ pub struct ParsedLoop<'a> {
     pub iterations: u32,
     pub carry: BTreeMap<&'a str, Entry<'a>>,
     pub until: Option<(Until, Entry<'a>)>,
+    /// As [`Loop::patience`].
+    pub patience: u32,
     pub stages: Vec<ParsedStage<'a>>,
     pub entry: Entry<'a>,
 }
@@ -105,6 +107,10 @@ pub struct Loop {
     /// How often the stages run.
     #[schemars(range(min = 1, max = MOST_ITERATIONS))]
     iterations: u32,
+    /// Consecutive iterations in which no group is informative, so that nothing can be learned, after which the loop ends. 0
+    /// for never. It reads the metric `signal`.
+    #[serde(default = "default_patience")]
+    patience: u32,
     /// Carried values: each name with the artifact that it starts from. Stages read it as `@name`.
     #[serde(rename = "carry", default)]
     #[schemars(with = "Option<BTreeMap<String, String>>")]
@@ -115,6 +121,10 @@ pub struct Loop {
     #[serde(rename = "stages")]
     #[schemars(with = "Value")]
     _stages: IgnoredAny,
+}
+
+fn default_patience() -> u32 {
+    2
 }
 
 /// Ends the loop once a metric passes a bound.
@@ -636,7 +646,9 @@ impl<'a> RunFileParser<'_, 'a> {
         let known = schema_of::<Loop>()["properties"].take();
         self.only(entry, &known.as_object()?.keys().map(String::as_str).collect::<Vec<_>>());
         // If the number is invalid, assume the maximum, so that no lag seems too large.
-        let iterations = self.reader.read(entry).map_or(MOST_ITERATIONS, |found: Loop| found.iterations);
+        let read = self.reader.read::<Loop>(entry);
+        let (iterations, patience) =
+            read.map_or((MOST_ITERATIONS, 0), |found| (found.iterations, found.patience));
         let carry = fields.get("carry").map_or_else(|| Some(BTreeMap::new()), Entry::fields);
         let until = fields.get("until").and_then(|until| self.until(until));
         let stages = fields.get("stages").map_or(Vec::new(), |stages| self.stages(stages, name));
@@ -648,6 +660,7 @@ impl<'a> RunFileParser<'_, 'a> {
             iterations,
             carry: carry?,
             until,
+            patience,
             stages,
             entry: entry.clone(),
         })

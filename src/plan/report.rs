@@ -265,12 +265,12 @@ impl NodeState {
                     Some(reason) => vec![reason],
                     None => own_changes(plan, (store, last), index),
                 };
-                let rerun = match plan.node(index).stop_condition {
-                    Some(_) => Rerun::UnlessGoalReached,
-                    None if reasons.is_empty() && has_earlier_result(plan, (store, last), index) => {
+                let rerun = match plan.node(index).has_goal() {
+                    true => Rerun::UnlessGoalReached,
+                    false if reasons.is_empty() && has_earlier_result(plan, (store, last), index) => {
                         Rerun::IfInputsChange
                     }
-                    None => Rerun::Will,
+                    false => Rerun::Will,
                 };
                 let on = on.iter().map(|index| plan.node(*index).id.clone()).collect();
                 Status::Waits { on, rerun, reasons }
@@ -342,7 +342,7 @@ pub fn will_run(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: Node
         Readiness::Ready(_) => true,
         Readiness::Skipped => false,
         Readiness::Waits(_) => {
-            plan.node(index).stop_condition.is_none() && !has_earlier_result(plan, (store, last), index)
+            !plan.node(index).has_goal() && !has_earlier_result(plan, (store, last), index)
         }
     }
 }

@@ -80,7 +80,7 @@ impl Plan {
         let last = node
             .iteration
             .and_then(|iteration| self.graph.loops.get(iteration.loop_index))
-            .map(|(_, last)| *last);
+            .map(|found| found.iterations);
         match text.parse::<u32>() {
             Ok(number) if last.is_some_and(|last| (1..=last).contains(&number)) => {
                 Ok(Resample { stage: name, iteration: Some(number) })

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{hint_text, human};
-use crate::exec::{StageOutcome, Summary};
+use crate::exec::{IdleLoop, StageOutcome, Summary};
 
 /// `resume` is the command that continues the run; `seconds` is the run's duration.
 pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
@@ -50,6 +50,21 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
         }
         (false, true) => text,
     }
+}
+
+/// A loop that ended because nothing could be learned, and what its last update says of the reason.
+pub fn idle_text(idle: &IdleLoop) -> String {
+    let IdleLoop { name, iterations: [first, last], is_solved, notes } = idle;
+    let iterations =
+        if first == last { format!("iteration {last}") } else { format!("iterations {first} to {last}") };
+    let ends = match is_solved {
+        true => {
+            "most groups are all right, and none has both right and wrong episodes, so nothing is left to learn from these tasks"
+        }
+        false => "no group has both right and wrong episodes, so nothing was learned",
+    };
+    let notes: String = notes.iter().map(|note| format!("\n- {note}")).collect();
+    format!("loop \"{name}\" ended: in {iterations} {ends}{notes}")
 }
 
 /// Results that a remote does not have yet.

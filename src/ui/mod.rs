@@ -21,7 +21,7 @@ mod verdict;
 
 use std::io::Write;
 
-pub use closing::{closing_text, queued_text};
+pub use closing::{closing_text, idle_text, queued_text};
 pub use diff::{Side, diff_text};
 pub use history::{run_text, runs_text, stage_text, stages_text};
 pub use human::{bytes, plural, seconds};

@@ -168,7 +168,7 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            Status::Skipped => ("skipped", "goal reached".into()),
+            Status::Skipped => ("skipped", "its loop has ended".into()),
         };
         let why = match node.reused {
             Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are reused"),

@@ -293,7 +293,7 @@ impl Iterations {
                 if !self.shown.insert(name.to_owned()) {
                     return None;
                 }
-                line("skipped", iteration, "and later: the goal is reached")
+                line("skipped", iteration, "and later: the loop has ended")
             }
             Event::Differs { id, outputs } => {
                 let text = format!(

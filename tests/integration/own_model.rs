@@ -522,3 +522,46 @@ fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
     assert!(is_noted(&std::fs::read_to_string(run.join("journal.jsonl")).unwrap()));
     assert!(is_noted(&project.mcprl(&["show", "latest/base"]).out));
 }
+
+/// Two iterations of a model that writes nothing but noise.
+fn hopeless() -> Project {
+    let run = run_file();
+    let (head, rest) = run.split_once("[stages.rollout]").unwrap();
+    let (training, exam) = rest.split_once("[stages.exam]").unwrap();
+    let training = format!("[stages.rollout]{training}")
+        .replace("[stages.", "[loop.train.stages.")
+        .replace("policy = \"base\"", "policy = \"@policy\"")
+        .replace("rewards = \"reward\"", "rewards = \"reward\"\nyields = \"policy\"");
+    let exam = exam.replace("\"update\"", "\"train.policy\"");
+    Project::with_model(&format!(
+        "{head}[loop.train]\niterations = 9\ncarry = {{ policy = \"base\" }}\n{training}[stages.exam]{exam}"
+    ))
+}
+
+#[test]
+fn a_model_that_can_do_nothing_ends_its_loop_early_sits_the_exam_and_says_why() {
+    let project = hopeless();
+    let done = project.mcprl(&["run", "run.toml", "--set", "loop.train.stages.rollout.prompts=2"]);
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(project.newest().join("exam/verdict.parquet").exists());
+    let updates = (1..=9).filter(|iteration| {
+        project.newest().join(format!("train.{iteration:04}/update/steps.parquet")).exists()
+    });
+    assert_eq!(updates.count(), 2);
+    for text in [
+        "loop \"train\" ended: in iterations 1 to 2",
+        "episodes have no right answer:",
+        "train on reference solutions first",
+    ] {
+        assert!(done.err.contains(text), "{text}\n{}", done.err);
+    }
+}
+
+#[test]
+fn doctor_plays_tasks_and_says_that_the_model_cannot_do_them() {
+    let project = hopeless();
+    let done = project.mcprl(&["doctor", "run.toml", "--try", "2"]);
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(done.out.contains("bad   try        0 of 4 episodes are right"), "{}", done.out);
+    assert!(done.out.contains("note  try        4 of 4 episodes have no right answer:"), "{}", done.out);
+}

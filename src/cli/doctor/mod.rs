@@ -1,6 +1,7 @@
 //! `mcprl doctor`: checks what this machine supports, and whether it has what a run file needs.
 
 mod run_file;
+mod trial;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use super::{Outcome, locations::Locations, run_args::environment};
 use crate::{
     engine::available,
     error::{Failure, Result},
+    exec::RunSpec,
     plan::{Overrides, Plan, Source},
     store::{FileDigests, Store},
     ui::{OutputFormat, Printer, bytes},
@@ -24,6 +26,9 @@ pub struct Doctor {
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]
     set: Vec<String>,
+    /// Run everything up to the first rollout and play this many of its tasks, two episodes each: can this model do it at all?
+    #[arg(long = "try", value_name = "TASKS", requires = "file", value_parser = clap::value_parser!(u32).range(1..))]
+    trial: Option<u32>,
     #[command(flatten)]
     locations: Locations,
 }
@@ -61,12 +66,16 @@ impl Finding {
     }
 }
 
+fn is_bad(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.verdict == Verdict::Bad)
+}
+
 impl Doctor {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.locations.store(self.file.as_deref())?;
         let mut findings = vec![processor(), memory(), disk(store.root()), cache(&store), cuda()];
         let checked = match &self.file {
-            Some(file) => self.check(file, &store, &mut findings),
+            Some(file) => self.check(file, &store, &mut findings, printer),
             None => Ok(()),
         };
         match printer.format {
@@ -86,17 +95,27 @@ impl Doctor {
             }
         }
         checked?;
-        let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
-        Ok(if bad { Outcome::Failed } else { Outcome::Success })
+        Ok(if is_bad(&findings) { Outcome::Failed } else { Outcome::Success })
     }
 
     /// Adds findings about the run file's needs. A mistake in the file itself is an error.
-    fn check(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
+    fn check(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>, printer: Printer) -> Result<()> {
         let source = Source::read(file)?;
         let overrides = Overrides::new(environment(), self.set.clone());
         let files = FileDigests::load(store);
         let plan = Plan::new(&source, &overrides, &self.locations.cards(Some(file)), &files)?;
         findings.extend(run_file::findings(&plan, store)?);
+        let Some(tasks) = self.trial.filter(|_| !is_bad(findings)) else { return Ok(()) };
+        let spec = RunSpec {
+            stages: self.locations.stages(Some(file)),
+            file: std::path::absolute(file).unwrap_or_else(|_| file.to_owned()),
+            resample: Vec::new(),
+            until: Vec::new(),
+            keep_going: false,
+            overrides,
+            text: source.text().to_owned(),
+        };
+        findings.extend(trial::play(&plan, spec, Store::open(store.root())?, tasks, printer)?);
         Ok(())
     }
 }

@@ -32,8 +32,8 @@ use crate::{
     engine::Footprint,
     error::{At, Class, Diagnostic, Interrupted, Result},
     grpo::{
-        Clip, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout, ZeroVariance,
-        advantages, remedies,
+        Clip, Conduct, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout,
+        ZeroVariance, advantages, remedies,
     },
     model::kernels::Format,
     random::permutation,
@@ -208,7 +208,7 @@ impl Grpo {
         let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
         if !groups.iter().flatten().any(has_terms) {
             context.observer.note(&format!(
-                "these episodes give no gradient: in all {} groups, every attempt earned the same reward",
+                "these episodes give no gradient: none of the {} groups has attempts with different rewards",
                 signal.groups
             ));
         }
@@ -400,6 +400,7 @@ fn episodes(trajectories: &[Trajectory]) -> Episodes {
     });
     let ended = |end| trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count() as u64;
     Episodes {
+        conduct: Conduct::of(trajectories),
         groups: groups.filter(|(_, of)| *of > 0).collect(),
         truncated: [End::OutOfTurns, End::OutOfTurnTokens, End::OutOfTokens].map(ended),
     }

@@ -277,6 +277,9 @@ fn answer(
     {
         return Err((Reason::Unstable, format!("\"{first}\" depends on today's date")));
     }
+    if let AnswerRule::Absent { .. } = candidate.rule {
+        return Ok(Some(first));
+    }
     let says = match candidate.check {
         Check::Set => first.split(", ").all(|item| states(&candidate.task, item)),
         _ => states(&candidate.task, &first),

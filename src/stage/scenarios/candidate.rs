@@ -71,9 +71,14 @@ pub enum AnswerRule {
     Quoted(String),
     /// The value of the last result that this answer names and the task does not.
     Recorded { answer: String, task: String },
+    /// Nothing: the last result, of which a field was wanted, is empty, and the task says to answer [`NONE`] then.
+    Absent { field: String },
     /// The task is a change; there is no answer.
     Nothing,
 }
+
+/// The answer where a task asks for something that does not exist.
+pub const NONE: &str = "none";
 
 /// Longest answer.
 const ANSWER_BYTES: usize = 80;
@@ -92,6 +97,7 @@ impl AnswerRule {
             Self::Number { .. } => "number",
             Self::Quoted(_) => "quoted",
             Self::Recorded { .. } => "recorded",
+            Self::Absent { .. } => "absent",
             Self::Nothing => "change",
         }
     }
@@ -103,6 +109,7 @@ impl AnswerRule {
             Self::Count { list } => json!([list]),
             Self::Column { list, field } => json!([list, field]),
             Self::Largest { list, field, key } => json!([list, field, key]),
+            Self::Absent { field } => json!([field]),
             Self::Only | Self::Nothing => json!([]),
             Self::Number { not } => json!(not),
             Self::Quoted(answer) => json!([answer]),
@@ -118,7 +125,7 @@ impl AnswerRule {
             texts.iter().map(|text| result_view((*text).to_owned(), result_chars)).collect();
         let is_cut = |view: Option<&(String, bool)>| view.is_some_and(|(_, is_cut)| *is_cut);
         match self {
-            Self::Nothing => true,
+            Self::Absent { .. } | Self::Nothing => true,
             Self::Count { .. } | Self::Column { .. } | Self::Largest { .. } => !is_cut(views.last()),
             Self::Field { .. }
             | Self::Only
@@ -141,13 +148,45 @@ impl AnswerRule {
                 .then(|| answer.clone())
                 .ok_or("no result states the answer");
         }
-        let reading = harvest::read(last);
+        let mut reading = harvest::read(last);
+        self.drop_header(&mut reading);
+        if let Self::Absent { .. } = self {
+            let is_empty = is_nothing(last)
+                || ["[]", "{}", "null"].contains(&last.trim())
+                || reading.line.is_none() && reading.lists.iter().all(|list| list.records.is_empty());
+            return if is_empty { Ok(NONE.to_owned()) } else { Err("the result is not empty") };
+        }
         let answer = self.read(&reading)?;
         match answer.trim() {
             "" | "None" | "null" | "NULL" => Err("the answer is empty"),
             answer if is_nothing(answer) => Err("the answer is that there is nothing"),
             answer if answer.len() > ANSWER_BYTES || answer.contains('\n') => Err("the answer is long"),
             answer => Ok(answer.to_owned()),
+        }
+    }
+
+    /// A table of one column may be lines of text, whose first is the column's name.
+    fn drop_header(&self, reading: &mut Reading) {
+        let is_header = |line: &str| match self {
+            Self::Field { list, key: None, field } | Self::Column { list, field } => {
+                list.is_empty() && line.eq_ignore_ascii_case(field)
+            }
+            Self::Absent { field } => line.eq_ignore_ascii_case(field),
+            Self::Only => is_function(line),
+            _ => false,
+        };
+        if let Self::Absent { .. } = self
+            && reading.line.as_deref().is_some_and(is_header)
+        {
+            *reading = Reading::default();
+        }
+        let [list] = reading.lists.as_mut_slice() else { return };
+        let is_plain = |record: &harvest::Record| matches!(record.as_slice(), [only] if only.name.is_empty());
+        let header = list.records.first().filter(|_| list.records.iter().all(is_plain));
+        let header = header.map(|record| record[0].value.clone());
+        if let Some(header) = header.filter(|header| is_header(header)) {
+            list.records.remove(0);
+            list.records.iter_mut().for_each(|record| record[0].name.clone_from(&header));
         }
     }
 
@@ -217,16 +256,25 @@ impl AnswerRule {
             }
             Self::Quoted(answer) => Ok(answer.clone()),
             Self::Recorded { answer, task } => recorded(reading, answer, task),
-            Self::Nothing => Ok("-".into()),
+            Self::Absent { .. } | Self::Nothing => Ok("-".into()),
         }
     }
+}
+
+/// Whether a line is an expression like `COUNT(*)`.
+fn is_function(line: &str) -> bool {
+    line.split_once('(').is_some_and(|(name, rest)| {
+        rest.ends_with(')')
+            && !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    })
 }
 
 /// Whether a text says that nothing was found: `No matches found`.
 fn is_nothing(text: &str) -> bool {
     let words = normal(text);
     words.starts_with(" no ")
-        && [" found ", " results ", " matches ", " match "].iter().any(|end| words.ends_with(end))
+        && [" found ", " results ", " rows ", " matches ", " match "].iter().any(|end| words.ends_with(end))
 }
 
 fn recorded(reading: &Reading, answer: &str, task: &str) -> Result<String, &'static str> {
@@ -364,6 +412,7 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_the_task_asks() {
+        let absent = || AnswerRule::Absent { field: "price".into() };
         let rows = r#"[{"n": "a", "v": 1}, {"n": "b", "v": 3}, {"n": "b", "v": 2}]"#;
         let list = String::new;
         for (rule, text, expected) in [
@@ -389,6 +438,17 @@ mod tests {
             (AnswerRule::Only, "No matches found.", Err("the answer is that there is nothing")),
             (AnswerRule::Quoted("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
             (AnswerRule::Quoted("Low".into()), "below", Err("no result states the answer")),
+            (absent(), "[]", Ok("none")),
+            (absent(), "(no rows)", Ok("none")),
+            (absent(), "", Ok("none")),
+            (absent(), "price", Ok("none")),
+            (absent(), rows, Err("the result is not empty")),
+            (absent(), "price\n7", Err("the result is not empty")),
+            (field(None, "price"), "price\n7", Ok("7")),
+            (field(None, "price"), "cost\n7", Err("there are several such records")),
+            (AnswerRule::Only, "COUNT(*)\n48", Ok("48")),
+            (AnswerRule::Only, "Ada\n48", Err("there are several values")),
+            (AnswerRule::Column { list: list(), field: "n".into() }, "n\nb\na", Ok("a, b")),
         ] {
             assert_eq!(rule.answer(&[text]), expected.map(str::to_owned), "{rule:?}");
         }

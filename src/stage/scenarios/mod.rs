@@ -104,11 +104,15 @@ impl Scenarios {
             }
             None => TryResults::default(),
         };
+        let (start, train) = split::start(made.train, params.start_share, context.seed);
+        made.train = train;
+        context.write("start", &start)?;
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;
         context.write("pass_rates", &tried.rates)?;
         let mut metrics = metrics::metrics(&made);
+        metrics.insert("start".into(), start.len() as f64);
         metrics.extend(tried.metrics);
         Ok(metrics)
     }

@@ -7,6 +7,7 @@ use super::{
     families::Families,
     file,
     params::{Params, Source},
+    split,
     tries::{self, Tries},
 };
 use crate::{
@@ -77,8 +78,10 @@ pub fn preflight(
         (Source::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
+                let (start, train) = split::start(train, params.start_share, context.seed);
                 return preflight
                     .with("train", expected(&train, heldout.len()))
+                    .with("start", expected(&start, heldout.len()))
                     .with("heldout", expected(&heldout, train.len()));
             }
         }

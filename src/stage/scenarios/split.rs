@@ -121,6 +121,23 @@ pub fn divide(
     (train, heldout)
 }
 
+/// About this share of the tasks that have a reference solution, and the others; both in the given order.
+pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec<Scenario>) {
+    let draw = |id: &str| Encoder::new("mcprl start tasks v1").number(seed).text(id).finish();
+    let solved = tasks.iter().filter(|task| task.reference.is_some()).map(|task| task.id.clone());
+    let mut solved: Vec<String> = solved.collect();
+    solved.sort_by_key(|id| draw(id));
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "a share of a number of tasks"
+    )]
+    let wanted = (share * solved.len() as f64).round() as usize;
+    let chosen: BTreeSet<String> = solved.into_iter().take(wanted).collect();
+    tasks.into_iter().partition(|task| chosen.contains(&task.id))
+}
+
 /// The digest of a held-out set: of its tasks, answers and checks, in any order.
 pub fn digest(heldout: &[Scenario]) -> Digest {
     let one = |scenario: &Scenario| {
@@ -231,5 +248,23 @@ mod tests {
         let shouted = Scenario { id: "other".into(), ..task("ONE !  ", "f", "e", &[]) };
         let error = check_frozen(&[two, shouted], &[one], None).unwrap_err().to_string();
         assert!(error.contains("ONE !"), "{error}");
+    }
+
+    #[test]
+    fn tasks_for_the_start_are_a_seeded_share_of_those_with_a_solution() {
+        let task = |index: usize| Scenario {
+            id: format!("t{index}"),
+            reference: (index % 4 > 0).then(|| "[]".to_owned()),
+            ..Scenario::default()
+        };
+        let tasks = || (0..40).map(task).collect::<Vec<_>>();
+        let (started, rest) = start(tasks(), 0.4, 1);
+        assert_eq!((started.len(), rest.len()), (12, 28));
+        assert!(started.iter().all(|task| task.reference.is_some()));
+        let all: BTreeSet<&str> = started.iter().chain(&rest).map(|task| task.id.as_str()).collect();
+        assert_eq!(all.len(), 40);
+        assert_eq!(start(tasks(), 0.4, 1).0, started);
+        assert_ne!(start(tasks(), 0.4, 2).0, started);
+        assert!(start(tasks(), 0.0, 1).0.is_empty());
     }
 }

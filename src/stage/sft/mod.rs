@@ -23,7 +23,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{Step, Trajectory, read_rewards},
+    data::{OutcomeRow, Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Class, Diagnostic, Result},
     random::permutation,
@@ -36,6 +36,7 @@ const OPTIMIZER: &str = "sft_optimizer.safetensors";
 pub(super) struct Params {
     only_right: bool,
     min_reward: Option<f32>,
+    skip_above: Option<f64>,
     epochs: usize,
     /// Episodes of one optimizer step.
     batch_size: usize,
@@ -45,6 +46,8 @@ pub(super) struct Params {
 enum SftError {
     #[error("`min_reward` is {least}, but no rewards are given")]
     NoRewards { least: f32 },
+    #[error("`skip_above` is {most}, but no tries are given")]
+    NoTries { most: f64 },
     #[error("no episode to train on: {left_out}")]
     NothingToTrain { left_out: SkippedEpisodes },
     #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
@@ -55,6 +58,7 @@ impl Diagnostic for SftError {
     fn code(&self) -> &'static str {
         match self {
             Self::NoRewards { .. } => "sft::no_rewards",
+            Self::NoTries { .. } => "sft::no_tries",
             Self::NothingToTrain { .. } => "sft::nothing_to_train",
             Self::Vocabulary { .. } => "sft::vocabulary",
         }
@@ -63,6 +67,10 @@ impl Diagnostic for SftError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out".into(),
+            Self::NoTries { .. } => {
+                "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
+                    .into()
+            }
             Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
                 "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
                  gives none"
@@ -79,7 +87,7 @@ impl Diagnostic for SftError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoRewards { .. } => Class::Usage,
+            Self::NoRewards { .. } | Self::NoTries { .. } => Class::Usage,
             _ => Class::Work,
         }
     }
@@ -153,12 +161,20 @@ impl Sft {
         let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let expected = policy.expected()?;
+        let tried = self.tried(context)?;
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
-        let (episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
-        if episodes.is_empty() {
+        let (mut episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
+        let is_skipped = tried.zip(params.skip_above).is_some_and(|(tried, most)| tried > most);
+        if is_skipped {
+            context.observer.note(&format!(
+                "the policy stays as it is: {:.0} % of its tries are right",
+                100.0 * tried.unwrap_or_default()
+            ));
+            episodes.clear();
+        } else if episodes.is_empty() {
             return Err(SftError::NothingToTrain { left_out }.into());
         }
-        if left_out.count() > 0 {
+        if left_out.count() > 0 && !is_skipped {
             let all = trajectories.len();
             context
                 .observer
@@ -191,11 +207,14 @@ impl Sft {
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 
-        let last_pass = &steps[steps.len() - steps.len() / params.epochs..];
+        let last_pass = &steps[steps.len() - steps.len() / params.epochs.max(1)..];
         let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
         let learned = count(|step| step.loss_tokens, last_pass);
         let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;
-        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(Metrics::new()) };
+        let of_tries = [("skipped", Some(f64::from(u8::from(is_skipped)))), ("tried", tried)];
+        let of_tries = of_tries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let of_tries = Metrics::from_iter(of_tries.filter(|_| params.skip_above.is_some()));
+        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(of_tries) };
         let named = [
             ("episodes", episodes.len() as f64),
             ("left_out", left_out.count() as f64),
@@ -208,7 +227,19 @@ impl Sft {
             ("tokens", count(|step| step.tokens, &steps)),
             ("tokens_unshared", count(|step| step.tokens_unshared, &steps)),
         ];
-        Ok(named.map(|(name, value)| (name.to_owned(), value)).into())
+        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(of_tries).collect())
+    }
+
+    /// The share of the policy's tries that are right, of those with a known answer.
+    fn tried(&self, context: &Context) -> Result<Option<f64>> {
+        let Some(most) = self.params.skip_above else { return Ok(None) };
+        if !context.inputs.contains_key("tries") {
+            return Err(SftError::NoTries { most }.into());
+        }
+        let tries: Vec<OutcomeRow> = context.read("tries")?;
+        let known: Vec<bool> = tries.iter().filter_map(|row| row.correct).collect();
+        let right = known.iter().filter(|right| **right).count();
+        Ok((!known.is_empty()).then(|| right as f64 / known.len() as f64))
     }
 
     /// The episodes to train on.
@@ -272,6 +303,11 @@ impl StageKind for Sft {
             && !context.inputs.contains_key("rewards")
         {
             preflight.error("min_reward", SftError::NoRewards { least });
+        }
+        if let Some(most) = self.params.skip_above
+            && !context.inputs.contains_key("tries")
+        {
+            preflight.error("skip_above", SftError::NoTries { most });
         }
         self.training.check(context, &mut preflight);
         preflight

@@ -90,7 +90,10 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
             format!("Find out the {place}."),
             format!("I need to know the {place}."),
         ],
-        AnswerRule::Quoted(_) | AnswerRule::Recorded { .. } | AnswerRule::Nothing => Vec::new(),
+        AnswerRule::Quoted(_)
+        | AnswerRule::Recorded { .. }
+        | AnswerRule::Absent { .. }
+        | AnswerRule::Nothing => Vec::new(),
     };
     let name = |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), sentence(&text));
     texts.into_iter().enumerate().map(name).collect()

@@ -1,0 +1,179 @@
+//! What keeps episodes from the right answer, counted.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::data::{End, Trajectory, calls::calls};
+
+/// How far an episode came that is not right. The first that applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hurdle {
+    /// A limit of turns or tokens ended it.
+    CutShort,
+    /// Its own call crashed the server.
+    Crash,
+    /// No turn has a call that can be read.
+    NoCall,
+    /// It answers, but called no tool.
+    NoLookup,
+    /// No call gave a result.
+    OnlyErrors,
+    /// It has results, and the answer is not the expected one.
+    OtherAnswer,
+}
+
+impl fmt::Display for Hurdle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CutShort => "were cut short",
+            Self::Crash => "crashed the server",
+            Self::NoCall => "wrote no call that can be read",
+            Self::NoLookup => "answered without calling a tool",
+            Self::OnlyErrors => "got only errors from their calls",
+            Self::OtherAnswer => "got results and gave another answer",
+        })
+    }
+}
+
+/// Counts over episodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Conduct {
+    pub episodes: u64,
+    /// Those with a right answer.
+    pub right: u64,
+    /// Those with a wrong one, or without a known answer.
+    hurdles: BTreeMap<Hurdle, u64>,
+    /// Calls that were read, by their form.
+    forms: BTreeMap<String, u64>,
+}
+
+impl Conduct {
+    pub fn of<'a>(trajectories: impl IntoIterator<Item = &'a Trajectory>) -> Self {
+        let mut conduct = Self::default();
+        for trajectory in trajectories {
+            conduct.episodes += 1;
+            let calls = calls(&trajectory.into(), &std::collections::BTreeSet::new());
+            for form in calls.iter().filter_map(|call| call.form.as_ref()) {
+                *conduct.forms.entry(form.clone()).or_default() += 1;
+            }
+            if trajectory.correct == Some(true) {
+                conduct.right += 1;
+                continue;
+            }
+            let has_result = || calls.iter().any(|call| call.result_bytes.is_some() && !call.is_error);
+            let hurdle = match trajectory.end() {
+                Some(end) if end.is_truncated() => Hurdle::CutShort,
+                Some(End::ServerDown) => Hurdle::Crash,
+                _ if calls.iter().all(|call| call.form.is_none()) && trajectory.answer.is_none() => {
+                    Hurdle::NoCall
+                }
+                _ if calls.iter().all(|call| call.result_bytes.is_none()) => Hurdle::NoLookup,
+                _ if !has_result() => Hurdle::OnlyErrors,
+                _ => Hurdle::OtherAnswer,
+            };
+            *conduct.hurdles.entry(hurdle).or_default() += 1;
+        }
+        conduct
+    }
+
+    /// What the episodes that are not right did, the most frequent first; none if all are right.
+    pub fn hurdles(&self) -> Option<String> {
+        let mut hurdles: Vec<(&Hurdle, &u64)> = self.hurdles.iter().collect();
+        hurdles.sort_by_key(|(hurdle, count)| (u64::MAX - **count, **hurdle));
+        let parts: Vec<String> = hurdles.iter().map(|(hurdle, count)| format!("{count} {hurdle}")).collect();
+        (!parts.is_empty()).then(|| {
+            let Self { episodes, right, .. } = self;
+            format!("{} of {episodes} episodes have no right answer: {}", episodes - right, parts.join(", "))
+        })
+    }
+
+    /// How many calls are not written as the chat template writes them, by form; none if all are.
+    pub fn forms(&self) -> Option<String> {
+        let mut loose: Vec<(&String, &u64)> =
+            self.forms.iter().filter(|(form, _)| *form != "template").collect();
+        loose.sort_by_key(|(form, count)| (u64::MAX - **count, *form));
+        let parts: Vec<String> = loose.iter().map(|(form, count)| format!("{count} {form}")).collect();
+        (!parts.is_empty()).then(|| {
+            let count: u64 = loose.iter().map(|(_, count)| **count).sum();
+            let all: u64 = self.forms.values().sum();
+            format!("{count} of {all} calls are not in the form of the chat template: {}", parts.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn call(name: &str, form: Option<&str>) -> Value {
+        let mut call = json!({"id": "a", "function": {"name": name, "arguments": {}}});
+        if let Some(form) = form {
+            call["form"] = form.into();
+        }
+        json!({"role": "assistant", "content": "", "tool_calls": [call]})
+    }
+
+    fn result(is_error: bool) -> Value {
+        let mut result = json!({"role": "tool", "tool_call_id": "a", "name": "find", "content": "text"});
+        if is_error {
+            result["is_error"] = true.into();
+            result["error"] = "tool".into();
+        }
+        result
+    }
+
+    fn episode(messages: Vec<Value>, end: &str, answer: Option<&str>) -> Trajectory {
+        Trajectory {
+            messages: Value::from(messages).to_string(),
+            end: end.into(),
+            answer: answer.map(str::to_owned),
+            correct: Some(false),
+            ..Trajectory::default()
+        }
+    }
+
+    #[test]
+    fn each_episode_that_is_not_right_counts_for_the_first_thing_that_stopped_it() {
+        let done = || call("complete_task", Some("tags"));
+        let text = || json!({"role": "assistant", "content": "No idea."});
+        let unread = [json!({"role": "assistant", "content": "<tool_call>{"}), {
+            let mut malformed = result(true);
+            malformed["error"] = "unparsable".into();
+            malformed["name"] = "".into();
+            malformed
+        }];
+        let cases = [
+            (episode(vec![text()], "no_call", None), Hurdle::NoCall),
+            (episode(unread.to_vec(), "no_call", None), Hurdle::NoCall),
+            (episode(vec![text()], "completed", Some("No idea.")), Hurdle::NoLookup),
+            (episode(vec![done()], "completed", Some("5")), Hurdle::NoLookup),
+            (
+                episode(vec![call("find", None), result(true), done()], "completed", Some("5")),
+                Hurdle::OnlyErrors,
+            ),
+            (
+                episode(
+                    vec![call("find", None), result(true), call("find", None), result(false), done()],
+                    "completed",
+                    Some("5"),
+                ),
+                Hurdle::OtherAnswer,
+            ),
+            (episode(vec![call("find", None), result(false)], "out_of_turns", None), Hurdle::CutShort),
+            (episode(vec![call("find", None)], "server_down", None), Hurdle::Crash),
+        ];
+        for (episode, hurdle) in &cases {
+            let conduct = Conduct::of([episode]);
+            assert_eq!(conduct.hurdles, BTreeMap::from([(*hurdle, 1)]), "{}", episode.messages);
+        }
+        let right = Trajectory { correct: Some(true), ..cases[3].0.clone() };
+        let all = Conduct::of(cases.iter().map(|(episode, _)| episode).chain([&right]));
+        insta::assert_snapshot!([all.hurdles().unwrap(), all.forms().unwrap()].join("\n"), @r"
+        8 of 9 episodes have no right answer: 2 wrote no call that can be read, 2 answered without calling a tool, 1 were cut short, 1 crashed the server, 1 got only errors from their calls, 1 got results and gave another answer
+        4 of 9 calls are not in the form of the chat template: 4 tags
+        ");
+        let solved = Conduct::of([&right]);
+        assert_eq!((solved.hurdles(), solved.right), (None, 1));
+    }
+}

@@ -1,0 +1,144 @@
+//! Tables of a shop, as a server shows them.
+
+use serde_json::json;
+
+use super::{
+    super::{graph::Arg, tools},
+    *,
+};
+use crate::{
+    data::Tool,
+    mcp::{ServerSpec, Servers, State, Transport},
+    stage::scenarios::candidate::AnswerRule,
+};
+
+const CUSTOMERS: &str = r#"[{"id": 1, "name": "Ann Lee", "city": "Oslo"}, {"id": 2, "name": "Bo Kim", "city": "Bern"},
+    {"id": 3, "name": "Cy Dow", "city": "Oslo"}, {"id": 4, "name": "Di Fox", "city": "Bern"}]"#;
+const ORDERS: &str = r#"[{"id": 1, "customer_id": 4, "total": 9.5, "code": "7"}, {"id": 2, "customer_id": 4, "total": 3.25, "code": "8"},
+    {"id": 3, "customer_id": 2, "total": 8.0, "code": "9"}]"#;
+
+fn tool(name: &str, description: &str, properties: serde_json::Value) -> Tool {
+    let required: Vec<String> = properties.as_object().unwrap().keys().cloned().collect();
+    Tool {
+        name: name.into(),
+        server_name: name.into(),
+        description: description.into(),
+        input_schema: json!({"type": "object", "properties": properties, "required": required}).to_string(),
+        ..Tool::default()
+    }
+}
+
+fn candidates_of(tables: &[(&str, &str)]) -> Vec<Candidate> {
+    let tools = [
+        tool("list_tables", "List all tables", json!({})),
+        tool("describe_table", "Get the columns of a table", json!({"table_name": {"type": "string"}})),
+        tool(
+            "read_query",
+            "Run a SELECT query",
+            json!({"query": {"type": "string", "description": "SELECT SQL query"}}),
+        ),
+    ];
+    let transport = Transport::Stdio {
+        command: vec!["server".into()],
+        env: Default::default(),
+        cwd: None,
+        files: Vec::new(),
+    };
+    let profiles = tools::profiles(&tools, &Servers::from(ServerSpec::new(transport, State::ReadOnly)));
+    let mut graph = Graph::default();
+    let mut add = |tool: usize, args: &[(&str, &str)], text: &str| {
+        let arguments = args.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let call = ToolCall { name: profiles[tool].name.clone(), arguments };
+        let arg = |(name, value): &(&str, &str)| Arg {
+            name: (*name).into(),
+            leaf: Some((*value).into()),
+            shown: (*value).into(),
+        };
+        graph.add(&profiles, tool, call, args.iter().map(arg).collect(), text.into());
+    };
+    let names: Vec<_> = tables.iter().map(|(name, _)| json!({"name": name})).collect();
+    add(0, &[], &json!(names).to_string());
+    for (name, rows) in tables {
+        add(1, &[("table_name", name)], &json!([{"column": "id"}]).to_string());
+        add(2, &[("query", &format!("SELECT * FROM {name} LIMIT 20"))], rows);
+    }
+    candidates(&graph, &profiles, 1)
+}
+
+fn query(candidate: &Candidate) -> &str {
+    candidate.calls.last().and_then(|call| call.arguments["query"].as_str()).unwrap()
+}
+
+fn of_family<'c>(candidates: &'c [Candidate], family: &str) -> Vec<&'c Candidate> {
+    candidates.iter().filter(|candidate| candidate.family == family).collect()
+}
+
+#[test]
+fn tables_are_joined_by_references_and_never_by_ids_that_only_share_their_name() {
+    let candidates = candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS)]);
+    let joined = of_family(&candidates, "orders: city of the customer");
+    assert_eq!(joined.len(), 3);
+    assert_eq!(
+        query(joined[0]),
+        "SELECT customers.city FROM orders JOIN customers ON orders.customer_id = customers.id WHERE orders.id = 1"
+    );
+    let names: Vec<&str> = joined[0].calls.iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["list_tables", "describe_table", "describe_table", "read_query"]);
+    for candidate in &candidates {
+        let sql = query(candidate);
+        assert!(!sql.contains("JOIN") || sql.contains("orders.customer_id = customers.id"), "{sql}");
+    }
+    // Values that no customer has are no references.
+    let strangers = ORDERS.replace("\"customer_id\": 2", "\"customer_id\": 77");
+    let candidates = candidates_of(&[("customers", CUSTOMERS), ("orders", &strangers)]);
+    assert!(candidates.iter().all(|candidate| !query(candidate).contains("JOIN")));
+}
+
+#[test]
+fn queries_are_those_that_a_person_writes() {
+    let candidates = candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS)]);
+    for (family, sql) in [
+        ("customers: city by name", "SELECT city FROM customers WHERE name = 'Ann Lee'"),
+        ("customers: count", "SELECT COUNT(*) FROM customers"),
+        ("customers: count by city", "SELECT COUNT(*) FROM customers WHERE city = 'Bern'"),
+        ("customers: name by city", "SELECT name FROM customers WHERE city = 'Bern'"),
+        ("customers: values of city", "SELECT DISTINCT city FROM customers"),
+        ("orders: total total", "SELECT ROUND(SUM(total), 2) FROM orders"),
+        ("orders: largest total", "SELECT id FROM orders WHERE total = (SELECT MAX(total) FROM orders)"),
+        (
+            "orders: count by customer",
+            "SELECT COUNT(*) FROM orders JOIN customers ON orders.customer_id = customers.id WHERE customers.name = 'Ann Lee'",
+        ),
+        (
+            "orders: most by customer",
+            "SELECT customers.name, COUNT(*) AS total FROM orders JOIN customers ON orders.customer_id = customers.id \
+             GROUP BY customers.id ORDER BY total DESC LIMIT 3",
+        ),
+    ] {
+        let found = of_family(&candidates, family);
+        assert!(
+            found.iter().any(|candidate| query(candidate) == sql),
+            "{family}: {:?}",
+            found.first().map(|one| query(one))
+        );
+    }
+}
+
+#[test]
+fn names_that_no_row_has_are_asked_about_as_often_as_names_that_one_has() {
+    let candidates = candidates_of(&[("customers", CUSTOMERS)]);
+    let found = of_family(&candidates, "customers: city by name, if any");
+    let (absent, there): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|candidate| matches!(candidate.rule, AnswerRule::Absent { .. }));
+    assert!(!absent.is_empty() && absent.len() == there.len());
+    assert!(absent.iter().all(|candidate| !CUSTOMERS.contains(&candidate.entity["name"])));
+    assert!(absent.iter().chain(&there).all(|candidate| candidate.task.contains("none")));
+}
+
+#[test]
+fn numbers_that_are_stored_as_texts_are_not_added_up_or_compared() {
+    let candidates = candidates_of(&[("orders", ORDERS)]);
+    assert!(candidates.iter().all(|candidate| {
+        !["SUM(code)", "MAX(code)", "code >"].iter().any(|part| query(candidate).contains(part))
+    }));
+}
