@@ -206,6 +206,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
             policy: names[usize::from(row.policy != base.to_string())].clone(),
             mode: Mode::Greedy,
             right: row.correct == Some(true),
+            by_protocol: true,
             any_right: None,
             calls: 2,
             turns: 3,

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     candidate::{AnswerRule, Candidate, Check, normal, states},
+    explored::harvest,
     runner::Runner,
 };
 use crate::{
@@ -177,9 +178,15 @@ pub async fn admit(
     constants(&candidates, &mut verdicts);
 
     let mut judged = Judged::default();
-    for (candidate, verdict) in candidates.into_iter().zip(verdicts) {
+    for ((mut candidate, verdict), place) in candidates.into_iter().zip(verdicts).zip(of_candidate) {
         judged.rows.push(row(&candidate, &verdict));
         if let Ok(answer) = verdict {
+            for outcome in place.iter().flat_map(|place| &outcomes[0][*place]) {
+                let other = candidate
+                    .rule
+                    .alternatives(&harvest::read(&outcome.text), answer.as_deref().unwrap_or_default());
+                candidate.alternatives.extend(other);
+            }
             judged.admitted.push(Admitted { candidate, answer });
         }
     }

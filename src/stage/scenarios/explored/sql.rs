@@ -233,6 +233,7 @@ impl Asked<'_> {
             rule,
             check: Check::Text,
             checks: None,
+            alternatives: BTreeSet::new(),
             may_fail: false,
         });
     }
