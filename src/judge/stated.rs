@@ -12,19 +12,20 @@
 //! every candidate is wrong, and so is one that repeats the task: if the task names the expected value, only the whole answer
 //! counts.
 //!
+//! A text states nothing if it is long, an SQL query or an error message: models end with those too, and they mention values.
 //! Sentences are not understood. `It is not Oslo` states Oslo, numbers in words are none, and words are what spaces and
 //! punctuation separate.
 
 use super::compare::{is_close, listed, number, stripped, without_separators};
 use crate::data::Scenario;
 
-/// Characters beyond which a text is no answer: it mentions too much to state one thing.
+/// Characters of the longest text that is an answer.
 const LONGEST: usize = 400;
 
 /// Whether an answer states what the scenario expects. Never if no candidates are known.
 pub(super) fn states(scenario: &Scenario, answer: &str) -> bool {
     let (Some(expected), Some(candidates)) = (&scenario.answer, &scenario.candidates) else { return false };
-    if answer.chars().count() > LONGEST {
+    if is_no_answer(answer) {
         return false;
     }
     let items: Vec<&str> = match scenario.check.as_str() {
@@ -40,6 +41,14 @@ pub(super) fn states(scenario: &Scenario, answer: &str) -> bool {
         Some(expected) => states_numbers(&expected, &scenario.task, answer),
         None => states_texts(&items, candidates, &scenario.task, answer),
     }
+}
+
+/// Whether a text mentions values without answering: it is long, a query, or an error message.
+fn is_no_answer(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    let mut words = lower.split_whitespace();
+    let is_query = words.any(|word| word.ends_with("select")) && words.any(|word| word == "from");
+    text.chars().count() > LONGEST || is_query || lower.contains("error:")
 }
 
 fn states_texts(items: &[&str], candidates: &[String], task: &str, answer: &str) -> bool {
@@ -476,6 +485,21 @@ mod tests {
             ],
         );
         check(("set", "Which of 1 and 2?", "1, 3", ""), &[("1 and 3", true), ("only 3", false)]);
+    }
+
+    #[test]
+    fn neither_a_query_nor_an_error_message_states_anything() {
+        check(
+            ("number", "How many departments are there?", "2", ""),
+            &[
+                ("SELECT name FROM departments LIMIT 2", false),
+                ("```sql\nselect count(*)\nfrom departments\nlimit 2\n```", false),
+                ("error: the tool call is malformed: not valid JSON at line 2 column 2", false),
+                ("Database error: 2", false),
+                ("Select 2, the number of departments.", true),
+                ("There are 2, within an error of none.", true),
+            ],
+        );
     }
 
     #[test]

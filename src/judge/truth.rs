@@ -216,6 +216,65 @@ mod tests {
         assert!(!same_answer("number")(sentence, "5"));
     }
 
+    /// Final texts of a language model, and whether a reader finds the expected answer in them.
+    #[derive(serde::Deserialize)]
+    struct FinalTexts {
+        scenarios: Vec<Asked>,
+        texts: Vec<FinalText>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        task: String,
+        answer: String,
+        check: String,
+        candidates: Option<Vec<String>>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct FinalText {
+        /// Index of its scenario.
+        scenario: usize,
+        text: String,
+        right: bool,
+    }
+
+    #[test]
+    fn the_final_texts_of_a_model_are_right_where_a_reader_finds_them_right() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/fixtures/answers.json");
+        let FinalTexts { scenarios, texts } =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let scenario = |Asked { task, answer, check, candidates }: Asked| Scenario {
+            task,
+            answer: Some(answer),
+            check,
+            candidates,
+            ..Scenario::default()
+        };
+        let scenarios: Vec<Scenario> = scenarios.into_iter().map(scenario).collect();
+        let is_right = |scenario: &Scenario, text: &str| {
+            correct(scenario, Evidence { answer: Some(text), ..Evidence::default() }) == Some(true)
+        };
+        let wrong: Vec<_> = texts
+            .iter()
+            .filter(|one| is_right(&scenarios[one.scenario], &one.text) != one.right)
+            .map(|one| (&scenarios[one.scenario].answer, &one.text))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let right = texts.iter().filter(|one| one.right);
+        let as_a_whole = |one: &&FinalText| {
+            let Scenario { check, answer, .. } = &scenarios[one.scenario];
+            same_answer(check)(answer.as_deref().unwrap(), &one.text)
+        };
+        assert_eq!((texts.len(), right.clone().count(), right.filter(as_a_whole).count()), (156, 2, 0));
+        // The value of another task is stated by chance, or because its text is about the same things.
+        let by_chance = |one: &FinalText| {
+            let others = scenarios.iter().enumerate().filter(|(at, _)| *at != one.scenario);
+            others.filter(|(_, scenario)| is_right(scenario, &one.text)).count()
+        };
+        assert_eq!((scenarios.len(), texts.iter().map(by_chance).sum::<usize>()), (32, 18));
+    }
+
     #[test]
     fn a_missing_answer_is_wrong_if_the_truth_is_known() {
         assert_eq!(correct(&scenario("text", Some("x")), Evidence::default()), Some(false));

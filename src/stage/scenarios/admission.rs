@@ -181,11 +181,10 @@ pub async fn admit(
     for ((mut candidate, verdict), place) in candidates.into_iter().zip(verdicts).zip(of_candidate) {
         judged.rows.push(row(&candidate, &verdict));
         if let Ok(answer) = verdict {
-            for outcome in place.iter().flat_map(|place| &outcomes[0][*place]) {
-                let other = candidate
-                    .rule
-                    .alternatives(&harvest::read(&outcome.text), answer.as_deref().unwrap_or_default());
-                candidate.alternatives.extend(other);
+            let last = place.and_then(|place| outcomes[0][place].get(candidate.calls.len().checked_sub(1)?));
+            if let (Some(last), Some(answer)) = (last, &answer) {
+                let beside = candidate.rule.alternatives(&harvest::read(&last.text), answer);
+                candidate.alternatives.extend(beside);
             }
             judged.admitted.push(Admitted { candidate, answer });
         }

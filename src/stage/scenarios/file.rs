@@ -373,6 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn a_task_may_name_candidates() {
+        let of = |rest: &str| {
+            parse(&format!("{{\"task\": \"x\", {rest}}}"), "f", (0.0, 1).into())
+                .map(|(train, _)| train[0].candidates.clone())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(of(r#""answer": "y""#), Ok(None));
+        assert_eq!(of(r#""answer": 3, "candidates": []"#), Ok(Some(vec![])));
+        let named = Ok(Some(vec!["z".to_owned(), "2".to_owned()]));
+        assert_eq!(of(r#""answer": "y", "candidates": ["z", 2]"#), named);
+        let many = serde_json::json!((0..201).collect::<Vec<_>>());
+        for (rest, problem) in [
+            (r#""answer": "y", "candidates": []"#, "`candidates` is empty; leave it out if none are known"),
+            (r#""answer": "y", "candidates": "z""#, "`candidates` should be a list"),
+            (r#""answer": "y", "candidates": [["z"]]"#, "`candidates` should be texts or numbers"),
+            (r#""candidates": ["z"]"#, "`candidates` needs an `answer`"),
+            (&format!(r#""answer": "y", "candidates": {many}"#), "201 values; at most 200"),
+        ] {
+            let error = of(rest).unwrap_err();
+            assert!(error.contains(problem), "{rest}: {error}");
+        }
+    }
+
+    #[test]
     fn many_bad_lines_are_counted_and_the_first_are_shown() {
         let text = error(&"nonsense\n".repeat(100));
         assert!(text.starts_with("tasks.jsonl: 100 bad tasks\n  line 1: "), "{text}");
