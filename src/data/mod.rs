@@ -33,7 +33,8 @@ pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};
 pub use trajectories::{
     AnswerSource, End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, GroupSignal, OutcomeRow,
-    REFERENCE, Reward, RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, read_rewards,
+    REFERENCE, Reward, RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, keeps_protocol,
+    read_rewards,
 };
 pub use verdict::VerdictRow;
 

@@ -239,10 +239,10 @@ impl<T: Item> Column for Vec<T> {
     }
 }
 
-/// A list of indices that most rows lack.
-impl Column for Option<Vec<u32>> {
+/// A list that most rows lack: its column is absent if no row has one.
+impl<T: Item> Column for Option<Vec<T>> {
     fn data_type() -> DataType {
-        list_of(DataType::UInt32)
+        list_of(T::data_type())
     }
     fn nullable() -> bool {
         true
@@ -251,11 +251,11 @@ impl Column for Option<Vec<u32>> {
         lists(&values.iter().map(|items| items.as_deref()).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        let lists = Vec::<u32>::values(array).into_iter().enumerate();
+        let lists = Vec::<T>::values(array).into_iter().enumerate();
         lists.map(|(row, list)| array.is_valid(row).then_some(list)).collect()
     }
     fn bytes(&self) -> usize {
-        size_of::<i32>() + self.as_ref().map_or(0, |list| size_of_val(list.as_slice()))
+        size_of::<i32>() + self.iter().flatten().map(Item::size).sum::<usize>()
     }
     fn is_null(&self) -> bool {
         self.is_none()

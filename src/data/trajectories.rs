@@ -266,6 +266,12 @@ impl AnswerSource {
     }
 }
 
+/// Whether an episode kept to the protocol: every call in the form of the chat template, and the answer given to
+/// `complete_task`.
+pub fn keeps_protocol(loose_calls: u32, answer_source: Option<&str>) -> bool {
+    loose_calls == 0 && answer_source == Some(AnswerSource::Tool.name())
+}
+
 /// The key of a group: rollouts of one scenario by one policy, so their rewards can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey<'a> {

@@ -21,6 +21,9 @@ table! {
         success: f64,
         /// pass^k: share of scenarios whose every episode was right.
         success_all: f64,
+        /// The same of the episodes that are right, made every call in the form of the chat template and gave their answer to
+        /// `complete_task`. Absent in a verdict of an earlier version.
+        success_strict: Option<f64>,
         /// pass@N: share of scenarios with a right one among the N episodes that vote. An upper bound for any way to choose one.
         /// Absent but for the vote `maj@N`.
         success_any: Option<f64>,

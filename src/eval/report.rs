@@ -69,6 +69,7 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
     if !comparisons(rows).is_empty() {
         _ = write!(page, "\n{MEANING}");
     }
+    _ = write!(page, "\n## Protocol\n\n{}\n\n{PROTOCOL}", indented(&protocol(rows)));
     _ = write!(page, "\n## Effort\n\n{}\n\n{EFFORT}", indented(&effort(rows)));
     page
 }
@@ -84,10 +85,16 @@ adjusted by Holm's method for the rows of its table. A gain is
 measurable (*) where its interval is clear of zero and p is below 0.05.
 ";
 
+const PROTOCOL: &str = "\
+Success in %. Strict: the episode was right, wrote every call in the
+form of the chat template and gave its answer to complete_task, as a
+client that reads nothing else needs it. pass^k: tasks whose every
+episode was right.
+";
+
 const EFFORT: &str = "\
 Calls, turns and sampled tokens per episode. Recovery: of the episodes
-that met a tool error, those that ended right. pass^k: tasks whose every
-episode was right.
+that met a tool error, those that ended right.
 ";
 
 /// Compared policies with the baseline, which is the first policy.
@@ -254,13 +261,26 @@ fn count(cut: &str, pairs: &Pairs<'_>) -> String {
     format!("Rows by {cut} with a measurable gain: {gains} of {}; with a regression: {losses}.", pairs.len())
 }
 
-fn effort(rows: &[VerdictRow]) -> String {
-    let header = ["policy", "mode", "pass^k", "calls", "turns", "tokens", "recovery"].map(str::to_owned);
+fn protocol(rows: &[VerdictRow]) -> String {
+    let header = ["policy", "mode", "success", "strict", "pass^k"].map(str::to_owned);
     let all = rows.iter().filter(|row| row.scope == "all").map(|row| {
         [
             short(&row.policy, POLICY),
             row.mode.clone(),
+            percent(row.success, 1),
+            row.success_strict.map_or_else(|| "-".into(), |share| percent(share, 1)),
             percent(row.success_all, 1),
+        ]
+    });
+    table(std::iter::once(header).chain(all), |_, _, cell| cell.to_owned())
+}
+
+fn effort(rows: &[VerdictRow]) -> String {
+    let header = ["policy", "mode", "calls", "turns", "tokens", "recovery"].map(str::to_owned);
+    let all = rows.iter().filter(|row| row.scope == "all").map(|row| {
+        [
+            short(&row.policy, POLICY),
+            row.mode.clone(),
             format!("{:.2}", row.calls),
             format!("{:.2}", row.turns),
             format!("{:.0}", row.tokens),

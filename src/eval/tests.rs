@@ -15,6 +15,7 @@ fn scenario(id: &str, split: &str, family: &str) -> Scenario {
         entity: None,
         reference: Some(r#"[{"name": "run_query", "arguments": {}}]"#.into()),
         checks: None,
+        candidates: None,
         server: None,
     }
 }
@@ -25,6 +26,7 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
         policy: policy.into(),
         mode: Mode::Greedy,
         right,
+        by_protocol: true,
         any_right: None,
         calls: 2,
         turns: 3,
@@ -82,6 +84,18 @@ fn success_is_the_mean_over_scenarios_however_many_episodes_each_has() {
     let all = row(&rows, "all", "base");
     assert_eq!((all.success, all.success_all, all.scenarios, all.episodes), (0.625, 0.5, 2, 5));
     assert_eq!((all.gain, all.p_value), (None, None));
+}
+
+#[test]
+fn strict_success_is_that_of_right_episodes_by_protocol() {
+    let scenarios = [scenario("s", "a", "f"), scenario("t", "a", "f")];
+    let loose = |scenario: &str, right| Episode { by_protocol: false, ..episode(scenario, "base", right) };
+    let episodes =
+        [episode("s", "base", true), loose("s", true), episode("s", "base", false), loose("t", true)];
+    let rows = rows_of(&["base"], &scenarios, &episodes);
+    let all = row(&rows, "all", "base");
+    assert_eq!((all.success, all.success_strict), ((2.0 / 3.0 + 1.0) / 2.0, Some(1.0 / 3.0 / 2.0)));
+    assert_eq!(metrics(&rows)["all.base.strict"], 1.0 / 3.0 / 2.0);
 }
 
 #[test]
@@ -262,13 +276,17 @@ fn metrics_name_split_policy_and_mode() {
     let lines: Vec<_> = metrics.iter().map(|(name, value)| format!("{name} {value}")).collect();
     insta::assert_snapshot!(lines.join("\n"), @r"
     a.base.greedy 0.25
+    a.base.strict 0.25
     a.gain 0.75
     a.trained.gain 0.75
     a.trained.greedy 1
+    a.trained.strict 1
     all.base.greedy 0.25
+    all.base.strict 0.25
     all.gain 0.75
     all.trained.gain 0.75
     all.trained.greedy 1
+    all.trained.strict 1
     ");
 }
 
@@ -319,15 +337,25 @@ fn the_report_reads_as_plain_text() {
     adjusted by Holm's method for the rows of its table. A gain is
     measurable (*) where its interval is clear of zero and p is below 0.05.
 
+    ## Protocol
+
+        policy     mode  success  strict  pass^k
+        base     greedy     44.2    44.2    44.2
+        trained  greedy     58.1    58.1    58.1
+
+    Success in %. Strict: the episode was right, wrote every call in the
+    form of the chat template and gave its answer to complete_task, as a
+    client that reads nothing else needs it. pass^k: tasks whose every
+    episode was right.
+
     ## Effort
 
-        policy     mode  pass^k  calls  turns  tokens  recovery
-        base     greedy    44.2   2.00   3.00      40         -
-        trained  greedy    58.1   2.00   3.00      40         -
+        policy     mode  calls  turns  tokens  recovery
+        base     greedy   2.00   3.00      40         -
+        trained  greedy   2.00   3.00      40         -
 
     Calls, turns and sampled tokens per episode. Recovery: of the episodes
-    that met a tool error, those that ended right. pass^k: tasks whose every
-    episode was right.
+    that met a tool error, those that ended right.
     ");
 }
 

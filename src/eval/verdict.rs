@@ -36,6 +36,8 @@ pub struct Episode {
     pub mode: Mode,
     /// Whether the answer equals the ground truth.
     pub right: bool,
+    /// As [`keeps_protocol`](crate::data::keeps_protocol) says.
+    pub by_protocol: bool,
     /// Of a vote: whether any of the episodes that voted is right.
     pub any_right: Option<bool>,
     pub calls: u32,
@@ -76,9 +78,13 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 continue;
             }
             let grouping = Grouping::of(&scenarios);
-            let shares: Vec<Vec<f64>> = (0..comparison.policies.len())
-                .map(|policy| paired.iter().map(|episodes| share(&episodes[policy])).collect())
-                .collect();
+            let shares_of = |counts: fn(&Episode) -> bool| -> Vec<Vec<f64>> {
+                let of =
+                    |policy: usize| paired.iter().map(|episodes| share(&episodes[policy], counts)).collect();
+                (0..comparison.policies.len()).map(of).collect()
+            };
+            let shares = shares_of(|episode| episode.right);
+            let strict = shares_of(|episode| episode.right && episode.by_protocol);
             for (index, policy) in comparison.policies.iter().enumerate() {
                 let episodes: Vec<&Episode> =
                     paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
@@ -86,6 +92,7 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 if index > 0 {
                     compare(&mut row, &shares[0], &shares[index], &grouping, comparison);
                 }
+                row.success_strict = Some(mean(&strict[index]));
                 rows.push(VerdictRow {
                     scope: scope.to_owned(),
                     slice: slice.clone(),
@@ -232,9 +239,13 @@ fn reference_tools(scenario: &Scenario) -> BTreeSet<String> {
     calls.iter().flatten().filter_map(|call| call["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Share of right episodes; needs at least one episode.
-fn share(episodes: &[&Episode]) -> f64 {
-    episodes.iter().filter(|episode| episode.right).count() as f64 / episodes.len() as f64
+/// Share of the episodes that count; needs at least one episode.
+fn share(episodes: &[&Episode], counts: fn(&Episode) -> bool) -> f64 {
+    episodes.iter().filter(|episode| counts(episode)).count() as f64 / episodes.len() as f64
+}
+
+fn mean(shares: &[f64]) -> f64 {
+    shares.iter().sum::<f64>() / shares.len() as f64
 }
 
 /// A policy's results, without comparison.
@@ -250,7 +261,7 @@ fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> Ver
     VerdictRow {
         scenarios: shares.len() as u32,
         episodes: episodes.len() as u32,
-        success: shares.iter().sum::<f64>() / shares.len() as f64,
+        success: mean(shares),
         success_all: shares.iter().filter(|share| **share == 1.0).count() as f64 / shares.len() as f64,
         success_any: any_right(episodes),
         success_low: interval.low,
@@ -330,13 +341,16 @@ pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
 }
 
 /// The rows as metrics for `until` and for people, for `all` and every split: `unseen_entities.trained.greedy`, a success
-/// rate; `unseen_entities.trained.gain`, the gain over the baseline, in greedy mode if there is one; and `unseen_entities.gain`, that of
-/// the last policy.
+/// rate; `unseen_entities.trained.strict`, that of the episodes by protocol, and `unseen_entities.trained.gain`, the gain over the
+/// baseline, both in greedy mode if there is one; and `unseen_entities.gain`, that of the last policy.
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
     let mode = reported_mode(rows);
     let mut metrics = BTreeMap::new();
     for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
         metrics.insert(format!("{}.{}.{}", row.slice, row.policy, row.mode), row.success);
+        if let Some(strict) = row.success_strict.filter(|_| row.mode == mode) {
+            metrics.insert(format!("{}.{}.strict", row.slice, row.policy), strict);
+        }
         if let Some(gain) = row.gain.filter(|_| row.mode == mode) {
             metrics.insert(format!("{}.{}.gain", row.slice, row.policy), gain);
             metrics.insert(format!("{}.gain", row.slice), gain);

@@ -182,7 +182,7 @@ pub fn set(
 }
 
 /// The task with another text and answer, where given. A changed answer is checked as the one before, or as a text if
-/// it is no number any more.
+/// it is no number any more. Its candidates are those of this check.
 ///
 /// # Errors
 /// If another task has this text.
@@ -202,14 +202,16 @@ pub fn edited(
     let before = task.answer.as_deref().map(str::trim);
     if let Some(answer) = answer.filter(|answer| Some(answer.trim()) != before) {
         let is_number = answer.trim().parse::<f64>().is_ok();
-        edited.check = match edited.check.as_str() {
+        let check = match task.check.as_str() {
             "number" if !is_number => "text",
             "none" if is_number => "number",
             "none" => "text",
             check => check,
+        };
+        if check != task.check {
+            edited.candidates = None;
         }
-        .to_owned();
-        edited.answer = Some(answer.to_owned());
+        (edited.check, edited.answer) = (check.to_owned(), Some(answer.to_owned()));
     }
     Ok(edited)
 }
@@ -230,6 +232,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
         ("answer", task.answer.clone().map(Value::from)),
         ("check", Some(task.check.clone().into())),
         ("checks", task.checks.as_ref().and_then(|checks| serde_json::from_str(&checks.0).ok())),
+        ("candidates", task.candidates.clone().map(Value::from)),
         ("split", split.map(Value::from)),
         ("family", (!task.family.is_empty()).then(|| task.family.clone().into())),
         ("entity", task.entity.clone().map(Value::from)),
@@ -304,6 +307,13 @@ mod tests {
     }
 
     #[test]
+    fn candidates_stay_with_the_check_that_they_are_of() {
+        let task = Scenario { candidates: Some(vec![]), ..task("1", "One?") };
+        let of = |answer| edited(&[], &task, None, Some(answer)).unwrap().candidates;
+        assert_eq!((of("8"), of("eight")), (Some(vec![]), None));
+    }
+
+    #[test]
     fn what_an_edit_leaves_as_it_was_is_kept_to_the_byte() {
         let task = Scenario { answer: Some(" 7\n".into()), ..task("1", " One?\n") };
         assert_eq!(edited(&[], &task, Some("One?"), Some("7")).unwrap(), task);
@@ -316,6 +326,7 @@ mod tests {
             reference: Some("[{\"arguments\":{},\"name\":\"get\"}]".into()),
             server: Some(ServerName("desk".into())),
             family: "people".into(),
+            candidates: Some(vec!["8".into(), "A-9".into()]),
             ..task("1", "One?")
         };
         let line = line(&task, Decision::Accept).to_string();

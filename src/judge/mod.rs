@@ -3,6 +3,7 @@
 //! Ground truth has priority: neither a judge nor shaping can raise a wrong answer above a right one. Rewards depend only
 //! on the trajectories and the judges, not on the order in which episodes ran or were judged.
 
+mod compare;
 mod error;
 mod flags;
 mod model;
@@ -13,6 +14,7 @@ mod reply;
 mod reward;
 mod rubric;
 mod score;
+mod stated;
 mod transcript;
 pub mod truth;
 

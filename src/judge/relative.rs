@@ -90,7 +90,7 @@ pub(super) fn distinct(group: &[JudgedTrajectory<'_>], shown_bytes: usize) -> (V
     let mut distinct: Vec<String> = Vec::new();
     let mut which = Vec::with_capacity(group.len());
     for attempt in group {
-        let conversation = transcript(&attempt.trajectory.messages, shown_bytes);
+        let conversation = transcript(attempt.trajectory, shown_bytes);
         which.push(distinct.iter().position(|known| *known == conversation).unwrap_or_else(|| {
             distinct.push(conversation);
             distinct.len() - 1

@@ -1,21 +1,22 @@
 //! Ground truth: whether an episode has solved its task.
 //!
 //! The answer must be the expected one, and all [`Checks`] of the scenario must hold. The comparison of answers ignores how
-//! they are written (case, spaces, quotes, thousands separators, order of a set). It does not search inside a longer text,
-//! so an answer that lists every candidate is wrong.
+//! they are written (case, spaces, quotes, thousands separators, order of a set). A longer text counts only where the scenario
+//! knows what else the answer could have been, and if it states the expected value alone (`stated.rs`).
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::borrow::Cow;
 
 use regex::Regex;
 use serde_json::Value;
 
+use super::{
+    compare::{TOLERANCE, number, same_number, same_set, same_text},
+    stated::states,
+};
 use crate::{
     data::{CallChecks, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory},
     mcp::COMPLETE_TASK,
 };
-
-/// Relative difference below which two numbers are equal. Allows only for rounding of decimal texts.
-const TOLERANCE: f64 = 1e-9;
 
 /// What an episode left behind to decide by.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,7 +44,8 @@ pub fn is_known(scenario: &Scenario) -> bool {
 pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     let answered = match (scenario.answer.as_deref(), comparison(&scenario.check)) {
         (Some(expected), Some(compare)) => {
-            Some(evidence.answer.is_some_and(|answer| compare(expected, answer)))
+            let is_right = |answer: &str| compare(expected, answer) || states(scenario, answer);
+            Some(evidence.answer.is_some_and(is_right))
         }
         _ => None,
     };
@@ -52,7 +54,7 @@ pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     Some(hold && answered != Some(false))
 }
 
-/// Whether two answers count as one under this check, as an answer is compared with the expected one.
+/// Whether two answers count as one under this check, as a whole answer is compared with the expected one.
 pub fn same_answer(check: &str) -> fn(&str, &str) -> bool {
     comparison(check).unwrap_or(same_text)
 }
@@ -145,79 +147,6 @@ fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
         && at_most.is_none_or(|most| calls.len() <= most as usize)
 }
 
-fn same_text(expected: &str, answer: &str) -> bool {
-    text(expected) == text(answer)
-}
-
-fn same_number(expected: &str, answer: &str) -> bool {
-    match (number(expected), number(answer)) {
-        (Some(expected), Some(answer)) => {
-            (expected - answer).abs() <= TOLERANCE * expected.abs().max(answer.abs()).max(1.0)
-        }
-        (None, _) => same_text(expected, answer),
-        (Some(_), None) => false,
-    }
-}
-
-fn same_set(expected: &str, answer: &str) -> bool {
-    items(expected) == items(answer)
-}
-
-/// Lower case, without spaces, enclosing quotes or a final full stop.
-fn text(raw: &str) -> String {
-    stripped(raw).chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect()
-}
-
-fn stripped(raw: &str) -> &str {
-    let raw = raw.trim();
-    let raw = raw.strip_suffix('.').unwrap_or(raw);
-    raw.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '“' | '”'))
-}
-
-/// A number with an optional currency sign before it or percent sign after it.
-fn number(raw: &str) -> Option<f64> {
-    let raw = stripped(raw);
-    let (sign, raw) = match raw.strip_prefix(['-', '−']) {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, raw.strip_prefix('+').unwrap_or(raw)),
-    };
-    let raw = raw.trim_start_matches(['$', '€', '£', '¥', ' ']).trim_end_matches(['%', ' ']);
-    if !raw.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return None;
-    }
-    without_separators(raw)?
-        .parse::<f64>()
-        .ok()
-        .filter(|number| number.is_finite())
-        .map(|number| sign * number)
-}
-
-/// Removes commas, spaces and underscores between groups of three digits. With other groups it is not a number.
-fn without_separators(raw: &str) -> Option<String> {
-    let (whole, fraction) = raw.split_once('.').map_or((raw, None), |(whole, rest)| (whole, Some(rest)));
-    let mut groups = whole.split([',', ' ', '_', '\u{a0}', '\u{202f}']);
-    let mut digits = groups.next()?.to_owned();
-    for group in groups {
-        if group.len() != 3 || !group.bytes().all(|byte| byte.is_ascii_digit()) || digits.is_empty() {
-            return None;
-        }
-        digits.push_str(group);
-    }
-    Some(match fraction {
-        Some(fraction) => format!("{digits}.{fraction}"),
-        None => digits,
-    })
-}
-
-/// The items of a comma-separated list as texts, with numbers by value. Repetitions do not count.
-fn items(raw: &str) -> BTreeSet<String> {
-    let raw = raw.trim().trim_start_matches('[').trim_end_matches(']');
-    raw.split([',', ';', '\n'])
-        .map(|item| number(item).map_or_else(|| text(item), |number| number.to_string()))
-        .filter(|item| !item.is_empty())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +198,81 @@ mod tests {
             let evidence = Evidence { answer: Some(answer), ..Evidence::default() };
             assert_eq!(correct(&scenario, evidence), Some(right), "{check}: {expected:?} and {answer:?}");
         }
+    }
+
+    #[test]
+    fn a_longer_answer_is_right_if_it_states_the_expected_one_and_candidates_are_known() {
+        let unknown = Scenario { task: "How many orders are paid?".into(), ..scenario("number", Some("5")) };
+        let known = Scenario { candidates: Some(vec![]), ..unknown.clone() };
+        let of =
+            |scenario, answer| correct(scenario, Evidence { answer: Some(answer), ..Evidence::default() });
+        let sentence = "There are 5 orders that are paid.";
+        assert_eq!((of(&unknown, sentence), of(&known, sentence)), (Some(false), Some(true)));
+        assert_eq!(
+            (of(&unknown, "5"), of(&known, "5"), of(&known, "6")),
+            (Some(true), Some(true), Some(false))
+        );
+        // Votes compare whole answers.
+        assert!(!same_answer("number")(sentence, "5"));
+    }
+
+    /// Final texts of a language model, and whether a reader finds the expected answer in them.
+    #[derive(serde::Deserialize)]
+    struct FinalTexts {
+        scenarios: Vec<Asked>,
+        texts: Vec<FinalText>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Asked {
+        task: String,
+        answer: String,
+        check: String,
+        candidates: Option<Vec<String>>,
+    }
+
+    #[derive(serde::Deserialize)]
+    struct FinalText {
+        /// Index of its scenario.
+        scenario: usize,
+        text: String,
+        right: bool,
+    }
+
+    #[test]
+    fn the_final_texts_of_a_model_are_right_where_a_reader_finds_them_right() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/fixtures/answers.json");
+        let FinalTexts { scenarios, texts } =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let scenario = |Asked { task, answer, check, candidates }: Asked| Scenario {
+            task,
+            answer: Some(answer),
+            check,
+            candidates,
+            ..Scenario::default()
+        };
+        let scenarios: Vec<Scenario> = scenarios.into_iter().map(scenario).collect();
+        let is_right = |scenario: &Scenario, text: &str| {
+            correct(scenario, Evidence { answer: Some(text), ..Evidence::default() }) == Some(true)
+        };
+        let wrong: Vec<_> = texts
+            .iter()
+            .filter(|one| is_right(&scenarios[one.scenario], &one.text) != one.right)
+            .map(|one| (&scenarios[one.scenario].answer, &one.text))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let right = texts.iter().filter(|one| one.right);
+        let as_a_whole = |one: &&FinalText| {
+            let Scenario { check, answer, .. } = &scenarios[one.scenario];
+            same_answer(check)(answer.as_deref().unwrap(), &one.text)
+        };
+        assert_eq!((texts.len(), right.clone().count(), right.filter(as_a_whole).count()), (156, 2, 0));
+        // The value of another task is stated by chance, or because its text is about the same things.
+        let by_chance = |one: &FinalText| {
+            let others = scenarios.iter().enumerate().filter(|(at, _)| *at != one.scenario);
+            others.filter(|(_, scenario)| is_right(scenario, &one.text)).count()
+        };
+        assert_eq!((scenarios.len(), texts.iter().map(by_chance).sum::<usize>()), (32, 18));
     }
 
     #[test]

@@ -157,7 +157,9 @@ pub(super) fn prefixed(server: &str, mut tools: Vec<data::Tool>) -> Vec<data::To
 }
 
 fn complete_task() -> data::Tool {
-    let description = "Ends the task with the answer.".to_owned();
+    let description = "Call this last, when the task is done, with the final answer: only the value that is asked for, without a \
+                       sentence."
+        .to_owned();
     let mut schema = Map::new();
     schema.insert("type".into(), "object".into());
     schema.insert("properties".into(), json!({ "answer": { "type": "string" } }));
@@ -273,7 +275,7 @@ mod tests {
         }]);
         let (tools, notes) = from_list(listed.as_array().unwrap());
         insta::assert_snapshot!(tools[0].function, @r#"{"name":"t","description":"Does it.","parameters":{"type":"object","required":["b"],"properties":{"b":{"type":"string"},"a":{}}}}"#);
-        insta::assert_snapshot!(tools[1].function, @r#"{"name":"complete_task","description":"Ends the task with the answer.","parameters":{"type":"object","properties":{"answer":{"type":"string"}},"required":["answer"]}}"#);
+        insta::assert_snapshot!(tools[1].function, @r#"{"name":"complete_task","description":"Call this last, when the task is done, with the final answer: only the value that is asked for, without a sentence.","parameters":{"type":"object","properties":{"answer":{"type":"string"}},"required":["answer"]}}"#);
         assert!(notes.is_empty());
     }
 

@@ -9,7 +9,7 @@ use super::{
     run,
 };
 use crate::{
-    data::{OutcomeRow, Scenario, VerdictRow},
+    data::{OutcomeRow, Scenario, VerdictRow, keeps_protocol},
     eval::{self, Comparison, Episode, Finding, Mode, verdict},
     view::{
         Run,
@@ -150,6 +150,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
             policy: name.clone(),
             mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
             right: row.correct == Some(true),
+            by_protocol: keeps_protocol(row.loose_calls, row.answer_source.as_deref()),
             any_right: None,
             calls: row.calls,
             turns: row.turns,

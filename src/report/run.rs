@@ -219,8 +219,18 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
 }
 
 fn by_slice(found: &Exam, scope: &str) -> Table {
-    let mut table =
-        Table::new([scope, "tasks", "policy", "success %", "95 %", "gain", "95 %", "p", "finding"]);
+    let mut table = Table::new([
+        scope,
+        "tasks",
+        "policy",
+        "success %",
+        "95 %",
+        "strict %",
+        "gain",
+        "95 %",
+        "p",
+        "finding",
+    ]);
     let scopes: &[&str] = if scope == "split" { &["all", "split"] } else { &[scope] };
     let rows = found
         .rows
@@ -236,6 +246,7 @@ fn by_slice(found: &Exam, scope: &str) -> Table {
             Cell::code(values.policy.clone()),
             Cell::number(percent(values.success)),
             Cell::number(format!("{} to {}", percent(values.success_low), percent(values.success_high))),
+            Cell::number(values.success_strict.map_or(String::new(), percent)),
             Cell::number(gain).tone(tone),
             Cell::number(gain_interval(values)),
             Cell::number(values.p_adjusted.map_or(String::new(), p_value)),
@@ -407,13 +418,15 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
         );
         page.push(Block::Plots(vec![plot], caption));
     }
-    let charts: [(&str, OfPoint, Scale); 9] = [
+    let charts: [(&str, OfPoint, Scale); 11] = [
         ("Mean reward", |point| point.reward, Scale::Values),
         ("Loss", |point| point.loss, Scale::Values),
         ("Gradient norm", |point| point.gradient_norm, Scale::Values),
         ("Entropy in nats", |point| point.entropy, Scale::Values),
         ("Clipped tokens", |point| point.clip_fraction, Scale::Values),
         ("Learning rate", |point| point.learning_rate, Scale::Values),
+        ("Share of calls in the template's form", |point| point.template_calls, Scale::Percent),
+        ("Share of episodes answered by complete_task", |point| point.tool_answers, Scale::Percent),
         ("Tool errors per episode", |point| point.tool_errors, Scale::Values),
         ("Sampled tokens per episode", |point| point.sampled_tokens, Scale::Values),
         ("Seconds per iteration", |point| point.seconds, Scale::Values),

@@ -12,8 +12,10 @@ use super::{
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
 };
 use crate::{
+    data::Tool,
     engine::Footprint,
     error::{Failure, Result},
+    mcp::Servers,
 };
 
 pub type StageFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -56,6 +58,11 @@ pub trait StageKind: Send + Sync {
 
     /// The role of the policy whose model the written adapter belongs to. None if the stage writes no adapter.
     fn adapter_base(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// How many of the tools that the servers list the stage offers to an agent. None if it does not choose tools.
+    fn offers(&self, _listed: &[Tool], _: &Servers) -> Option<usize> {
         None
     }
 

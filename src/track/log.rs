@@ -402,6 +402,8 @@ fn point_scalars(name: &str, point: &Point, stages: &[&Stage], values: &mut Scal
         ("calls", point.calls),
         ("tool_errors", point.tool_errors),
         ("parse_failures", point.parse_failures),
+        ("template_calls", point.template_calls),
+        ("tool_answers", point.tool_answers),
         ("sampled_tokens", point.sampled_tokens),
         ("truncated", point.truncated),
     ] {

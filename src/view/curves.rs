@@ -93,6 +93,10 @@ pub struct Point {
     pub calls: Option<f64>,
     pub tool_errors: Option<f64>,
     pub parse_failures: Option<f64>,
+    /// Share of calls in the form of the chat template.
+    pub template_calls: Option<f64>,
+    /// Share of episodes that gave their answer to `complete_task`.
+    pub tool_answers: Option<f64>,
     pub sampled_tokens: Option<f64>,
     /// Share of episodes that a limit cut short.
     pub truncated: Option<f64>,
@@ -183,6 +187,10 @@ fn point(stages: &[&Stage]) -> Point {
         calls: of_rollout("calls"),
         tool_errors: of_rollout("tool_errors"),
         parse_failures: of_rollout("parse_failures"),
+        template_calls: of_rollout("form_template"),
+        tool_answers: of_rollout("ended_completed")
+            .zip(of_rollout("answered_as_text"))
+            .map(|(answered, as_text)| answered - as_text),
         sampled_tokens: of_rollout("sampled_tokens"),
         truncated: (!cut.is_empty()).then(|| cut.iter().sum()),
         trained_tokens: (trained > 0).then_some(trained as f64),

@@ -132,6 +132,7 @@ fn scenario(number: usize, split: &str, more: usize) -> Scenario {
         entity: None,
         reference: None,
         checks: number.is_multiple_of(5).then(|| Json(r#"{"answer":[{"matches":"[0-9]"}]}"#.into())),
+        candidates: None,
         server: None,
     }
 }

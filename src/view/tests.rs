@@ -206,6 +206,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
             policy: names[usize::from(row.policy != base.to_string())].clone(),
             mode: Mode::Greedy,
             right: row.correct == Some(true),
+            by_protocol: true,
             any_right: None,
             calls: 2,
             turns: 3,
@@ -245,7 +246,8 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
             kind: "rollout",
             inputs: vec![("tools", "tools", tools_table.digest), ("policy", "policy", base)],
             outputs,
-            metrics: json!({"success": 0.75, "turns": 3.0, "ended_out_of_turns": 0.25}),
+            metrics: json!({"success": 0.75, "turns": 3.0, "ended_out_of_turns": 0.25, "ended_completed": 0.75,
+                "answered_as_text": 0.25, "form_template": 0.5}),
         },
     );
     made.finished(
@@ -315,6 +317,7 @@ fn a_curve_has_the_means_of_an_iteration_and_an_interval_by_scenario() {
     assert_eq!((point.loss, point.entropy, point.signal_share), (Some(2.0), Some(1.0), Some(1.0)));
     assert_eq!(point.signal.as_ref().map(|signal| signal.with_gradient), Some(4));
     assert_eq!((point.seconds, point.truncated, point.steps.len()), (Some(7.5), Some(0.25), 2));
+    assert_eq!((point.template_calls, point.tool_answers), (Some(0.5), Some(0.5)));
 }
 
 #[test]

@@ -174,6 +174,7 @@ fn examined() -> Project {
         entity: None,
         reference: None,
         checks: None,
+        candidates: None,
         server: None,
     };
     let scenarios: Vec<_> = (0..20).map(scenario).collect();
@@ -182,6 +183,7 @@ fn examined() -> Project {
         policy: policy.clone(),
         mode: eval::Mode::Greedy,
         right: policy == "trained",
+        by_protocol: true,
         any_right: None,
         calls: 1,
         turns: 1,

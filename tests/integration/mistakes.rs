@@ -358,6 +358,37 @@ fn doctor_reports_what_is_missing_with_hints() {
     }
 }
 
+/// A server with 30 tools that do nothing.
+const MANY_TOOLS: &str = r#"
+list=$(seq 30 | sed 's/.*/{"name":"t&","inputSchema":{"type":"object"}}/' | paste -sd, -)
+while read -r line; do
+  id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"initialize"'*) result='{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"many","version":"1"}}' ;;
+    *'"tools/list"'*) result="{\"tools\":[$list]}" ;;
+    *) result='{}' ;;
+  esac
+  if [ -n "$id" ]; then printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"; fi
+done
+"#;
+
+#[test]
+fn doctor_notes_more_tools_than_a_small_model_can_choose_among() {
+    let project = project();
+    project.write("many.sh", MANY_TOOLS);
+    project.replace(
+        "run.toml",
+        "\"{mcprl}\", \"demo-server\", \"sqlite\"",
+        &format!("\"sh\", \"{}\"", project.path("many.sh").display()),
+    );
+    let output = looked_at(&project, 0);
+    let note = "note  tools      tools: 30 tools are offered; small models choose badly among more than 25";
+    assert!(output.contains(note) && output.contains("`allow` of the stage `tools`"), "{output}");
+    project.replace("run.toml", "kind = \"discover\"", "kind = \"discover\"\nallow = [\"t1\", \"t2\"]");
+    let output = looked_at(&project, 0);
+    assert!(output.contains("30 tools: t1") && !output.contains("small models"), "{output}");
+}
+
 #[test]
 fn a_misspelt_variable_is_an_unknown_key_and_its_value_is_not_shown() {
     let project = project();

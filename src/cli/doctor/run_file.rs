@@ -9,10 +9,11 @@ use std::{
 use super::{Finding, Verdict};
 use crate::{
     cli::runtime,
+    data::Tool,
     engine::available,
     error::Result,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Servers, Session},
+    mcp::{McpError, ServerSpec, Servers, Session, merged},
     plan::{
         Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
         rollouts,
@@ -25,18 +26,25 @@ use crate::{
 
 /// Longest wait for a server or an endpoint, whatever the run file allows.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// More tools than this are noted.
+const MANY_TOOLS: usize = 25;
 
 /// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan), devices(plan)];
+    let mut listed = Vec::new();
     for (name, spec) in plan.servers.iter().flat_map(Servers::iter) {
-        let (mut server, start) = server(spec);
+        let (mut server, answer) = server(spec);
         if !name.is_empty() {
             server.text = format!("{name}: {}", server.text);
         }
         findings.push(server);
-        findings.extend(start.and_then(|start| server_starts(plan, spec, start)));
+        if let Some((tools, start)) = answer {
+            findings.extend(server_starts(plan, spec, start));
+            listed.push((name.to_owned(), tools));
+        }
     }
+    findings.extend(many_tools(plan, &merged(listed)));
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
@@ -69,6 +77,24 @@ fn devices(plan: &Plan) -> Finding {
     }
 }
 
+/// Stages that offer more tools than a small model can choose among.
+fn many_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
+    let Some(servers) = &plan.servers else { return Vec::new() };
+    let mut offers: BTreeMap<&str, usize> = BTreeMap::new();
+    for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
+        let offered = stage.kind.as_ref().and_then(|kind| kind.offers(listed, servers));
+        offers.extend(offered.filter(|offered| *offered > MANY_TOOLS).map(|offered| (&*stage.name, offered)));
+    }
+    let finding = |(stage, offered): (&str, usize)| {
+        let text = format!(
+            "{stage}: {offered} tools are offered; small models choose badly among more than {MANY_TOOLS}"
+        );
+        let todo = format!("name the tools that the tasks need: `allow` of the stage `{stage}`");
+        Finding { todo: Some(todo), ..Finding::new("tools", Verdict::Note, text) }
+    };
+    offers.into_iter().map(finding).collect()
+}
+
 /// The cost of restarting the server in each rollout that calls a tool, if it is high.
 fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Finding> {
     let rollouts = plan.order().iter().map(|index| rollouts(&plan.node(*index).stage));
@@ -79,8 +105,8 @@ fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Find
     Some(Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, starts.to_string()) })
 }
 
-/// Starts the server or connects to it, and lists its tools. Also returns how long that took, if it went well.
-fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
+/// Starts the server or connects to it, and lists its tools. Also returns them and how long that took, if it went well.
+fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<Tool>, Duration)>) {
     let began = Instant::now();
     let limit = spec.limits.start_timeout.min(PATIENCE);
     let mut spec = ServerSpec { record: None, ..spec.clone() };
@@ -124,10 +150,9 @@ fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
             let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
             let named = names[..count.min(8)].join(", ");
             let seconds = took.as_secs_f64();
-            let tools = if count == 1 { "tool" } else { "tools" };
-            let text =
-                format!("{} answers in {seconds:.1} s: {count} {tools}: {named}{more}", spec.transport);
-            (Finding::good("server", text), Some(took))
+            let noun = if count == 1 { "tool" } else { "tools" };
+            let text = format!("{} answers in {seconds:.1} s: {count} {noun}: {named}{more}", spec.transport);
+            (Finding::good("server", text), Some((tools, took)))
         }
     }
 }

@@ -132,12 +132,7 @@ impl Discover {
             resource_templates.extend(described.resource_templates);
             prompts.extend(described.prompts);
         }
-        let reset_tools = servers.iter().filter_map(|(name, spec)| {
-            let tool = spec.state.reset_tool()?;
-            Some(if name.is_empty() { tool.to_owned() } else { format!("{name}/{tool}") })
-        });
-        let tools = self.0.filter(merged(lists), &reset_tools.collect::<Vec<_>>())?;
-        let (tools, unsafe_tools) = self.0.without_unsafe(tools, servers)?;
+        let (tools, unsafe_tools) = self.0.chosen(merged(lists), servers)?;
         let tools = self.0.overridden(tools)?;
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
@@ -177,9 +172,24 @@ impl StageKind for Discover {
             None => preflight,
         }
     }
+
+    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<usize> {
+        let (tools, _) = self.0.chosen(listed.to_vec(), servers).ok()?;
+        Some(tools.iter().filter(|tool| !tool.synthetic).count())
+    }
 }
 
 impl Params {
+    /// The tools that the agent gets, and those left out for what they may do, by reason.
+    fn chosen(&self, listed: Vec<Tool>, servers: &Servers) -> Result<(Vec<Tool>, LeftOut), DiscoverError> {
+        let reset_tools = servers.iter().filter_map(|(name, spec)| {
+            let tool = spec.state.reset_tool()?;
+            Some(if name.is_empty() { tool.to_owned() } else { format!("{name}/{tool}") })
+        });
+        let tools = self.filter(listed, &reset_tools.collect::<Vec<_>>())?;
+        self.without_unsafe(tools, servers)
+    }
+
     /// The tools that the agent sees. The reset tool is none of them, unless `allow` names it.
     fn filter(&self, tools: Vec<Tool>, reset_tools: &[String]) -> Result<Vec<Tool>, DiscoverError> {
         let meant = |name: &str| {
@@ -248,7 +258,10 @@ impl Params {
     /// The tools with the texts of the run file.
     fn overridden(&self, mut tools: Vec<Tool>) -> Result<Vec<Tool>, DiscoverError> {
         for (name, texts) in self.overrides.iter().flatten() {
-            let Some(tool) = tools.iter_mut().find(|tool| is_named(tool, name)) else {
+            // By the agent's name first, which `complete_task` has too.
+            let place = tools.iter().position(|tool| tool.name == *name);
+            let place = place.or_else(|| tools.iter().position(|tool| is_named(tool, name)));
+            let Some(tool) = place.and_then(|place| tools.get_mut(place)) else {
                 let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
                 let meant = did_you_mean(name, known).map(str::to_owned);
                 return Err(DiscoverError::UnknownTool { list: "overrides", name: name.clone(), meant });
@@ -292,7 +305,9 @@ fn of_server(name: &str) -> String {
 
 /// Replaces the description and those of parameters, wherever the agent may see them.
 fn override_texts(tool: &mut Tool, texts: &ToolTexts) -> Result<(), DiscoverError> {
-    tool.keep_listed();
+    if !tool.synthetic {
+        tool.keep_listed();
+    }
     let mut function: Value = serde_json::from_str(&tool.function).unwrap_or_default();
     let mut schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
     if let Some(description) = &texts.description {
@@ -476,5 +491,19 @@ mod tests {
         insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"`deny` names `db_dorp`, which is not a tool of the server; did you mean `db_drop`?");
         insta::assert_snapshot!(refused(true, &["db_drop"], &[]), @"no tool is left: the server lists 3; loosen `read_only`, `allow` or `deny`");
         insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"`allow` names `complete_task`, which is not a tool of the server; ");
+    }
+
+    #[test]
+    fn complete_task_has_the_description_of_the_run_file() {
+        let texts = json!({"complete_task": {"description": "Ends it."}, "complete_task_2": {"description": "Mine."}});
+        let overrides = serde_json::from_value(texts).unwrap();
+        let params = Params { read_only: false, destructive: false, allow: vec![], deny: vec![], overrides };
+        let own = Tool { name: "complete_task_2".into(), ..tool("complete_task", None, false) };
+        let tools = params.overridden(vec![own, tool("complete_task", None, true)]).unwrap();
+        let described: Vec<_> = tools.iter().map(|tool| (&*tool.description, &*tool.function)).collect();
+        let function = |text: &str| format!(r#"{{"description":"{text}"}}"#);
+        assert_eq!(described, [("Mine.", &*function("Mine.")), ("Ends it.", &*function("Ends it."))]);
+        // As if mcprl described it so: the table is the same.
+        assert_eq!((tools[0].listed.is_some(), tools[1].listed.is_some()), (true, false));
     }
 }

@@ -21,7 +21,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls},
+    data::{self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls, keeps_protocol},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
@@ -318,6 +318,7 @@ fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &T
             policy: vote_name(params.vote),
             mode: *mode,
             right: winner.is_some_and(|winner| is_right(voters[winner])),
+            by_protocol: winner.is_some_and(|winner| is_by_protocol(voters[winner])),
             any_right: Some(voters.iter().any(|trajectory| is_right(trajectory))),
             calls: sum(|trajectory| trajectory.calls),
             turns: sum(|trajectory| trajectory.turns),
@@ -357,6 +358,10 @@ fn sampled_tokens(played: &Trajectory) -> u32 {
     played.sampled.iter().filter(|sampled| **sampled).count() as u32
 }
 
+fn is_by_protocol(played: &Trajectory) -> bool {
+    keeps_protocol(played.loose_calls, played.answer_source.as_deref())
+}
+
 /// The part of a trajectory that the verdict uses.
 fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
     Episode {
@@ -365,6 +370,7 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
         any_right: None,
         mode: if attempt.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
         right: played.correct == Some(true),
+        by_protocol: is_by_protocol(played),
         calls: played.calls,
         turns: played.turns,
         tokens: sampled_tokens(played),

@@ -31,6 +31,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
         entity: None,
         reference: None,
         checks: None,
+        candidates: None,
         server: None,
     }
 }
@@ -369,6 +370,7 @@ async fn a_vote_is_compared_with_the_baseline_and_counts_the_effort_of_all_its_e
     assert!(rows.iter().all(|row| row.policy == "maj@5" || row.success_any.is_none()));
     assert_eq!(metrics["all.pass@5"], share(any));
     assert_eq!(metrics["all.maj@5.greedy"], share(right));
+    assert_eq!(metrics["all.maj@5.strict"], share(right), "all of them answer by the tool");
     assert_eq!(metrics["all.gain"], metrics["all.trained.gain"], "the gain reported is the last policy's");
     let report = std::fs::read_to_string(hall.path("out/report.md")).unwrap();
     assert!(report.contains("maj@5 against base by split, greedy"), "{report}");

@@ -28,6 +28,7 @@ pub fn scenario(id: &str, answer: Option<&str>) -> Scenario {
         entity: None,
         reference: None,
         checks: None,
+        candidates: None,
         server: None,
     }
 }

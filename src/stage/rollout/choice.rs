@@ -121,6 +121,7 @@ mod tests {
             entity: None,
             reference: None,
             checks: None,
+            candidates: None,
             server: None,
         };
         sizes

@@ -75,6 +75,7 @@ impl Bench {
             entity: None,
             reference: None,
             checks: None,
+            candidates: None,
             server: None,
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     candidate::{AnswerRule, Candidate, Check, normal, states},
+    explored::harvest,
     runner::Runner,
 };
 use crate::{
@@ -177,9 +178,14 @@ pub async fn admit(
     constants(&candidates, &mut verdicts);
 
     let mut judged = Judged::default();
-    for (candidate, verdict) in candidates.into_iter().zip(verdicts) {
+    for ((mut candidate, verdict), place) in candidates.into_iter().zip(verdicts).zip(of_candidate) {
         judged.rows.push(row(&candidate, &verdict));
         if let Ok(answer) = verdict {
+            let last = place.and_then(|place| outcomes[0][place].get(candidate.calls.len().checked_sub(1)?));
+            if let (Some(last), Some(answer)) = (last, &answer) {
+                let beside = candidate.rule.alternatives(&harvest::read(&last.text), answer);
+                candidate.alternatives.extend(beside);
+            }
             judged.admitted.push(Admitted { candidate, answer });
         }
     }

@@ -1,6 +1,6 @@
 //! A task before it is admitted: its text, the calls that answer it, and how the answer is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,8 @@ pub struct Candidate {
     pub rule: AnswerRule,
     pub check: Check,
     pub checks: Option<Checks>,
+    /// Values that results have where the answer stands; the answer may be one of them.
+    pub alternatives: BTreeSet<String>,
     /// The calls fail on the way, on purpose.
     pub may_fail: bool,
 }
@@ -84,6 +86,8 @@ pub const NONE: &str = "none";
 const ANSWER_BYTES: usize = 80;
 /// Most items of an answer that is a set.
 const SET: usize = 8;
+/// Most candidates of a scenario.
+pub const CANDIDATES: usize = 200;
 
 impl AnswerRule {
     pub fn kind(&self) -> &'static str {
@@ -187,6 +191,37 @@ impl AnswerRule {
         if let Some(header) = header.filter(|header| is_header(header)) {
             list.records.remove(0);
             list.records.iter_mut().for_each(|record| record[0].name.clone_from(&header));
+        }
+    }
+
+    /// The values of a result that could be taken for the answer: those of the same field, and those beside the answer if the
+    /// rule names no field. A number needs none.
+    pub fn alternatives(&self, reading: &Reading, answer: &str) -> Vec<String> {
+        let of_field = |list: &List, name: &str| -> Vec<String> {
+            list.records.iter().filter_map(|record| value_of(record, name)).map(str::to_owned).collect()
+        };
+        let of_lists = |name: &str, field: &str| {
+            reading
+                .lists
+                .iter()
+                .filter(|list| list.name == name)
+                .flat_map(|list| of_field(list, field))
+                .collect()
+        };
+        match self {
+            Self::Field { list, field, .. } | Self::Column { list, field } => of_lists(list, field),
+            Self::Absent { field } => of_lists("", field),
+            Self::Largest { list, key, .. } => of_lists(list, key),
+            Self::Only => self.read(reading).into_iter().collect(),
+            Self::Quoted(_) | Self::Recorded { .. } => {
+                let fields = reading.lists.iter().flat_map(|list| {
+                    let is_answer = |field: &&harvest::Field| normal(&field.value) == normal(answer);
+                    let named = list.records.iter().flatten().filter(is_answer).map(|field| &field.name);
+                    named.collect::<BTreeSet<_>>().into_iter().flat_map(|name| of_field(list, name))
+                });
+                fields.collect()
+            }
+            Self::Count { .. } | Self::Number { .. } | Self::Nothing => Vec::new(),
         }
     }
 
@@ -346,6 +381,7 @@ impl Candidate {
         };
         Scenario {
             id: self.id(answer.as_deref()),
+            candidates: answer.as_deref().and_then(|answer| candidates(check, answer, &self.alternatives)),
             split: String::new(),
             family: self.family.clone(),
             task: self.task.clone(),
@@ -362,6 +398,30 @@ impl Candidate {
         let checks = self.checks.as_ref().map(Checks::to_json);
         scenario_id(&self.family, &self.task, answer, checks.as_deref())
     }
+}
+
+/// The column `candidates` of a scenario: `None` if no other value is known. For numbers any other number is one.
+fn candidates(check: Check, answer: &str, alternatives: &BTreeSet<String>) -> Option<Vec<String>> {
+    let items = |text: &str| -> BTreeSet<String> {
+        let split = text.split(", ").map(str::to_owned);
+        if check == Check::Set { split.collect() } else { BTreeSet::from([text.to_owned()]) }
+    };
+    let own = items(answer);
+    if check == Check::None {
+        return None;
+    }
+    if check != Check::Text && own.iter().all(|item| Check::of(item) == Check::Number) {
+        return Some(Vec::new());
+    }
+    let is_short =
+        |value: &String| !value.trim().is_empty() && value.len() <= ANSWER_BYTES && !value.contains('\n');
+    let others: BTreeSet<String> =
+        alternatives.iter().flat_map(|text| items(text)).filter(is_short).collect();
+    let others: Vec<String> = others.difference(&own).cloned().collect();
+    // A sample of all if they are too many.
+    let count = others.len().min(CANDIDATES);
+    let sample = (0..count).map(|place| others[place * others.len() / count].clone());
+    Some(sample.collect()).filter(|sample: &Vec<String>| !sample.is_empty())
 }
 
 /// The id of a scenario. `checks`: in JSON.
@@ -393,6 +453,36 @@ mod tests {
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
         AnswerRule::Field { list: String::new(), key, field: field.into() }
+    }
+
+    #[test]
+    fn a_scenario_knows_the_other_values_that_its_answer_could_have_been() {
+        let known: BTreeSet<String> =
+            ["a, b", "b", "c", "", "d\ne", &"x".repeat(81)].map(str::to_owned).into();
+        let listed = |values: &[&str]| Some(values.iter().map(|value| (*value).to_owned()).collect());
+        assert_eq!(candidates(Check::Text, "b", &known), listed(&["a, b", "c"]));
+        assert_eq!(candidates(Check::Set, "b, e", &known), listed(&["a", "c"]));
+        assert_eq!(candidates(Check::Set, "1, 2", &known), listed(&[]));
+        assert_eq!(candidates(Check::Number, "1", &known), listed(&[]));
+        assert_eq!(candidates(Check::Text, "b", &["b".to_owned()].into()), None);
+        assert_eq!(candidates(Check::None, "-", &known), None);
+        let many: BTreeSet<String> = (0..1000).map(|number| format!("{number:03}")).collect();
+        let sample = candidates(Check::Text, "x", &many).unwrap();
+        assert_eq!((sample.len(), &*sample[0], &*sample[199]), (CANDIDATES, "000", "995"));
+    }
+
+    #[test]
+    fn other_values_stand_in_the_same_field() {
+        let reading = harvest::read(r#"[{"n": "a", "v": "p"}, {"n": "b", "v": "q"}]"#);
+        let of = |rule: AnswerRule| rule.alternatives(&reading, "Q");
+        let list = String::new;
+        assert_eq!(of(field(Some(("n", "a")), "v")), ["p", "q"]);
+        assert_eq!(of(field(None, "none")), [""; 0]);
+        assert_eq!(of(AnswerRule::Column { list: list(), field: "n".into() }), ["a", "b"]);
+        assert_eq!(of(AnswerRule::Largest { list: list(), field: "v".into(), key: "n".into() }), ["a", "b"]);
+        assert_eq!(of(AnswerRule::Quoted("Q".into())), ["p", "q"]);
+        let line = harvest::read("Low Tide");
+        assert_eq!(AnswerRule::Only.alternatives(&line, ""), ["Low Tide"]);
     }
 
     #[test]

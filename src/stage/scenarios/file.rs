@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    candidate::scenario_id,
+    candidate::{CANDIDATES, scenario_id},
     error::ScenarioError,
     split::{self, SplitBy},
 };
@@ -24,11 +24,12 @@ use crate::{
 };
 
 /// Keys of a task.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "task",
     "answer",
     "check",
     "checks",
+    "candidates",
     "split",
     "family",
     "entity",
@@ -95,7 +96,9 @@ fn parquet(path: &Path, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
             let text = values[row].clone()?;
             // Structures are texts in JSON here.
             let value = match name.as_str() {
-                "checks" | "reference" => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+                "checks" | "reference" | "candidates" => {
+                    serde_json::from_str(&text).unwrap_or(Value::String(text))
+                }
                 _ => Value::String(text),
             };
             Some((name.clone(), value))
@@ -225,6 +228,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
             Some(Json(checks.to_json()))
         }
     };
+    let candidates = candidates(fields, check)?;
     let split = match text(fields, "split")? {
         Some("train") => TRAIN,
         Some("heldout") => HELD_OUT,
@@ -243,8 +247,28 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         entity: text(fields, "entity")?.map(str::to_owned),
         reference: reference(fields)?,
         checks,
+        candidates,
         server: text(fields, "server")?.map(|name| ServerName(name.to_owned())),
     })
+}
+
+/// Other values that the answer could have been. A number needs none.
+fn candidates(fields: &Map<String, Value>, check: &str) -> Result<Option<Vec<String>>, String> {
+    let listed = match fields.get("candidates") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(listed)) => listed,
+        Some(_) => return Err("`candidates` should be a list".into()),
+    };
+    let is_value = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_));
+    match listed.len() {
+        _ if check == "none" => Err("`candidates` needs an `answer`".into()),
+        _ if !listed.iter().all(is_value) => Err("`candidates` should be texts or numbers".into()),
+        0 if check == "text" => Err("`candidates` is empty; leave it out if none are known".into()),
+        count if count > CANDIDATES => {
+            Err(format!("`candidates` has {count} values; at most {CANDIDATES} are possible"))
+        }
+        _ => Ok(Some(listed.iter().map(plain).collect())),
+    }
 }
 
 /// The reference calls, written as a list or as its JSON.
@@ -346,6 +370,30 @@ mod tests {
           line 11: `split` should be train or heldout, found "a"
           line 12: the same task as line 1
         "#);
+    }
+
+    #[test]
+    fn a_task_may_name_candidates() {
+        let of = |rest: &str| {
+            parse(&format!("{{\"task\": \"x\", {rest}}}"), "f", (0.0, 1).into())
+                .map(|(train, _)| train[0].candidates.clone())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(of(r#""answer": "y""#), Ok(None));
+        assert_eq!(of(r#""answer": 3, "candidates": []"#), Ok(Some(vec![])));
+        let named = Ok(Some(vec!["z".to_owned(), "2".to_owned()]));
+        assert_eq!(of(r#""answer": "y", "candidates": ["z", 2]"#), named);
+        let many = serde_json::json!((0..201).collect::<Vec<_>>());
+        for (rest, problem) in [
+            (r#""answer": "y", "candidates": []"#, "`candidates` is empty; leave it out if none are known"),
+            (r#""answer": "y", "candidates": "z""#, "`candidates` should be a list"),
+            (r#""answer": "y", "candidates": [["z"]]"#, "`candidates` should be texts or numbers"),
+            (r#""candidates": ["z"]"#, "`candidates` needs an `answer`"),
+            (&format!(r#""answer": "y", "candidates": {many}"#), "201 values; at most 200"),
+        ] {
+            let error = of(rest).unwrap_err();
+            assert!(error.contains(problem), "{rest}: {error}");
+        }
     }
 
     #[test]

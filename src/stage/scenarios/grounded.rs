@@ -463,6 +463,7 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
         checks: case.checks.clone(),
+        candidates: None,
         server: None,
     }
 }

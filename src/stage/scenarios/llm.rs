@@ -226,6 +226,7 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         rule: if is_refusal { AnswerRule::Nothing } else { AnswerRule::Quoted(answer) },
         calls,
         checks,
+        alternatives: BTreeSet::new(),
         may_fail: kind == "error-recovery",
     })
 }

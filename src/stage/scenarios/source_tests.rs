@@ -70,7 +70,27 @@ async fn an_unknown_server_is_explored_without_a_model() {
             "{} → {answer}",
             scenario.task
         );
+        let candidates = scenario.candidates.as_deref();
+        match scenario.check.as_str() {
+            "number" => assert_eq!(candidates, Some(&[][..]), "{}", scenario.task),
+            _ => assert!(
+                candidates.is_none_or(|known| !known.iter().any(|one| one == answer)),
+                "{}",
+                scenario.task
+            ),
+        }
     }
+    // What one task asks for is a candidate of the others of its kind.
+    let mut checked = 0;
+    for one in output.all().filter(|one| one.check == "text") {
+        let candidates = one.candidates.as_deref().unwrap_or_default();
+        let others = output.all().filter(|other| other.family == one.family && other.answer != one.answer);
+        for other in others.filter_map(|other| other.answer.as_ref()) {
+            assert!(candidates.contains(other), "{}: {other} and {candidates:?}", one.task);
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "{checked}");
     assert!(
         output.metrics["calls_2"] + output.metrics["calls_3"] + output.metrics["calls_4"] > 20.0,
         "{:?}",
@@ -226,6 +246,7 @@ async fn conversations_become_tasks_if_they_reproduce() {
         .map(|one| (one.task.as_str(), one.answer.as_deref().unwrap(), one.check.as_str()))
         .collect();
     assert_eq!(found, [("How many departments are there?", "8", "number")]);
+    assert_eq!(output.train[0].candidates, Some(vec![]));
     assert_eq!((output.admission.len(), output.metrics["refused_unsolvable"]), (5, 4.0));
 }
 
@@ -457,6 +478,11 @@ fn tasks_are_read_from_parquet() {
     let found: Vec<_> =
         train.iter().map(|one| (one.answer.as_deref().unwrap(), one.check.as_str())).collect();
     assert_eq!(found, [("3", "number"), ("x", "text")]);
+    write_columns(&path, &[("task", &["five"]), ("answer", &["x"]), ("candidates", &["[\"y\", 7]"])]);
+    let (train, _) = file::load(&path, (0.0, 1).into()).unwrap();
+    assert_eq!(train[0].candidates, Some(vec!["y".to_owned(), "7".to_owned()]));
+    data::write(&path, &train).unwrap();
+    assert_eq!(file::load(&path, (0.0, 1).into()).unwrap().0, train, "a table of a stage keeps them");
     write_columns(&path, &[("question", &["three"])]);
     let error = file::load(&path, (0.0, 1).into()).unwrap_err().to_string();
     assert_eq!(error, "tasks.parquet: there is no column `task`");

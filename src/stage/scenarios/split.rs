@@ -138,7 +138,7 @@ pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec
     tasks.into_iter().partition(|task| chosen.contains(&task.id))
 }
 
-/// The digest of a held-out set: of its tasks, answers and checks, in any order.
+/// The digest of a held-out set: of its tasks, answers, checks and candidates, in any order.
 pub fn digest(heldout: &[Scenario]) -> Digest {
     let one = |scenario: &Scenario| {
         let mut encoder = Encoder::new("mcprl held-out task v2");
@@ -147,6 +147,10 @@ pub fn digest(heldout: &[Scenario]) -> Digest {
             .text(scenario.answer.as_deref().unwrap_or_default())
             .text(&scenario.check);
         encoder.text(scenario.checks.as_ref().map_or("", |checks| checks.0.as_str()));
+        if let Some(candidates) = &scenario.candidates {
+            encoder.number(candidates.len() as u64);
+            candidates.iter().for_each(|candidate| _ = encoder.text(candidate));
+        }
         encoder.finish()
     };
     let all: BTreeSet<Digest> = heldout.iter().map(one).collect();
@@ -245,6 +249,9 @@ mod tests {
         check_frozen(&[], &[two.clone(), one.clone()], Some(&frozen)).unwrap();
         let error = check_frozen(&[], std::slice::from_ref(&one), Some(&frozen)).unwrap_err();
         assert!(matches!(error, ScenarioError::HeldOutDiffers { .. }), "{error}");
+        let others = |candidates| Scenario { candidates, ..one.clone() };
+        let digests = [None, Some(vec![]), Some(vec!["Bob".into()])].map(|one| digest(&[others(one)]));
+        assert_eq!(BTreeSet::from(digests).len(), 3, "candidates decide what is right");
         let shouted = Scenario { id: "other".into(), ..task("ONE !  ", "f", "e", &[]) };
         let error = check_frozen(&[two, shouted], &[one], None).unwrap_err().to_string();
         assert!(error.contains("ONE !"), "{error}");

@@ -93,6 +93,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
         calls,
         check: Check::Text,
         checks: None,
+        alternatives: BTreeSet::new(),
         may_fail: true,
     })
 }

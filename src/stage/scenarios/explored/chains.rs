@@ -3,7 +3,7 @@
 //! A later call may use a value that an earlier one gave. The task then does not say that value but describes it: by another
 //! field of its record, or as the only one there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     graph::{self, Arg, Graph, Origin},
@@ -123,6 +123,7 @@ fn candidate(
         rule,
         check,
         checks: None,
+        alternatives: BTreeSet::new(),
         may_fail: false,
     })
 }

@@ -101,6 +101,7 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
             rule: AnswerRule::Nothing,
             check: Check::None,
             checks: Some(Checks { state: vec![state], ..Checks::default() }),
+            alternatives: BTreeSet::new(),
             may_fail: false,
         });
     }

@@ -13,7 +13,7 @@ use super::{
     tools::ToolProfile,
     words,
 };
-use crate::{chat::ToolCall, hash::Encoder};
+use crate::{chat::ToolCall, hash::Encoder, stage::scenarios::candidate::Candidate};
 
 /// Most values that are remembered, and of one call.
 const KNOWN: usize = 4000;
@@ -97,6 +97,13 @@ impl Graph {
     /// Edges that worked at least once.
     pub fn working_edges(&self) -> usize {
         self.edges.values().filter(|(worked, _)| *worked > 0).count()
+    }
+
+    /// The values that results of the same tool have where the answer of this task stands.
+    pub fn alternatives(&self, profiles: &[ToolProfile], candidate: &Candidate) -> BTreeSet<String> {
+        let last = candidate.calls.last().map(|call| call.name.as_str());
+        let of_tool = self.seen.iter().filter(|seen| Some(profiles[seen.tool].name.as_str()) == last);
+        of_tool.flat_map(|seen| candidate.rule.alternatives(&seen.reading, "")).collect()
     }
 
     /// Remembers whether the values of a call worked.

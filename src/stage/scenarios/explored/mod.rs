@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use self::{graph::Graph, tools::ToolProfile};
 use super::{
     admission::{self, Judged, looks_failed},
-    candidate::Candidate,
+    candidate::{Candidate, Check},
     grounded::evenly,
     live::Live,
     runner::Runner,
@@ -146,7 +146,10 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if !task.servers.is_read_only() {
         candidates.extend(changes::candidates(graph, profiles));
     }
-    let candidates = chosen(candidates, task.budget, task.seed);
+    let mut candidates = chosen(candidates, task.budget, task.seed);
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
+        candidate.alternatives = graph.alternatives(profiles, candidate);
+    }
     let names = task.tool_names();
     let mut judged =
         admission::admit(candidates, &names, &sampled.breaking, [&runners[0], &runners[1]]).await?;

@@ -81,6 +81,7 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
             rule,
             check,
             checks: None,
+            alternatives: BTreeSet::new(),
             may_fail: false,
         });
     }
