@@ -77,8 +77,8 @@ def project(folder):
     stage.mkdir(parents=True, exist_ok=True)
     (stage / "card.toml").write_text(CARD.replace("PYTHON", sys.executable))
     (stage / "noise.py").write_text(STAGE)
-    families = (REPO / "pipelines" / "sqlite.families.toml").read_text()
-    (folder / "sqlite.families.toml").write_text(families)
+    for name in ("sqlite.families.toml", "sqlite.system.txt"):
+        (folder / name).write_text((REPO / "pipelines" / name).read_text())
     run = (REPO / "pipelines" / "sqlite.toml").read_text()
     run = run.replace('carry = { policy = "base" }', 'carry = { policy = "base", pass_rates = "" }')
     run = run.replace(

@@ -19,6 +19,8 @@ fn sqlite() -> Project {
     let project = Project::new(&(before.to_owned() + rollout));
     let families = std::fs::read_to_string(pipelines.join("sqlite.families.toml")).unwrap();
     project.write("sqlite.families.toml", &families);
+    let system = std::fs::read_to_string(pipelines.join("sqlite.system.txt")).unwrap();
+    project.write("sqlite.system.txt", &system);
     let small = "traces = 60\nhidden = 32\nintermediate = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nvocabulary = 400\n";
     project.replace("run.toml", "traces = 14000\n", small);
     let few = "families = \"sqlite.families.toml\"\nquestions_per_family = 4\nheldout_per_split = 4\n";

@@ -1,0 +1,146 @@
+"""One pretrained model on one published server: base, start and trained, as `mcprl init` sets it up.
+
+    benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
+    benches/cells/cell.py table                                          # prints the table of all results
+
+MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
+tests/reference/servers.sh. Nothing is tuned to a model: the run file is what `mcprl init` writes; SERVERS has what a user
+of the server knows (which tools, how its state is isolated), and a second exam asks questions in people's words, which no
+generator wrote.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parent.parent
+MCPRL = os.environ.get("MCPRL", str(REPO / "target/release/mcprl"))
+INSTALLED = REPO / "target/servers"
+
+
+def shop(folder):
+    """A database of three tables."""
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.executescript((HERE / "shop.sql").read_text())
+
+
+SERVERS = {
+    "sqlite": {
+        "make": shop,
+        "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", "{folder}/shop.db"],
+        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
+        "people": "shop.people.jsonl",
+    },
+}
+
+PEOPLE = """
+# Questions in people's words.
+[stages.questions]
+kind = "scenarios"
+tools = "tools"
+source = "file"
+file = "{file}"
+
+[stages.people]
+kind = "eval"
+policies = {{ base = "base", start = "start", trained = "train.policy" }}
+tools = "tools"
+scenarios = "questions.heldout"
+"""
+
+
+def run(words, **options):
+    print("$", " ".join(str(word) for word in words), file=sys.stderr, flush=True)
+    return subprocess.run([str(word) for word in words], **options)
+
+
+def verdict(folder, stage):
+    """Success in percent by policy, mode and slice, with 95 % intervals; and the differences."""
+    import pyarrow.parquet as parquet
+
+    rows = parquet.read_table(folder / stage / "verdict.parquet").to_pylist()
+    kept = ("success", "success_low", "success_high", "success_strict", "gain", "gain_low", "gain_high", "error_recovery")
+    return [
+        {key: row[key] for key in ("scope", "slice", "mode", "policy", "scenarios")}
+        | {key: round(100 * row[key], 1) for key in kept if row.get(key) is not None}
+        for row in rows
+        if row["scope"] in ("all", "split", "family") and (row["scope"] != "family" or stage == "people")
+    ]
+
+
+def cell(model, server, seed, more):
+    spec = SERVERS[server]
+    folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    spec["make"](folder)
+    command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
+    file = folder / "run.toml"
+    weights = REPO / f"target/weights/{model}.gguf"
+    run([MCPRL, "init", "--model", weights, "--out", file, "--", *command], check=True)
+    file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
+    settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
+    began = time.time()
+    done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
+    minutes = (time.time() - began) / 60
+    ended = json.loads(done.stdout.strip().splitlines()[-1])
+    record = {
+        "model": model,
+        "server": server,
+        "seed": seed,
+        "settings": more,
+        "minutes": round(minutes, 1),
+        "memory_gib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 1),
+        "exit": done.returncode,
+        "ended": {key: ended.get(key) for key in ("failures", "idle", "spent")},
+    }
+    newest = sorted((folder / "cache/runs").iterdir())[-1]
+    for stage in ("exam", "people"):
+        if (newest / stage / "verdict.parquet").exists():
+            record[stage] = verdict(newest, stage)
+    (HERE / "results").mkdir(exist_ok=True)
+    path = HERE / "results" / f"{model}-{server}-{seed}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print(path)
+
+
+def table():
+    print("| model | server | seed | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for path in sorted((HERE / "results").glob("*.json")):
+        record = json.loads(path.read_text())
+
+        def shown(stage, mode="greedy"):
+            rows = [row for row in record.get(stage, []) if row["scope"] == "all" and row["mode"] == mode]
+            return {row["policy"]: row for row in rows}
+
+        exam, people = shown("exam"), shown("people")
+        success = lambda rows, policy: f"{rows[policy]['success']:.1f}" if policy in rows else "–"
+        trained = exam.get("trained", {})
+        gain = f"{trained['gain']:+.1f} [{trained['gain_low']:.0f}, {trained['gain_high']:.0f}]" if "gain" in trained else "–"
+        names = ("base", "start", "trained")
+        cells = [record["model"], record["server"], record["seed"], trained.get("scenarios", "–")]
+        cells += [success(exam, name) for name in names] + [gain]
+        cells += [" → ".join(success(people, name) for name in names), record["minutes"]]
+        print("| " + " | ".join(str(one) for one in cells) + " |")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["table"]:
+        table()
+    else:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("model")
+        parser.add_argument("server", choices=SERVERS)
+        parser.add_argument("--seed", type=int, default=1)
+        parser.add_argument("--set", action="append", default=[])
+        given = parser.parse_args()
+        cell(given.model, given.server, given.seed, given.set)
