@@ -76,7 +76,8 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::Servers,
+    mcp::{ServerSpec, Servers, State},
+    model::kernels::Format,
     stage::{Cards, card::Section},
     store::{FileDigests, RemoteSpec},
 };
@@ -158,7 +159,6 @@ pub struct Plan {
     pub track: TrackSpec,
     graph: Graph,
     identity: Option<ServerIdentity>,
-    numerics: String,
     layers: Layers,
 }
 
@@ -176,9 +176,36 @@ impl Plan {
             Some(servers) => Some(ServerIdentity::of_all(servers, &absolute(source.folder()), files)?),
             None => None,
         };
-        let numerics = identity::numerics(&parsed.engine);
         let parse::ParsedRun { name, servers, engine, remote, track, .. } = parsed;
-        Ok(Self { name, servers, engine, remote, track, graph, identity, numerics, layers })
+        Ok(Self { name, servers, engine, remote, track, graph, identity, layers })
+    }
+
+    /// Servers whose `state` is not confirmed.
+    fn unconfirmed(&self) -> Vec<Problem> {
+        let servers = self.servers.iter().flat_map(Servers::iter);
+        let unconfirmed = servers.filter(|(_, spec)| spec.state == State::Unconfirmed);
+        let problem = |(name, _): (&str, &ServerSpec)| {
+            let section = if name.is_empty() { "server".to_owned() } else { format!("servers.{name}") };
+            let path = format!("{section}.state");
+            let place = self.section(&path);
+            let cause = PlanError::Unconfirmed { path }.into();
+            Problem { stage: None, subject: Subject::Section, place, cause }
+        };
+        unconfirmed.map(problem).collect()
+    }
+
+    /// Whether a run of this plan may use its servers.
+    ///
+    /// # Errors
+    /// If the user has not confirmed how episodes are isolated on one that a stage uses.
+    pub fn check_confirmed(&self) -> Result<(), PlanError> {
+        let uses_server = |index: &NodeIndex| self.node(*index).stage.uses.contains(&Section::Server);
+        match self.unconfirmed() {
+            problems if !problems.is_empty() && self.order().iter().any(uses_server) => {
+                Err(PlanError::Refused(problems))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.
@@ -232,6 +259,23 @@ impl Plan {
         self.graph.loops.get(iteration.loop_index).map_or("", |found| &found.name)
     }
 
+    /// The engine's arithmetic with models of these types in their files. A stage that reads none trains one in `f32`.
+    fn numerics(&self, stored: &[Format]) -> String {
+        let stored = if stored.is_empty() { &[Format::F32] } else { stored };
+        let mut all: Vec<String> = stored
+            .iter()
+            .map(|stored| identity::numerics(&self.engine.devices, self.engine.format(*stored)))
+            .collect();
+        all.dedup();
+        all.join(", ")
+    }
+
+    /// Whether a key of a node with other models could have these numerics.
+    fn may_have_numerics(&self, numerics: &str) -> bool {
+        let possible = [Format::F32, Format::F16, Format::Bf16].map(|stored| self.numerics(&[stored]));
+        numerics.split(", ").all(|one| possible.iter().any(|possible| possible == one))
+    }
+
     /// The fields of a node's key, given its inputs.
     pub fn fields(&self, index: NodeIndex, ready: &ReadyInputs) -> KeyFields {
         let node = self.node(index);
@@ -241,7 +285,7 @@ impl Plan {
         let around = KeyEnvironment {
             server: self.identity.as_ref(),
             name: ready.server.as_deref(),
-            numerics: &self.numerics,
+            numerics: &self.numerics(&ready.formats),
         };
         KeyFields::new(
             &node.stage,
