@@ -87,10 +87,12 @@ impl Diagnostic for InitError {
 const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
 const STAGES: &str = "[stages.tools]";
 const SOURCE: &str = "source = \"file\"\nfile = \"tasks.jsonl\"";
-const EXPLORED: &str = "source = \"explored\"                       # questions about what the server's tools return. Your own instead:
+const EXPLORED: &str =
+    "source = \"explored\"                       # questions about what the server's tools return
+start_share = 0.4                         # of the training tasks go to `tasks.start`
+# Your own instead:
 # source = \"file\"
-# file = \"tasks.jsonl\"
-start_share = 0.4                         # of the training tasks go to `tasks.start`";
+# file = \"tasks.jsonl\"";
 /// Lessons for a start where the tasks are the user's own, which have no reference solutions.
 const LESSONS: &str = "[stages.lessons]
 kind = \"scenarios\"

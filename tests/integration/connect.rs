@@ -3,6 +3,7 @@
 use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
 use crate::common::{self, Project};
+use mcprl::data::{self, Step};
 use serde_json::Value;
 
 const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
@@ -324,7 +325,10 @@ fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
     std::fs::remove_file(project.path("run.toml")).unwrap();
     let written = project.mcprl(&["init", "--model", "llama", "--", MCPRL, "demo-server", "sqlite"]);
     assert_eq!(written.code, Some(0), "{}", written.err);
-    project.replace("run.toml", "iterations = 20", "iterations = 1");
+    project.replace("run.toml", "iterations = 8", "iterations = 1\npatience = 0");
+    project.replace("run.toml", "kind = \"demonstrations\"", "kind = \"demonstrations\"\nepisodes = 16");
+    let tries = "group_size = 2\nrefill_waves = 0\n";
+    project.replace("run.toml", tries, &format!("{tries}max_turns = 1\nmax_turn_tokens = 4\n"));
     let short = "prompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
     project.replace(
         "run.toml",
@@ -335,6 +339,9 @@ fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
     let run = project.mcprl(&["run", "run.toml"]);
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     assert!(run.out.contains("unseen_entities"), "{}", run.out);
+    let steps = project.newest().join("start/steps.parquet");
+    assert_eq!(data::read::<Step>(&steps).unwrap().len(), 2, "sixteen solutions, eight of a step");
+    assert!(run.out.contains("start against base"), "{}", run.out);
 }
 
 #[test]
