@@ -139,7 +139,7 @@ impl Rejudge {
             }
         }
 
-        let mut ledger = Ledger::new(&plan);
+        let mut ledger = Ledger::new(&plan, &store);
         for index in plan.order() {
             let cached = |job: &Job| Ok(job.cached(&plan, &store).map(|(record, _)| record.into()));
             ledger.resolve(*index, &[], cached)?;

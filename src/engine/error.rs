@@ -1,4 +1,7 @@
-use crate::{error::Diagnostic, model::ModelError};
+use crate::{
+    error::{Class, Diagnostic, Interrupted},
+    model::ModelError,
+};
 
 /// A prediction of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub enum EngineError {
     Stalled { minutes: u64 },
     #[error("an engine worker stopped: {reason}")]
     Worker { reason: String },
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
 
 fn mib(bytes: usize) -> f64 {
@@ -77,6 +82,7 @@ impl Diagnostic for EngineError {
             Self::Logits => "engine::logits",
             Self::Stalled { .. } => "engine::stalled",
             Self::Worker { .. } => "engine::worker",
+            Self::Interrupted(interrupted) => interrupted.code(),
         }
     }
 
@@ -100,8 +106,15 @@ impl Diagnostic for EngineError {
             Self::Stalled { .. } => {
                 "its device may hang: `nvidia-smi` shows its state; `mcprl resume` plays what is missing"
             }
-            Self::EmptyPrompt | Self::Worker { .. } => return None,
+            Self::EmptyPrompt | Self::Worker { .. } | Self::Interrupted(_) => return None,
         };
         Some(hint.into())
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Interrupted(interrupted) => interrupted.class(),
+            _ => Class::Work,
+        }
     }
 }

@@ -243,14 +243,18 @@ pub(super) fn fewer_trained(adapter: Option<AdapterSize>, moments: usize) -> Str
 
 impl EngineSpec {
     /// Checks that the keys and values of a conversation of this length fit the bound, if one is set for the
-    /// CPU.
+    /// CPU. `format`: the type of the frozen weights.
     ///
     /// # Errors
     /// The error that sampling would give on the device with the most memory per worker.
-    pub fn check_conversation(&self, config: &ModelConfig, tokens: usize) -> Result<(), EngineError> {
+    pub fn check_conversation(
+        &self,
+        config: &ModelConfig,
+        format: Format,
+        tokens: usize,
+    ) -> Result<(), EngineError> {
         let on_cpu = self.devices.iter().all(|device| device == "cpu");
         let Some(mib) = self.kv_cache_mib.filter(|_| on_cpu) else { return Ok(()) };
-        let format = self.dtype.unwrap_or(Format::F32);
         let threads = self.on(self.devices.get(..1).unwrap_or_default()).all_threads();
         let bound = mib.saturating_mul(1 << 20) / Split::of(weight_bytes(config, format), threads, 1).workers;
         let needs = key_value_bytes(config, format, tokens);

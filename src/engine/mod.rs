@@ -71,7 +71,8 @@ pub struct EngineSpec {
     /// Threads of all `cpu` devices together. Defaults to all cores.
     #[schemars(range(min = 1))]
     pub threads: Option<usize>,
-    /// Data type of frozen weights and of their matrix products. Defaults to `f32`.
+    /// Data type of frozen weights and of their matrix products. By default each model has that of its files: `f32`, `f16` or
+    /// `bf16`.
     pub dtype: Option<Format>,
     /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading
     /// the weights, and on a GPU to what a step leaves free. What does not fit is recomputed: slower, but with the
@@ -79,6 +80,13 @@ pub struct EngineSpec {
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache_mib: Option<usize>,
+}
+
+impl EngineSpec {
+    /// The type of the frozen weights of a model whose files have this one.
+    pub fn format(&self, stored: Format) -> Format {
+        self.dtype.unwrap_or(stored)
+    }
 }
 
 impl Default for EngineSpec {

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     hash::Digest,
-    model::{Base, Decoder, ModelConfig, kernels::Format},
+    model::{Base, Decoder, ModelConfig, Weights, kernels::Format},
 };
 
 /// A model in the store.
@@ -115,7 +115,10 @@ impl ModelCache {
         workspace_bytes: usize,
     ) -> Result<(Decoder, DeviceSet), EngineError> {
         let mut devices = self.open_devices(spec)?;
-        let format = spec.dtype.unwrap_or(Format::F32);
+        let format = match spec.dtype {
+            Some(format) => format,
+            None => Weights::open(model.folder)?.format(),
+        };
         let first = self.base(model, format, &devices.first.device, None, workspace_bytes)?;
         for slot in &mut devices.others {
             slot.base = Some(self.base(model, format, &slot.device, Some(&first), workspace_bytes)?);
@@ -253,12 +256,11 @@ impl ModelCache {
     }
 }
 
-/// Loads a model to this device for use without training, in this format or in `f32`.
+/// Loads a model to this device for use without training, in this format.
 ///
 /// # Errors
 /// Also fails if the weights alone exceed the available memory.
-pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
-    let format = dtype.unwrap_or(Format::F32);
+pub fn load_frozen(folder: &Path, format: Format, device: &Device) -> Result<Decoder, EngineError> {
     if device.is_cpu() {
         let needs = model_bytes(&ModelConfig::load(folder)?, format);
         check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;

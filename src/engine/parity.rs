@@ -245,8 +245,13 @@ fn a_merged_model_equals_the_adapter_on_its_base() {
         let merged = Decoder::load(out.path()).unwrap();
         for (index, tokens) in reference.sequences().iter().enumerate() {
             let sequence = [(tokens.clone(), vec![true; tokens.len()])];
-            let scored =
-                score_across(&merged, &DeviceSet::cpu(1, 1), &[Microbatch::new(&sequence).0]).unwrap();
+            let scored = score_across(
+                &merged,
+                &DeviceSet::cpu(1, 1),
+                &[Microbatch::new(&sequence).0],
+                &Default::default(),
+            )
+            .unwrap();
             let theirs = format!("logprobs.{index}");
             reference.assert_near(&theirs, &scored[0], &reference.values(&theirs).unwrap(), 1e-5);
         }

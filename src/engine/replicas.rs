@@ -10,14 +10,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, error::TargetIndex, nccl::Link,
     passes::scored, threads::run_workers,
 };
-use crate::model::{
-    Decoder, Gradients, Parameter,
-    ops::{self, composed},
+use crate::{
+    error::Interrupted,
+    model::{
+        Decoder, Gradients, Parameter,
+        ops::{self, composed},
+    },
 };
 
 /// A device's copy of a decoder.
@@ -70,8 +74,12 @@ pub fn worker_ranks<'a>(ranks: &[Rank<'a>]) -> Vec<Rank<'a>> {
 /// The log-probability of every target of every microbatch. The workers of all ranks share the microbatches.
 ///
 /// # Errors
-/// Also fails if one is not finite.
-pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
+/// Also fails if one is not finite, and between two microbatches if it is cancelled.
+pub fn score(
+    ranks: &[Rank<'_>],
+    batches: &[Microbatch],
+    cancel: &CancellationToken,
+) -> Result<Vec<Vec<f32>>, EngineError> {
     let workers = worker_ranks(ranks);
     let next = AtomicUsize::new(0);
     let own = |worker: usize| -> Result<Vec<_>, EngineError> {
@@ -80,6 +88,7 @@ pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(batch) = batches.get(index) else { return Ok(own) };
+            go_on(cancel)?;
             own.push((index, threads.run(|| scored(decoder, batch))?));
         }
     };
@@ -87,6 +96,11 @@ pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>
     let logprobs = in_order(found.into_iter().collect::<Result<_, _>>()?);
     check_finite(&logprobs)?;
     Ok(logprobs)
+}
+
+/// Fails once it is cancelled.
+pub fn go_on(cancel: &CancellationToken) -> Result<(), Interrupted> {
+    if cancel.is_cancelled() { Err(Interrupted) } else { Ok(()) }
 }
 
 /// Fails at the first log-probability, by microbatch and target, that is not finite.
@@ -111,12 +125,13 @@ pub fn score_across(
     decoder: &Decoder,
     devices: &DeviceSet,
     batches: &[Microbatch],
+    cancel: &CancellationToken,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
     let threads = ThreadPlan::new(decoder, devices.first.threads);
     let others = Replica::of(decoder, &devices.others)?;
     let first = Rank { decoder, threads: &threads };
     let ranks: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::rank)).collect();
-    score(&ranks, batches)
+    score(&ranks, batches, cancel)
 }
 
 /// Assigns microbatches to devices, ascending per device: the largest first, each to the device with the

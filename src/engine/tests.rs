@@ -106,6 +106,32 @@ fn gradients_of(
 }
 
 #[test]
+fn a_step_is_stopped_between_two_microbatches_and_then_changes_nothing() {
+    use crate::error::{Class, Diagnostic};
+    let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+    let mut trainer = trainer(adapted(), rule, 1);
+    let batches: Vec<Microbatch> =
+        branching().iter().map(|sequence| Microbatch::new(std::slice::from_ref(sequence)).0).collect();
+    let state =
+        |trainer: &mut Trainer| values_of(&trainer.state().unwrap().into_values().collect::<Vec<_>>());
+    let before = state(&mut trainer);
+    let (cancel, reached) =
+        (trainer.cancel.clone(), std::sync::Mutex::new(std::collections::BTreeSet::new()));
+    let dloss_dlogp = |microbatch: usize, _: usize, _: f32| {
+        reached.lock().unwrap().insert(microbatch);
+        if microbatch == 1 {
+            cancel.cancel();
+        }
+        1.0
+    };
+    let stopped = trainer.step(&batches, &dloss_dlogp, 1e-2, 0.0).unwrap_err();
+    assert_eq!((stopped.code(), stopped.class()), ("interrupted", Class::Interrupted));
+    assert!(reached.into_inner().unwrap().into_iter().eq([0, 1]));
+    assert_eq!(trainer.score(&batches).unwrap_err().code(), "interrupted");
+    assert!(state(&mut trainer) == before);
+}
+
+#[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
     for make in [decoder, adapted] {
@@ -309,7 +335,7 @@ fn the_gradient_of_a_step_does_not_depend_on_its_microbatches() {
     };
     let (whole, expected) = gradients(1000);
     assert_eq!(whole, 1);
-    for (budget, count) in [(80, 2), (60, 4)] {
+    for (budget, count) in [(80, 2), (60, 3), (40, 4)] {
         let (batches, found) = gradients(budget);
         assert_eq!(batches, count);
         for (slot, (a, b)) in expected.iter().zip(&found).enumerate() {

@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use candle_core::Tensor;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     DeviceSet, EngineError, Footprint, Microbatch, ModelCache, Optimizer, Recompute, Rule, ThreadPlan,
@@ -48,6 +49,8 @@ pub struct Trainer {
     /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]. Scoring uses no
     /// dropout.
     pub dropout: Option<(f64, u64)>,
+    /// Ends [`Self::gradients`], [`Self::step`] and [`Self::score`] between two microbatches.
+    pub cancel: CancellationToken,
 }
 
 impl Trainer {
@@ -70,6 +73,7 @@ impl Trainer {
             model_cache: None,
             checked_bytes: 0,
             dropout: None,
+            cancel: CancellationToken::new(),
         })
     }
 
@@ -163,7 +167,7 @@ impl Trainer {
 
     /// The log-probability of every target, without gradients.
     pub fn score(&self, batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
-        replicas::score(&self.ranks(), batches)
+        replicas::score(&self.ranks(), batches, &self.cancel)
     }
 
     /// Fails if a step needs more memory than all before it and that memory is not available.
@@ -263,6 +267,10 @@ impl Trainer {
         batches: &[Microbatch],
         work: impl Fn(&Decoder, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
+        let work = |decoder: &Decoder, index: usize, gradients: &Gradients| {
+            replicas::go_on(&self.cancel)?;
+            work(decoder, index, gradients)
+        };
         let ranks = self.ranks();
         if !self.decoder.by_kernels() {
             return replicas::sum_by_device(&ranks, self.link.as_ref(), shapes, batches, work);
@@ -278,7 +286,8 @@ impl Trainer {
     /// Runs one optimizer step over these microbatches. Clips the gradient to this norm; 0 disables clipping.
     ///
     /// # Errors
-    /// Fails if a log-probability or the gradient is not finite. The parameters are then unchanged.
+    /// Fails if a log-probability or the gradient is not finite, or [`Self::cancel`] is cancelled. The parameters are then
+    /// unchanged.
     pub fn step(
         &mut self,
         batches: &[Microbatch],

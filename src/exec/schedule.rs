@@ -158,7 +158,7 @@ impl<'w> Run<'w> {
         let sessions = servers.filter_map(limit).collect();
         Self {
             runner,
-            ledger: Ledger::new(&runner.plan),
+            ledger: Ledger::new(&runner.plan, &runner.store),
             outcomes: BTreeMap::new(),
             keys: BTreeMap::new(),
             failures: Vec::new(),

@@ -51,7 +51,7 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
     let Ok(path) = folder::existing(store, &id) else { return Ok(None) };
     let journal = path.join("journal.jsonl");
     let mut before = history::stages(&journal);
-    let mut ledger = Ledger::new(plan);
+    let mut ledger = Ledger::new(plan, store);
     let mut nodes = Vec::new();
     for index in plan.order() {
         let cached = ledger.resolve(*index, resample, |job| {

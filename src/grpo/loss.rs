@@ -270,6 +270,19 @@ impl Tally {
         self.sum_importance += token.importance;
     }
 
+    /// All sums and counts, which are exact as numbers.
+    pub fn to_numbers(self) -> [f64; 7] {
+        let Self { loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance } = self;
+        [loss, tokens as f64, clipped as f64, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance]
+    }
+
+    /// The tally with these [`Self::to_numbers`].
+    pub fn from_numbers(numbers: [f64; 7]) -> Self {
+        let [loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance] = numbers;
+        let (tokens, clipped) = (tokens as u64, clipped as u64);
+        Self { loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance }
+    }
+
     /// Share of tokens whose ratio was clipped.
     pub fn clip_fraction(&self) -> f64 {
         self.mean(self.clipped as f64)

@@ -16,7 +16,7 @@ use safetensors::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::{ModelConfig, ModelError};
+use super::{ModelConfig, ModelError, kernels::Format};
 
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -196,6 +196,23 @@ impl Weights {
         Ok(Self { path: index, shards, remaining })
     }
 
+    /// The type of the weights: that of most values of the matrices. Other tensors are small, and some checkpoints keep
+    /// them wider.
+    pub fn format(&self) -> Format {
+        let mut values: BTreeMap<Format, usize> = BTreeMap::new();
+        for (_, info) in self.shards.iter().flat_map(Shard::infos) {
+            let format = match info.dtype {
+                Dtype::BF16 => Format::Bf16,
+                Dtype::F16 => Format::F16,
+                _ => Format::F32,
+            };
+            if info.shape.len() > 1 {
+                *values.entry(format).or_default() += info.shape.iter().product::<usize>();
+            }
+        }
+        values.into_iter().max_by_key(|(_, values)| *values).map_or(Format::F32, |(format, _)| format)
+    }
+
     /// Checks from the headers that the files contain exactly the tensors of this configuration.
     ///
     /// # Errors
@@ -342,6 +359,23 @@ mod tests {
     use std::{cell::Cell, rc::Rc};
 
     use super::*;
+
+    #[test]
+    fn the_type_of_a_model_is_that_of_its_matrices() {
+        let folder = tempfile::tempdir().unwrap();
+        let tensor = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, &Device::Cpu).unwrap();
+        for (dtype, format) in
+            [(DType::F32, Format::F32), (DType::F16, Format::F16), (DType::BF16, Format::Bf16)]
+        {
+            let tensors = BTreeMap::from([
+                ("embedding".to_owned(), tensor(&[30, 4], dtype)),
+                ("router".to_owned(), tensor(&[2, 4], DType::F32)),
+                ("norm".to_owned(), tensor(&[500], DType::F32)),
+            ]);
+            write_safetensors(&folder.path().join(ONE_FILE), &tensors).unwrap();
+            assert_eq!(Weights::open(folder.path()).unwrap().format(), format);
+        }
+    }
 
     #[test]
     fn files_equal_those_of_the_safetensors_library() {

@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     data,
-    engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
     mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
@@ -214,31 +213,31 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
     values.iter().map(|(name, value)| (name, digest(value))).collect()
 }
 
-/// The engine's arithmetic. Devices of one kind count as equal, whatever their number.
+/// The engine's arithmetic with frozen weights of this type. Devices of one kind count as equal, whatever their number.
 ///
 /// `f32` is the default, so the key leaves its name out. On the CPU, the composed operations are a kind of their own. The
 /// other values of `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
-pub fn numerics(spec: &EngineSpec) -> String {
-    let kind = match spec.devices.iter().any(|device| device.starts_with("cuda")) {
+pub fn numerics(devices: &[String], format: Format) -> String {
+    let kind = match devices.iter().any(|device| device.starts_with("cuda")) {
         true => "cuda",
         false if composed::forced() => "cpu composed",
         false => "cpu",
     };
     // Flash attention rounds its operands.
-    let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
+    let rounded = matches!(format, Format::Bf16 | Format::F16);
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
-    match spec.dtype {
+    match format {
         // Version 2: long sums are split, and rotary frequencies match Transformers.
-        None | Some(Format::F32) => format!("{kind} 2"),
+        Format::F32 => format!("{kind} 2"),
         // Version 2: gradients of attention are products of bf16 too. Version 3: so is attention, and keys
         // and values are rounded. Version 4: as f32, and adapters and rotary frequencies. Version 5, on a device: logits
         // are not rounded.
-        Some(Format::Bf16) if kind == "cuda" => format!("cuda bf16 5{flash}"),
-        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 4{flash}", format.name()),
+        Format::Bf16 if kind == "cuda" => format!("cuda bf16 5{flash}"),
+        Format::Bf16 | Format::Nf4 => format!("{kind} {} 4{flash}", format.name()),
         // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32. Version 4: logits are not
         // rounded.
-        Some(Format::F16) if kind == "cuda" => format!("cuda f16 4{flash}"),
-        Some(Format::F16) => format!("{kind} f16 2"),
+        Format::F16 if kind == "cuda" => format!("cuda f16 4{flash}"),
+        Format::F16 => format!("{kind} f16 2"),
     }
 }
 
@@ -335,29 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn the_type_that_is_meant_without_one_is_the_same_written_out() {
-        let of = |dtype| {
-            let devices = vec!["cpu".to_owned()];
-            numerics(&EngineSpec { devices, threads: None, dtype, kv_cache_mib: None })
-        };
-        assert_eq!(of(None), of(Some(Format::F32)));
-        assert_ne!(of(None), of(Some(Format::F16)));
-    }
-
-    #[test]
     fn the_composed_operations_are_other_arithmetic_on_the_cpu_alone() {
-        let of = |device: &str, dtype| {
-            let devices = vec![device.to_owned()];
-            numerics(&EngineSpec { devices, threads: None, dtype, kv_cache_mib: None })
-        };
-        let all = || [None, Some(Format::Bf16), Some(Format::F16), Some(Format::Nf4)].into_iter();
-        let plain: Vec<String> = all().map(|dtype| of("cpu", dtype)).collect();
-        let cuda = of("cuda", None);
+        let of = |device: &str, format| numerics(&[device.to_owned()], format);
+        let all = || [Format::F32, Format::Bf16, Format::F16, Format::Nf4].into_iter();
+        let plain: Vec<String> = all().map(|format| of("cpu", format)).collect();
+        let cuda = of("cuda", Format::F32);
         assert_eq!((plain[0].as_str(), cuda.as_str()), ("cpu 2", "cuda 2"), "as in every key so far");
         let _composed = composed::force();
-        for (dtype, plain) in all().zip(&plain) {
-            assert_eq!(of("cpu", dtype), plain.replace("cpu", "cpu composed"));
+        for (format, plain) in all().zip(&plain) {
+            assert_eq!(of("cpu", format), plain.replace("cpu", "cpu composed"));
         }
-        assert_eq!(of("cuda", None), cuda);
+        assert_eq!(of("cuda", Format::F32), cuda);
     }
 }

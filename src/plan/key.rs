@@ -15,7 +15,7 @@
 //! | server, how it is reached | for kinds that use it | command, address, environment and scripts |
 //! | server, name and version | for kinds that use it and read its `tools` | as reported with the tools |
 //! | server, conduct | for kinds that use it | isolation, limits, `error_patterns`, `coerce_arguments`, `expose`, `elicitation` and `sampling` affect outcomes |
-//! | numerics | for kinds that use the engine | CPU and CUDA round differently, and so do the composed operations on a CPU |
+//! | numerics | for kinds that use the engine | number formats round differently, and so do CPU and CUDA, and the composed operations on a CPU. Without `dtype`, the format is that of the files of the models that the stage reads |
 //! | stage name, run name | no | renaming changes no result |
 //! | device index, threads, sessions, start timeout | no | they change the speed, not the result |
 //! | paths, times, host | no | a cache can be moved and shared |

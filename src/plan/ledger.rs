@@ -1,6 +1,6 @@
 //! Which nodes are complete, and which are therefore ready. Planning and running use the same rules.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use petgraph::graph::NodeIndex;
 
@@ -12,9 +12,13 @@ use super::{
 use crate::{
     error::Result,
     hash::Digest,
-    stage::card::Section,
+    model::{Weights, kernels::Format},
+    stage::{card::Section, model_folder},
     store::{ActionRecord, CachedResult, Lookup, Output, Store},
 };
+
+/// The type of artifact that is a model or an adapter.
+pub const POLICY: &str = "policy";
 
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +38,8 @@ pub struct ReadyInputs {
     pub inputs: BTreeMap<String, Vec<ResolvedInput>>,
     /// The server's name and version when it listed the tools that the node reads.
     pub server: Option<Arc<ServerName>>,
+    /// The types of the weights of the models that the node reads, as their files have them: each once, ascending.
+    pub formats: Vec<Format>,
 }
 
 /// An artifact that a node reads.
@@ -100,14 +106,26 @@ pub enum Resolution {
 /// The state of a plan's nodes.
 pub struct Ledger<'p> {
     plan: &'p Plan,
+    store: Store,
     completed: Vec<Option<Completion>>,
     /// The server's reported name and version, by the node that asked.
     servers: BTreeMap<NodeIndex, Arc<ServerName>>,
+    /// The type of the weights in the files of a policy's model, by the policy's digest.
+    formats: BTreeMap<Digest, Format>,
+    /// The same by the model's folder, which most policies share.
+    by_folder: BTreeMap<PathBuf, Option<Format>>,
 }
 
 impl<'p> Ledger<'p> {
-    pub fn new(plan: &'p Plan) -> Self {
-        Self { plan, completed: vec![None; plan.graph.nodes.node_count()], servers: BTreeMap::new() }
+    pub fn new(plan: &'p Plan, store: &Store) -> Self {
+        Self {
+            plan,
+            store: store.clone(),
+            completed: vec![None; plan.graph.nodes.node_count()],
+            servers: BTreeMap::new(),
+            formats: BTreeMap::new(),
+            by_folder: BTreeMap::new(),
+        }
     }
 
     pub fn plan(&self) -> &'p Plan {
@@ -115,9 +133,29 @@ impl<'p> Ledger<'p> {
     }
 
     pub fn complete(&mut self, node: NodeIndex, how: Completion) {
+        // Keys depend on it only without `dtype`.
+        if let Completion::Done { outputs, .. } = &how
+            && self.plan.engine.dtype.is_none()
+        {
+            let ports = &self.plan.node(node).stage.card.outputs;
+            let is_policy = |port: &String| ports.get(port).is_some_and(|port| port.artifact == POLICY);
+            for (_, policy) in outputs.iter().filter(|(port, _)| is_policy(port)) {
+                if let Some(format) = self.stored_format(policy) {
+                    self.formats.insert(policy.digest, format);
+                }
+            }
+        }
         if let Some(slot) = self.completed.get_mut(node.index()) {
             *slot = Some(how);
         }
+    }
+
+    /// The type of the weights of a policy's model in its files.
+    fn stored_format(&mut self, policy: &Output) -> Option<Format> {
+        let store = &self.store;
+        let folder = model_folder(&store.path(policy), |digest| Some(store.artifact(digest)))?;
+        let read = |folder: &PathBuf| Weights::open(folder).ok().map(|weights| weights.format());
+        *self.by_folder.entry(folder).or_insert_with_key(read)
     }
 
     /// Completes a node if `lookup` finds its result, or if its loop has reached its goal. Resolve nodes in the
@@ -209,6 +247,13 @@ impl<'p> Ledger<'p> {
         if waits.is_empty() && node.stage.uses.contains(&Section::Server) {
             ready.server = self.server(index).cloned();
         }
+        let is_policy =
+            |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == POLICY);
+        let policies = ready.inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, fed)| fed);
+        ready.formats =
+            policies.filter_map(|policy| self.formats.get(&policy.output.digest).copied()).collect();
+        ready.formats.sort_unstable();
+        ready.formats.dedup();
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 

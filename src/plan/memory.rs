@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 
-use super::{Estimate, Ledger, Models, Plan, PlanPreflight};
+use super::{Estimate, Ledger, Models, Plan, PlanPreflight, ledger::POLICY};
 use crate::{
     engine::{Footprint, model_bytes},
     model::kernels::Format,
@@ -23,6 +23,9 @@ pub struct Memory {
     pub peak: Option<usize>,
     /// The parts of the peak.
     pub parts: Option<Footprint>,
+    /// Types of the frozen weights of the models that it reads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dtypes: Vec<Format>,
     /// Bytes in addition to the peak: models that earlier and later stages read, kept loaded while there is
     /// room.
     #[serde(skip_serializing_if = "is_none")]
@@ -57,24 +60,38 @@ pub fn memory(
         return None;
     }
     let device = plan.engine.devices.first().cloned().unwrap_or_default();
-    let none =
-        Memory { device: device.clone(), peak: None, parts: None, held: 0, halved: false, unknown: None };
+    let none = Memory {
+        device: device.clone(),
+        peak: None,
+        parts: None,
+        dtypes: Vec::new(),
+        held: 0,
+        halved: false,
+        unknown: None,
+    };
     let unknown = |why| Some(Memory { unknown: Some(why), ..none.clone() });
     if device != "cpu" {
         return unknown("estimated for the CPU only");
     }
     let inputs = preflight.inputs(index);
+    let is_policy =
+        |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == POLICY);
+    let policies = || {
+        let given = inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, given)| given);
+        given.map(|(_, expected)| expected)
+    };
     let before = estimate.map(|estimate| estimate.cost.spent);
     let load = Load { engine: &plan.engine, inputs: &inputs, before, available: left };
     let Some(peak) = node.stage.kind.as_ref().and_then(|kind| kind.memory(&load)) else {
-        let is_policy =
-            |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == "policy");
-        let mut policies = inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, given)| given);
-        let lacks_model = policies.any(|(_, expected)| *expected == ExpectedOutput::Unknown);
+        let lacks_model = policies().any(|expected| *expected == ExpectedOutput::Unknown);
         return unknown(if lacks_model { "its model is not here yet" } else { "no estimate for this kind" });
     };
     let halved = load.is_halved(&peak);
-    Some(Memory { peak: Some(peak.total()), parts: Some(peak), halved, ..none })
+    let mut dtypes: Vec<Format> =
+        policies().filter_map(|expected| Some(load.format(expected.policy()?))).collect();
+    dtypes.sort_unstable();
+    dtypes.dedup();
+    Some(Memory { peak: Some(peak.total()), parts: Some(peak), dtypes, halved, ..none })
 }
 
 /// For each of these nodes, run in this order: bytes of all models loaded while it runs.
@@ -97,7 +114,7 @@ pub fn held(
     let mut held = vec![0; running.len()];
     for (maker, [first, last]) in spans {
         let Some(policy) = preflight.policy_of(maker) else { continue };
-        let bytes = model_bytes(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
+        let bytes = model_bytes(&policy.config, plan.engine.format(policy.stored));
         held[first..=last].iter_mut().for_each(|held| *held += bytes);
     }
     held

@@ -77,6 +77,7 @@ use crate::{
     error::Result,
     hash::Digest,
     mcp::Servers,
+    model::kernels::Format,
     stage::{Cards, card::Section},
     store::{FileDigests, RemoteSpec},
 };
@@ -158,7 +159,6 @@ pub struct Plan {
     pub track: TrackSpec,
     graph: Graph,
     identity: Option<ServerIdentity>,
-    numerics: String,
     layers: Layers,
 }
 
@@ -176,9 +176,8 @@ impl Plan {
             Some(servers) => Some(ServerIdentity::of_all(servers, &absolute(source.folder()), files)?),
             None => None,
         };
-        let numerics = identity::numerics(&parsed.engine);
         let parse::ParsedRun { name, servers, engine, remote, track, .. } = parsed;
-        Ok(Self { name, servers, engine, remote, track, graph, identity, numerics, layers })
+        Ok(Self { name, servers, engine, remote, track, graph, identity, layers })
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.
@@ -227,6 +226,23 @@ impl Plan {
         self.graph.loops.get(iteration.loop_index).map_or("", |(name, _)| name)
     }
 
+    /// The engine's arithmetic with models of these types in their files. A stage that reads none trains one in `f32`.
+    fn numerics(&self, stored: &[Format]) -> String {
+        let stored = if stored.is_empty() { &[Format::F32] } else { stored };
+        let mut all: Vec<String> = stored
+            .iter()
+            .map(|stored| identity::numerics(&self.engine.devices, self.engine.format(*stored)))
+            .collect();
+        all.dedup();
+        all.join(", ")
+    }
+
+    /// Whether a key of a node with other models could have these numerics.
+    fn may_have_numerics(&self, numerics: &str) -> bool {
+        let possible = [Format::F32, Format::F16, Format::Bf16].map(|stored| self.numerics(&[stored]));
+        numerics.split(", ").all(|one| possible.iter().any(|possible| possible == one))
+    }
+
     /// The fields of a node's key, given its inputs.
     pub fn fields(&self, index: NodeIndex, ready: &ReadyInputs) -> KeyFields {
         let node = self.node(index);
@@ -236,7 +252,7 @@ impl Plan {
         let around = KeyEnvironment {
             server: self.identity.as_ref(),
             name: ready.server.as_deref(),
-            numerics: &self.numerics,
+            numerics: &self.numerics(&ready.formats),
         };
         KeyFields::new(
             &node.stage,

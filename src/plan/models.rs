@@ -7,10 +7,9 @@ use petgraph::graph::NodeIndex;
 use super::{
     Completion, Ledger, Plan,
     graph::{InputEdge, InputSource},
+    ledger::POLICY,
 };
 use crate::{hash::Digest, stage::StageKind};
-
-const POLICY: &str = "policy";
 
 /// The models of a plan by the nodes that write them.
 pub struct Models {
@@ -141,6 +140,10 @@ scenarios = "tasks.heldout"
         Plan::new(&source, &overrides, &Cards::new(None), &files).unwrap()
     }
 
+    fn store() -> Store {
+        Store::open(tempfile::tempdir().unwrap().path()).unwrap()
+    }
+
     /// Node and the nodes whose models it shares.
     fn shared(plan: &Plan, ledger: &Ledger<'_>) -> Vec<String> {
         let models = Models::new(plan);
@@ -155,7 +158,7 @@ scenarios = "tasks.heldout"
     #[test]
     fn adapters_stand_on_the_model_they_were_first_trained_over() {
         let plan = plan(&[]);
-        let found = shared(&plan, &Ledger::new(&plan));
+        let found = shared(&plan, &Ledger::new(&plan, &store()));
         let expected = [
             "train[0001]/rollout: base",
             "train[0001]/update: base other",
@@ -177,7 +180,7 @@ scenarios = "tasks.heldout"
     #[test]
     fn an_update_of_all_weights_writes_a_model_and_shares_none_but_its_reference() {
         let plan = plan(&["loop.train.stages.update.lora=false"]);
-        let mut ledger = Ledger::new(&plan);
+        let mut ledger = Ledger::new(&plan, &store());
         let found = shared(&plan, &ledger);
         assert!(found.contains(&"train[0002]/update: other".to_owned()), "{found:?}");
         assert!(found.contains(&"train[0002]/rollout: train[0001]/update".to_owned()), "{found:?}");

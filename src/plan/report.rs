@@ -145,7 +145,7 @@ pub fn rollouts(stage: &Stage) -> u64 {
 impl PlanReport {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
-        let mut ledger = Ledger::new(plan);
+        let mut ledger = Ledger::new(plan, store);
         let mut found = Vec::new();
         for index in plan.order() {
             let resolution = ledger.resolve(*index, resample, |job| {
@@ -293,6 +293,9 @@ fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex
     // Copied from the last run: their new values are not known yet.
     if let Ok(old) = serde_json::from_value::<KeyFields>(record.fields.clone()) {
         fields.inputs = old.inputs;
+        if old.numerics.as_ref().is_some_and(|numerics| plan.may_have_numerics(numerics)) {
+            fields.numerics = old.numerics;
+        }
         if let (Some(now), Some(then)) = (&mut fields.server, &old.server) {
             for name in ["name", "version"] {
                 if let Some(value) = then.get(name) {

@@ -14,7 +14,7 @@ use crate::{
     engine::EngineSpec,
     eval::Finding,
     exec::RunState,
-    model::{ModelConfig, kernels::Format},
+    model::{ModelConfig, Weights, kernels::Format},
     usage::Usage,
     view::{
         Run, Stage, calls, conversation,
@@ -300,7 +300,7 @@ fn set_up(page: &mut Document, run: &Run) {
         fact("seed", seed.to_string());
     }
     if let Some(engine) = &run.engine {
-        fact("engine", engine_settings(engine));
+        fact("engine", engine_settings(engine, &run.stages));
     }
     for machine in &run.machines {
         fact("machine", machine.clone());
@@ -321,13 +321,17 @@ fn set_up(page: &mut Document, run: &Run) {
     }
 }
 
-/// The section `[engine]`: what it leaves out as it was by default, where results depend on it.
-fn engine_settings(spec: &EngineSpec) -> String {
+/// The section `[engine]`, with the `dtype` of the models where it leaves that out.
+fn engine_settings(spec: &EngineSpec, stages: &[Stage]) -> String {
     let EngineSpec { devices, threads, dtype, kv_cache_mib } = spec;
-    let mut all = vec![
-        format!("devices = {}", json!(devices)),
-        format!("dtype = {}", json!(dtype.unwrap_or(Format::F32))),
-    ];
+    let policies = stages.iter().filter_map(|stage| stage.artifact("policy"));
+    let models = policies.filter_map(|policy| Weights::open(&policy.path).ok());
+    let stored: BTreeSet<Format> = models.map(|model| model.format()).collect();
+    let mut all = vec![format!("devices = {}", json!(devices))];
+    match dtype {
+        Some(dtype) => all.push(format!("dtype = {}", json!(dtype))),
+        None => all.extend(stored.iter().map(|stored| format!("dtype = {} (the model's)", json!(stored)))),
+    }
     all.extend(threads.map(|threads| format!("threads = {threads}")));
     all.extend(kv_cache_mib.map(|size| format!("kv_cache_mib = {size}")));
     all.join(", ")

@@ -52,13 +52,14 @@ impl<'a> Load<'a> {
         }
     }
 
-    pub fn format(&self) -> Format {
-        self.engine.dtype.unwrap_or(Format::F32)
+    /// The type of the frozen weights of this policy's model.
+    pub fn format(&self, policy: &ExpectedPolicy) -> Format {
+        self.engine.format(policy.stored)
     }
 
     /// Playing this many episodes at once, of at most `max_tokens` tokens each.
     pub fn sampling(&self, policy: &ExpectedPolicy, sequences: usize, max_tokens: usize) -> Footprint {
-        let format = self.format();
+        let format = self.format(policy);
         let longest = max_tokens.min(policy.config.context);
         let computed = self.before.map(|usage| (usage.computed_tokens + usage.sampled_tokens) as usize);
         let most = sequences.saturating_mul(longest);
@@ -123,7 +124,7 @@ mod tests {
             tied: true,
             design: Design::default(),
         };
-        ExpectedPolicy { config, adapter: None, folder: None }
+        ExpectedPolicy { config, stored: Format::F32, adapter: None, folder: None }
     }
 
     fn stage(kind: &str, params: Value) -> (Box<dyn StageKind>, EngineSpec) {
@@ -178,5 +179,19 @@ mod tests {
             update.memory(&Load { inputs: &inputs(), ..Load::of(&engine) }).unwrap().trained
         };
         assert!(3 * trained(json!(["q_proj", "v_proj"])) < trained(json!(["all-linear"])));
+    }
+
+    #[test]
+    fn the_estimate_of_an_update_has_room_for_a_prompt_however_small_its_microbatches() {
+        let activations = |budget: usize| {
+            let (update, engine) = stage("grpo", json!({ "tokens_per_microbatch": budget }));
+            let mut inputs = inputs();
+            let episodes = ExpectedEpisodes { count: 1000, longest: 4000 };
+            inputs
+                .insert("trajectories".into(), vec![("rollout".into(), ExpectedOutput::Episodes(episodes))]);
+            update.memory(&Load { inputs: &inputs, ..Load::of(&engine) }).unwrap().activations
+        };
+        assert!(activations(4000) < 3 * activations(1), "8000 rows and 4001");
+        assert!(activations(4000) > activations(1));
     }
 }

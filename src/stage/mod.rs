@@ -43,5 +43,5 @@ pub use error::StageError;
 pub use judge::{RewardChange, compare_rewards};
 pub use kind::StageKind;
 pub use parts::{CardFile, CardParts};
-pub use policy::{policy_shape, shape};
+pub use policy::{model_folder, policy_shape, shape};
 pub use shared_models::SharedModels;

@@ -10,7 +10,7 @@ use crate::{
     engine::{Checkpoint, DeviceSet, EngineSpec, Footprint, Sampler},
     error::{At, Diagnostic, Result},
     hash::{Digest, Encoder},
-    model::{Adapter, AdapterConfig, Decoder, ModelConfig, ModelError},
+    model::{Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Weights},
 };
 
 /// `policy.json` of an adapter folder.
@@ -115,7 +115,8 @@ impl PolicyFolder {
             Some(_) => AdapterConfig::load(&self.folder)?.size(&config).ok(),
             None => None,
         };
-        Ok(ExpectedPolicy { config, adapter, folder: None })
+        let stored = Weights::open(self.model())?.format();
+        Ok(ExpectedPolicy { config, stored, adapter, folder: None })
     }
 
     /// Loads the frozen model without the adapter, on the devices of a stage that needs this much workspace.
@@ -150,11 +151,16 @@ pub fn shape(config: &ModelConfig) -> Digest {
     Encoder::new("mcprl model shape v1").json(&config.to_json()).finish()
 }
 
+/// The folder of a policy's model; none if the policy cannot be read. `artifact`: the folder of an artifact.
+pub fn model_folder(policy: &Path, artifact: impl FnOnce(&Digest) -> Option<PathBuf>) -> Option<PathBuf> {
+    match std::fs::read(policy.join("policy.json")) {
+        Ok(text) => artifact(&serde_json::from_slice::<AdapterOf>(&text).ok()?.base),
+        Err(_) => Some(policy.to_owned()),
+    }
+}
+
 /// The shape of a policy's model; none if it cannot be read.
 pub fn policy_shape(policy: &Path, artifacts: &dyn Artifacts) -> Option<Digest> {
-    let folder = match std::fs::read(policy.join("policy.json")) {
-        Ok(text) => artifacts.folder(&serde_json::from_slice::<AdapterOf>(&text).ok()?.base).ok()?,
-        Err(_) => policy.to_owned(),
-    };
+    let folder = model_folder(policy, |digest| artifacts.folder(digest).ok())?;
     ModelConfig::load(&folder).ok().map(|config| shape(&config))
 }

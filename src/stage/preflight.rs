@@ -18,7 +18,7 @@ use crate::{
     engine::EngineSpec,
     error::Failure,
     hash::Digest,
-    model::{AdapterSize, ModelConfig},
+    model::{AdapterSize, ModelConfig, kernels::Format},
     usage::Prices,
 };
 
@@ -59,6 +59,8 @@ pub type ExpectedOutputs = BTreeMap<&'static str, ExpectedOutput>;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpectedPolicy {
     pub config: ModelConfig,
+    /// The type of its model's weights in their files.
+    pub stored: Format,
     /// The size of its adapter, if it is one.
     pub adapter: Option<AdapterSize>,
     /// Where its model's tokenizer and template are, if they exist yet.
@@ -225,7 +227,7 @@ mod tests {
             design: Design::default(),
         };
         let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
-        ExpectedPolicy { config, adapter, folder: None }.into()
+        ExpectedPolicy { config, stored: Format::F32, adapter, folder: None }.into()
     }
 
     fn tasks(count: usize, answered: usize) -> ExpectedScenarios {

@@ -1,5 +1,7 @@
 //! A plan as text: one line for each stage; iterations of a loop with the same status share a line.
 
+use std::collections::BTreeSet;
+
 use super::human;
 use crate::plan::{NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name};
 
@@ -119,9 +121,15 @@ fn memory_text(report: &PlanReport) -> String {
             format!("{name} {}{half}", human::bytes(*peak as u64))
         };
         let most: Vec<_> = most.iter().map(entry).collect();
-        text += &format!("estimated memory: {}\n", most.join(", "));
-        let held =
-            report.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();
+        let memories = || report.nodes.iter().filter_map(|node| node.memory.as_ref());
+        let dtypes: BTreeSet<&str> =
+            memories().flat_map(|memory| &memory.dtypes).map(|dtype| dtype.name()).collect();
+        let weights = match dtypes.is_empty() {
+            true => String::new(),
+            false => format!("; weights in {}", Vec::from_iter(dtypes).join(" and ")),
+        };
+        text += &format!("estimated memory: {}{weights}\n", most.join(", "));
+        let held = memories().map(|memory| memory.held).max();
         if let Some(held) = held.filter(|held| *held > 0) {
             text += &format!(
                 "plus up to {} of models kept loaded for other stages, if there is room\n",

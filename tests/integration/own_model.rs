@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use crate::common::{self, Project};
+use candle_core::DType;
 use mcprl::{
     data::{self, Reward},
-    model::{Decoder, Init, ModelConfig},
+    model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors},
 };
 use serde_json::Value;
 
@@ -238,6 +239,59 @@ fn a_local_llama_runs_the_whole_pipeline_and_is_keyed_by_content() {
     assert!(!plan.contains("no memory estimate"), "{plan}");
 }
 
+/// Stores the matrices of the model `llama` in this type.
+fn store_as(project: &Project, dtype: DType) {
+    let path = project.path("llama/model.safetensors");
+    let mut tensors = read_safetensors(&path).unwrap();
+    for tensor in tensors.values_mut().filter(|tensor| tensor.dims().len() > 1) {
+        *tensor = tensor.to_dtype(dtype).unwrap();
+    }
+    write_safetensors(&path, &tensors).unwrap();
+}
+
+#[test]
+fn without_a_dtype_a_model_is_computed_in_the_type_of_its_files() {
+    for (stored, name) in [(DType::F32, "f32"), (DType::F16, "f16"), (DType::BF16, "bf16")] {
+        let project = Project::with_model(&run_file());
+        store_as(&project, stored);
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        let memory = plan.lines().find(|line| line.starts_with("estimated memory: ")).unwrap();
+        assert!(memory.ends_with(&format!("; weights in {name}")), "{plan}");
+        let doctor = project.mcprl(&["doctor", "run.toml"]).out;
+        assert!(doctor.contains(&format!("weights in {name}")), "{doctor}");
+        project.run(&[]);
+        let report = project.mcprl(&["report", "latest"]);
+        assert!(
+            report.out.contains(&format!("dtype = \"{name}\" (the model's)")),
+            "{}{}",
+            report.out,
+            report.err
+        );
+        // Written out, it is the same run; another one is not.
+        for dtype in ["f32", "f16", "bf16"] {
+            let plan =
+                project.mcprl(&["plan", "run.toml", "--set", &format!("engine.dtype=\"{dtype}\"")]).out;
+            assert_eq!(plan.contains(" 0 to run"), dtype == name, "{stored:?} {dtype}: {plan}");
+        }
+        // The type of a model is not said to have changed while a stage waits.
+        project.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\n{\"task\": \"b\", \"answer\": 2}\n");
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        assert!(!plan.contains(" 0 to run") && !plan.contains("numerics"), "{plan}");
+    }
+}
+
+#[test]
+fn all_weights_are_not_trained_in_f32_on_episodes_of_rounded_ones() {
+    let whole = run_file().replace("rewards = \"reward\"", "rewards = \"reward\"\nlora = false");
+    let project = Project::with_model(&whole);
+    store_as(&project, DType::BF16);
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let message = "`lora = false` trains weights in f32, and the policy plays with weights in bf16";
+    assert!(refused.err.contains(message) && refused.err.contains("dtype = \"f32\""), "{}", refused.err);
+    project.run(&["--set", "engine.dtype=\"f32\""]);
+}
+
 /// How many models the newest run loaded.
 fn models_loaded(project: &Project) -> u64 {
     project.journal().iter().filter_map(|entry| entry["models"].as_u64()).sum()
@@ -460,8 +514,11 @@ fn a_hub_model_is_estimated_from_its_local_configuration_only() {
 
     let of = "hub/hub/models--someone--llama";
     project.write(&format!("{of}/refs/main"), "abc");
-    project.write(&format!("{of}/snapshots/abc/config.json"), &project.read("llama/config.json"));
+    let config = project.read("llama/config.json");
+    assert!(config.contains("\"torch_dtype\": \"float32\""), "{config}");
+    project.write(&format!("{of}/snapshots/abc/config.json"), &config.replace("float32", "bfloat16"));
     let with = plan();
+    assert!(with.contains("; weights in bf16"), "{with}");
     assert!(
         with.contains("no estimate for base: ") && !with.contains("until the model is downloaded"),
         "{with}"

@@ -84,7 +84,7 @@ impl Step {
 /// Computes the results and writes them. Returns the file's path.
 pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBuf> {
     let step = Step::read(&folder.join("step.safetensors")).map_err(EngineError::from)?;
-    let mut decoder = load_frozen(&folder.join("model"), Some(format), &places.first.device)?;
+    let mut decoder = load_frozen(&folder.join("model"), format, &places.first.device)?;
     Adapter::load(&mut decoder, &folder.join("adapter"))?;
     let mut found = HashMap::new();
     let cpu = |tensor: &Tensor| tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.copy());

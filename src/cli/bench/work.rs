@@ -107,7 +107,7 @@ pub struct Model<'a> {
 
 fn decoder(model: Model<'_>, rank: usize, device: &Device) -> Result<Decoder> {
     let mut decoder = match model.folder {
-        Some(folder) => load_frozen(folder, Some(model.format), device)?,
+        Some(folder) => load_frozen(folder, model.format, device)?,
         None => Decoder::random_on(config(model.shape)?, 0.05, model.format, device)?,
     };
     trim_allocator();

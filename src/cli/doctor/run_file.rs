@@ -135,7 +135,7 @@ fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
 /// The files, programs and variables that each stage needs. A stage without needs has no line.
 fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     // Ignores finished stages, because cached results may be needed again.
-    let ledger = Ledger::new(plan);
+    let ledger = Ledger::new(plan, store);
     let preflight = PlanPreflight::new(&ledger, store, &|_| true);
     let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
     for index in plan.order() {

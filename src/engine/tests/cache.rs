@@ -201,8 +201,8 @@ async fn a_conversation_that_cannot_fit_is_refused_before_it_starts() {
     let config = long_context().config;
     let panels = (1 << 20) / PANELS;
     for (threads, most) in [(1, 32 * panels), (4, 8 * panels)] {
-        assert!(spec(threads).check_conversation(&config, most).is_ok());
-        let refused = spec(threads).check_conversation(&config, most + 1);
+        assert!(spec(threads).check_conversation(&config, Format::F32, most).is_ok());
+        let refused = spec(threads).check_conversation(&config, Format::F32, most + 1);
         assert!(matches!(refused, Err(EngineError::Cache { .. })), "{threads} workers share the bound");
     }
     let sampler = Sampler::bounded(long_context(), 1, 1 << 20);

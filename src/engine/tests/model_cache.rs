@@ -117,7 +117,7 @@ async fn a_cached_model_samples_and_trains_like_one_loaded_alone() {
     let (cache, model) = (Arc::<ModelCache>::default(), stored("a"));
     for (count, format) in [(1, Format::F32), (2, Format::F32), (2, Format::Bf16)] {
         let devices = DeviceSet::cpu(count, 3);
-        let own = || load_frozen(model.path(), Some(format), &candle_core::Device::Cpu).unwrap();
+        let own = || load_frozen(model.path(), format, &candle_core::Device::Cpu).unwrap();
         let expected = trained(own(), &devices);
         let mut uncached = own();
         adapt(&mut uncached);

@@ -120,16 +120,14 @@ impl StageKind for AdapterStage {
             return preflight;
         }
         let Some(adapter) = preflight.check("from", AdapterConfig::load(from)) else { return preflight };
-        let Some(ExpectedPolicy { config, adapter: other, folder }) = context.policy("base").cloned() else {
-            return preflight;
-        };
-        if other.is_some() {
+        let Some(base) = context.policy("base").cloned() else { return preflight };
+        if base.adapter.is_some() {
             preflight.error("base", AdapterStageError::OnAdapter);
             return preflight;
         }
-        preflight.check("from", adapter.targets.check(&config));
-        let adapter = Some(adapter.size(&config).unwrap_or_default());
-        preflight.with("policy", ExpectedPolicy { config, adapter, folder })
+        preflight.check("from", adapter.targets.check(&base.config));
+        let adapter = Some(adapter.size(&base.config).unwrap_or_default());
+        preflight.with("policy", ExpectedPolicy { adapter, ..base })
     }
 
     fn adapter_base(&self) -> Option<&'static str> {

@@ -24,7 +24,7 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Training, check_logprobs, check_rows},
+    training::{Learner, Training, check_logprobs, check_rows, checkpoint, expected_inputs},
     typed,
 };
 use crate::{
@@ -39,7 +39,7 @@ use crate::{
     random::permutation,
     usage::Usage,
 };
-use step::Rollout;
+use step::{Rollout, Update};
 
 /// Largest differences between the log-probabilities of sampling and scoring, in nats, for the two models to count as the
 /// same.
@@ -57,13 +57,13 @@ impl GapBound {
     /// On a device a row's bits depend on its batch: sums of thousands of 32-bit terms are added in another order.
     const DEVICE: Self = Self { mean: 1e-3, max: 1e-2 };
 
-    /// `exact`: whether the kernels compute.
-    fn new(exact: bool, format: Option<Format>) -> Self {
+    /// `exact`: whether the kernels compute. `format`: the type of the weights that sampled.
+    fn new(exact: bool, format: Format) -> Self {
         match (exact, format) {
             (true, _) => Self::KERNELS,
-            (false, Some(Format::F16)) => Self::rounded(2_f64.powi(-11)),
-            (false, Some(Format::Bf16 | Format::Nf4)) => Self::rounded(2_f64.powi(-8)),
-            (false, None | Some(Format::F32)) => Self::DEVICE,
+            (false, Format::F16) => Self::rounded(2_f64.powi(-11)),
+            (false, Format::Bf16 | Format::Nf4) => Self::rounded(2_f64.powi(-8)),
+            (false, Format::F32) => Self::DEVICE,
         }
     }
 
@@ -122,6 +122,8 @@ enum GrpoError {
     Mismatch { mean: f64, max: f64, bound: GapBound },
     #[error("`kl` is {kl}, but no reference policy is given")]
     NoReference { kl: f64 },
+    #[error("`lora = false` trains weights in f32, and the policy plays with weights in {format}")]
+    Rounded { format: &'static str },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
     Vocabulary { reference: usize, policy: usize },
 }
@@ -132,6 +134,7 @@ impl Diagnostic for GrpoError {
             Self::NotSampled => "grpo::not_sampled",
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
+            Self::Rounded { .. } => "grpo::rounded",
             Self::Vocabulary { .. } => "grpo::vocabulary",
         }
     }
@@ -146,13 +149,14 @@ impl Diagnostic for GrpoError {
                     .into()
             }
             Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
+            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter".into(),
             Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
         })
     }
 
     fn class(&self) -> Class {
         match self {
-            Self::NoReference { .. } => Class::Usage,
+            Self::NoReference { .. } | Self::Rounded { .. } => Class::Usage,
             _ => Class::Work,
         }
     }
@@ -180,9 +184,16 @@ impl Grpo {
         })
     }
 
-    /// Bytes that an update needs in addition to the frozen weights of this policy's model.
-    fn workspace(&self, policy: &PolicyFolder, context: &Context) -> Result<usize> {
-        let peak = self.footprint(&Load::of(&context.engine), &policy.expected()?);
+    /// Bytes that an update on these episodes needs in addition to the frozen weights of this policy's model.
+    fn workspace(
+        &self,
+        policy: &PolicyFolder,
+        trajectories: &[Trajectory],
+        context: &Context,
+    ) -> Result<usize> {
+        let inputs = expected_inputs(trajectories);
+        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
+        let peak = self.footprint(&load, &policy.expected()?);
         Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
     }
 
@@ -230,13 +241,14 @@ impl Grpo {
         let vocabulary = match context.inputs.contains_key("reference") {
             true => {
                 let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                Some(scoring::score_reference(&mut groups, &reference, self, context)?)
+                let workspace = self.workspace(&reference, &trajectories, context)?;
+                Some(scoring::score_reference(&mut groups, (&reference, workspace), self, context)?)
             }
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let mut learner =
-            Learner::load(&policy, training, OPTIMIZER, self.workspace(&policy, context)?, context)?;
+        let workspace = self.workspace(&policy, &trajectories, context)?;
+        let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());
@@ -247,56 +259,62 @@ impl Grpo {
         if weighs {
             scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
-        let bound = GapBound::new(exact, context.engine.dtype);
+        let bound = GapBound::new(exact, context.engine.format(policy.expected()?.stored));
         let schedule = training.schedule(training.total_steps);
-        let minibatches = order(groups.len(), params, context.seed);
+        // Before a checkpoint is loaded, whose steps are this update's own.
+        let before = learner.trainer.optimizer().steps();
+        let minibatches: Vec<Vec<&[Rollout<'_>]>> = order(groups.len(), params, context.seed)
+            .into_iter()
+            .map(|minibatch| minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>())
+            // Without a gradient the optimizer must not step on its moments alone.
+            .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
+            .collect();
         context.observer.phase("steps", minibatches.len() as u64);
-        let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
-        let mut updates = Vec::with_capacity(minibatches.len());
-        for minibatch in minibatches {
+        let done = checkpoint::load(&mut learner.trainer, context)?.into_iter();
+        let mut updates: Vec<Update> = done.map(Update::from_numbers).collect();
+        context.observer.skip(updates.len() as u64);
+        // After the first update the policy differs from the one that played.
+        let is_comparable = |index: usize| index == 0 && of_others < trajectories.len();
+        let rate = |index: usize| schedule.rate(before + index as u64);
+        for (index, rollouts) in minibatches.iter().enumerate().skip(updates.len()) {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
-            // After the first update the policy differs from the one that played.
-            let comparable = of_others < trajectories.len() && steps.is_empty();
-            let learning_rate = schedule.rate(learner.trainer.optimizer().steps());
-            let rollouts: Vec<&[Rollout<'_>]> =
-                minibatch.iter().map(|group| groups[*group].as_slice()).collect();
-            // Without a gradient the optimizer must not step on its moments alone.
-            if !rollouts.iter().copied().flatten().any(has_terms) {
-                context.observer.advance(1);
-                continue;
-            }
-            let update = step::update(&mut learner.trainer, &rollouts, self, learning_rate)
-                .at(|| format!("step {}", steps.len()))?;
+            let update = step::update(&mut learner.trainer, rollouts, self, rate(index))
+                .at(|| format!("step {index}"))?;
             context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
-            let gap = Some(update.gap).filter(|_| comparable);
-            if let Some(gap) = gap.filter(|gap| !gap.is_within(&bound)) {
+            let gap = &update.gap;
+            if is_comparable(index) && !gap.is_within(&bound) {
                 return Err(GrpoError::Mismatch { mean: gap.mean(), max: gap.max, bound }.into());
             }
-            let step = Step {
-                stage: context.stage.clone(),
-                step: steps.len() as u32,
-                learning_rate,
-                loss: update.tally.loss,
-                gradient_norm: update.gradient_norm,
-                tokens: update.tokens,
-                tokens_unshared: update.tokens_unshared,
-                loss_tokens: update.tally.tokens,
-                reward,
-                success,
-                clip_fraction: Some(update.tally.clip_fraction()),
-                max_logprob_gap: gap.map(|gap| gap.max),
-                entropy: Some(update.tally.entropy()),
-                signal: Some(signal.to_json()),
-            };
             context.observer.advance(1);
-            context
-                .observer
-                .status(&format!("loss {:.4} · gradient norm {:.2}", step.loss, step.gradient_norm));
-            steps.push(step);
+            context.observer.status(&format!(
+                "loss {:.4} · gradient norm {:.2}",
+                update.tally.loss, update.gradient_norm
+            ));
             updates.push(update);
+            if checkpoint::is_due(updates.len(), minibatches.len()) {
+                let numbers: Vec<_> = updates.iter().map(Update::to_numbers).collect();
+                checkpoint::save(&mut learner.trainer, &numbers, context)?;
+            }
         }
+        let step = |(index, update): (usize, &Update)| Step {
+            stage: context.stage.clone(),
+            step: index as u32,
+            learning_rate: rate(index),
+            loss: update.tally.loss,
+            gradient_norm: update.gradient_norm,
+            tokens: update.tokens,
+            tokens_unshared: update.tokens_unshared,
+            loss_tokens: update.tally.tokens,
+            reward,
+            success,
+            clip_fraction: Some(update.tally.clip_fraction()),
+            max_logprob_gap: is_comparable(index).then_some(update.gap.max),
+            entropy: Some(update.tally.entropy()),
+            signal: Some(signal.to_json()),
+        };
+        let steps: Vec<Step> = updates.iter().enumerate().map(step).collect();
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 

@@ -1,7 +1,10 @@
 //! Checks of an update before it runs.
 
 use super::{Grpo, GrpoError};
-use crate::stage::preflight::{Preflight, PreflightContext};
+use crate::{
+    model::kernels::Format,
+    stage::preflight::{Preflight, PreflightContext},
+};
 
 /// Checks that policy, reference, adapter and parameters fit together.
 pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_>) -> Preflight {
@@ -13,6 +16,14 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
         let (policy, reference) = (policy.config.vocabulary, reference.config.vocabulary);
         if policy != reference {
             preflight.error("reference", GrpoError::Vocabulary { reference, policy });
+        }
+    }
+    // Only the kernels' log-probabilities are exact enough to tell the difference.
+    let on_cpu = context.engine.devices.iter().all(|device| device == "cpu");
+    if let Some(policy) = context.policy("policy").filter(|_| on_cpu && !training.lora) {
+        let format = context.engine.format(policy.stored);
+        if format != Format::F32 {
+            preflight.error("lora", GrpoError::Rounded { format: format.name() });
         }
     }
     training.check(context, &mut preflight);

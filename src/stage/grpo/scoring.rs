@@ -16,17 +16,17 @@ use crate::{
 /// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
 pub fn score_reference(
     groups: &mut [Vec<Rollout<'_>>],
-    reference: &PolicyFolder,
+    (reference, workspace): (&PolicyFolder, usize),
     stage: &Grpo,
     context: &Context,
 ) -> Result<usize> {
-    let workspace = stage.workspace(reference, context)?;
     let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }
     let shares = min_microbatches(&decoder, places.count());
-    let mut found = scored(groups, stage, shares, |batches| score_across(&decoder, &places, batches))?;
+    let mut found =
+        scored(groups, stage, shares, |batches| score_across(&decoder, &places, batches, &context.cancel))?;
     for rollout in groups.iter_mut().flatten() {
         rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
     }

@@ -93,6 +93,7 @@ pub fn trained(trajectory: &Trajectory) -> usize {
 }
 
 /// What an optimizer step did.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Update {
     pub tally: Tally,
     /// Before clipping.
@@ -105,6 +106,47 @@ pub struct Update {
     pub gap: Gap,
     /// Mean −log p of the tokens of tool results, if they have a loss.
     pub tool_token_loss: Option<f64>,
+}
+
+impl Update {
+    /// Everything in it, for a checkpoint. Counts are exact as numbers.
+    pub fn to_numbers(&self) -> [f64; 14] {
+        let Self { tally, gradient_norm, tokens, tokens_unshared, gap, tool_token_loss } = self;
+        let [t0, t1, t2, t3, t4, t5, t6] = tally.to_numbers();
+        let (tokens, tokens_unshared) = (*tokens as f64, *tokens_unshared as f64);
+        let tool_token_loss = tool_token_loss.unwrap_or(f64::NAN);
+        let Gap { max, sum, tokens: compared } = *gap;
+        [
+            t0,
+            t1,
+            t2,
+            t3,
+            t4,
+            t5,
+            t6,
+            *gradient_norm,
+            tokens,
+            tokens_unshared,
+            max,
+            sum,
+            compared as f64,
+            tool_token_loss,
+        ]
+    }
+
+    /// The update with these [`Self::to_numbers`].
+    pub fn from_numbers(numbers: [f64; 14]) -> Self {
+        let [t0, t1, t2, t3, t4, t5, t6, gradient_norm, tokens, tokens_unshared, max, sum, compared, tool] =
+            numbers;
+        Self {
+            tally: Tally::from_numbers([t0, t1, t2, t3, t4, t5, t6]),
+            gradient_norm,
+            tokens: tokens as u64,
+            tokens_unshared: tokens_unshared as u64,
+            gap: Gap { max, sum, tokens: compared as u64 },
+            tool_token_loss: Some(tool).filter(|loss| !loss.is_nan()),
+        }
+    }
 }
 
 /// The difference between two log-probabilities of each token, in nats.

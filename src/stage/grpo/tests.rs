@@ -47,7 +47,8 @@ impl Hall {
             let tokens: Vec<u32> = prompt.chain((0..4 + sample).map(|i| draw(i, index + 10))).collect();
             let sampled: Vec<bool> = (0..tokens.len()).map(|at| at >= 11).collect();
             let (batch, targets) = Microbatch::new(&[(&tokens, &sampled)]);
-            let scored = score_across(&model(3), &DeviceSet::cpu(1, 1), &[batch]).unwrap();
+            let scored =
+                score_across(&model(3), &DeviceSet::cpu(1, 1), &[batch], &Default::default()).unwrap();
             let mut logprobs = vec![0.0; 11];
             logprobs.extend(targets[0].iter().map(|target| scored[0][*target]));
             let id = format!("t{index:02}");
@@ -100,6 +101,18 @@ impl Hall {
 
     /// Runs one update of this policy into the folder `out`.
     async fn update(&self, policy: &Path, reference: Option<&str>, out: &str, params: Value) -> Result<Done> {
+        let context = self.context(policy, reference, out, params).0;
+        let metrics = testing::run(&context).await?;
+        Done::read(&context, metrics)
+    }
+
+    fn context(
+        &self,
+        policy: &Path,
+        reference: Option<&str>,
+        out: &str,
+        params: Value,
+    ) -> (Context, Arc<testing::Ledger>) {
         let (trajectories, rewards) = (self.path("trajectories.parquet"), self.path("rewards.parquet"));
         let reference = reference.map(|name| self.path(name));
         let mut inputs =
@@ -107,7 +120,7 @@ impl Hall {
         inputs.extend(reference.as_deref().map(|path| ("reference", path)));
         let mut given = json!({"learning_rate": 3e-3});
         given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
-        let (mut context, _) = testing::context("grpo", &inputs, &self.path(out), given);
+        let (mut context, rows) = testing::context("grpo", &inputs, &self.path(out), given);
         context.artifacts = Arc::new(Base(self.path("base")));
         context.models = self.1.clone();
         for role in ["policy", "reference"] {
@@ -115,9 +128,7 @@ impl Hall {
             let name = input.path.strip_prefix(self.0.path()).unwrap();
             input.digest = Digest::of(name.as_os_str().as_encoded_bytes());
         }
-        let metrics = testing::run(&context).await?;
-        let steps = data::read(&context.output_folder.join("steps.parquet"))?;
-        Ok(Done { policy: context.output_folder.join("policy"), steps, metrics })
+        (context, rows)
     }
 
     async fn fresh(&self, out: &str, params: Value) -> Done {
@@ -133,6 +144,11 @@ struct Done {
 }
 
 impl Done {
+    fn read(context: &Context, metrics: Metrics) -> Result<Self> {
+        let steps = data::read(&context.output_folder.join("steps.parquet"))?;
+        Ok(Self { policy: context.output_folder.join("policy"), steps, metrics })
+    }
+
     fn bytes(&self, file: &str) -> Vec<u8> {
         std::fs::read(self.policy.join(file)).unwrap()
     }
@@ -229,6 +245,87 @@ async fn activations_computed_again_give_the_same_adapter() {
     let kept = hall.fresh("kept", json!({"recompute": "never"})).await;
     let again = hall.fresh("again", json!({"recompute": "always"})).await;
     assert_eq!(kept.bytes(ADAPTER), again.bytes(ADAPTER));
+}
+
+#[tokio::test]
+async fn an_update_killed_between_its_steps_ends_in_the_same_bytes() {
+    let hall = Hall::open();
+    // Episodes of another policy, whose weights compare with the policy before the first step.
+    lag(&hall, 0.2);
+    let first = hall.fresh("first", json!({"minibatches": 1})).await;
+    for (name, policy, params) in [
+        ("new", hall.path("base"), json!({})),
+        ("next", first.policy.clone(), json!({"importance": "token_truncate"})),
+        ("whole", hall.path("base"), json!({"lora": false, "optimizer": "adamw_8bit"})),
+    ] {
+        let mut params = params;
+        let more = json!({"epochs": 2, "schedule": "linear", "total_steps": 9, "tool_token_loss": 0.1});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let whole = params.get("lora").is_some();
+        if !whole {
+            params["dropout"] = 0.1.into();
+        }
+        let reference = Some("other");
+        let straight =
+            hall.update(&policy, reference, &format!("{name}-straight"), params.clone()).await.unwrap();
+        assert_eq!(straight.steps.len(), 4);
+        let (mut context, rows) = hall.context(&policy, reference, &format!("{name}-killed"), params);
+        for checkpoints in [1, 2] {
+            testing::Killer::watch(&mut context, &rows, checkpoints);
+            assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
+        }
+        context.cancel = tokio_util::sync::CancellationToken::new();
+        context.rows = rows;
+        let metrics = testing::run(&context).await.unwrap();
+        let trained = context.meter.total().trained_tokens;
+        let resumed = Done::read(&context, metrics).unwrap();
+        let weights = if whole { "model.safetensors" } else { ADAPTER };
+        for file in [weights, "optimizer.safetensors"] {
+            assert!(resumed.bytes(file) == straight.bytes(file), "{name}: {file}");
+        }
+        assert_eq!((&resumed.steps, &resumed.metrics), (&straight.steps, &straight.metrics), "{name}");
+        let all = straight.steps.iter().map(|step| step.tokens).sum::<u64>();
+        assert_eq!(trained, all, "{name}: every step was taken once");
+    }
+}
+
+/// Cancels at a note, and sees whether a phase begins.
+struct Stopper(tokio_util::sync::CancellationToken, std::sync::atomic::AtomicBool);
+
+impl crate::progress::Observer for Stopper {
+    fn phase(&self, _: &str, _: u64) {
+        self.1.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn note(&self, _: &str) {
+        self.0.cancel();
+    }
+}
+
+#[tokio::test]
+async fn an_update_that_is_stopped_while_it_scores_does_not_score_the_rest() {
+    for reference in [None, Some("other")] {
+        let hall = Hall::open();
+        // The stage notes that another policy played, and then scores the episodes for their weights.
+        lag(&hall, 0.2);
+        let params = json!({"importance": "token_truncate"});
+        let (mut context, _) = hall.context(&hall.path("base"), reference, "stopped", params);
+        let observer = Arc::new(Stopper(context.cancel.clone(), false.into()));
+        context.observer = observer.clone();
+        assert_eq!(testing::run(&context).await.unwrap_err().class(), Class::Interrupted);
+        assert!(!observer.1.load(std::sync::atomic::Ordering::Relaxed), "no step was reached");
+    }
+}
+
+#[test]
+fn without_a_learning_rate_an_adapter_takes_ten_times_that_of_all_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let rate = |params: Value| {
+        let (context, _) = testing::context("grpo", &[], folder.path(), params);
+        Grpo::parse(&context.params).unwrap().training.schedule(None).rate(100)
+    };
+    assert_eq!((rate(json!({})), rate(json!({"lora": false}))), (1e-4, 1e-5));
+    assert_eq!(rate(json!({"learning_rate": 2e-3})), 2e-3);
 }
 
 #[tokio::test]
@@ -517,10 +614,9 @@ async fn a_minibatch_without_gradient_takes_no_step() {
 #[test]
 fn the_bound_of_the_check_is_as_wide_as_the_format_is_coarse() {
     let of = |exact, format| GapBound::new(exact, format);
-    let kernels = of(true, Some(Format::Bf16));
-    assert_eq!(kernels, of(true, None));
-    let [f32, f16, bf16] = [None, Some(Format::F16), Some(Format::Bf16)].map(|format| of(false, format));
-    assert_eq!(f32, of(false, Some(Format::F32)));
+    let kernels = of(true, Format::Bf16);
+    assert_eq!(kernels, of(true, Format::F32));
+    let [f32, f16, bf16] = [Format::F32, Format::F16, Format::Bf16].map(|format| of(false, format));
     assert!(kernels.max < f32.max && f32.max < f16.max && f32.mean < f16.mean);
     assert_eq!((bf16.max, bf16.mean), (8.0 * f16.max, 8.0 * f16.mean));
     assert_eq!((bf16.max, bf16.mean), (1.0, 0.0625));

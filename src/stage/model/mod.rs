@@ -154,8 +154,9 @@ impl ModelStage {
             }];
         };
         let (config, family) = (&policy.config, policy.config.design.family.known_as());
+        let (layers, context, stored) = (config.layers, config.context, policy.stored.name());
         let shape =
-            format!("{from}: {family}, {} layers, context of {} tokens", config.layers, config.context);
+            format!("{from}: {family}, {layers} layers, context of {context} tokens, weights in {stored}");
         let path = Path::new(from);
         let of_chat = match &policy.folder {
             Some(folder) => self.of_chat(folder, |chat| Untrained::of(folder, config, chat)),

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{
     ModelStageError, Params, gguf,
     gguf::is_gguf,
@@ -9,7 +11,7 @@ use super::{
 };
 use crate::{
     chat::{Chat, PlainChat},
-    model::{ModelConfig, Weights},
+    model::{ModelConfig, Weights, kernels::Format},
     stage::preflight::{ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext},
 };
 
@@ -20,9 +22,9 @@ const CONFIG: &str = "config.json";
 pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
     if let Some(folder) = (context.finished)("policy") {
-        return match ModelConfig::load(&folder) {
-            Ok(config) => preflight.with("policy", expected(config, &folder)),
-            Err(_) => preflight,
+        return match expected(&folder) {
+            Some(expected) => preflight.with("policy", expected),
+            None => preflight,
         };
     }
     let Params { from, revision, calls_tools } = params;
@@ -39,14 +41,17 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
         let config = preflight.check("from", gguf::preflight(folder, *calls_tools));
         return match config {
             // Tokenizer and template have no folder before the stage has run.
-            Some(config) => preflight.with("policy", ExpectedPolicy { config, adapter: None, folder: None }),
+            Some(config) => {
+                let stored = gguf::FORMAT;
+                preflight.with("policy", ExpectedPolicy { config, stored, adapter: None, folder: None })
+            }
             None => preflight,
         };
     }
     if folder.is_absolute() {
-        let config = look_into(folder, *calls_tools, &mut preflight);
-        return match config {
-            Some(config) => preflight.with("policy", expected(config, folder)),
+        let expected = look_into(folder, *calls_tools, &mut preflight).and_then(|()| expected(folder));
+        return match expected {
+            Some(expected) => preflight.with("policy", expected),
             None => preflight,
         };
     }
@@ -57,9 +62,8 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
                 Ok(files) => {
                     let file = files.iter().find(|(name, _)| name == CONFIG).map(|(_, path)| path);
                     let folder = file.and_then(|path| path.parent());
-                    let config = folder.and_then(|folder| Some((ModelConfig::load(folder).ok()?, folder)));
-                    if let Some((config, folder)) = config {
-                        return preflight.with("policy", expected(config, folder));
+                    if let Some(expected) = folder.and_then(expected) {
+                        return preflight.with("policy", expected);
                     }
                 }
                 Err(cause) if hub.offline => preflight.unavailable("from", cause),
@@ -71,12 +75,26 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     preflight
 }
 
-fn expected(config: ModelConfig, folder: &Path) -> ExpectedOutput {
-    ExpectedPolicy { config, adapter: None, folder: Some(folder.to_owned()) }.into()
+/// The model in a folder, whose weights may not be there yet.
+fn expected(folder: &Path) -> Option<ExpectedOutput> {
+    let config = ModelConfig::load(folder).ok()?;
+    let stored = Weights::open(folder).map_or_else(|_| declared_format(folder), |weights| weights.format());
+    Some(ExpectedPolicy { config, stored, adapter: None, folder: Some(folder.to_owned()) }.into())
+}
+
+/// The type of the weights according to `config.json`.
+fn declared_format(folder: &Path) -> Format {
+    let text = std::fs::read(folder.join(CONFIG)).unwrap_or_default();
+    let config: Value = serde_json::from_slice(&text).unwrap_or_default();
+    match ["dtype", "torch_dtype"].into_iter().find_map(|key| config.get(key)?.as_str()) {
+        Some("bfloat16") => Format::Bf16,
+        Some("float16") => Format::F16,
+        _ => Format::F32,
+    }
 }
 
 /// Reports everything wrong with the folder that small files and the headers of large files show.
-fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Option<ModelConfig> {
+fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Option<()> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
         preflight.error(
@@ -95,5 +113,5 @@ fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Opt
         false => _ = preflight.check("from", PlainChat::load(folder)),
     }
     // Weights that do not fit may claim any size, so make no estimate.
-    fits.map(|()| config)
+    fits
 }

@@ -42,7 +42,8 @@ fn check_policy(
 ) {
     let longest = agent.max_episode_tokens.min(policy.config.context);
     let about = if agent.max_episode_tokens <= policy.config.context { "max_episode_tokens" } else { role };
-    let fits_cache = |tokens| context.engine.check_conversation(&policy.config, tokens);
+    let format = context.engine.format(policy.stored);
+    let fits_cache = |tokens| context.engine.check_conversation(&policy.config, format, tokens);
     let fits = |prompt: usize| prompt < longest && fits_cache(prompt + 1).is_ok();
     let Prompts { shortest, without_room } =
         prompts(context, policy, agent, (longest, &fits)).unwrap_or(Prompts { shortest: 1, without_room: 0 });

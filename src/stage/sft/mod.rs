@@ -19,7 +19,7 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Steps, Training, check_rows},
+    training::{Learner, Steps, Training, check_rows, expected_inputs},
     typed,
 };
 use crate::{
@@ -164,7 +164,9 @@ impl Sft {
                 .observer
                 .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
-        let peak = self.footprint(&Load::of(&context.engine), &expected);
+        let inputs = expected_inputs(&trajectories);
+        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
+        let peak = self.footprint(&load, &expected);
         let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let batches = order(episodes.len(), params, context.seed);

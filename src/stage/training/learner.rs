@@ -92,7 +92,7 @@ impl Learner {
             (false, Some(_)) => return Err(TrainingError::WholeAdapter.into()),
         };
         let mut trainer = Trainer::across(decoder, |parameters| params.rules(parameters), &places)?;
-        trainer.recompute = params.recompute;
+        (trainer.recompute, trainer.cancel) = (params.recompute, context.cancel.clone());
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
         let path = policy.folder.join(state);

@@ -14,7 +14,9 @@ pub use supervised::Steps;
 
 use super::{
     memory::Load,
-    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    preflight::{
+        ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext,
+    },
 };
 use crate::{
     data::Trajectory,
@@ -38,7 +40,8 @@ pub struct Training {
     recompute: Recompute,
     optimizer: OptimizerKind,
     momentum: f32,
-    learning_rate: f64,
+    /// Without it, [`Self::peak`] decides.
+    learning_rate: Option<f64>,
     warmup_steps: u64,
     schedule: Shape,
     pub total_steps: Option<u64>,
@@ -62,6 +65,14 @@ pub enum TrainingError {
     Logprob { id: String, token: usize, value: f32 },
     #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
     Rows { id: String, tokens: usize },
+}
+
+/// These episodes as inputs of an estimate.
+pub fn expected_inputs(trajectories: &[Trajectory]) -> ExpectedInputs {
+    let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
+    let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
+    let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
+    ExpectedInputs::from([("trajectories".to_owned(), vec![named])])
 }
 
 /// Checks that the columns of a trajectory fit together.
@@ -147,7 +158,7 @@ impl Training {
         step_tokens: impl Fn(usize) -> usize,
     ) -> Option<Footprint> {
         let config = &policy.config;
-        let format = if self.lora { load.format() } else { Format::F32 };
+        let format = if self.lora { load.format(policy) } else { Format::F32 };
         let adapter = match (self.lora, policy.adapter) {
             (false, _) => None,
             (true, Some(size)) => Some(size),
@@ -156,7 +167,10 @@ impl Training {
         let longest = load.episodes().map_or(config.context, |episodes| episodes.longest).min(config.context);
         let workers = min_microbatches_of(config, format);
         let training = TrainingLoad {
-            rows: step_tokens(longest).div_ceil(workers).min(self.tokens_per_microbatch),
+            // The prompt of a split group does not count.
+            rows: step_tokens(longest)
+                .div_ceil(workers)
+                .min(self.tokens_per_microbatch.saturating_add(longest)),
             longest,
             workers,
             threads: load.engine.all_threads(),
@@ -168,10 +182,15 @@ impl Training {
         Some(load.training(config, format, training, self.recompute))
     }
 
+    /// The peak learning rate. An adapter takes ten times that of all weights.
+    fn peak(&self) -> f64 {
+        self.learning_rate.unwrap_or(if self.lora { 1e-4 } else { 1e-5 })
+    }
+
     /// The learning rate of every step. `total`: the step at which the decay ends.
     pub fn schedule(&self, total: Option<u64>) -> Schedule {
         Schedule {
-            peak: self.learning_rate,
+            peak: self.peak(),
             warmup: self.warmup_steps,
             shape: self.schedule,
             total,
@@ -201,7 +220,11 @@ impl Training {
             (true, Some(size)) => Some(size),
             (false, None) => None,
         };
-        let ExpectedPolicy { config, folder, .. } = policy.clone();
-        preflight.outputs.insert("policy", ExpectedPolicy { config, adapter, folder }.into());
+        let mut trained = policy.clone();
+        trained.adapter = adapter;
+        if !self.lora {
+            trained.stored = Format::F32;
+        }
+        preflight.outputs.insert("policy", trained.into());
     }
 }

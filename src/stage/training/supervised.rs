@@ -28,7 +28,8 @@ impl Steps<'_> {
     /// If the run is interrupted, a step fails, or a checkpoint cannot be written.
     pub fn run(&self, trainer: &mut Trainer, context: &Context) -> Result<Vec<Step>> {
         context.observer.phase("training steps", self.batches.len() as u64);
-        let mut rows = checkpoint::load(trainer, context)?;
+        let done = checkpoint::load(trainer, context)?.into_iter().enumerate();
+        let mut rows: Vec<Step> = done.map(|(index, numbers)| row(context, index, numbers)).collect();
         context.observer.skip(rows.len() as u64);
         for (index, examples) in self.batches.iter().enumerate().skip(rows.len()) {
             if context.cancel.is_cancelled() {
@@ -52,11 +53,36 @@ impl Steps<'_> {
             });
             context.meter.add(Usage { trained_tokens: tokens, ..Usage::default() });
             if checkpoint::is_due(index + 1, self.batches.len()) {
-                checkpoint::save(trainer, &rows, context)?;
+                checkpoint::save(trainer, &rows.iter().map(numbers).collect::<Vec<_>>(), context)?;
             }
             context.observer.advance(1);
             context.observer.status(&format!("loss {loss:.4} · gradient norm {:.2}", report.gradient_norm));
         }
         Ok(rows)
+    }
+}
+
+/// What does not follow from a step's place. Counts of tokens are exact as numbers.
+fn numbers(step: &Step) -> [f64; 6] {
+    let Step { learning_rate, loss, gradient_norm, tokens, tokens_unshared, loss_tokens, .. } = step;
+    let [tokens, tokens_unshared, loss_tokens] =
+        [tokens, tokens_unshared, loss_tokens].map(|count| *count as f64);
+    [*learning_rate, *loss, *gradient_norm, tokens, tokens_unshared, loss_tokens]
+}
+
+/// The row of a step with these [`numbers`].
+fn row(context: &Context, index: usize, numbers: [f64; 6]) -> Step {
+    let [learning_rate, loss, gradient_norm, counts @ ..] = numbers;
+    let [tokens, tokens_unshared, loss_tokens] = counts.map(|count| count as u64);
+    Step {
+        stage: context.stage.clone(),
+        step: index as u32,
+        learning_rate,
+        loss,
+        gradient_norm,
+        tokens,
+        tokens_unshared,
+        loss_tokens,
+        ..Step::default()
     }
 }

@@ -229,6 +229,7 @@ impl Warmup {
         let device = &places.first.device;
         let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
+        trainer.cancel = context.cancel.clone();
         let drills = drills::drills(params.copy_drills, &examples, context.seed);
         let steps = train::train(&mut trainer, (&drills, &examples, &groups), train, context)?;
         trainer.decoder.save(&folder)?;
@@ -279,7 +280,7 @@ impl StageKind for Warmup {
                 preflight.error("scenarios", ScenarioError::NoReference);
             }
         }
-        preflight.with("policy", ExpectedPolicy { config, adapter: None, folder })
+        preflight.with("policy", ExpectedPolicy { config, stored: Format::F32, adapter: None, folder })
     }
 
     fn workload(&self) -> Option<f64> {

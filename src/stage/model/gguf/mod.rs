@@ -25,9 +25,12 @@ use self::{
 };
 use crate::{
     error::{Failure, Interrupted, Result},
-    model::{Bytes, Entry, ModelConfig, ModelError, write_entries},
+    model::{Bytes, Entry, ModelConfig, ModelError, kernels::Format, write_entries},
     progress::Observer,
 };
+
+/// The type that weights are converted to.
+pub const FORMAT: Format = Format::Bf16;
 
 /// Whether a path names a GGUF file.
 pub fn is_gguf(path: &Path) -> bool {
