@@ -73,6 +73,9 @@ pub struct Prompt {
     pub task: Vec<u32>,
 }
 
+/// The variable of templates that turns reasoning on and off.
+const SWITCH: &str = "enable_thinking";
+
 /// The value of `enable_thinking` that a template gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -146,6 +149,12 @@ impl Chat {
         Self::load_with(folder, Thinking::Template)
     }
 
+    /// Whether the template of this folder has a switch for reasoning, which [`Thinking`] sets.
+    pub fn knows_thinking(folder: &Path) -> bool {
+        let config = folder::read_json(&folder.join("tokenizer_config.json")).unwrap_or_default();
+        folder::template_source(folder, &config).is_ok_and(|source| source.contains(SWITCH))
+    }
+
     /// The same, with a value for `enable_thinking`.
     pub fn load_with(folder: &Path, thinking: Thinking) -> Result<Self, ChatError> {
         Self::load_over(Arc::new(Vocabulary::of(folder)?), folder, thinking)
@@ -163,7 +172,7 @@ impl Chat {
 
         let mut constants = named.clone();
         if thinking != Thinking::Template {
-            constants.insert("enable_thinking".into(), (thinking == Thinking::On).into());
+            constants.insert(SWITCH.into(), (thinking == Thinking::On).into());
         }
         let source = folder::template_source(folder, &config)?;
         let mut template = Template::new(&source, constants.clone())?;

@@ -1,21 +1,36 @@
 //! `mcprl init`: a commented run file for one's own server.
+//!
+//! It connects once and lists the tools. It calls none: what a call does to the server's data is for the user to say.
+
+mod isolation;
+mod text;
 
 use std::{
     fmt::Write as _,
-    path::{Path, PathBuf, absolute},
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Args;
 
+use self::{
+    isolation::Isolation,
+    text::{absolute, quoted, quoted_list},
+};
 use super::{
-    Outcome,
+    Outcome, runtime,
     server::{NamedServer, ServerArgs},
 };
 use crate::{
+    data::Tool,
     error::{Class, Diagnostic, Result},
-    mcp::{Token, Transport, secret::hidden},
+    mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
+    stage::model::knows_thinking,
     ui::{OutputFormat, Printer},
 };
+
+/// Longest wait for the server. The file can be written without its tools.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 pub struct Init {
@@ -70,6 +85,7 @@ impl Diagnostic for InitError {
 
 /// The pipeline of `examples/own-model`, whose first part is replaced.
 const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
+const STAGES: &str = "[stages.tools]";
 const SOURCE: &str = "source = \"file\"\nfile = \"tasks.jsonl\"";
 const EXPLORED: &str = "source = \"explored\"                       # questions about what the server's tools return. Your own instead:
 # source = \"file\"
@@ -78,6 +94,9 @@ const EXPLORED: &str = "source = \"explored\"                       # questions 
 impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let server = self.server.resolve(true)?;
+        if self.out.exists() {
+            return Err(InitError::Exists { path: self.out }.into());
+        }
         let exports = server.exports.clone();
         let secrets = match &server.spec.transport {
             Transport::Stdio { command, .. } => {
@@ -86,10 +105,13 @@ impl Init {
             Transport::Http { .. } | Transport::Cassette(_) => false,
         };
         let folder = self.out.parent().unwrap_or(Path::new(""));
-        create(&self.out, &run_file(server, &self.model, self.tasks.as_deref(), folder))?;
+        // With literal secrets of a client's configuration, whose variables may not be set yet.
+        let listed = tools(self.server.resolve(false)?.spec);
+        let isolation = Isolation::of(listed.as_deref().ok());
+        create(&self.out, &run_file(server, &self.model, self.tasks.as_deref(), folder, &isolation))?;
         match printer.format {
             OutputFormat::Json => printer.json(&serde_json::json!({
-                "run_file": self.out, "exports": exports,
+                "run_file": self.out, "exports": exports, "state": isolation.state(), "server": listed.err(),
             })),
             OutputFormat::Human => {
                 let out = self.out.display();
@@ -104,6 +126,15 @@ impl Init {
                         "note: the command in {out} contains a secret; variables are better, with `--env`"
                     ));
                 }
+                if let Err(failure) = listed {
+                    steps.push(format!("note: the server did not list its tools: {failure}"));
+                    steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
+                }
+                if !isolation.is_confirmed() {
+                    steps.push(format!(
+                        "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
+                    ));
+                }
                 steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
                 steps.push(format!("mcprl plan {out}      shows what will run"));
                 printer.data(&steps.join("\n"));
@@ -111,6 +142,24 @@ impl Init {
         }
         Ok(Outcome::Success)
     }
+}
+
+/// The tools that the server lists.
+fn tools(mut spec: ServerSpec) -> Result<Vec<Tool>> {
+    let limit = spec.limits.start_timeout.min(PATIENCE);
+    (spec.record, spec.limits.start_timeout) = (None, limit);
+    let visit = async {
+        let session = Session::connect(&spec).await?;
+        let listed = session.tools().await;
+        session.close().await;
+        listed
+    };
+    let server = spec.transport.to_string();
+    let late = || McpError::StartTimeout { server, limit, output: ServerOutput::default() };
+    let listed = runtime()?.block_on(async { tokio::time::timeout(limit, visit).await });
+    let mut listed = listed.map_err(|_| late())??;
+    listed.retain(|tool| !tool.synthetic);
+    Ok(listed)
 }
 
 /// Writes a new file.
@@ -124,14 +173,19 @@ fn create(path: &Path, text: &str) -> Result<(), InitError> {
 }
 
 /// `folder`: the run file's, to which its paths are relative.
-fn run_file(server: NamedServer, model: &str, tasks: Option<&Path>, folder: &Path) -> String {
-    let quoted = |text: &str| toml::Value::from(text).to_string();
+fn run_file(
+    server: NamedServer,
+    model: &str,
+    tasks: Option<&Path>,
+    folder: &Path,
+    isolation: &Isolation,
+) -> String {
     let table = |values: &std::collections::BTreeMap<String, String>| {
         let pairs = values.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
         format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
     };
-    let is_elsewhere = absolute(folder).ok() != absolute("").ok();
-    let mut text = String::new();
+    let is_elsewhere = absolute(folder) != absolute(Path::new(""));
+    let mut text = isolation.heading();
     _ = writeln!(text, "name = {}", quoted(&server.name));
     _ = writeln!(
         text,
@@ -139,22 +193,22 @@ fn run_file(server: NamedServer, model: &str, tasks: Option<&Path>, folder: &Pat
         quoted(model)
     );
     text += "\n[server]\n";
-    let state = match &server.spec.transport {
+    match &server.spec.transport {
         Transport::Stdio { command, env, cwd, .. } => {
-            let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
-            _ = writeln!(text, "command = [{}]", words.join(", "));
+            _ = writeln!(text, "command = {}", quoted_list(command));
             if !env.is_empty() {
                 _ = writeln!(text, "env = {}", table(env));
             }
             // Without `cwd` the command would start in the run file's folder.
-            if let Some(cwd) = cwd.as_deref().or(is_elsewhere.then_some(Path::new(""))) {
-                let cwd = absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
+            let own = cwd.as_deref().or(is_elsewhere.then_some(Path::new("")));
+            let own = own.map(absolute);
+            if let Some(cwd) = &own {
                 _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
             }
-            "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | snapshot-dir | reset-tool"
+            text += &isolation.of_command(command, own.as_deref(), folder);
         }
         // A command line names no cassette.
-        Transport::Cassette(_) => "",
+        Transport::Cassette(_) => {}
         Transport::Http { url, token, headers } => {
             _ = writeln!(text, "url = {}", quoted(url));
             if let Token::Env(variable) = token {
@@ -163,17 +217,29 @@ fn run_file(server: NamedServer, model: &str, tasks: Option<&Path>, folder: &Pat
             if !headers.is_empty() {
                 _ = writeln!(text, "headers = {}", table(headers));
             }
-            "state = \"fresh-session\"   # how episodes are isolated: read-only | fresh-session | reset-tool"
+            text += &isolation.of_url();
         }
-    };
-    _ = writeln!(text, "{state}");
+    }
     let rest = EXAMPLE.find("[engine]").map_or("", |at| &EXAMPLE[at..]);
     let source = match tasks {
         Some(tasks) => {
-            let tasks = absolute(tasks).ok().filter(|_| is_elsewhere).unwrap_or_else(|| tasks.to_owned());
+            let tasks = if is_elsewhere { absolute(tasks) } else { tasks.to_owned() };
             format!("source = \"file\"\nfile = {}", quoted(&tasks.to_string_lossy()))
         }
         None => EXPLORED.to_owned(),
     };
-    text + "\n" + &rest.replace(SOURCE, &source)
+    let rest = rest.replace(SOURCE, &source).replacen(STAGES, &(agent(model, folder) + STAGES), 1);
+    text + "\n" + &rest
+}
+
+/// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
+fn agent(model: &str, folder: &Path) -> String {
+    let about = "for an answer of few tokens; \"on\" reasons first, and needs a higher max_turn_tokens";
+    match knows_thinking(model, folder) {
+        Some(true) => format!("[agent]\nthinking = \"off\"                          # {about}\n\n"),
+        Some(false) => String::new(),
+        None => format!(
+            "# [agent]\n# thinking = \"off\"                        # if the model can reason: {about}\n\n"
+        ),
+    }
 }

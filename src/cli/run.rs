@@ -128,7 +128,8 @@ fn start(
     let began = Instant::now();
     let files = FileDigests::load(&store);
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
-        .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan.until(&spec.until)?)));
+        .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan.until(&spec.until)?)))
+        .and_then(|(resample, plan)| plan.check_confirmed().map(|()| (resample, plan)).map_err(Into::into));
     let (resample, plan) = match (planned, &begin) {
         (Err(refused), RunStart::Resumed(folder)) => {
             folder.refused()?;

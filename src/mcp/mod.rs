@@ -166,6 +166,8 @@ pub enum State {
     SnapshotDir(PathBuf),
     /// This tool is called without arguments before every episode.
     ResetTool(String),
+    /// Nobody has said yet what calls change. No run starts.
+    Unconfirmed,
 }
 
 impl State {
@@ -176,6 +178,7 @@ impl State {
             Self::FreshProcess => "fresh-process".to_owned(),
             Self::SnapshotDir(_) => "snapshot-dir".to_owned(),
             Self::ResetTool(tool) => format!("reset-tool {tool}"),
+            Self::Unconfirmed => "unconfirmed".to_owned(),
         }
     }
 
@@ -183,7 +186,7 @@ impl State {
     pub fn reset_tool(&self) -> Option<&str> {
         match self {
             Self::ResetTool(tool) => Some(tool),
-            Self::ReadOnly | Self::FreshProcess | Self::SnapshotDir(_) => None,
+            Self::ReadOnly | Self::FreshProcess | Self::SnapshotDir(_) | Self::Unconfirmed => None,
         }
     }
 }

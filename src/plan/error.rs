@@ -158,6 +158,10 @@ pub enum PlanError {
     },
     #[error("{}", several(.0.iter().map(|mistake| (mistake.to_string(), mistake.hint.clone()))))]
     Mistakes(Vec<Mistake>),
+    #[error(
+        "`{path}` is \"unconfirmed\": an agent calls every tool that it sees, and nobody has said what calls change"
+    )]
+    Unconfirmed { path: String },
     /// Stages that should run would fail.
     #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
     Refused(Vec<Problem>),
@@ -193,6 +197,7 @@ impl Diagnostic for PlanError {
             Self::Mistakes(_) => MISTAKE,
             Self::Refused(problems) => problems.first().map_or("plan::refused", |first| first.cause.code()),
             Self::NoMetric { .. } => "plan::no_metric",
+            Self::Unconfirmed { .. } => "plan::unconfirmed",
             Self::NoStage { .. } => "plan::no_stage",
             Self::NotResampled { .. } => "plan::not_resampled",
             Self::NoIteration { .. } => "plan::no_iteration",
@@ -209,6 +214,11 @@ impl Diagnostic for PlanError {
             Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
             Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
             Self::NoStage { hint, .. } => Some(hint.clone()),
+            Self::Unconfirmed { .. } => Some(
+                "write \"read-only\" if calls change nothing, or how each episode gets data of its own: \"snapshot-dir\", \
+                 \"fresh-process\", \"fresh-session\" or \"reset-tool\" (docs/servers.md)"
+                    .into(),
+            ),
             Self::NotResampled { .. } => Some("set another `seed` for other random choices".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
             Self::NoIteration { last: None, .. } => Some("it is not in a loop".into()),

@@ -76,7 +76,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::Servers,
+    mcp::{ServerSpec, Servers, State},
     model::kernels::Format,
     stage::{Cards, card::Section},
     store::{FileDigests, RemoteSpec},
@@ -178,6 +178,34 @@ impl Plan {
         };
         let parse::ParsedRun { name, servers, engine, remote, track, .. } = parsed;
         Ok(Self { name, servers, engine, remote, track, graph, identity, layers })
+    }
+
+    /// Servers whose `state` is not confirmed.
+    fn unconfirmed(&self) -> Vec<Problem> {
+        let servers = self.servers.iter().flat_map(Servers::iter);
+        let unconfirmed = servers.filter(|(_, spec)| spec.state == State::Unconfirmed);
+        let problem = |(name, _): (&str, &ServerSpec)| {
+            let section = if name.is_empty() { "server".to_owned() } else { format!("servers.{name}") };
+            let path = format!("{section}.state");
+            let place = self.section(&path);
+            let cause = PlanError::Unconfirmed { path }.into();
+            Problem { stage: None, subject: Subject::Section, place, cause }
+        };
+        unconfirmed.map(problem).collect()
+    }
+
+    /// Whether a run of this plan may use its servers.
+    ///
+    /// # Errors
+    /// If the user has not confirmed how episodes are isolated on one that a stage uses.
+    pub fn check_confirmed(&self) -> Result<(), PlanError> {
+        let uses_server = |index: &NodeIndex| self.node(*index).stage.uses.contains(&Section::Server);
+        match self.unconfirmed() {
+            problems if !problems.is_empty() && self.order().iter().any(uses_server) => {
+                Err(PlanError::Refused(problems))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.

@@ -180,6 +180,9 @@ impl<'p> PlanPreflight<'p> {
             }
         }
         let uses = |section| stage.uses.contains(&section);
+        if uses(Section::Server) {
+            self.plan.unconfirmed().into_iter().for_each(|problem| self.findings.note(problem));
+        }
         let mut lack = |path: &str, cause: Failure| {
             let place = self.plan.section(path);
             let stage = Some(stage.name.clone());

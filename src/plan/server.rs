@@ -48,8 +48,8 @@ pub struct Server {
     /// `"Bearer ${TOKEN}"`, and `$$` is a `$`. A literal secret is rejected.
     headers: Option<BTreeMap<String, String>>,
     /// How episodes are isolated from each other. `fresh-process` needs a `command` and is its default;
-    /// `fresh-session` needs a `url`.
-    #[schemars(extend("enum" = STATES))]
+    /// `fresh-session` needs a `url`. `run` refuses `unconfirmed`, which `init` writes where only you can know.
+    #[schemars(extend("enum" = states()))]
     state: Option<String>,
     /// Folder that is copied for each episode if `state` is `snapshot-dir`, relative to the run file's folder. `{dir}` in
     /// `command`, `env` or `cwd` is the copy.
@@ -508,6 +508,13 @@ fn export_it(variable: &str) -> String {
 }
 
 const STATES: [&str; 5] = ["read-only", "fresh-process", "fresh-session", "reset-tool", "snapshot-dir"];
+/// What `init` writes in place of one. Nobody has to be told of it by a mistake.
+const UNCONFIRMED: &str = "unconfirmed";
+
+/// The values of `state` in the schema.
+fn states() -> Vec<&'static str> {
+    STATES.into_iter().chain([UNCONFIRMED]).collect()
+}
 
 fn state(
     reader: &Reader,
@@ -543,10 +550,11 @@ fn state(
             "state \"reset-tool\" needs `reset_tool`".into(),
             Some("reset_tool = \"reset\" names the tool that restores the initial state".into()),
         ),
-        (known, Some(tool)) if STATES.contains(&known) => {
+        (known, Some(tool)) if states().contains(&known) => {
             reader.wrong(tool, Part::Key, "`reset_tool` needs state \"reset-tool\"".into(), None)
         }
         ("read-only", None) => Some(State::ReadOnly),
+        (UNCONFIRMED, None) => Some(State::Unconfirmed),
         ("fresh-process", None) => match (url, given) {
             (None, _) => Some(State::FreshProcess),
             (Some(url), None) => reader.wrong(

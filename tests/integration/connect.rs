@@ -159,6 +159,8 @@ fn init_writes_a_run_file_that_plan_accepts() {
 
     let (_, text) = init_and_plan(&project, &["--", MCPRL, "demo-server", "sqlite"]);
     assert!(text.starts_with("name = \"sqlite\"\nmodel = \"llama\""), "{text}");
+    let folder = project.path(".").canonicalize().unwrap();
+    assert!(text.contains(&format!("cwd = \"{}\"\nstate = \"read-only\"", folder.display())), "{text}");
     let output = project.mcprl(&["init", "--out", "own/run.toml", "--", "server"]);
     assert_eq!(output.code, Some(2), "a file is never overwritten");
     assert!(output.err.contains("own/run.toml already exists"), "{}", output.err);
@@ -166,7 +168,7 @@ fn init_writes_a_run_file_that_plan_accepts() {
 
     let (_, text) = init_and_plan(&project, &["--bearer-env", "TOKEN", "https://example.com/mcp"]);
     assert!(
-        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"TOKEN\"\nstate = \"fresh-session\"")
+        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"TOKEN\"\nstate = \"unconfirmed\"")
     );
     again();
 
@@ -186,6 +188,133 @@ fn init_writes_a_run_file_that_plan_accepts() {
     let (_, text) = init_and_plan(&project, &["--tasks", "mine.jsonl", "mcp.json"]);
     let path = project.path("mine.jsonl");
     assert!(text.contains(&format!("source = \"file\"\nfile = \"{}\"", path.display())), "{text}");
+}
+
+/// A server that adds the method of each message to the file `asked`. Of its tools one is annotated as read-only, one as
+/// writing, and two not at all.
+const MIXED: &str = r#"while IFS= read -r line; do
+        method=${line#*'"method":"'}; echo "${method%%'"'*}" >>asked
+        id=${line#*'"id":'}; id=${id%%[,\}]*}
+        reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+        case $line in
+            *'"initialize"'*) reply '{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{}},"serverInfo":{"name":"s","version":"1"}}';;
+            *'"tools/list"'*) reply '{"tools":[
+{"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},
+{"name":"pay","inputSchema":{"type":"object"}},
+{"name":"x\nstate = \"read-only\"","inputSchema":{"type":"object"}},
+{"name":"erase","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":false}}]}' | tr '\n' ' '; echo;;
+            *'"resources/'*) reply '{"resources":[],"resourceTemplates":[]}';;
+            *'"tools/call"'*) reply '{"content":[{"type":"text","text":"done"}]}';;
+        esac; done"#;
+
+#[test]
+fn init_calls_no_tool_and_a_run_waits_until_the_state_is_confirmed() {
+    let project = Project::new("");
+    project.llama(1);
+    std::fs::remove_file(project.path("run.toml")).unwrap();
+    let init = project.mcprl(&["init", "--model", "llama", "--", "sh", "-c", MIXED]);
+    assert_eq!(init.code, Some(0), "{}", init.err);
+    assert!(init.out.contains("set `state` in run.toml"), "{}", init.out);
+    assert_eq!(project.read("asked"), "initialize\nnotifications/initialized\ntools/list\n");
+    let text = project.read("run.toml");
+    let heading = text.split_once("\nname = ").unwrap().0;
+    assert!(heading.lines().all(|line| line.is_empty() || line.starts_with('#')), "{heading}");
+    let (silent, writing) = heading.split_once("declare that they change something").unwrap();
+    assert!(silent.contains("#   pay, x_state____read-only_\n") && !heading.contains("look"), "{heading}");
+    assert!(writing.contains("#   erase\n"), "{heading}");
+    assert!(
+        text.contains("\nstate = \"unconfirmed\" ") && !text.contains("\nstate = \"read-only\""),
+        "{text}"
+    );
+    assert!(text.contains("\nthinking = \"off\""), "its template has the switch: {text}");
+
+    let line = text.lines().position(|line| line.starts_with("state = ")).unwrap() + 1;
+    let message = "`server.state` is \"unconfirmed\"";
+    let place = format!("run.toml:{line}:");
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+    assert!(
+        plan.err.contains("note: ") && plan.err.contains(message) && plan.err.contains(&place),
+        "{}",
+        plan.err
+    );
+    let doctor = project.mcprl(&["doctor", "run.toml"]);
+    assert!(doctor.out.contains(message) && doctor.out.contains("4 tools"), "{}{}", doctor.out, doctor.err);
+    std::fs::remove_file(project.path("asked")).unwrap();
+    let run = project.mcprl(&["--json", "run", "run.toml"]);
+    assert_eq!(run.code, Some(2), "{}", run.out);
+    let error: Value = serde_json::from_str(run.err.lines().last().unwrap()).unwrap();
+    let error = &error["error"];
+    assert_eq!(
+        (&error["code"], &error["problems"][0]["line"]),
+        (&"plan::unconfirmed".into(), &line.into()),
+        "{error}"
+    );
+    assert!(!project.path("asked").exists() && project.runs().is_empty(), "nothing was started");
+    // What does not use the server may run.
+    project.run(&["--until", "base"]);
+    let confirmed = ["--set", "server.state=\"read-only\"", "--until", "tools"];
+    project.run(&confirmed);
+}
+
+#[test]
+fn init_writes_a_file_for_a_server_that_does_not_answer() {
+    let project = Project::new("");
+    let init = project.mcprl(&[
+        "init",
+        "--out",
+        "other.toml",
+        "--model",
+        "nobody/nothing",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ]);
+    assert_eq!(init.code, Some(0), "{}", init.err);
+    assert!(init.out.contains("note: the server did not list its tools: "), "{}", init.out);
+    let text = project.read("other.toml");
+    assert!(text.starts_with("# Before the first run") && text.contains("listed no tools"), "{text}");
+    assert!(text.contains("\nstate = \"unconfirmed\" ") && text.contains("\n# thinking = \"off\""), "{text}");
+    assert_eq!(project.mcprl(&["plan", "other.toml"]).code, Some(0));
+}
+
+#[test]
+fn init_shows_how_every_episode_gets_a_copy_of_the_data_that_a_command_names() {
+    let project = Project::new("");
+    project.llama(1);
+    for (name, argument, copied, snapshot) in [
+        ("data/shop.db", "--db-path=data/shop.db", "--db-path={dir}/shop.db", "data"),
+        ("files/a.txt", "files", "{dir}", "files"),
+        // Beside the run file.
+        ("shop.db", "shop.db", "{dir}/shop.db", "snapshot"),
+    ] {
+        project.write(name, "SQLite format 3");
+        std::fs::remove_file(project.path("run.toml")).unwrap();
+        let init =
+            project.mcprl(&["init", "--model", "llama", "--", "sh", "-c", MIXED, "server.py", argument]);
+        assert_eq!(init.code, Some(0), "{}", init.err);
+        let text = project.read("run.toml");
+        let suggested: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+        let settings = |key: &str| suggested.iter().find(|line| line.starts_with(&format!("{key} = ")));
+        assert!(settings("command").unwrap().contains(&format!("\"{copied}\"")), "{text}");
+        assert_eq!(settings("snapshot").unwrap(), &format!("snapshot = \"{snapshot}\""));
+        // With the suggestion in place, the file is one that a run accepts.
+        let mut given =
+            text.lines().filter(|line| !line.starts_with("command = ") && !line.starts_with("state = "));
+        let head: Vec<&str> = given.by_ref().take_while(|line| *line != "[server]").collect();
+        let rest: Vec<&str> = given.collect();
+        let chosen = ["command", "state", "snapshot"].map(|key| *settings(key).unwrap()).join("\n");
+        project.write("run.toml", &format!("{}\n[server]\n{chosen}\n{}\n", head.join("\n"), rest.join("\n")));
+        std::fs::create_dir_all(project.path(snapshot)).unwrap();
+        let plan = project.mcprl(&["plan", "run.toml"]);
+        assert!(
+            plan.code == Some(0) && !plan.err.contains("unconfirmed"),
+            "{}{}",
+            plan.err,
+            project.read("run.toml")
+        );
+    }
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
     let states = &schema["properties"]["server"]["properties"]["state"]["enum"];
     assert_eq!(
         *states,
-        json!(["read-only", "fresh-process", "fresh-session", "reset-tool", "snapshot-dir"]),
+        json!(["read-only", "fresh-process", "fresh-session", "reset-tool", "snapshot-dir", "unconfirmed"]),
         "TOML has no null"
     );
     for (from, to, objection) in [

@@ -269,6 +269,23 @@ fn template(folder: &Path, calls_tools: bool) -> (Requirement, Option<Chat>) {
     (found, Some(chat))
 }
 
+/// Whether a model's template has a switch for reasoning; none if the model is not on this machine. `folder`: the run file's.
+pub fn knows_thinking(from: &str, folder: &Path) -> Option<bool> {
+    let path = folder.join(from);
+    if is_gguf(&path) {
+        let small = tempfile::tempdir().ok()?;
+        gguf::write_small_files(&path, small.path()).ok()?;
+        return Some(Chat::knows_thinking(small.path()));
+    }
+    if path.is_dir() {
+        return Some(Chat::knows_thinking(&path));
+    }
+    let (id, revision) = from.split_once('@').unwrap_or((from, "main"));
+    hub::check_id(id, revision).ok()?;
+    let files = Hub::from_env().ok()?.cached(id, revision).ok()?;
+    Some(Chat::knows_thinking(files.iter().find(|(name, _)| name == "config.json")?.1.parent()?))
+}
+
 /// Bytes of the files that are copied from a folder.
 fn bytes_of(folder: &Path) -> u64 {
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -57,6 +57,7 @@ fn profile(tool: &Tool, servers: &Servers) -> Option<ToolProfile> {
             is_annotated || tool.hint("destructiveHint") == Some(false) || words::is_reading(&tool.name)
         }
         State::SnapshotDir(_) | State::ResetTool(_) => true,
+        State::Unconfirmed => is_annotated,
     };
     if is_destructive(tool) || !is_safe {
         return None;
