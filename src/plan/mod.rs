@@ -276,23 +276,6 @@ impl Plan {
         numerics.split(", ").all(|one| possible.iter().any(|possible| possible == one))
     }
 
-    /// The engine's arithmetic with models of these types in their files. A stage that reads none trains one in `f32`.
-    fn numerics(&self, stored: &[Format]) -> String {
-        let stored = if stored.is_empty() { &[Format::F32] } else { stored };
-        let mut all: Vec<String> = stored
-            .iter()
-            .map(|stored| identity::numerics(&self.engine.devices, self.engine.format(*stored)))
-            .collect();
-        all.dedup();
-        all.join(", ")
-    }
-
-    /// Whether a key of a node with other models could have these numerics.
-    fn may_have_numerics(&self, numerics: &str) -> bool {
-        let possible = [Format::F32, Format::F16, Format::Bf16].map(|stored| self.numerics(&[stored]));
-        numerics.split(", ").all(|one| possible.iter().any(|possible| possible == one))
-    }
-
     /// The fields of a node's key, given its inputs.
     pub fn fields(&self, index: NodeIndex, ready: &ReadyInputs) -> KeyFields {
         let node = self.node(index);
