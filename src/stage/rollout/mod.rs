@@ -10,6 +10,7 @@ pub(super) mod choice;
 mod error;
 mod lazy_sessions;
 pub mod play;
+mod probe;
 pub mod prompts;
 pub mod records;
 pub mod reference;
