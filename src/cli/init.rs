@@ -287,12 +287,12 @@ fn run_file(
 
 /// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
 fn agent(model: &str, folder: &Path) -> String {
-    let about = "for an answer of few tokens; \"on\" reasons first, and needs a higher max_turn_tokens";
+    let about = "the model acts without reasoning first, which takes most of the tokens of a turn";
     match knows_thinking(model, folder) {
         Some(true) => format!("[agent]\nthinking = \"off\"                          # {about}\n\n"),
         Some(false) => String::new(),
-        None => format!(
-            "# [agent]\n# thinking = \"off\"                        # if the model can reason: {about}\n\n"
-        ),
+        None => {
+            format!("# [agent]\n# thinking = \"off\"                        # if it can reason: {about}\n\n")
+        }
     }
 }
