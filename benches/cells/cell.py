@@ -1,6 +1,7 @@
 """One pretrained model on one published server: base, start and trained, as `mcprl init` sets it up.
 
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
+    benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
     benches/cells/cell.py table                                          # prints the table of all results
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
@@ -17,7 +18,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -76,22 +76,23 @@ def verdict(folder, stage):
     ]
 
 
-def cell(model, server, seed, more):
+def cell(model, server, seed, more, goes_on):
     spec = SERVERS[server]
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    spec["make"](folder)
-    command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
     file = folder / "run.toml"
-    weights = REPO / f"target/weights/{model}.gguf"
-    run([MCPRL, "init", "--model", weights, "--out", file, "--", *command], check=True)
-    file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
+    if not goes_on:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        spec["make"](folder)
+        command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
+        weights = REPO / f"target/weights/{model}.gguf"
+        run([MCPRL, "init", "--model", weights, "--out", file, "--", *command], check=True)
+        file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
     settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
-    began = time.time()
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
-    minutes = (time.time() - began) / 60
     ended = json.loads(done.stdout.strip().splitlines()[-1])
+    # Of all stages, those of an earlier part too.
+    minutes = (ended["spent"]["seconds"] + ended["saved"]["seconds"]) / 60
     record = {
         "model": model,
         "server": server,
@@ -100,7 +101,8 @@ def cell(model, server, seed, more):
         "minutes": round(minutes, 1),
         "memory_gib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 1),
         "exit": done.returncode,
-        "ended": {key: ended.get(key) for key in ("failures", "idle", "spent")},
+        "failures": ended["failures"],
+        "idle": ended["idle"],
     }
     newest = sorted((folder / "cache/runs").iterdir())[-1]
     for stage in ("exam", "people"):
@@ -142,5 +144,6 @@ if __name__ == "__main__":
         parser.add_argument("server", choices=SERVERS)
         parser.add_argument("--seed", type=int, default=1)
         parser.add_argument("--set", action="append", default=[])
+        parser.add_argument("--go-on", action="store_true")
         given = parser.parse_args()
-        cell(given.model, given.server, given.seed, given.set)
+        cell(given.model, given.server, given.seed, given.set, given.go_on)

@@ -509,7 +509,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 let (c, v) = (words::spoken(category), words::shown(which));
                 asked.push(
                     &format!("count by {role} and {category}"),
-                    &[(name, value), (category, which)],
+                    &[(name, value)],
                     format!(
                         "SELECT COUNT(*) FROM {from} WHERE {condition} AND {} = {}",
                         of(table, category),
