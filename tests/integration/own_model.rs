@@ -398,6 +398,7 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_reported_with_its_place() {
 const LAGGED: &str = r#"
 [loop.train]
 iterations = 3
+patience = 0
 carry = { policy = "base", pass_rates = "" }
 
 [loop.train.stages.rollout]

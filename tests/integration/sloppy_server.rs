@@ -53,6 +53,7 @@ max_turn_tokens = 120
 "#;
     let project = Project::new(&(before + rollout));
     project.write("library.families.toml", &example("library.families.toml"));
+    project.write("system.txt", &example("system.txt"));
     database(&project.path("library.db"));
     project
 }

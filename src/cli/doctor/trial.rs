@@ -21,7 +21,7 @@ const EPISODES: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 enum TrialError {
-    #[error("no stage plays episodes: none is of kind \"rollout\"")]
+    #[error("no stage plays groups of episodes, as a `rollout` does")]
     NoRollout,
     #[error("stopped before all tasks were played")]
     Stopped,
@@ -55,10 +55,10 @@ pub fn play(
     tasks: u32,
     printer: Printer,
 ) -> Result<Vec<Finding>> {
-    let is_rollout = |node: &&Node| node.stage.card.kind == "rollout";
-    let rollout = plan.order().iter().map(|index| plan.node(*index)).find(is_rollout);
-    let rollout = rollout.ok_or(TrialError::NoRollout)?;
-    let group_size = rollout.stage.params.get("group_size").and_then(Value::as_u64).unwrap_or(0);
+    let mut nodes = plan.order().iter().map(|index| plan.node(*index));
+    let size = |node: &Node| node.stage.params.get("group_size").and_then(Value::as_u64);
+    let rollout = nodes.find_map(|node| Some((node, size(node)?)));
+    let (rollout, group_size) = rollout.ok_or(TrialError::NoRollout)?;
     let name = stage_name(&rollout.id);
     let table = match name.split_once('/') {
         Some((in_loop, stage)) => format!("loop.{in_loop}.stages.{stage}"),
