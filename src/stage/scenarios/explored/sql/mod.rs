@@ -265,7 +265,7 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
                     let is_text = |seen: &&SuccessfulCall| {
                         ['\'', '"'].iter().any(|quote| seen.text.contains(&format!("{quote}{value}{quote}")))
                     };
-                    value.parse::<f64>().is_ok_and(f64::is_finite) && !pages.iter().any(|seen| is_text(&seen))
+                    value.parse::<f64>().is_ok_and(f64::is_finite) && !pages.iter().any(is_text)
                 })
         };
         tables.push(Table {
