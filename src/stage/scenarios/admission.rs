@@ -105,6 +105,21 @@ impl Judged {
         self.rows.retain(|row| row.reason.is_some() || !surplus.contains(&row.id));
     }
 
+    /// Makes the answers of a family's tasks alternatives of each other. A sample of the data has not all of them.
+    pub fn share_answers(&mut self) {
+        let mut answers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for Admitted { candidate, answer } in &self.admitted {
+            let is_value =
+                !matches!(candidate.rule, AnswerRule::Absent { .. }) && candidate.check != Check::Number;
+            if let Some(answer) = answer.as_ref().filter(|_| is_value) {
+                answers.entry(candidate.family.clone()).or_default().insert(answer.clone());
+            }
+        }
+        for Admitted { candidate, .. } in &mut self.admitted {
+            candidate.alternatives.extend(answers.get(&candidate.family).into_iter().flatten().cloned());
+        }
+    }
+
     /// Refuses admitted candidates for a reason found later.
     pub fn refuse(&mut self, why: impl Fn(&Admitted) -> Option<Refusal>) {
         let mut refused = BTreeMap::new();

@@ -158,6 +158,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
     judged.trim(task.budget.tasks);
+    judged.share_answers();
     let chains: Vec<Vec<ToolCall>> =
         judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
     let coverage = Coverage::of(task.tools, &chains);
