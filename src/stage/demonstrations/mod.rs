@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,6 +17,7 @@ use super::{
     kind::StageFuture,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
     rollout::{choice::Draw, play::Player, prompts, records::RolloutSpec, reference, settings::PlaySettings},
+    scenarios::admission::looks_failed,
     typed,
 };
 use crate::{
@@ -75,7 +76,8 @@ impl Demonstrations {
         let played = player.play(context, &episodes(&scenarios)).await;
         let (lost, unchecked) = (player.lost(), player.unchecked());
         player.close().await;
-        let trajectories: Vec<Trajectory> = played?.into_iter().flatten().collect();
+        let mut trajectories: Vec<Trajectory> = played?.into_iter().flatten().collect();
+        trajectories.iter_mut().for_each(leave_out_failures);
         let made: Vec<Call> =
             trajectories.iter().flat_map(|trajectory| calls(&trajectory.into(), &unchecked)).collect();
         context.write("calls", &made)?;
@@ -103,6 +105,27 @@ impl Demonstrations {
         indices.truncate(most);
         indices.sort_unstable();
         indices.into_iter().map(|index| solved[index].clone()).collect()
+    }
+}
+
+/// Marks the turns whose calls failed as not sampled: what is learned is to go on behind an error, not to make one.
+fn leave_out_failures(trajectory: &mut Trajectory) {
+    let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).unwrap_or_default();
+    let made = calls(&(&*trajectory).into(), &BTreeSet::new());
+    let results = messages.iter().filter(|message| message["role"] == "tool");
+    let texts = results.map(|result| result["content"].as_str().unwrap_or_default());
+    let failed: BTreeSet<u32> = made
+        .iter()
+        .zip(texts)
+        .filter(|(call, text)| call.is_error || looks_failed(text))
+        .map(|(call, _)| call.turn)
+        .collect();
+    let mut turn = 0;
+    for at in 0..trajectory.sampled.len() {
+        let is_sampled = trajectory.sampled[at];
+        let ends = is_sampled && !trajectory.sampled.get(at + 1).copied().unwrap_or_default();
+        trajectory.sampled[at] = is_sampled && !failed.contains(&turn);
+        turn += u32::from(ends);
     }
 }
 

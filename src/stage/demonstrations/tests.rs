@@ -172,6 +172,13 @@ async fn a_solution_that_no_longer_works_is_kept_as_wrong() {
         assert_eq!((episode.scenario_id.as_str(), episode.correct), (*id, Some(*right)), "{id}");
     }
 
+    // Of a failing call nothing is learned; the turns around it are.
+    let learned = |id: &str| {
+        let episode = played.iter().find(|episode| episode.scenario_id == id).unwrap();
+        turns(&episode.tokens, |at| episode.sampled[at]).len()
+    };
+    assert_eq!((learned("fine"), learned("an error on the way")), (2, 2));
+
     // A limit that cuts an episode short makes it wrong as well.
     let (metrics, played) = bench.run(json!({"max_turn_tokens": 8})).await;
     assert_eq!((metrics["success"], metrics["truncated"]), (0.0, 6.0));

@@ -37,6 +37,8 @@ pub enum Reason {
     Leaking,
     /// A call changes the state of a server that should not change.
     StateBreaking,
+    /// A new wording of a task does not say the same. The task keeps its own.
+    Wording,
     /// The policy solves it too often to learn from it.
     TooEasy,
     /// The policy solves it too seldom.
@@ -44,7 +46,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unsolvable,
         Self::Hidden,
         Self::Unstable,
@@ -53,6 +55,7 @@ impl Reason {
         Self::Duplicate,
         Self::Leaking,
         Self::StateBreaking,
+        Self::Wording,
         Self::TooEasy,
         Self::TooHard,
     ];
@@ -67,6 +70,7 @@ impl Reason {
             Self::Duplicate => "duplicate",
             Self::Leaking => "leaking",
             Self::StateBreaking => "state-breaking",
+            Self::Wording => "wording",
             Self::TooEasy => "too-easy",
             Self::TooHard => "too-hard",
         }

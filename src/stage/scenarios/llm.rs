@@ -52,7 +52,7 @@ pub struct Request<'a> {
     pub seed: u64,
 }
 
-/// Asks for tasks in a fixed number of requests. Replies of an interrupted run of the stage are used again.
+/// Asks for tasks in a fixed number of requests.
 ///
 /// # Errors
 /// If the prompt cannot be rendered, the model fails, the ceiling is reached, or the stage is cancelled.
@@ -62,13 +62,35 @@ pub async fn generate(
     context: &Context,
 ) -> Result<Vec<Result<Candidate, (String, Refusal)>>> {
     let batches = request.tasks.div_ceil(BATCH).saturating_mul(SPARE).clamp(1, 500);
-    context.observer.phase("requests", batches as u64);
     let prompts: Vec<String> =
         (0..batches).map(|batch| request.render(batch)).collect::<Result<_, ScenarioError>>()?;
     let shared = prompts.iter().fold(prompts.first().map_or("", String::as_str), |head, prompt| {
         let differ = head.char_indices().zip(prompt.chars()).find(|((_, one), other)| one != other);
         &head[..differ.map_or(head.len().min(prompt.len()), |((at, _), _)| at)]
     });
+    let replies = ask_all(model, &prompts, shared.len(), context).await?;
+    let mut found = Vec::new();
+    for reply in &replies {
+        let objects = objects(reply);
+        if objects.is_empty() {
+            found.push(Err((String::new(), (Reason::Unsolvable, "a reply has no task in JSON".into()))));
+        }
+        found.extend(objects.iter().map(|object| candidate(object, request.callable)));
+    }
+    Ok(found)
+}
+
+/// The replies to prompts, whose first `shared` bytes are the same. Those of an interrupted run of the stage are used again.
+///
+/// # Errors
+/// If the model fails, the ceiling is reached, or the stage is cancelled.
+pub async fn ask_all(
+    model: &dyn LanguageModel,
+    prompts: &[String],
+    shared: usize,
+    context: &Context,
+) -> Result<Vec<String>> {
+    context.observer.phase("requests", prompts.len() as u64);
     let known = context.rows.finished()?;
     let failed = AtomicBool::new(false);
     let ask = async |(batch, prompt): (usize, &String)| {
@@ -79,12 +101,7 @@ pub async fn generate(
             None => {
                 let messages = [Message::user(prompt.as_str())];
                 let draw = batch as u64;
-                let asked = llm::Request {
-                    messages: &messages,
-                    shared: shared.len(),
-                    draw,
-                    ..llm::Request::default()
-                };
+                let asked = llm::Request { messages: &messages, shared, draw, ..llm::Request::default() };
                 let reply = model.complete(&asked).await?.text;
                 context.rows.record(&name, reply.as_bytes()).at(|| "the generator's reply".into())?;
                 reply
@@ -106,16 +123,7 @@ pub async fn generate(
         () = context.cancel.cancelled() => return Err(Interrupted.into()),
         replies = all => replies,
     };
-    let replies: Vec<String> = replies.into_iter().flatten().collect::<Result<_>>()?;
-    let mut found = Vec::new();
-    for reply in &replies {
-        let objects = objects(reply);
-        if objects.is_empty() {
-            found.push(Err((String::new(), (Reason::Unsolvable, "a reply has no task in JSON".into()))));
-        }
-        found.extend(objects.iter().map(|object| candidate(object, request.callable)));
-    }
-    Ok(found)
+    replies.into_iter().flatten().collect()
 }
 
 impl Request<'_> {

@@ -29,6 +29,7 @@ pub(super) mod params;
 mod phrase;
 mod preflight;
 mod results;
+mod rewording;
 mod runner;
 pub mod served;
 mod solution;
@@ -161,7 +162,7 @@ impl StageKind for Scenarios {
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
         // One after the other.
-        let local = load.policies(local_model::ROLE).next().filter(|_| self.params.uses(Source::Llm));
+        let local = load.policies(local_model::ROLE).next().filter(|_| self.params.asks());
         let local = local.map(|model| self.params.local().footprint(load, model));
         let tries = load.policies(tries::ROLE).next().filter(|_| self.tries.tries > 0);
         let tries = tries
@@ -172,7 +173,7 @@ impl StageKind for Scenarios {
 
     fn shares_model(&self, role: &str) -> bool {
         match role {
-            local_model::ROLE => self.params.uses(Source::Llm),
+            local_model::ROLE => self.params.asks(),
             tries::ROLE => self.tries.tries > 0,
             _ => false,
         }

@@ -25,6 +25,7 @@ pub struct Params {
     pub heldout_per_split: usize,
     pub heldout_share: f64,
     pub start_share: f64,
+    pub reword: f64,
     pub base_url: Option<String>,
     pub model: Option<String>,
     pub api_key_env: Option<String>,
@@ -53,6 +54,11 @@ impl Params {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }
 
+    /// Whether a language model is asked.
+    pub fn asks(&self) -> bool {
+        self.uses(Source::Llm) || self.reword > 0.0
+    }
+
     /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
     pub fn complete(&self, has_model: bool) -> Result<(), ScenarioError> {
         let sources: Vec<Source> = match (&self.mix, self.source) {
@@ -73,7 +79,8 @@ impl Params {
             }
             (_, source) => vec![source],
         };
-        let needed = sources.into_iter().flat_map(|source| match source {
+        let words: &[Source] = if self.reword > 0.0 && !has_model { &[Source::Llm] } else { &[] };
+        let needed = sources.into_iter().chain(words.iter().copied()).flat_map(|source| match source {
             Source::Grounded => vec![("grounded", "families", self.families.is_some())],
             Source::File => vec![("file", "file", self.file.is_some())],
             Source::Traces => vec![("traces", "traces", self.traces.is_some())],

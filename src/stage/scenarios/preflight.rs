@@ -33,7 +33,7 @@ pub fn preflight(
 ) -> Preflight {
     let mut preflight = Preflight::default();
     let is_local = context.inputs.contains_key(local_model::ROLE);
-    match (is_local, params.uses(Source::Llm)) {
+    match (is_local, params.asks()) {
         (true, true) => {
             let models = [("base_url", params.base_url.is_some()), ("model", params.model.is_some())];
             let ignored =
@@ -61,8 +61,7 @@ pub fn preflight(
             if let Err(cause) = params.complete(is_local) {
                 preflight.error("source", cause);
             }
-            if !is_local && params.uses(Source::Llm) && params.max_cost.is_some() && context.prices.is_none()
-            {
+            if !is_local && params.asks() && params.max_cost.is_some() && context.prices.is_none() {
                 preflight.error("max_cost", ScenarioError::NoPrices);
             }
         }

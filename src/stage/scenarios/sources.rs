@@ -17,6 +17,7 @@ use super::{
     live::Live,
     llm, mix,
     params::{Params, Source},
+    rewording::reword,
     runner,
     served::{self, Served},
     solution::Dropped,
@@ -146,7 +147,7 @@ async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOu
     let task = task(context, &tools, params.budget())?;
     let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
-    divided(context, params, explored.judged, Some(explored.coverage))
+    divided(context, params, explored.judged, Some(explored.coverage)).await
 }
 
 async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput> {
@@ -170,7 +171,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
         false => None,
     };
     let judged = admit(context, params, &tools, candidates, sampled).await?;
-    finish(context, params, &tools, judged, early)
+    finish(context, params, &tools, judged, early).await
 }
 
 /// The client of the endpoint that writes tasks.
@@ -198,13 +199,45 @@ fn client(context: &Context, params: &Params) -> Result<Client> {
     })?)
 }
 
+/// The language model of the stage.
+enum Writer {
+    Endpoint(Client),
+    Local(LocalModel),
+}
+
+impl Writer {
+    async fn open(context: &Context, params: &Params) -> Result<Self> {
+        match local_model::is_given(context) {
+            true => Ok(Self::Local(LocalModel::open(context, params.local()).await?)),
+            false => Ok(Self::Endpoint(client(context, params)?)),
+        }
+    }
+
+    fn model(&self) -> &dyn LanguageModel {
+        match self {
+            Self::Endpoint(client) => client,
+            Self::Local(local) => local,
+        }
+    }
+
+    /// Adds what it used.
+    async fn close(self, context: &Context) {
+        match self {
+            Self::Endpoint(client) => context.meter.add(client.resources()),
+            Self::Local(local) => {
+                context.meter.add(local.resources());
+                local.close().await;
+            }
+        }
+    }
+}
+
 async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
     // Refused before the server is called.
-    let client = match local_model::is_given(context) {
-        true => None,
-        false => Some(client(context, params)?),
-    };
+    if !local_model::is_given(context) {
+        client(context, params)?;
+    }
     let sampled = sample(context, params, &tools, params.explore_calls).await?;
     let (callable, examples) = (sampled.callable(), sampled.examples(EXAMPLES, EXAMPLE_BYTES));
     let request = llm::Request {
@@ -215,20 +248,9 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
         tasks: params.tasks,
         seed: context.seed,
     };
-    let written = match &client {
-        Some(client) => {
-            let written = llm::generate(client, &request, context).await;
-            context.meter.add(client.resources());
-            written
-        }
-        None => {
-            let local = LocalModel::open(context, params.local()).await?;
-            let written = llm::generate(&local, &request, context).await;
-            context.meter.add(local.resources());
-            local.close().await;
-            written
-        }
-    };
+    let writer = Writer::open(context, params).await?;
+    let written = llm::generate(writer.model(), &request, context).await;
+    writer.close(context).await;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
     for one in written? {
         match one {
@@ -237,7 +259,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
         }
     }
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
-    finish(context, params, &tools, judged, early)
+    finish(context, params, &tools, judged, early).await
 }
 
 fn task<'a>(context: &'a Context, tools: &'a [Tool], budget: explored::Budget) -> Result<explored::Task<'a>> {
@@ -302,7 +324,7 @@ async fn admit(
 }
 
 /// Adds the candidates that were refused before any call.
-fn finish(
+async fn finish(
     context: &Context,
     params: &Params,
     tools: &[Tool],
@@ -314,14 +336,14 @@ fn finish(
     let chains: Vec<Vec<ToolCall>> =
         judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
     let coverage = Coverage::of(tools, &chains);
-    divided(context, params, judged, Some(coverage))
+    divided(context, params, judged, Some(coverage)).await
 }
 
-/// Divides admitted tasks into training and held-out ones.
-fn divided(
+/// Words some of the admitted tasks anew, and divides them into training and held-out ones.
+async fn divided(
     context: &Context,
     params: &Params,
-    judged: Judged,
+    mut judged: Judged,
     coverage: Option<Coverage>,
 ) -> Result<SourceOutput> {
     if judged.admitted.is_empty() {
@@ -330,6 +352,12 @@ fn divided(
         let account: Vec<String> = account.into_iter().take(5).collect();
         let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
         return Err(ScenarioError::NothingAdmitted { account }.into());
+    }
+    if params.reword > 0.0 {
+        let writer = Writer::open(context, params).await?;
+        let reworded = reword(writer.model(), &mut judged, params.reword, context).await;
+        writer.close(context).await;
+        reworded?;
     }
     let tasks =
         judged.admitted.iter().map(|admitted| (admitted.scenario(), admitted.candidate.phrasing.clone()));

@@ -15,7 +15,7 @@ mod sql;
 mod tools;
 mod trials;
 mod wording;
-mod words;
+pub mod words;
 
 #[cfg(test)]
 mod server_tests;
@@ -48,8 +48,12 @@ use crate::{
 const ROUNDS: usize = 4;
 /// Reading calls that are watched on a read-only server.
 const WATCHED: usize = 8;
+/// Patterns of errors that a note names.
+const PATTERNS: usize = 4;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
+/// Share of the tasks about other tools of a server that answers queries.
+const BESIDE_QUERIES: f64 = 0.1;
 
 /// Bounds of exploration.
 #[derive(Debug, Clone, Copy)]
@@ -141,12 +145,15 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let runners = live.map(|live| task.runner(live, deadline));
     let mut sampled = sample(task, &runners[0]).await?;
     let Sampled { graph, profiles, .. } = &sampled;
-    let mut candidates = sql::candidates(graph, profiles, task.seed);
-    candidates.extend(chains::candidates(graph, profiles, task.seed));
+    let queries = sql::candidates(graph, profiles, task.seed);
+    let mut others = chains::candidates(graph, profiles, task.seed);
     if !task.servers.is_read_only() {
-        candidates.extend(changes::candidates(graph, profiles));
+        others.extend(changes::candidates(graph, profiles));
     }
-    let mut candidates = chosen(candidates, task.budget, task.seed);
+    // What lists and describes the tables is asked about itself, but is there for the queries.
+    let share = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
+    let queries = chosen(queries, task.budget, SPARE * (1.0 - share), task.seed);
+    let mut candidates = interleaved(queries, chosen(others, task.budget, SPARE * share, task.seed));
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
         candidate.alternatives = graph.alternatives(profiles, candidate);
     }
@@ -195,6 +202,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut watch = Watch::default();
     let mut breaking: BTreeSet<String> = BTreeSet::new();
     let watches = task.servers.is_read_only();
+    let mut unmarked: BTreeSet<String> = BTreeSet::new();
     let mut tried = 0;
     for round in 0..ROUNDS {
         let left = task.budget.calls.saturating_sub(tried);
@@ -238,6 +246,12 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             for (((tool, trial), probes), outcomes) in trials.into_iter().zip(probes).zip(outcomes) {
                 let (outcome, after) = outcomes.split_at(outcomes.len().min(1));
                 let outcome = outcome.first().cloned();
+                if let Some(text) = outcome.as_ref().filter(|one| !one.is_error).map(|one| one.text.as_str())
+                    && let Some(head) =
+                        looks_failed(text).then(|| text.trim_start().split([':', '\n']).next())
+                {
+                    unmarked.extend(head.map(|head| format!("^{}", regex::escape(head.trim_end()))));
+                }
                 let good = outcome.filter(|outcome| !outcome.is_error && !looks_failed(&outcome.text));
                 graph.learn(&profiles[tool], &trial.args, good.is_some());
                 if let Some(outcome) = good {
@@ -264,6 +278,13 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             graph.seen.len(),
             graph.known.len(),
             graph.working_edges()
+        ));
+    }
+    if !unmarked.is_empty() {
+        task.observer.note(&format!(
+            "the server reports errors as ordinary results; with these under [server], they count as errors: \
+             error_patterns = {:?}",
+            unmarked.iter().take(PATTERNS).collect::<Vec<_>>()
         ));
     }
     Ok(Sampled { graph, profiles, breaking, watch })
@@ -414,8 +435,23 @@ fn given(servers: &Servers, descriptions: &[Description]) -> Vec<String> {
     given
 }
 
-/// Takes candidates from the tools and families in turn, in seeded order.
-fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidate> {
+/// The few among the many, at even distances.
+fn interleaved(many: Vec<Candidate>, few: Vec<Candidate>) -> Vec<Candidate> {
+    let step = many.len() / few.len().max(1);
+    let mut few = few.into_iter();
+    let mut mixed = Vec::new();
+    for (place, one) in many.into_iter().enumerate() {
+        if step > 0 && place % step == 0 {
+            mixed.extend(few.next());
+        }
+        mixed.push(one);
+    }
+    mixed.extend(few);
+    mixed
+}
+
+/// Takes candidates from the tools and families in turn, in seeded order: `spare` times as many as are wanted.
+fn chosen(candidates: Vec<Candidate>, budget: Budget, spare: f64, seed: u64) -> Vec<Candidate> {
     let mut by_tool: BTreeMap<String, BTreeMap<String, Vec<Candidate>>> = BTreeMap::new();
     for candidate in candidates {
         let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
@@ -437,6 +473,6 @@ fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidat
         clippy::cast_possible_truncation,
         reason = "a number of tasks"
     )]
-    let most = (budget.tasks as f64 * SPARE) as usize;
+    let most = (budget.tasks as f64 * spare) as usize;
     evenly(lists.collect(), most)
 }

@@ -3,6 +3,7 @@
 //! Tables are found by name in other results or in the standard catalogs, and sampled. Every answer is that of a query, and
 //! the reference solution is what a person would call: the list of tables, the description of those in question, one query.
 
+mod phrases;
 mod questions;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Map;
 
+use self::phrases::Sense;
 use super::{
     graph::{Arg, Graph, SuccessfulCall},
     harvest::Record,
@@ -23,6 +25,8 @@ use crate::{
     stage::scenarios::candidate::{Candidate, value_of},
 };
 
+/// Words of columns that identify a row.
+const KEYS: [&str; 6] = ["id", "no", "nr", "num", "number", "code"];
 /// Rows of a table that are sampled.
 const SAMPLE: usize = 20;
 const TABLES: usize = 12;
@@ -116,6 +120,8 @@ struct Table<'g> {
     columns: Vec<String>,
     /// Columns of numbers that are stored as numbers.
     numbers: BTreeSet<String>,
+    /// Columns that hold keys of other tables' rows.
+    referring: BTreeSet<String>,
 }
 
 /// A column that holds keys of another table's rows.
@@ -133,16 +139,19 @@ impl<'g> Table<'g> {
         ToolCall { name: self.tool.name.clone(), arguments }
     }
 
+    /// The values of a column, without those that are missing.
     fn values(&self, column: &str) -> Vec<&str> {
-        self.rows.iter().filter_map(|row| value_of(row, column)).collect()
+        let values = self.rows.iter().filter_map(|row| value_of(row, column));
+        values.filter(|value| !is_null(value)).collect()
     }
 
     fn distinct(&self, column: &str) -> BTreeSet<&str> {
         self.values(column).into_iter().collect()
     }
 
-    fn is_id(column: &str) -> bool {
-        words::tokens(column).contains("id")
+    /// Whether a column only says which row it is, or which other row it belongs to.
+    fn is_id(&self, column: &str) -> bool {
+        words::tokens(column).contains("id") || self.referring.contains(column) || self.id() == Some(column)
     }
 
     /// The column that identifies a row, by its name and values.
@@ -150,7 +159,7 @@ impl<'g> Table<'g> {
         let own: BTreeSet<String> = words::tokens(&self.thing);
         let is_own = |column: &&String| {
             let mut tokens = words::tokens(column);
-            tokens.remove("id") && (tokens.is_empty() || tokens == own)
+            KEYS.iter().any(|key| tokens.remove(*key)) && (tokens.is_empty() || tokens.is_subset(&own))
         };
         let column = self.columns.iter().find(is_own)?;
         (self.distinct(column).len() == self.rows.len()).then_some(column)
@@ -160,7 +169,7 @@ impl<'g> Table<'g> {
     fn name(&self) -> Option<&str> {
         let names = |column: &&String| {
             self.distinct(column).len() == self.rows.len()
-                && !Self::is_id(column)
+                && !self.is_id(column)
                 && !self.numbers.contains(*column)
                 && self.values(column).iter().all(|value| is_said(value))
         };
@@ -180,12 +189,13 @@ impl<'g> Table<'g> {
     fn facts(&self) -> impl Iterator<Item = &str> {
         let key = self.key();
         let facts = self.columns.iter().map(String::as_str);
-        facts.filter(move |column| Some(*column) != key && !Self::is_id(column))
+        facts.filter(move |column| Some(*column) != key && !self.is_id(column))
     }
 
     /// Columns with few values, each with those that tasks may say.
     fn categories(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
-        self.facts().filter(|column| !self.numbers.contains(*column)).filter_map(|column| {
+        let is_number = |column: &str| self.numbers.contains(column) && !is_flag(self, column);
+        self.facts().filter(move |column| !is_number(column)).filter_map(|column| {
             let distinct = self.distinct(column);
             let is_category = distinct.len() >= 2 && distinct.len() * 3 <= self.rows.len() * 2;
             let values = distinct.into_iter().filter(|value| is_said(value)).collect();
@@ -193,20 +203,26 @@ impl<'g> Table<'g> {
         })
     }
 
+    /// Columns of dates.
+    fn dates(&self) -> impl Iterator<Item = &str> {
+        self.facts().filter(|column| Sense::of(self, column) == Sense::Date)
+    }
+
     /// Columns of numbers that are quantities, each with whether they are whole.
     fn quantities(&self) -> impl Iterator<Item = (&str, bool)> {
-        let numbers = self.facts().filter(|column| self.numbers.contains(*column));
-        numbers.map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
+        let is_number = |column: &&str| self.numbers.contains(*column) && !is_flag(self, column);
+        self.facts()
+            .filter(is_number)
+            .map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
     }
 
     /// Columns that refer to other tables: `customer_id` to the table `customers`, if the values are there.
     fn references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
         let refers = |column: &'t String| {
-            let mut tokens = words::tokens(column);
-            tokens.remove("id");
+            let tokens = words::tokens(column);
             tables.iter().filter(|other| other.name != self.name).find_map(|other| {
                 let key = other.id()?;
-                let of_name = !tokens.is_empty() && words::tokens(&other.thing).is_subset(&tokens);
+                let of_name = words::tokens(&other.thing).is_subset(&tokens);
                 let values = self.distinct(column);
                 let ids = other.distinct(key);
                 let are_there = match other.is_complete {
@@ -214,7 +230,7 @@ impl<'g> Table<'g> {
                     false => values.iter().any(|value| ids.contains(value)),
                 };
                 let role: Vec<String> =
-                    words::split(column).into_iter().filter(|word| word != "id").collect();
+                    words::split(column).into_iter().filter(|word| !KEYS.contains(&word.as_str())).collect();
                 (of_name && are_there).then(|| Reference { column, to: other, key, role: role.join(" ") })
             })
         };
@@ -224,12 +240,31 @@ impl<'g> Table<'g> {
 
 /// Whether a task may say this value.
 fn is_said(value: &str) -> bool {
-    !value.trim().is_empty() && value.len() <= 60 && value != "null" && value != "None"
+    !is_null(value) && value.len() <= 60
+}
+
+fn is_null(value: &str) -> bool {
+    ["", "null", "none", "nan"].contains(&value.trim().to_lowercase().as_str())
+}
+
+/// Whether a column says yes or no.
+fn is_flag(table: &Table<'_>, column: &str) -> bool {
+    let values: BTreeSet<String> = table.distinct(column).into_iter().map(str::to_lowercase).collect();
+    let pairs = [["0", "1"], ["no", "yes"], ["false", "true"], ["n", "y"], ["f", "t"]];
+    pairs.iter().any(|pair| values.iter().eq(pair))
 }
 
 /// Candidates about every table that was sampled.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
-    questions::candidates(&sampled(graph, profiles), seed)
+    let mut tables = sampled(graph, profiles);
+    let referring: Vec<BTreeSet<String>> = tables
+        .iter()
+        .map(|table| table.references(&tables).iter().map(|reference| reference.column.to_owned()).collect())
+        .collect();
+    for (table, referring) in tables.iter_mut().zip(referring) {
+        table.referring = referring;
+    }
+    questions::candidates(&tables, seed)
 }
 
 fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> {
@@ -259,7 +294,8 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
         let columns: Vec<String> =
             first.iter().map(|field| field.name.clone()).filter(|name| !name.is_empty()).collect();
         let is_number = |column: &&String| {
-            let mut values = rows.iter().filter_map(|row| value_of(row, column)).peekable();
+            let values = rows.iter().filter_map(|row| value_of(row, column));
+            let mut values = values.filter(|value| !is_null(value)).peekable();
             values.peek().is_some()
                 && values.all(|value| {
                     let is_text = |seen: &&SuccessfulCall| {
@@ -277,6 +313,7 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
             is_complete: rows.len() < SAMPLE,
             numbers: columns.iter().filter(is_number).cloned().collect(),
             columns,
+            referring: BTreeSet::new(),
             rows,
             name,
         });

@@ -2,15 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Reference, Table, literal, quoted};
-use crate::stage::scenarios::{
-    candidate::{AnswerRule, Candidate, Check, value_of},
-    explored::{graph, wording, words},
+use super::{
+    Reference, Table, literal,
+    phrases::{self, Operation, Sense},
+    quoted,
+};
+use crate::{
+    chat::ToolCall,
+    stage::scenarios::{
+        candidate::{AnswerRule, Candidate, Check, value_of},
+        explored::{graph, wording, words},
+    },
 };
 
 const ALL: &str = "Give all of them, separated by commas.";
 /// Values that tasks say of a column with few values.
 const VALUES: usize = 12;
+/// Of so many solutions, one has a query that fails before the right one, so that a model learns to go on.
+const SLIPS: u64 = 7;
 
 /// Candidates about every table.
 pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
@@ -26,7 +35,8 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
             members(&mut asked, name);
         }
         counts(&mut asked);
-        totals(&mut asked);
+        comparisons(&mut asked);
+        operations(&mut asked);
         for reference in table.references(tables) {
             asked.tables = vec![table, reference.to];
             if let Some(key) = table.key() {
@@ -34,6 +44,7 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
             }
             if let Some(name) = reference.to.name() {
                 referring(&mut asked, &reference, name);
+                most_referring(&mut asked, &reference, name);
                 let others = table.references(tables).into_iter();
                 for other in others.filter(|other| other.to.name != reference.to.name) {
                     asked.tables = vec![table, reference.to, other.to];
@@ -43,6 +54,37 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
         }
     }
     candidates
+}
+
+/// Wordings of a question, and the forms of their slots: `{row}`.
+struct Wordings {
+    texts: Vec<String>,
+    slots: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Wordings {
+    fn of(texts: impl Into<Vec<String>>) -> Self {
+        Self { texts: texts.into(), slots: Vec::new() }
+    }
+
+    fn with(mut self, slot: &'static str, forms: impl Into<Vec<String>>) -> Self {
+        self.slots.push((slot, forms.into()));
+        self
+    }
+
+    /// One wording, which is drawn by the query, and its place.
+    fn draw(&self, seed: u64, sql: &str) -> Option<(usize, String)> {
+        let draw = |name: &str, forms: &[String]| {
+            let rank = graph::rank(seed, name, sql);
+            usize::try_from(rank % forms.len().max(1) as u64).unwrap_or_default()
+        };
+        let place = draw("text", &self.texts);
+        let mut text = self.texts.get(place)?.clone();
+        for (slot, forms) in &self.slots {
+            text = text.replace(slot, forms.get(draw(slot, forms))?);
+        }
+        Some((place, text))
+    }
 }
 
 /// Collects candidates about tables, whose first is the one that is asked about.
@@ -58,15 +100,25 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
     }
 
     /// A question in one of these wordings, whose answer is that of a query.
-    fn push(&mut self, kind: &str, entity: &[(&str, &str)], sql: String, rule: AnswerRule, texts: &[String]) {
+    fn push(
+        &mut self,
+        kind: &str,
+        entity: &[(&str, &str)],
+        sql: String,
+        rule: AnswerRule,
+        wordings: &Wordings,
+    ) {
         let table = self.table();
         let family = format!("{}: {kind}", table.name);
         let entity: BTreeMap<String, String> =
             entity.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let place = graph::rank(self.seed, &family, &format!("{entity:?}")) % texts.len().max(1) as u64;
-        let Some(text) = usize::try_from(place).ok().and_then(|place| texts.get(place)) else { return };
-        let mut calls: Vec<_> = table.listing.clone().into_iter().collect();
+        let Some((place, text)) = wordings.draw(self.seed, &sql) else { return };
+        let mut calls: Vec<ToolCall> = table.listing.clone().into_iter().collect();
         calls.extend(self.tables.iter().filter_map(|table| table.describing.clone()));
+        let is_slip = graph::rank(self.seed, "slip", &sql).is_multiple_of(SLIPS);
+        let slip = is_slip.then(|| slip(table, &sql)).flatten();
+        let may_fail = slip.is_some();
+        calls.extend(slip.map(|sql| table.query(sql)));
         calls.push(table.query(sql));
         let check = match rule {
             AnswerRule::Column { .. } => Check::Set,
@@ -76,15 +128,31 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
             phrasing: format!("{} {}", kind.split(' ').next().unwrap_or_default(), place + 1),
             family,
             entity,
-            task: wording::sentence(text),
+            task: wording::sentence(&text),
             calls,
             rule,
             check,
             checks: None,
             alternatives: BTreeSet::new(),
-            may_fail: false,
+            may_fail,
         });
     }
+}
+
+/// A query with a column that is not there: `order_id` for `id`.
+fn slip(table: &Table<'_>, sql: &str) -> Option<String> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let place = |column: &str| {
+        sql.match_indices(column)
+            .map(|(at, _)| at)
+            .find(|at| !sql[..*at].ends_with(is_word) && !sql[at + column.len()..].starts_with(is_word))
+    };
+    let thing = table.thing.replace(' ', "_");
+    table.columns.iter().rev().find_map(|column| {
+        let wrong = format!("{thing}_{column}");
+        let at = place(column).filter(|_| !table.columns.contains(&wrong))?;
+        Some(format!("{}{wrong}{}", &sql[..at], &sql[at + column.len()..]))
+    })
 }
 
 fn field(name: &str) -> AnswerRule {
@@ -99,15 +167,6 @@ fn largest(name: &str, key: &str) -> AnswerRule {
     AnswerRule::Largest { list: String::new(), field: name.to_owned(), key: key.to_owned() }
 }
 
-/// A row in words: `the product "Desk Lamp"`, `the order with the id 17`.
-fn named(thing: &str, key: &str, value: &str) -> String {
-    let value = words::shown(value);
-    match words::tokens(key).iter().any(|word| ["name", "title"].contains(&word.as_str())) {
-        true => format!("the {thing} {value}"),
-        false => format!("the {thing} with the {} {value}", words::spoken(key)),
-    }
-}
-
 fn is(column: &str, value: &str) -> String {
     format!("{} = {}", quoted(column), literal(value))
 }
@@ -116,24 +175,28 @@ fn of(table: &Table<'_>, column: &str) -> String {
     format!("{}.{}", quoted(&table.name), quoted(column))
 }
 
+/// ` WHERE …`, or nothing.
+fn filter(condition: &str) -> String {
+    if condition.is_empty() { String::new() } else { format!(" WHERE {condition}") }
+}
+
+fn count(table: &Table<'_>, condition: &str) -> String {
+    format!("SELECT COUNT(*) FROM {}{}", quoted(&table.name), filter(condition))
+}
+
 /// A column of the row that is named.
 fn lookups(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
     for row in &table.rows {
-        let Some(value) = value_of(row, key) else { continue };
-        for column in table.facts() {
-            let (c, row) = (words::spoken(column), named(&table.thing, key, value));
+        let Some(value) = value_of(row, key).filter(|value| super::is_said(value)) else { continue };
+        for column in table.facts().chain(table.id()).filter(|column| *column != key) {
             asked.push(
                 &format!("{column} by {key}"),
                 &[(key, value)],
                 format!("SELECT {} FROM {} WHERE {}", quoted(column), quoted(&table.name), is(key, value)),
                 field(column),
-                &[
-                    format!("What is the {c} of {row}?"),
-                    format!("Tell me the {c} of {row}."),
-                    format!("Find {row}. What is its {c}?"),
-                    format!("I need the {c} of {row}."),
-                ],
+                &Wordings::of(phrases::lookup(table, &table.thing, column))
+                    .with("{row}", phrases::row(&table.thing, key, value)),
             );
         }
     }
@@ -157,16 +220,17 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let names = missing.iter().map(|name| (name.as_str(), AnswerRule::Absent { field: column.to_owned() }));
     let there = there.into_iter().take(missing.len()).map(|name| (name, field(column)));
     for (value, rule) in names.chain(there) {
-        let (t, c, row) = (&table.thing, words::spoken(column), named(&table.thing, name, value));
+        let (t, c) = (&table.thing, words::spoken(column));
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
             format!("SELECT {} FROM {} WHERE {}", quoted(column), quoted(&table.name), is(name, value)),
             rule,
-            &[
-                format!("What is the {c} of {row}? If there is no such {t}, answer none."),
-                format!("Tell me the {c} of {row}, or none if there is no such {t}."),
-            ],
+            &Wordings::of([
+                format!("What is the {c} of {{row}}? If there is no such {t}, answer none."),
+                format!("Tell me the {c} of {{row}}, or none if there is no such {t}."),
+            ])
+            .with("{row}", phrases::row(t, name, value)),
         );
     }
 }
@@ -176,39 +240,54 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let table = asked.table();
     let (things, names) = (words::plural(&table.thing), words::plural(&words::spoken(name)));
     for (category, values) in table.categories() {
-        let c = words::spoken(category);
-        asked.push(
-            &format!("values of {category}"),
-            &[],
-            format!("SELECT DISTINCT {} FROM {}", quoted(category), quoted(&table.name)),
-            column(category),
-            &[
-                format!("Which {} do the {things} have? {ALL}", words::plural(&c)),
-                format!("List the different {} of the {things}. {ALL}", words::plural(&c)),
-            ],
-        );
+        let cs = words::plural(&words::spoken(category));
+        if !super::is_flag(table, category) {
+            asked.push(
+                &format!("values of {category}"),
+                &[],
+                format!("SELECT DISTINCT {} FROM {}", quoted(category), quoted(&table.name)),
+                column(category),
+                &Wordings::of([
+                    format!("Which {cs} do the {things} have? {ALL}"),
+                    format!("List the different {cs} of the {things}. {ALL}"),
+                    format!("Which {cs} are there among the {things}? {ALL}"),
+                ]),
+            );
+            asked.push(
+                &format!("number of values of {category}"),
+                &[],
+                format!("SELECT COUNT(DISTINCT {}) FROM {}", quoted(category), quoted(&table.name)),
+                AnswerRule::Only,
+                &Wordings::of([
+                    format!("How many different {cs} do the {things} have?"),
+                    format!("How many {cs} are there among the {things}?"),
+                    format!("Count the distinct {cs} of the {things}."),
+                ]),
+            );
+        }
         for value in values.into_iter().take(VALUES) {
-            let v = words::shown(value);
             asked.push(
                 &format!("{name} by {category}"),
                 &[(category, value)],
                 format!("SELECT {} FROM {} WHERE {}", quoted(name), quoted(&table.name), is(category, value)),
                 column(name),
-                &[
-                    format!("What are the {names} of the {things} with the {c} {v}? {ALL}"),
-                    format!("Which {things} have the {c} {v}? Give their {names}, separated by commas."),
-                    format!("List the {names} of all {things} whose {c} is {v}. {ALL}"),
-                ],
+                &Wordings::of([
+                    format!("What are the {names} of the {{rows}}? {ALL}"),
+                    format!("Which {{rows}} are there? Give their {names}, separated by commas."),
+                    format!("List the {names} of all {{rows}}. {ALL}"),
+                    format!("List all {{rows}}, by {}. {ALL}", words::spoken(name)),
+                ])
+                .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
         }
     }
 }
 
-/// A threshold that divides the sampled numbers.
+/// A value that divides the sampled numbers or dates.
 fn threshold<'v>(table: &'v Table<'_>, column: &str, share: f64) -> Option<&'v str> {
-    let mut values: Vec<(f64, &str)> =
-        table.values(column).into_iter().filter_map(|value| Some((value.parse().ok()?, value))).collect();
-    values.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let mut values = table.values(column);
+    let number = |value: &str| value.parse::<f64>().unwrap_or_default();
+    values.sort_by(|one, other| number(one).total_cmp(&number(other)).then(one.cmp(other)));
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
@@ -216,44 +295,36 @@ fn threshold<'v>(table: &'v Table<'_>, column: &str, share: f64) -> Option<&'v s
         reason = "a place in a short list"
     )]
     let place = (values.len() as f64 * share) as usize;
-    values.get(place).map(|(_, value)| *value)
+    values.get(place).copied()
 }
 
 /// How many rows there are: all, and those that fit a condition or two.
 fn counts(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    let count = |condition: &str| {
-        let condition = if condition.is_empty() { String::new() } else { format!(" WHERE {condition}") };
-        format!("SELECT COUNT(*) FROM {}{condition}", quoted(&table.name))
-    };
     asked.push(
         "count",
         &[],
-        count(""),
+        count(table, ""),
         AnswerRule::Only,
-        &[
-            format!("How many {things} are there?"),
-            format!("Count all {things}."),
-            format!("What is the total number of {things}?"),
-        ],
+        &Wordings::of(phrases::count()).with("{rows}", [things.clone()]),
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
     for (category, values) in &categories {
         let c = words::spoken(category);
         for value in values.iter().take(VALUES) {
-            let v = words::shown(value);
+            let mut texts = phrases::count();
+            texts.extend(phrases::count_by(table, &table.thing, category, value));
             asked.push(
                 &format!("count by {category}"),
                 &[(category, value)],
-                count(&is(category, value)),
+                count(table, &is(category, value)),
                 AnswerRule::Only,
-                &[
-                    format!("How many {things} have the {c} {v}?"),
-                    format!("Count the {things} whose {c} is {v}."),
-                    format!("What is the number of {things} with the {c} {v}?"),
-                ],
+                &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
+        }
+        if super::is_flag(table, category) {
+            continue;
         }
         asked.push(
             &format!("most frequent {category}"),
@@ -264,10 +335,26 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                 t = quoted(&table.name)
             ),
             largest("total", category),
-            &[
+            &Wordings::of([
                 format!("Which {c} do most {things} have?"),
                 format!("What is the most frequent {c} of the {things}?"),
-            ],
+                format!("Which {c} has the most {things}?"),
+                format!("What is the most common {c} among the {things}?"),
+            ]),
+        );
+    }
+    for column in table.facts().filter(|column| table.values(column).len() < table.rows.len()) {
+        let c = words::spoken(column);
+        asked.push(
+            &format!("count without {column}"),
+            &[],
+            count(table, &format!("{} IS NULL", quoted(column))),
+            AnswerRule::Only,
+            &Wordings::of([
+                format!("How many {things} have no {c}?"),
+                format!("For how many {things} is the {c} missing?"),
+                format!("Count the {things} without {c}."),
+            ]),
         );
     }
     for (one, other) in categories.iter().zip(categories.iter().skip(1)) {
@@ -278,110 +365,106 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             if !one.1.contains(&first) || !other.1.contains(&second) {
                 continue;
             }
-            let (c, v) = (words::spoken(one.0), words::shown(first));
             let (d, w) = (words::spoken(other.0), words::shown(second));
             asked.push(
                 &format!("count by {} and {}", one.0, other.0),
                 &[(one.0, first), (other.0, second)],
-                count(&format!("{} AND {}", is(one.0, first), is(other.0, second))),
+                count(table, &format!("{} AND {}", is(one.0, first), is(other.0, second))),
                 AnswerRule::Only,
-                &[
-                    format!("How many {things} have the {c} {v} and the {d} {w}?"),
-                    format!("Count the {things} whose {c} is {v} and whose {d} is {w}."),
-                ],
+                &Wordings::of([
+                    format!("How many {{rows}} have the {d} {w}?"),
+                    format!("Count the {{rows}} with the {d} {w}."),
+                    format!("Of the {{rows}}, how many have the {d} {w}?"),
+                ])
+                .with("{rows}", phrases::rows(table, &table.thing, one.0, first)),
             );
         }
     }
-    for (number, _) in table.quantities() {
-        let n = words::spoken(number);
+}
+
+/// How many rows have more or less of something, or are of a month.
+fn comparisons(asked: &mut Asked<'_, '_, '_>) {
+    let table = asked.table();
+    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
+    for column in columns {
         for share in [0.3, 0.5, 0.7] {
-            let Some(value) = threshold(table, number, share) else { continue };
-            for (sign, more, above) in [(">", "more", "above"), ("<", "less", "below")] {
+            let Some(value) = threshold(table, column, share) else { continue };
+            for (sign, is_above) in [(">", true), ("<", false)] {
                 asked.push(
-                    &format!("count {above} {number}"),
-                    &[(number, value)],
-                    count(&format!("{} {sign} {}", quoted(number), literal(value))),
+                    &format!("count by size of {column}"),
+                    &[(column, value)],
+                    count(table, &format!("{} {sign} {}", quoted(column), literal(value))),
                     AnswerRule::Only,
-                    &[
-                        format!("How many {things} have a {n} {above} {value}?"),
-                        format!("Count the {things} whose {n} is {more} than {value}."),
-                    ],
+                    &Wordings::of(phrases::compared(table, &table.thing, column, value, is_above)),
                 );
             }
         }
     }
+    for column in table.dates() {
+        let months: BTreeSet<&str> =
+            table.values(column).into_iter().filter_map(|date| date.get(..7)).collect();
+        for month in months.into_iter().take(VALUES) {
+            let Some(wordings) = phrases::of_month(&table.thing, column, month) else { continue };
+            asked.push(
+                &format!("count by month of {column}"),
+                &[(column, month)],
+                count(table, &format!("{} LIKE '{month}%'", quoted(column))),
+                AnswerRule::Only,
+                &Wordings::of(wordings),
+            );
+        }
+    }
 }
 
-/// An operation on a column of numbers.
-struct Operation {
-    kind: &'static str,
-    sql: String,
-    words: String,
-}
-
-fn operations(table: &Table<'_>, number: &str, column: &str, is_whole: bool) -> Vec<Operation> {
-    let spoken = words::spoken(number);
-    let is_year = |value: &str| value.parse::<i64>().is_ok_and(|value| (1800..2200).contains(&value));
-    let are_years = table.values(number).into_iter().all(is_year);
-    let rounded = |sql: String| if is_whole { sql } else { format!("ROUND({sql}, 2)") };
-    let decimals = if is_whole { "" } else { ", rounded to two decimals" };
+/// The operations that fit a column, each with its SQL and what the question says about digits.
+fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, String, &'static str)> {
     let mut operations = vec![
-        Operation {
-            kind: "highest",
-            sql: format!("MAX({column})"),
-            words: format!("highest {spoken} of {{}}"),
-        },
-        Operation {
-            kind: "lowest",
-            sql: format!("MIN({column})"),
-            words: format!("lowest {spoken} of {{}}"),
-        },
+        (Operation::Highest, format!("MAX({column})"), ""),
+        (Operation::Lowest, format!("MIN({column})"), ""),
     ];
     // Nobody adds up years.
-    if !are_years {
-        operations.push(Operation {
-            kind: "total",
-            sql: rounded(format!("SUM({column})")),
-            words: format!("total {spoken} of {{}}{decimals}"),
+    if !matches!(sense, Sense::Year | Sense::Date) {
+        let decimals = ", rounded to two decimals";
+        let sum = format!("SUM({column})");
+        operations.push(match is_whole {
+            true => (Operation::Total, sum, ""),
+            false => (Operation::Total, format!("ROUND({sum}, 2)"), decimals),
         });
-        operations.push(Operation {
-            kind: "average",
-            sql: format!("ROUND(AVG({column}), 2)"),
-            words: format!("average {spoken} of {{}}, rounded to two decimals"),
-        });
+        operations.push((Operation::Average, format!("ROUND(AVG({column}), 2)"), decimals));
     }
     operations
 }
 
 /// Totals, averages, highest and lowest numbers: of all rows, and of those that share a value.
-fn totals(asked: &mut Asked<'_, '_, '_>) {
+fn operations(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    for (number, is_whole) in table.quantities() {
-        for Operation { kind, sql, words } in operations(table, number, &quoted(number), is_whole) {
-            let ask = |place: &str| {
-                let what = words.replace("{}", place);
-                [format!("What is the {what}?"), format!("Tell me the {what}."), format!("Find the {what}.")]
-            };
+    let columns: Vec<(&str, bool)> =
+        table.quantities().chain(table.dates().map(|column| (column, true))).collect();
+    for (number, is_whole) in columns {
+        let sense = Sense::of(table, number);
+        for (operation, sql, decimals) in operations_on(sense, &quoted(number), is_whole) {
+            let texts = phrases::operation(table, number, operation, decimals);
             asked.push(
-                &format!("{kind} {number}"),
+                &format!("summary of {number}"),
                 &[],
                 format!("SELECT {sql} FROM {}", quoted(&table.name)),
                 AnswerRule::Only,
-                &ask(&format!("all {things}")),
+                &Wordings::of(texts.clone())
+                    .with("{rows}", ["all", "the", "our"].map(|all| format!("{all} {things}"))),
             );
             for (category, values) in table.categories() {
                 for value in values.into_iter().take(VALUES) {
+                    let rows = phrases::rows(table, &table.thing, category, value);
                     asked.push(
-                        &format!("{kind} {number} by {category}"),
+                        &format!("summary of {number} by {category}"),
                         &[(category, value)],
                         format!("SELECT {sql} FROM {} WHERE {}", quoted(&table.name), is(category, value)),
                         AnswerRule::Only,
-                        &ask(&format!(
-                            "the {things} with the {} {}",
-                            words::spoken(category),
-                            words::shown(value)
-                        )),
+                        &Wordings::of(texts.clone()).with(
+                            "{rows}",
+                            rows.iter().map(|rows| format!("the {rows}")).collect::<Vec<_>>(),
+                        ),
                     );
                 }
             }
@@ -389,47 +472,43 @@ fn totals(asked: &mut Asked<'_, '_, '_>) {
     }
 }
 
-/// The row with the largest or smallest number: of all, and of those that share a value.
+/// The row with the largest or smallest number or date: of all, and of those that share a value.
 fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
-    let (t, k, name) = (&table.thing, words::spoken(key), quoted(&table.name));
-    for (number, _) in table.quantities() {
-        let (n, column) = (words::spoken(number), quoted(number));
-        for (size, function) in [("largest", "MAX"), ("smallest", "MIN")] {
+    let name = quoted(&table.name);
+    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
+    for number in columns {
+        let (sense, column) = (Sense::of(table, number), quoted(number));
+        for (function, is_largest) in [("MAX", true), ("MIN", false)] {
             // Several rows if it is shared, which is then no answer.
             let sql = |condition: &str, and: &str| {
                 format!(
-                    "SELECT {} FROM {name} WHERE {condition}{and}{column} = (SELECT {function}({column}) FROM {name}{}{condition})",
+                    "SELECT {} FROM {name} WHERE {condition}{and}{column} = (SELECT {function}({column}) FROM {name}{})",
                     quoted(key),
-                    if condition.is_empty() { "" } else { " WHERE " },
+                    filter(condition),
                 )
             };
+            let texts = phrases::superlative(sense, &table.thing, number, key, is_largest);
             asked.push(
-                &format!("{size} {number}"),
+                &format!("extreme of {number}"),
                 &[],
                 sql("", ""),
                 field(key),
-                &[
-                    format!("Which {t} has the {size} {n}? Give its {k}."),
-                    format!("What is the {k} of the {t} with the {size} {n}?"),
-                ],
+                &Wordings::of(texts.clone())
+                    .with("{rows}", [format!("the {}", words::plural(&table.thing))])
+                    .with("{one}", [table.thing.clone()]),
             );
             for (category, values) in table.categories() {
-                let c = words::spoken(category);
                 for value in values.into_iter().take(VALUES) {
-                    let v = words::shown(value);
+                    let rows = phrases::rows(table, &table.thing, category, value);
                     asked.push(
-                        &format!("{size} {number} by {category}"),
+                        &format!("extreme of {number} by {category}"),
                         &[(category, value)],
                         sql(&is(category, value), " AND "),
                         field(key),
-                        &[
-                            format!("Which {t} with the {c} {v} has the {size} {n}? Give its {k}."),
-                            format!(
-                                "Of all {} whose {c} is {v}, what is the {k} of the one with the {size} {n}?",
-                                words::plural(t)
-                            ),
-                        ],
+                        &Wordings::of(texts.clone())
+                            .with("{rows}", rows.iter().map(|rows| format!("the {rows}")).collect::<Vec<_>>())
+                            .with("{one}", phrases::one(table, &table.thing, category, value)),
                     );
                 }
             }
@@ -449,10 +528,8 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
     let Reference { to, role, .. } = reference;
     let from = join(&quoted(&table.name), table, reference);
     for row in &table.rows {
-        let Some(value) = value_of(row, key) else { continue };
-        let row = named(&table.thing, key, value);
+        let Some(value) = value_of(row, key).filter(|value| super::is_said(value)) else { continue };
         for column in to.facts().chain(to.name()) {
-            let c = words::spoken(column);
             asked.push(
                 &format!("{column} of the {role}"),
                 &[(key, value)],
@@ -463,11 +540,8 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
                     literal(value)
                 ),
                 field(column),
-                &[
-                    format!("What is the {c} of the {role} of {row}?"),
-                    format!("Tell me the {c} of the {role} of {row}."),
-                    format!("Find {row}. What is the {c} of its {role}?"),
-                ],
+                &Wordings::of(phrases::referred(table, to, role, column))
+                    .with("{row}", phrases::row(&table.thing, key, value)),
             );
         }
     }
@@ -479,34 +553,50 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
     let Reference { to, role, .. } = reference;
     let (things, from) = (words::plural(&table.thing), join(&quoted(&table.name), table, reference));
     for value in to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
-        let row = named(role, name, value);
+        let rows = phrases::row(role, name, value);
         let condition = format!("{} = {}", of(to, name), literal(value));
         asked.push(
             &format!("count by {role}"),
             &[(name, value)],
             format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
             AnswerRule::Only,
-            &[
-                format!("How many {things} of {row} are there?"),
-                format!("How many {things} belong to {row}?"),
-                format!("Count the {things} of {row}."),
-            ],
+            &Wordings::of(phrases::count_of(table, role))
+                .with("{row}", rows.clone())
+                .with("{things}", [things.clone()]),
         );
         for (number, is_whole) in table.quantities() {
-            for Operation { kind, sql, words } in operations(table, number, &of(table, number), is_whole) {
-                let what = words.replace("{}", &format!("the {things} of {row}"));
+            let sense = Sense::of(table, number);
+            for (operation, sql, decimals) in operations_on(sense, &of(table, number), is_whole) {
+                let mut texts = phrases::operation(table, number, operation, decimals);
+                if operation == Operation::Total && sense == Sense::Pieces {
+                    texts.extend(phrases::pieces_of(table, role));
+                }
                 asked.push(
-                    &format!("{kind} {number} by {role}"),
+                    &format!("summary of {number} by {role}"),
                     &[(name, value)],
                     format!("SELECT {sql} FROM {from} WHERE {condition}"),
                     AnswerRule::Only,
-                    &[format!("What is the {what}?"), format!("Tell me the {what}.")],
+                    &Wordings::of(texts)
+                        .with(
+                            "{rows}",
+                            [format!("the {things} of {{row}}"), format!("all {things} of {{row}}")],
+                        )
+                        .with("{row}", rows.clone()),
                 );
             }
         }
-        for (category, values) in table.categories() {
+        for (category, values) in table.categories().filter(|(column, _)| !super::is_flag(table, column)) {
             for which in values.into_iter().take(4) {
                 let (c, v) = (words::spoken(category), words::shown(which));
+                let mut texts = vec![
+                    "How many {set} does {row} have?".to_owned(),
+                    "How many {set} are there for {row}?".to_owned(),
+                    "Count the {set} of {row}.".to_owned(),
+                    format!("How many of the {things} of {{row}} have the {c} {v}?"),
+                ];
+                if Sense::of(table, category) == Sense::State {
+                    texts.push(format!("How many of the {things} of {{row}} are {which}?"));
+                }
                 asked.push(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
@@ -516,15 +606,21 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                         literal(which)
                     ),
                     AnswerRule::Only,
-                    &[
-                        format!("How many {things} of {row} have the {c} {v}?"),
-                        format!("Count the {things} of {row} whose {c} is {v}."),
-                    ],
+                    &Wordings::of(texts)
+                        .with("{set}", phrases::rows(table, &table.thing, category, which))
+                        .with("{row}", rows.clone()),
                 );
             }
         }
     }
-    let (r, n) = (role, words::spoken(name));
+}
+
+/// Which row most rows refer to, which none, and how many refer to rows that share a value.
+fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
+    let table = asked.table();
+    let Reference { to, role, .. } = reference;
+    let (things, from) = (words::plural(&table.thing), join(&quoted(&table.name), table, reference));
+    let (n, roles) = (words::spoken(name), words::plural(role));
     let grouped = |what: &str| {
         format!(
             "SELECT {name}, {what} AS total FROM {from} GROUP BY {key} ORDER BY total DESC LIMIT 3",
@@ -537,10 +633,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         &[],
         grouped("COUNT(*)"),
         largest("total", name),
-        &[
-            format!("Which {r} has the most {things}? Give the {n}."),
-            format!("What is the {n} of the {r} with the most {things}?"),
-        ],
+        &Wordings::of(phrases::most_of(table, role, name)),
     );
     for (number, _) in table.quantities() {
         let q = words::spoken(number);
@@ -549,25 +642,76 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
             &[],
             grouped(&format!("SUM({})", of(table, number))),
             largest("total", name),
-            &[
-                format!("Which {r} has the largest total {q} over all {things}? Give the {n}."),
-                format!("Over all {things}, which {r} has the largest total {q}? Give the {n}."),
-            ],
+            &Wordings::of([
+                format!("Which {role} has the largest total {q} over all {things}?"),
+                format!("Over all {things}, which {role} has the largest total {q}? Give the {n}."),
+                format!("For which {role} is the sum of the {q} of the {things} largest?"),
+            ]),
         );
     }
+    let (own, key) = (quoted(reference.column), quoted(reference.key));
+    asked.push(
+        &format!("{roles} without {things}"),
+        &[],
+        format!(
+            "SELECT COUNT(*) FROM {} WHERE {key} NOT IN (SELECT {own} FROM {})",
+            quoted(&to.name),
+            quoted(&table.name)
+        ),
+        AnswerRule::Only,
+        &Wordings::of([
+            format!("How many {roles} have no {things}?"),
+            format!("How many {roles} are without any {}?", table.thing),
+        ]),
+    );
+    asked.push(
+        &format!("{roles} with {things}"),
+        &[],
+        format!("SELECT COUNT(DISTINCT {own}) FROM {}", quoted(&table.name)),
+        AnswerRule::Only,
+        &Wordings::of([
+            format!("How many different {roles} have {things}?"),
+            format!("How many {roles} have at least one {}?", table.thing),
+            format!("Count the distinct {roles} of the {things}."),
+        ]),
+    );
     for (category, values) in to.categories() {
         for value in values.into_iter().take(VALUES) {
-            let (c, v) = (words::spoken(category), words::shown(value));
+            let set = phrases::rows(to, role, category, value);
+            let condition = format!("{} = {}", of(to, category), literal(value));
             asked.push(
                 &format!("count by {category} of the {role}"),
                 &[(category, value)],
-                format!("SELECT COUNT(*) FROM {from} WHERE {} = {}", of(to, category), literal(value)),
+                format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
                 AnswerRule::Only,
-                &[
-                    format!("How many {things} have a {r} whose {c} is {v}?"),
-                    format!("Count the {things} whose {r} has the {c} {v}."),
-                ],
+                &Wordings::of(phrases::count_of_set(table, role))
+                    .with("{set}", set.clone())
+                    .with("{things}", [things.clone()]),
             );
+            for (number, is_whole) in
+                table.quantities().filter(|(number, _)| Sense::of(table, number) == Sense::Pieces)
+            {
+                let sense = Sense::Pieces;
+                let total = operations_on(sense, &of(table, number), is_whole);
+                for (operation, sql, decimals) in
+                    total.into_iter().filter(|(one, ..)| *one == Operation::Total)
+                {
+                    let mut texts = phrases::operation(table, number, operation, decimals);
+                    texts.extend(phrases::pieces_of(table, role));
+                    asked.push(
+                        &format!("total {number} by {category} of the {role}"),
+                        &[(category, value)],
+                        format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                        AnswerRule::Only,
+                        &Wordings::of(texts)
+                            .with(
+                                "{rows}",
+                                [format!("the {things} of {{row}}"), format!("the {things} for {{row}}")],
+                            )
+                            .with("{row}", set.clone()),
+                    );
+                }
+            }
         }
     }
 }
@@ -584,7 +728,12 @@ fn linked(
     let from = join(&join(&quoted(&table.name), table, reference), table, other);
     let (things, o, w) = (words::plural(&table.thing), words::plural(&other.role), words::spoken(wanted));
     for value in reference.to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
-        let row = named(&reference.role, name, value);
+        let mut texts = vec![
+            format!("Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."),
+            format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
+        ];
+        let text = phrases::linked(table, &reference.role, &other.role);
+        texts.extend(text.map(|text| format!("{text} {ALL}")));
         asked.push(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],
@@ -595,10 +744,7 @@ fn linked(
                 literal(value)
             ),
             column(wanted),
-            &[
-                format!("Which {o} are in the {things} of {row}? Give the {w} of each, separated by commas."),
-                format!("List the {} of the {o} in the {things} of {row}. {ALL}", words::plural(&w)),
-            ],
+            &Wordings::of(texts).with("{row}", phrases::row(&reference.role, name, value)),
         );
     }
 }

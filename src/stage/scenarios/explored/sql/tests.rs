@@ -29,6 +29,10 @@ fn tool(name: &str, description: &str, properties: serde_json::Value) -> Tool {
 }
 
 fn candidates_of(tables: &[(&str, &str)]) -> Vec<Candidate> {
+    candidates_with(tables, 1)
+}
+
+fn candidates_with(tables: &[(&str, &str)], seed: u64) -> Vec<Candidate> {
     let tools = [
         tool("list_tables", "List all tables", json!({})),
         tool("describe_table", "Get the columns of a table", json!({"table_name": {"type": "string"}})),
@@ -62,7 +66,7 @@ fn candidates_of(tables: &[(&str, &str)]) -> Vec<Candidate> {
         add(1, &[("table_name", name)], &json!([{"column": "id"}]).to_string());
         add(2, &[("query", &format!("SELECT * FROM {name} LIMIT 20"))], rows);
     }
-    candidates(&graph, &profiles, 1)
+    candidates(&graph, &profiles, seed)
 }
 
 fn query(candidate: &Candidate) -> &str {
@@ -103,8 +107,8 @@ fn queries_are_those_that_a_person_writes() {
         ("customers: count by city", "SELECT COUNT(*) FROM customers WHERE city = 'Bern'"),
         ("customers: name by city", "SELECT name FROM customers WHERE city = 'Bern'"),
         ("customers: values of city", "SELECT DISTINCT city FROM customers"),
-        ("orders: total total", "SELECT ROUND(SUM(total), 2) FROM orders"),
-        ("orders: largest total", "SELECT id FROM orders WHERE total = (SELECT MAX(total) FROM orders)"),
+        ("orders: summary of total", "SELECT ROUND(SUM(total), 2) FROM orders"),
+        ("orders: extreme of total", "SELECT id FROM orders WHERE total = (SELECT MAX(total) FROM orders)"),
         (
             "orders: count by customer",
             "SELECT COUNT(*) FROM orders JOIN customers ON orders.customer_id = customers.id WHERE customers.name = 'Ann Lee'",
@@ -141,4 +145,95 @@ fn numbers_that_are_stored_as_texts_are_not_added_up_or_compared() {
     assert!(candidates.iter().all(|candidate| {
         !["SUM(code)", "MAX(code)", "code >"].iter().any(|part| query(candidate).contains(part))
     }));
+}
+
+const VISITS: &str = r#"[{"visit_no": 1, "patient_no": 11, "day": "2025-03-02", "is_urgent": 0, "note": null, "state": "open"},
+    {"visit_no": 2, "patient_no": 12, "day": "2025-03-09", "is_urgent": 1, "note": "x", "state": "done"},
+    {"visit_no": 3, "patient_no": 11, "day": "2025-04-01", "is_urgent": 1, "note": null, "state": "done"}]"#;
+const PATIENTS: &str = r#"[{"patient_no": 11, "name": "Ann Lee", "town": "Bern"}, {"patient_no": 12, "name": "Bo Kim", "town": "Bern"},
+    {"patient_no": 13, "name": "Cy Dow", "town": "Oslo"}]"#;
+
+#[test]
+fn keys_dates_flags_and_missing_values_are_told_by_names_and_values() {
+    let candidates = candidates_of(&[("patients", PATIENTS), ("visits", VISITS)]);
+    for (family, sql) in [
+        ("visits: state by visit_no", "SELECT state FROM visits WHERE visit_no = 1"),
+        (
+            "visits: town of the patient",
+            "SELECT patients.town FROM visits JOIN patients ON visits.patient_no = patients.patient_no WHERE visits.visit_no = 1",
+        ),
+        ("visits: count by month of day", "SELECT COUNT(*) FROM visits WHERE day LIKE '2025-03%'"),
+        ("visits: count by size of day", "SELECT COUNT(*) FROM visits WHERE day > '2025-03-09'"),
+        ("visits: extreme of day", "SELECT visit_no FROM visits WHERE day = (SELECT MAX(day) FROM visits)"),
+        ("visits: count by is_urgent", "SELECT COUNT(*) FROM visits WHERE is_urgent = 1"),
+        ("visits: count without note", "SELECT COUNT(*) FROM visits WHERE note IS NULL"),
+        (
+            "visits: patients without visits",
+            "SELECT COUNT(*) FROM patients WHERE patient_no NOT IN (SELECT patient_no FROM visits)",
+        ),
+    ] {
+        let found = of_family(&candidates, family);
+        assert!(
+            found.iter().any(|candidate| query(candidate) == sql),
+            "{family}: {:?}",
+            found.first().map(|one| query(one))
+        );
+    }
+    let nonsense = ["SUM(patient_no)", "MAX(visit_no)", "AVG(is_urgent)"];
+    for candidate in &candidates {
+        assert!(!nonsense.iter().any(|part| query(candidate).contains(part)), "{}", query(candidate));
+    }
+}
+
+#[test]
+fn one_question_is_asked_in_many_ways_and_always_names_its_values() {
+    let texts = |of: &str, seed: u64| {
+        let asked = candidates_with(&[("customers", CUSTOMERS), ("orders", ORDERS)], seed);
+        let found = of_family(&asked, of).into_iter().map(|candidate| candidate.task.clone());
+        found.collect::<Vec<_>>()
+    };
+    for family in [
+        "customers: city by name",
+        "customers: count by city",
+        "orders: name of the customer",
+        "orders: count by customer",
+    ] {
+        let all: BTreeSet<String> = (0..60).flat_map(|seed| texts(family, seed)).collect();
+        let shapes: BTreeSet<String> = all.iter().map(|text| text.replace(['"', '#'], "")).collect();
+        assert!(shapes.len() > 40, "{family}: {}", shapes.len());
+        assert!(all.iter().all(|text| !text.contains(['{', '}'])), "{all:?}");
+    }
+    for candidate in candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS)]) {
+        let said = candidate.entity.iter().filter(|(name, _)| *name != "day");
+        for (_, value) in said {
+            assert!(candidate.task.contains(value.as_str()), "{}: {value}", candidate.task);
+        }
+    }
+}
+
+#[test]
+fn some_solutions_have_a_query_that_fails_and_then_the_right_one() {
+    let candidates = candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS)]);
+    let (slips, others): (Vec<_>, Vec<_>) = candidates.iter().partition(|candidate| candidate.may_fail);
+    assert!(
+        slips.len() * 4 < others.len() && slips.len() * 20 > others.len(),
+        "{} {}",
+        slips.len(),
+        others.len()
+    );
+    let columns = ["id", "name", "city", "customer_id", "total", "code"];
+    for candidate in slips {
+        let [.., wrong, right] = candidate.calls.as_slice() else { panic!() };
+        let [wrong, right] = [wrong, right].map(|call| call.arguments["query"].as_str().unwrap());
+        let words = |sql: &str| {
+            sql.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let (wrong, right) = (words(wrong), words(right));
+        let changed: Vec<(&String, &String)> =
+            wrong.iter().zip(&right).filter(|(one, other)| one != other).collect();
+        let [(made_up, column)] = changed.as_slice() else { panic!("{wrong:?} {right:?}") };
+        assert!(columns.contains(&column.as_str()) && !columns.contains(&made_up.as_str()), "{made_up}");
+    }
 }

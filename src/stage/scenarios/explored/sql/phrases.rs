@@ -1,0 +1,689 @@
+//! How people ask about tables: several wordings of each question, and several names of what it is about.
+//!
+//! A small grammar. What a column means ([`Sense`]) follows from its name and its values, by words that are common in any
+//! database; a column that says nothing is asked about by its name.
+
+use super::{Table, is_flag};
+use crate::stage::scenarios::explored::words;
+
+/// What the values of a column say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sense {
+    Price,
+    Pay,
+    Age,
+    Weight,
+    Height,
+    Length,
+    Pieces,
+    Place,
+    State,
+    Kind,
+    Year,
+    Date,
+    Other,
+}
+
+const SENSES: [(Sense, &[&str]); 10] = [
+    (Sense::Price, &["price", "cost", "fee", "fare", "rent"]),
+    (Sense::Pay, &["salary", "wage", "pay"]),
+    (Sense::Age, &["age"]),
+    (Sense::Weight, &["weight"]),
+    (Sense::Height, &["height"]),
+    (Sense::Length, &["length", "duration"]),
+    (Sense::Pieces, &["quantity", "stock", "copies", "units", "pieces", "qty"]),
+    (Sense::Place, &["city", "country", "town", "location", "region", "village"]),
+    (Sense::State, &["status", "state", "stage", "phase", "condition"]),
+    (
+        Sense::Kind,
+        &[
+            "category",
+            "type",
+            "kind",
+            "genre",
+            "class",
+            "group",
+            "department",
+            "team",
+            "family",
+            "species",
+            "breed",
+            "brand",
+            "topic",
+            "subject",
+            "specialty",
+            "speciality",
+            "section",
+            "division",
+        ],
+    ),
+];
+
+/// Words for people, who have no article and no "it".
+const PERSONS: [&str; 27] = [
+    "customer",
+    "client",
+    "user",
+    "member",
+    "person",
+    "employee",
+    "worker",
+    "colleague",
+    "student",
+    "pupil",
+    "teacher",
+    "author",
+    "artist",
+    "patient",
+    "doctor",
+    "nurse",
+    "physician",
+    "driver",
+    "player",
+    "manager",
+    "guest",
+    "passenger",
+    "contact",
+    "owner",
+    "staff",
+    "buyer",
+    "seller",
+];
+
+/// What people do in a row of such a table: past and plain form, and what one does with the row itself.
+const EVENTS: [(&str, &str, &str, &str, &str); 11] = [
+    ("order", "ordered", "order", "placed", "place"),
+    ("purchase", "bought", "buy", "made", "make"),
+    ("sale", "bought", "buy", "made", "make"),
+    ("loan", "borrowed", "borrow", "taken", "take"),
+    ("rental", "rented", "rent", "made", "make"),
+    ("booking", "booked", "book", "made", "make"),
+    ("reservation", "reserved", "reserve", "made", "make"),
+    ("review", "reviewed", "review", "written", "write"),
+    ("payment", "paid for", "pay for", "made", "make"),
+    ("visit", "visited", "visit", "made", "make"),
+    ("appointment", "seen", "see", "made", "make"),
+];
+
+impl Sense {
+    pub fn of(table: &Table<'_>, column: &str) -> Self {
+        let values = table.distinct(column);
+        if !values.is_empty() && values.iter().all(|value| is_date(value)) {
+            return Self::Date;
+        }
+        let is_year = |value: &&str| value.parse::<i64>().is_ok_and(|year| (1800..2200).contains(&year));
+        if !values.is_empty() && table.numbers.contains(column) && values.iter().all(is_year) {
+            return Self::Year;
+        }
+        let said = words::split(column);
+        let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| words.contains(&word.as_str()));
+        SENSES.iter().find(fits).map_or(Self::Other, |(sense, _)| *sense)
+    }
+
+    /// What the row with the largest value is called, and that with the smallest.
+    fn extremes(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Price => Some(["most expensive", "cheapest"]),
+            Self::Pay => Some(["best paid", "worst paid"]),
+            Self::Age => Some(["oldest", "youngest"]),
+            Self::Weight => Some(["heaviest", "lightest"]),
+            Self::Height => Some(["tallest", "shortest"]),
+            Self::Length => Some(["longest", "shortest"]),
+            Self::Date | Self::Year => Some(["latest", "earliest"]),
+            Self::Pieces | Self::Place | Self::State | Self::Kind | Self::Other => None,
+        }
+    }
+}
+
+/// `2025-03-01`, perhaps with a time.
+pub fn is_date(value: &str) -> bool {
+    let shape = value.bytes().take(10).map(|byte| if byte.is_ascii_digit() { b'9' } else { byte });
+    value.len() >= 10 && value.len() <= 32 && shape.eq(*b"9999-99-99")
+}
+
+/// A column in words. `since` is no noun.
+fn spoken(table_thing: &str, column: &str) -> String {
+    match words::spoken(column).as_str() {
+        "since" if is_person(table_thing) => "joining year".to_owned(),
+        "since" => "starting year".to_owned(),
+        words => words.to_owned(),
+    }
+}
+
+fn last_word(thing: &str) -> &str {
+    thing.rsplit(' ').next().unwrap_or(thing)
+}
+
+pub fn is_person(thing: &str) -> bool {
+    PERSONS.contains(&last_word(thing))
+}
+
+fn event(
+    thing: &str,
+) -> Option<&'static (&'static str, &'static str, &'static str, &'static str, &'static str)> {
+    EVENTS.iter().find(|event| event.0 == last_word(thing))
+}
+
+/// Whether a column holds names.
+fn is_name(column: &str) -> bool {
+    words::tokens(column).iter().any(|word| ["name", "title"].contains(&word.as_str()))
+}
+
+/// A row by its key: `the product "Desk Lamp"`, `order number 17`.
+pub fn row(thing: &str, key: &str, value: &str) -> Vec<String> {
+    let shown = words::shown(value);
+    if is_name(key) {
+        let mut names =
+            vec![format!("the {thing} {shown}"), value.to_owned(), format!("the {thing} {value}")];
+        if words::tokens(key).contains("title") {
+            names.push(shown);
+        } else if is_person(thing) {
+            names.push(value.to_owned());
+        } else if value.contains(' ') && !value.to_lowercase().starts_with("the ") {
+            names.push(format!("the {value}"));
+        }
+        return names;
+    }
+    let mut names =
+        vec![format!("the {thing} with the {} {shown}", words::spoken(key)), format!("{thing} {shown}")];
+    if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        names.extend(["number ", "#", "no. "].map(|number| format!("{thing} {number}{value}")));
+    }
+    names
+}
+
+/// The rows that share a value: `open orders`, `customers from Oslo`.
+pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
+    let (things, c, v) = (words::plural(thing), words::spoken(column), words::shown(value));
+    if is_flag(table, column) {
+        return flagged(&things, column, value);
+    }
+    let mut sets = vec![
+        format!("{things} with the {c} {v}"),
+        format!("{things} whose {c} is {v}"),
+        format!("{things} that have the {c} {v}"),
+    ];
+    let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
+    match Sense::of(table, column) {
+        Sense::State => {
+            sets.extend([format!("{value} {things}"), format!("{things} that are {value}")]);
+            sets.push(format!("{value} {things}"));
+        }
+        Sense::Kind => {
+            sets.extend([format!("{things} in the {c} {v}"), format!("{things} of the {c} {v}")]);
+            sets.extend([format!("{value} {things}"), format!("{value} {things}")]);
+        }
+        Sense::Place => {
+            sets.extend([format!("{things} from {value}"), format!("{things} in {value}")]);
+            sets.push(if is_person(thing) {
+                format!("{things} who live in {value}")
+            } else {
+                format!("{value} {things}")
+            });
+        }
+        Sense::Date => sets.extend([format!("{things} on {value}"), format!("{things} of {value}")]),
+        Sense::Year => sets.extend([format!("{things} from {value}"), format!("{things} of {value}")]),
+        _ if is_plain => sets.push(format!("{value} {things}")),
+        _ => {}
+    }
+    sets
+}
+
+/// Rows by a yes or no: `active members`, `members that are not active`.
+fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
+    let mut names = words::split(column);
+    let verb = names.first().cloned().unwrap_or_default();
+    if names.len() > 1 && ["is", "has", "was", "are"].contains(&verb.as_str()) {
+        names.remove(0);
+    }
+    let what = names.join(" ");
+    let is_yes = ["1", "yes", "true", "y", "t"].contains(&value.to_lowercase().as_str());
+    match (verb == "has", is_yes) {
+        (true, true) => vec![format!("{things} that have {what}"), format!("{things} with {what}")],
+        (true, false) => vec![format!("{things} that have no {what}"), format!("{things} without {what}")],
+        (false, true) => vec![format!("{things} that are {what}"), format!("{what} {things}")],
+        (false, false) => {
+            vec![format!("{things} that are not {what}"), format!("{things} which are not {what}")]
+        }
+    }
+}
+
+/// Questions for a column of `{row}`.
+pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
+    let c = spoken(thing, column);
+    let its = if is_person(thing) { "their" } else { "its" };
+    let mut texts = vec![
+        format!("What is the {c} of {{row}}?"),
+        format!("Tell me the {c} of {{row}}."),
+        format!("Find {{row}}. What is {its} {c}?"),
+        format!("I need the {c} of {{row}}."),
+        format!("What {c} does {{row}} have?"),
+        format!("Can you look up the {c} of {{row}}?"),
+    ];
+    let live = |place: &str| format!("{place} does {{row}} live?");
+    match Sense::of(table, column) {
+        Sense::Price => texts.extend([
+            "How much does {row} cost?".into(),
+            "How much is {row}?".into(),
+            "What does {row} cost?".into(),
+        ]),
+        Sense::Pay => texts.push("How much does {row} earn?".into()),
+        Sense::Age => texts.push("How old is {row}?".into()),
+        Sense::Weight => texts.extend(["How heavy is {row}?".into(), "How much does {row} weigh?".into()]),
+        Sense::Height => texts.extend(["How high is {row}?".into(), "How tall is {row}?".into()]),
+        Sense::Length => texts.push("How long is {row}?".into()),
+        Sense::Pieces if words::tokens(column).contains("stock") => {
+            texts.extend([
+                "How much stock of {row} is left?".into(),
+                "How many pieces of {row} are in stock?".into(),
+            ]);
+        }
+        Sense::Pieces => texts
+            .extend([format!("How large is the {c} of {{row}}?"), "How many pieces does {row} have?".into()]),
+        Sense::Place if is_person(thing) => {
+            texts.extend([
+                live("Where"),
+                live(&format!("In which {c}")),
+                format!("Which {c} is {{row}} from?"),
+            ]);
+        }
+        Sense::Place => texts.extend([
+            "Where is {row}?".into(),
+            format!("In which {c} is {{row}}?"),
+            format!("Which {c} is {{row}} in?"),
+        ]),
+        Sense::State => {
+            texts.extend([format!("What {c} is {{row}} in?"), format!("Which {c} does {{row}} have?")])
+        }
+        Sense::Kind => texts.extend([
+            format!("Which {c} does {{row}} belong to?"),
+            format!("To which {c} does {{row}} belong?"),
+            format!("In which {c} is {{row}}?"),
+        ]),
+        Sense::Date | Sense::Year => texts.extend(moment(thing, column)),
+        Sense::Other => {}
+    }
+    texts
+}
+
+/// Questions for the date or year of `{row}`.
+fn moment(thing: &str, column: &str) -> Vec<String> {
+    let c = words::spoken(column);
+    let tokens = words::tokens(column);
+    let participle =
+        tokens.iter().find(|word| word.len() > 4 && (word.ends_with("ed") || word.ends_with("wn")));
+    if tokens.contains("since") {
+        return vec![
+            format!("Since when is {{row}} a {thing}?"),
+            format!("Since which year is {{row}} a {thing}?"),
+        ];
+    }
+    match (participle, event(thing)) {
+        (Some(done), _) => {
+            vec![format!("When was {{row}} {done}?"), format!("When, by {c}, was {{row}} {done}?")]
+        }
+        (None, Some((.., placed, _))) => {
+            vec![format!("When was {{row}} {placed}?"), format!("On which {c} was {{row}} {placed}?")]
+        }
+        (None, None) => vec![format!("Which {c} is given for {{row}}?")],
+    }
+}
+
+/// Questions for the number of `{rows}`.
+pub fn count() -> Vec<String> {
+    [
+        "How many {rows} are there?",
+        "How many {rows} do we have?",
+        "Count the {rows}.",
+        "What is the number of {rows}?",
+        "I want to know how many {rows} there are.",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Further questions for the number of rows that share a value.
+pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
+    let (things, c, v) = (words::plural(thing), words::spoken(column), words::shown(value));
+    if is_flag(table, column) {
+        return Vec::new();
+    }
+    let mut texts = vec![format!("How many {things} have the {c} {v}?")];
+    match Sense::of(table, column) {
+        Sense::State => texts.extend([
+            format!("How many {things} are {value}?"),
+            format!("How many of the {things} are {value}?"),
+        ]),
+        Sense::Place if is_person(thing) => {
+            texts.extend([
+                format!("How many {things} live in {value}?"),
+                format!("How many of our {things} are from {value}?"),
+            ]);
+        }
+        Sense::Place => texts.push(format!("How many of the {things} are in {value}?")),
+        Sense::Kind => texts.push(format!("How many {things} belong to the {c} {v}?")),
+        _ => {}
+    }
+    texts
+}
+
+/// Questions for the number of rows above or below a value.
+pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_above: bool) -> Vec<String> {
+    let (things, n) = (words::plural(thing), spoken(thing, column));
+    let pick = |above: &'static str, below: &'static str| if is_above { above } else { below };
+    let mut texts = vec![
+        format!("How many {things} have a {n} {} {value}?", pick("above", "below")),
+        format!("Count the {things} whose {n} is {} than {value}.", pick("more", "less")),
+        format!("How many {things} are there with a {n} of {} than {value}?", pick("more", "less")),
+    ];
+    match Sense::of(table, column) {
+        Sense::Price => texts.extend([
+            format!("How many {things} cost {} than {value}?", pick("more", "less")),
+            format!("How many {things} are {} {value}?", pick("more expensive than", "cheaper than")),
+        ]),
+        Sense::Pay => texts.push(format!("How many {things} earn {} than {value}?", pick("more", "less"))),
+        Sense::Age => texts.push(format!("How many {things} are {} than {value}?", pick("older", "younger"))),
+        Sense::Pieces => texts.extend([
+            format!("How many {things} have {} than {value} pieces?", pick("more", "fewer")),
+            format!("For how many {things} is the {n} {} {value}?", pick("over", "under")),
+        ]),
+        Sense::Year | Sense::Date => {
+            let when = pick("after", "before");
+            texts = vec![
+                format!("How many {things} have a {n} {when} {value}?"),
+                format!("How many {things} are from {when} {value}?"),
+                format!("Count the {things} whose {n} is {when} {value}."),
+            ];
+            texts.push(match event(thing) {
+                Some((.., placed, _)) => format!("How many {things} were {placed} {when} {value}?"),
+                None if is_person(thing) => format!("How many {things} joined {when} {value}?"),
+                None => format!("How many {things} date from {when} {value}?"),
+            });
+        }
+        _ => {}
+    }
+    texts
+}
+
+/// An operation on a column of numbers, or of dates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Highest,
+    Lowest,
+    Total,
+    Average,
+}
+
+/// Questions for an operation over `{rows}`.
+pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals: &str) -> Vec<String> {
+    let (n, sense) = (spoken(&table.thing, column), Sense::of(table, column));
+    let is_moment = matches!(sense, Sense::Date | Sense::Year);
+    let adjectives: &[&str] = match operation {
+        Operation::Highest if is_moment => &["latest", "most recent", "last"],
+        Operation::Lowest if is_moment => &["earliest", "first"],
+        Operation::Highest => &["highest", "largest", "greatest", "maximum"],
+        Operation::Lowest => &["lowest", "smallest", "minimum"],
+        Operation::Total => &["total", "overall"],
+        Operation::Average => &["average", "mean"],
+    };
+    let mut texts: Vec<String> = adjectives
+        .iter()
+        .map(|adjective| format!("What is the {adjective} {n} of {{rows}}{decimals}?"))
+        .collect();
+    texts.push(format!("Tell me the {} {n} of {{rows}}{decimals}.", adjectives[0]));
+    match operation {
+        Operation::Total => {
+            texts.extend([
+                format!("What is the sum of the {n} of {{rows}}{decimals}?"),
+                format!("Add up the {n} of {{rows}}{decimals}. What is the result?"),
+            ]);
+            if sense == Sense::Pieces {
+                let pieces = ["pieces", "units", "items"];
+                texts.extend(
+                    pieces.map(|piece| format!("How many {piece} do {{rows}} have in total, by {n}?")),
+                );
+                texts.push(format!("How many pieces are there in {{rows}} altogether, by {n}?"));
+            }
+        }
+        Operation::Average => texts.push(format!("What {n} do {{rows}} have on average{decimals}?")),
+        Operation::Highest if sense == Sense::Price => {
+            texts.push("How much does the most expensive of {rows} cost?".into())
+        }
+        Operation::Lowest if sense == Sense::Price => {
+            texts.push("How much does the cheapest of {rows} cost?".into())
+        }
+        Operation::Highest | Operation::Lowest => {}
+    }
+    texts
+}
+
+/// Questions for the row with the largest or smallest value of a column. `{rows}` are several, `{one}` is one of them.
+pub fn superlative(sense: Sense, thing: &str, column: &str, key: &str, is_largest: bool) -> Vec<String> {
+    let (n, k) = (spoken(thing, column), words::spoken(key));
+    let end = if is_largest { 0 } else { 1 };
+    let sizes: &[&str] = match (sense, is_largest) {
+        (Sense::Date | Sense::Year, true) => &["latest", "most recent"],
+        (Sense::Date | Sense::Year, false) => &["earliest"],
+        (_, true) => &["largest", "highest", "greatest"],
+        (_, false) => &["smallest", "lowest"],
+    };
+    let mut texts = Vec::new();
+    for size in sizes {
+        texts.push(format!("Which of {{rows}} has the {size} {n}? Give its {k}."));
+        texts.push(format!("What is the {k} of the one with the {size} {n} among {{rows}}?"));
+        if is_name(key) {
+            texts.push(format!("Which {{one}} has the {size} {n}?"));
+        }
+    }
+    if let Some(extremes) = sense.extremes() {
+        let adjective = extremes[end];
+        texts.push(format!("What is the {k} of the {adjective} {{one}}?"));
+        if is_name(key) {
+            let who = if is_person(thing) { "Who" } else { "What" };
+            texts.extend([
+                format!("Which {{one}} is the {adjective}?"),
+                format!("{who} is the {adjective} {{one}}?"),
+                format!("{who} is our {adjective} {{one}}?"),
+            ]);
+        }
+    }
+    if sense == Sense::Pieces && is_name(key) {
+        let most = if is_largest { "most" } else { "fewest" };
+        texts.push(format!("Of which {{one}} do we have the {most} pieces?"));
+        texts.push(format!("Which {{one}} has the {most} pieces?"));
+    }
+    texts
+}
+
+/// Questions for a column of the row that `{row}` refers to.
+pub fn referred(table: &Table<'_>, to: &Table<'_>, role: &str, column: &str) -> Vec<String> {
+    let c = spoken(&to.thing, column);
+    let mut texts = vec![
+        format!("What is the {c} of the {role} of {{row}}?"),
+        format!("Tell me the {c} of the {role} of {{row}}."),
+        format!("Find {{row}}. What is the {c} of its {role}?"),
+        format!("What {c} does the {role} of {{row}} have?"),
+    ];
+    let is_person = is_person(&to.thing);
+    if to.name() == Some(column) {
+        texts.extend([
+            format!("Which {role} does {{row}} belong to?"),
+            format!("Which {role} is {{row}} for?"),
+        ]);
+        texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
+        if let Some((_, past, _, placed, _)) = event(&table.thing) {
+            texts.extend(match is_person {
+                true => vec![
+                    format!("Who has {placed} {{row}}?"),
+                    format!("By whom was {{row}} {placed}?"),
+                    format!("Whose is {{row}}?"),
+                ],
+                false => vec![
+                    format!("What was {past} with {{row}}?"),
+                    format!("Which {role} was {past} in {{row}}?"),
+                    format!("What is in {{row}}?"),
+                ],
+            });
+        }
+        return texts;
+    }
+    match Sense::of(to, column) {
+        Sense::Place if is_person => {
+            texts.extend([
+                format!("Where does the {role} of {{row}} live?"),
+                format!("In which {c} does the {role} of {{row}} live?"),
+            ]);
+        }
+        Sense::Price => texts.extend([
+            format!("How much does the {role} of {{row}} cost?"),
+            format!("What does the {role} in {{row}} cost?"),
+        ]),
+        Sense::Kind => texts.push(format!("Which {c} does the {role} of {{row}} belong to?")),
+        _ => {}
+    }
+    texts.push(format!("What is the {c} of the {role} in {{row}}?"));
+    if let Some((.., placed, _)) = event(&table.thing).filter(|_| is_person) {
+        texts.push(format!("What is the {c} of the {role} who has {placed} {{row}}?"));
+    }
+    texts
+}
+
+/// Questions for the number of `{things}` that refer to `{row}`.
+pub fn count_of(table: &Table<'_>, role: &str) -> Vec<String> {
+    let mut texts: Vec<String> = [
+        "How many {things} of {row} are there?",
+        "How many {things} belong to {row}?",
+        "Count the {things} of {row}.",
+        "How many {things} does {row} have?",
+        "How many {things} are there for {row}?",
+    ]
+    .map(str::to_owned)
+    .into();
+    if let Some((_, past, plain, placed, place)) = event(&table.thing) {
+        texts.extend(match is_person(role) {
+            true => vec![
+                format!("How many {{things}} did {{row}} {place}?"),
+                format!("How many {{things}} has {{row}} {placed}?"),
+                format!("How many times did {{row}} {plain} something?"),
+            ],
+            false => vec![
+                format!("How often was {{row}} {past}?"),
+                format!("How many times has {{row}} been {past}?"),
+            ],
+        });
+    }
+    texts
+}
+
+/// Questions for a total of pieces over the rows that refer to `{row}`.
+pub fn pieces_of(table: &Table<'_>, role: &str) -> Vec<String> {
+    let Some((_, past, plain, ..)) = event(&table.thing) else { return Vec::new() };
+    match is_person(role) {
+        true => vec![
+            format!("How many pieces did {{row}} {plain} in total?"),
+            format!("How many pieces has {{row}} {past} altogether?"),
+        ],
+        false => vec![
+            format!("How many pieces of {{row}} were {past} in total?"),
+            format!("How many pieces of {{row}} were {past}?"),
+        ],
+    }
+}
+
+/// Questions for the row that most rows refer to.
+pub fn most_of(table: &Table<'_>, role: &str, name: &str) -> Vec<String> {
+    let (things, n) = (words::plural(&table.thing), words::spoken(name));
+    let mut texts = vec![
+        format!("Which {role} has the most {things}?"),
+        format!("Which {role} has the most {things}? Give the {n}."),
+        format!("What is the {n} of the {role} with the most {things}?"),
+    ];
+    if let Some((_, past, _, placed, _)) = event(&table.thing) {
+        texts.extend(match is_person(role) {
+            true => vec![
+                format!("Who has {placed} the most {things}?"),
+                format!("Which {role} has {placed} the most {things}?"),
+            ],
+            false => vec![
+                format!("Which {role} was {past} the most times?"),
+                format!("What is the most often {past} {role}?"),
+            ],
+        });
+    }
+    texts
+}
+
+/// Questions for the number of rows that refer to rows which share a value; `{set}` are those.
+pub fn count_of_set(table: &Table<'_>, role: &str) -> Vec<String> {
+    let mut texts: Vec<String> = [
+        "How many {things} are there for {set}?",
+        "How many {things} belong to {set}?",
+        "Count the {things} of {set}.",
+    ]
+    .map(str::to_owned)
+    .into();
+    if let Some((_, past, plain, placed, place)) = event(&table.thing) {
+        texts.extend(match is_person(role) {
+            true => vec![
+                format!("How many {{things}} did {{set}} {place}?"),
+                format!("How many {{things}} were {placed} by {{set}}?"),
+                format!("How many times did {{set}} {plain} something?"),
+            ],
+            false => {
+                vec![format!("How often were {{set}} {past}?"), "How many {things} are for {set}?".to_owned()]
+            }
+        });
+    }
+    texts
+}
+
+/// Questions for what `{row}` is linked to by rows that refer to both.
+pub fn linked(table: &Table<'_>, role: &str, other: &str) -> Option<String> {
+    let (_, past, plain, ..) = event(&table.thing)?;
+    match (is_person(role), is_person(other)) {
+        (true, false) => Some(format!("Which {} did {{row}} {plain}?", words::plural(other))),
+        (false, true) => Some(format!("Which {} have {past} {{row}}?", words::plural(other))),
+        _ => None,
+    }
+}
+
+/// One of the rows that share a value, behind "which" or an adjective: `kitchen product`, `customer from Oslo`.
+pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
+    let (c, v) = (words::spoken(column), words::shown(value));
+    match Sense::of(table, column) {
+        Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
+        _ => vec![format!("{thing} with the {c} {v}"), format!("{thing} of {c} {v}")],
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// Questions for the number of rows of a month, `2025-03`.
+pub fn of_month(thing: &str, column: &str, month: &str) -> Option<Vec<String>> {
+    let (year, number) = month.split_once('-')?;
+    let name = MONTHS.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let (things, c) = (words::plural(thing), words::spoken(column));
+    let mut texts = vec![
+        format!("How many {things} have a {c} in {name} {year}?"),
+        format!("How many {things} are there from {name} {year}, by {c}?"),
+        format!("Count the {things} whose {c} is in {name} {year}."),
+    ];
+    if let Some((.., placed, _)) = event(thing) {
+        texts.push(format!("How many {things} were {placed} in {name} {year}?"));
+    }
+    Some(texts)
+}
