@@ -2,12 +2,12 @@
 
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
     benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
-    benches/cells/cell.py table                                          # prints the table of all results
+    benches/cells/cell.py table                                          # prints the results, the mean over a cell's seeds
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
 tests/reference/servers.sh. Nothing is tuned to a model: the run file is what `mcprl init` writes; SERVERS has what a user
-of the server knows (which tools, how its state is isolated), and a second exam asks questions in people's words, which no
-generator wrote.
+of the server knows (which tools, how its state is isolated), and a second exam asks questions in
+people's words, which no generator wrote.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
+from statistics import mean
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
@@ -26,19 +28,24 @@ MCPRL = os.environ.get("MCPRL", str(REPO / "target/release/mcprl"))
 INSTALLED = REPO / "target/servers"
 
 
-def shop(folder):
-    """A database of three tables."""
-    with sqlite3.connect(folder / "shop.db") as database:
-        database.executescript((HERE / "shop.sql").read_text())
+def sqlite(name):
+    """PyPI's mcp-server-sqlite over the database of NAME.sql."""
+
+    def make(folder):
+        with sqlite3.connect(folder / f"{name}.db") as database:
+            database.executescript((HERE / f"{name}.sql").read_text())
+
+    return {
+        "make": make,
+        "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", f"{{folder}}/{name}.db"],
+        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
+        "people": f"{name}.people.jsonl",
+    }
 
 
 SERVERS = {
-    "sqlite": {
-        "make": shop,
-        "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", "{folder}/shop.db"],
-        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
-        "people": "shop.people.jsonl",
-    },
+    "sqlite": sqlite("shop"),
+    "clinic": sqlite("clinic"),
 }
 
 PEOPLE = """
@@ -115,23 +122,29 @@ def cell(model, server, seed, more, goes_on):
 
 
 def table():
-    print("| model | server | seed | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
+    print("| model | server | seeds | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for path in sorted((HERE / "results").glob("*.json")):
-        record = json.loads(path.read_text())
+    records = [json.loads(path.read_text()) for path in (HERE / "results").glob("*.json")]
+    cell_of = lambda record: (record["model"], record["server"])
+    for (model, server), group in groupby(sorted(records, key=cell_of), cell_of):
+        group = list(group)
+        seeds = sorted(record["seed"] for record in group if "exam" in record)
 
-        def shown(stage, mode="greedy"):
-            rows = [row for row in record.get(stage, []) if row["scope"] == "all" and row["mode"] == mode]
-            return {row["policy"]: row for row in rows}
+        def average(stage, policy, key):
+            """Over the seeds."""
+            rows = [row for record in group for row in record.get(stage, [])]
+            wanted = {"scope": "all", "mode": "greedy", "policy": policy}
+            found = [row[key] for row in rows if key in row and wanted.items() <= row.items()]
+            return mean(found) if found else None
 
-        exam, people = shown("exam"), shown("people")
-        success = lambda rows, policy: f"{rows[policy]['success']:.1f}" if policy in rows else "–"
-        trained = exam.get("trained", {})
-        gain = f"{trained['gain']:+.1f} [{trained['gain_low']:.0f}, {trained['gain_high']:.0f}]" if "gain" in trained else "–"
-        names = ("base", "start", "trained")
-        cells = [record["model"], record["server"], record["seed"], trained.get("scenarios", "–")]
-        cells += [success(exam, name) for name in names] + [gain]
-        cells += [" → ".join(success(people, name) for name in names), record["minutes"]]
+        shown = lambda value, form=".1f": "–" if value is None else format(value, form)
+        success = lambda stage: [shown(average(stage, name, "success")) for name in ("base", "start", "trained")]
+        gain, low, high = (average("exam", "trained", key) for key in ("gain", "gain_low", "gain_high"))
+        # The interval is that of one seed's tasks.
+        interval = f" [{low:.0f}, {high:.0f}]" if len(seeds) == 1 and low is not None else ""
+        cells = [model, server, ", ".join(map(str, seeds)) or "–", shown(average("exam", "trained", "scenarios"), ".0f")]
+        cells += [*success("exam"), shown(gain, "+.1f") + interval, " → ".join(success("people"))]
+        cells.append(shown(mean(record["minutes"] for record in group)))
         print("| " + " | ".join(str(one) for one in cells) + " |")
 
 
