@@ -6,7 +6,7 @@
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
 tests/reference/servers.sh. Nothing is tuned to a model: the run file is what `mcprl init` writes; SERVERS has what a user
-of the server knows (which tools, how its state is isolated), and a second exam asks questions in
+of the server knows (which tools, how its state is isolated, some values to explore with), and a second exam asks questions in
 people's words, which no generator wrote.
 """
 
@@ -18,6 +18,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from itertools import groupby
 from pathlib import Path
 from statistics import mean
@@ -43,9 +44,29 @@ def sqlite(name):
     }
 
 
+def graph(folder):
+    """A knowledge graph in a folder of its own, which every episode gets a copy of."""
+    (folder / "graph").mkdir()
+    shutil.copy(HERE / "memory.jsonl", folder / "graph")
+
+
+def values(file):
+    """Example values of parameters, as a setting."""
+    read = tomllib.loads((HERE / file).read_text())
+    return "stages.tasks.values={" + ", ".join(f"{name} = {json.dumps(given)}" for name, given in read.items()) + "}"
+
+
 SERVERS = {
     "sqlite": sqlite("shop"),
     "clinic": sqlite("clinic"),
+    # A company's people, projects and clients.
+    "memory": {
+        "make": graph,
+        "command": ["node", INSTALLED / "node/node_modules/@modelcontextprotocol/server-memory/dist/index.js"],
+        "env": ["MEMORY_FILE_PATH={dir}/memory.jsonl"],
+        "set": ['server.state="snapshot-dir"', 'server.snapshot="graph"', values("memory.values.toml")],
+        "people": "memory.people.jsonl",
+    },
 }
 
 PEOPLE = """
@@ -93,7 +114,8 @@ def cell(model, server, seed, more, goes_on):
         spec["make"](folder)
         command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
         weights = REPO / f"target/weights/{model}.gguf"
-        run([MCPRL, "init", "--model", weights, "--out", file, "--", *command], check=True)
+        env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
+        run([MCPRL, "init", "--model", weights, "--out", file, *env, "--", *command], check=True)
         file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
     settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
