@@ -39,7 +39,11 @@ def sqlite(name):
     return {
         "make": make,
         "command": [INSTALLED / "sqlite/bin/mcp-server-sqlite", "--db-path", f"{{folder}}/{name}.db"],
-        "set": ['server.state="read-only"', 'stages.tools.allow=["read_query", "list_tables", "describe_table"]'],
+        "set": [
+            'server.state="read-only"',
+            'server.error_patterns=["^Error", "^Database error"]',
+            'stages.tools.allow=["read_query", "list_tables", "describe_table"]',
+        ],
         "people": f"{name}.people.jsonl",
     }
 
@@ -134,6 +138,7 @@ def cell(model, server, seed, more, goes_on):
         "server": server,
         "seed": seed,
         "settings": more,
+        "commit": subprocess.run(["git", "describe", "--always", "--dirty"], cwd=REPO, capture_output=True, text=True).stdout.strip(),
         "minutes": round(minutes, 1),
         "memory_gib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 1),
         "exit": done.returncode,
