@@ -1,9 +1,9 @@
 use std::{collections::VecDeque, sync::Arc};
 
-use super::episode::PolicyHandle;
+use super::conversation::PolicyHandle;
 use crate::{
     chat::{Chat, ToolCall},
-    engine::{EngineError, Sampled, Stop},
+    engine::{EngineError, Sampled, Stop, TokenSender},
 };
 
 /// Turns that are known beforehand, such as those of a reference solution. Their tokens are those that the model would have
@@ -20,7 +20,13 @@ impl Script {
 
 impl PolicyHandle for Script {
     /// Behind the last turn, the episode ends as if the model had stopped at its limit.
-    async fn turn(&mut self, _: &[u32], _: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+    async fn turn(
+        &mut self,
+        _: &[u32],
+        _: &[u32],
+        max_new: usize,
+        _: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
         let mut tokens = self.0.pop_front().unwrap_or_default();
         let stop = if tokens.is_empty() || tokens.len() > max_new { Stop::Length } else { Stop::Token };
         tokens.truncate(max_new);

@@ -1,36 +1,50 @@
-use std::{collections::VecDeque, path::Path, sync::Mutex};
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use serde_json::{Map, Value, json};
 
-use super::{episode::PolicyHandle, *};
+use super::*;
 use crate::{
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{AnswerSource, End, Tool},
-    engine::{EngineError, Sampled, Stop},
+    engine::{EngineError, Sampled, Stop, TokenSender},
     mcp::{McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
 };
 
+mod conversation;
 mod models;
 
 /// Replays its lines and records the tokens it gets in between.
 struct Script {
     lines: VecDeque<(Vec<u32>, Stop)>,
     appended: Vec<Vec<u32>>,
-    reopened: Vec<Vec<std::sync::Arc<[u32]>>>,
+    reopened: Vec<Vec<Arc<[u32]>>>,
 }
 
 impl PolicyHandle for Script {
-    async fn turn(&mut self, append: &[u32], _: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+    async fn turn(
+        &mut self,
+        append: &[u32],
+        _: &[u32],
+        max_new: usize,
+        sender: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
         self.appended.push(append.to_vec());
         let (mut tokens, mut stop) = self.lines.pop_front().expect("the script has a line for every turn");
         if tokens.len() > max_new {
             tokens.truncate(max_new);
             stop = Stop::Length;
         }
+        if let Some(sender) = sender {
+            tokens.iter().for_each(|token| sender.send(*token).unwrap());
+        }
         Ok(Sampled { logprobs: vec![-0.5; tokens.len()], tokens, stop })
     }
 
-    fn reopen(&mut self, pieces: Vec<std::sync::Arc<[u32]>>) {
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
         self.reopened.push(pieces);
     }
 }
@@ -92,6 +106,11 @@ fn toolbox() -> Toolbox {
     Toolbox::new(&tools).unwrap()
 }
 
+/// An agent with the scripted server's tools.
+fn agent(chat: Chat, settings: AgentSettings) -> Arc<Agent> {
+    Arc::new(Agent { chat, toolbox: toolbox(), settings })
+}
+
 /// An agent whose turns are read strictly, and that gets no reminder.
 fn strict() -> AgentSettings {
     AgentSettings {
@@ -122,6 +141,7 @@ async fn play(lines: &[&str], settings: AgentSettings) -> Played {
 async fn play_with(toolbox: Toolbox, lines: &[&str], settings: AgentSettings) -> Played {
     let server = ScriptedServer::default();
     let chat = chat().with_reading(settings.reading()).with_tools("Be brief.", toolbox.functions()).unwrap();
+    let agent = Arc::new(Agent { chat: chat.clone(), toolbox, settings });
     let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let line = |line: &&str| {
         let mut tokens = chat.encode_text(line);
@@ -130,9 +150,9 @@ async fn play_with(toolbox: Toolbox, lines: &[&str], settings: AgentSettings) ->
     };
     let mut script =
         Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &server, &chat, &toolbox, &prompt_tokens, &settings).await.unwrap();
-    assert_eq!(episode.tokens.len(), episode.sampled.len());
-    assert_eq!(episode.tokens.len(), episode.logprobs.len());
+    let episode = episode(&mut script, &server, &agent, &prompt_tokens).await.unwrap();
+    assert_eq!(episode.history.tokens.len(), episode.history.sampled.len());
+    assert_eq!(episode.history.tokens.len(), episode.history.logprobs.len());
     let appended = script.appended.iter().map(|tokens| chat.decode(tokens)).collect();
     Played { episode, appended, calls: server.calls.into_inner().unwrap() }
 }
@@ -148,9 +168,12 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_results() {
     let played = play(&[&look, &done], strict()).await;
     let episode = &played.episode;
 
-    assert_eq!((episode.end, episode.answer.as_deref(), episode.turns), (End::Completed, Some("there"), 2));
+    assert_eq!(
+        (episode.end, episode.answer.as_deref(), episode.history.turns),
+        (End::Completed, Some("there"), 2)
+    );
     assert_eq!(played.calls, [r#"wire-look{"at":"the shelf"}"#]);
-    assert_eq!(episode.tools, ["look"]);
+    assert_eq!(episode.history.tools, ["look"]);
     assert_eq!(
         played.appended,
         [
@@ -159,20 +182,26 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_results() {
         ]
     );
     let chat = chat();
-    let sampled_tokens: Vec<u32> =
-        episode.tokens.iter().zip(&episode.sampled).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
+    let sampled_tokens: Vec<u32> = episode
+        .history
+        .tokens
+        .iter()
+        .zip(&episode.history.sampled)
+        .filter(|(_, s)| **s)
+        .map(|(t, _)| *t)
+        .collect();
     assert_eq!(chat.decode(&sampled_tokens), format!("{look}<|im_end|>{done}<|im_end|>"));
-    let whole = chat.decode(&episode.tokens);
+    let whole = chat.decode(&episode.history.tokens);
     assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.appended[1])));
     let scored = |(logprob, sampled): (&f32, &bool)| *logprob == if *sampled { -0.5 } else { 0.0 };
-    assert!(episode.logprobs.iter().zip(&episode.sampled).all(scored));
+    assert!(episode.history.logprobs.iter().zip(&episode.history.sampled).all(scored));
 }
 
 #[tokio::test]
 async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning() {
-    let (toolbox, server) = (toolbox(), ScriptedServer::default());
+    let server = ScriptedServer::default();
     let chat = chat().with_history(HistoryThinking::Strip).unwrap();
-    let chat = chat.with_tools("Be brief.", toolbox.functions()).unwrap();
+    let chat = chat.with_tools("Be brief.", toolbox().functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let look = |at: &str| call("look", json!({ "at": at }));
     let lines = [
@@ -188,16 +217,18 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
     };
     let mut script =
         Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &server, &chat, &toolbox, &prompt_tokens, &strict()).await.unwrap();
+    let agent = agent(chat.clone(), strict());
+    let episode = episode(&mut script, &server, &agent, &prompt_tokens).await.unwrap();
 
-    assert_eq!((episode.end, episode.turns, episode.row_starts.len()), (End::NoCall, 4, 2));
+    assert_eq!((episode.end, episode.history.turns, episode.history.row_starts.len()), (End::NoCall, 4, 2));
     let mut bounds = vec![0];
-    bounds.extend(&episode.row_starts);
-    bounds.push(episode.tokens.len());
+    bounds.extend(&episode.history.row_starts);
+    bounds.push(episode.history.tokens.len());
     let rows: Vec<(String, String)> = bounds
         .windows(2)
         .map(|row| {
-            let (tokens, sampled) = (&episode.tokens[row[0]..row[1]], &episode.sampled[row[0]..row[1]]);
+            let (tokens, sampled) =
+                (&episode.history.tokens[row[0]..row[1]], &episode.history.sampled[row[0]..row[1]]);
             let sampled_tokens: Vec<u32> = tokens
                 .iter()
                 .zip(sampled)
@@ -228,7 +259,7 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
     assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&prompt_tokens.pieces[..2])));
     assert_eq!(chat.decode(&script.reopened[1].concat()), third);
     let thought: Vec<_> =
-        episode.messages.iter().filter_map(|message| message["reasoning_content"].as_str()).collect();
+        episode.history.messages.iter().filter_map(|message| message["reasoning_content"].as_str()).collect();
     assert_eq!(thought, ["hm", "ah", "never closed"]);
 }
 
@@ -237,7 +268,7 @@ async fn an_episode_records_its_messages() {
     let look = format!("Let me see.\n{}", call("look", json!({"at": "x"})));
     let played = play(&[&look, "<tool_call>{broken</tool_call>", "I give up."], strict()).await;
     insta::assert_snapshot!(
-        played.episode.messages.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
+        played.episode.history.messages.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
         @r#"
     {"role":"system","content":"Be brief."}
     {"role":"user","content":"Where is it?"}
@@ -260,7 +291,7 @@ async fn invalid_calls_get_an_error_and_are_counted() {
     ];
     let played = play(&lines, strict()).await;
     assert_eq!(played.calls, ["wire-fail{}"]);
-    assert_eq!((played.episode.parse_failures, played.episode.tool_errors), (1, 3));
+    assert_eq!((played.episode.history.parse_failures, played.episode.history.tool_errors), (1, 3));
     assert!(played.appended[2].contains("error: no tool named nothing; there is complete_task, count"));
     assert!(played.appended[3].contains("error: complete_task needs the argument `answer`"));
 }
@@ -273,7 +304,7 @@ async fn arguments_that_do_not_fit_the_schema_do_not_reach_the_server() {
         "Done.",
     ];
     let played = play(&lines, strict()).await;
-    assert_eq!((played.episode.tool_errors, played.episode.tools.len()), (2, 0));
+    assert_eq!((played.episode.history.tool_errors, played.episode.history.tools.len()), (2, 0));
     assert!(played.calls.is_empty());
     let missing = "error: wrong arguments of find: `text` is missing; it should be a string; \
                    `limit` should be an integer, found the string \"many\"";
@@ -287,7 +318,7 @@ async fn arguments_are_converted_if_the_toolbox_says_so() {
     let played = play_with(toolbox().coercing(|_| true), &lines, strict()).await;
     assert_eq!(played.calls, [r#"wire-find{"text":"7","limit":3}"#]);
     // The conversation keeps what was sampled.
-    assert!(played.episode.messages[2].to_string().contains(r#""limit":"3""#));
+    assert!(played.episode.history.messages[2].to_string().contains(r#""limit":"3""#));
 }
 
 #[test]
@@ -342,13 +373,14 @@ async fn the_first_turn_without_a_call_gets_a_reminder_and_a_later_text_is_the_a
     let played = play(&["I think so.", "It is there."], lenient()).await;
     let episode = played.episode;
     assert_eq!(
-        (episode.end, episode.answer.as_deref(), episode.turns),
+        (episode.end, episode.answer.as_deref(), episode.history.turns),
         (End::Completed, Some("It is there."), 2)
     );
     assert_eq!(episode.answer_source, Some(AnswerSource::Text));
     let reminded = "\n<|im_start|>user\nCall one of the tools, or finish with complete_task and your answer.<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(played.appended, ["", reminded]);
-    let roles: Vec<_> = episode.messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let roles: Vec<_> =
+        episode.history.messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
 }
 
@@ -359,7 +391,7 @@ async fn the_reminder_comes_once_and_calls_go_on_after_it() {
     assert_eq!((played.episode.answer.as_deref(), played.calls.len()), (Some("there"), 1));
     assert_eq!(played.episode.answer_source, Some(AnswerSource::Tool));
     let played = play(&["Hm.", &call("look", json!({"at": "x"})), "It is x."], lenient()).await;
-    assert_eq!((played.episode.answer.as_deref(), played.episode.turns), (Some("It is x."), 3));
+    assert_eq!((played.episode.answer.as_deref(), played.episode.history.turns), (Some("It is x."), 3));
 }
 
 #[tokio::test]
@@ -374,7 +406,7 @@ async fn without_a_turn_left_for_a_reminder_the_text_is_the_answer() {
 async fn a_turn_that_was_cut_is_neither_answered_nor_an_answer() {
     let short = AgentSettings { max_turn_tokens: 3, ..lenient() };
     let episode = play(&["I think that it may be there."], short).await.episode;
-    assert_eq!((episode.end, episode.answer, episode.turns), (End::OutOfTurnTokens, None, 1));
+    assert_eq!((episode.end, episode.answer, episode.history.turns), (End::OutOfTurnTokens, None, 1));
 }
 
 #[tokio::test]
@@ -382,8 +414,8 @@ async fn a_call_without_the_tags_of_the_template_is_made_and_counted() {
     let line = json!({"name": "look", "arguments": {"at": "x"}}).to_string();
     let done = call("complete_task", json!({"answer": "x"}));
     let played = play(&[&line, &done], lenient()).await;
-    assert_eq!((played.calls.len(), played.episode.loose_calls), (1, 1));
-    assert_eq!(played.episode.messages[2]["tool_calls"][0]["form"], "bare_json");
+    assert_eq!((played.calls.len(), played.episode.history.loose_calls), (1, 1));
+    assert_eq!(played.episode.history.messages[2]["tool_calls"][0]["form"], "bare_json");
     let strictly = play(&[&line], strict()).await;
     assert_eq!((strictly.calls.len(), strictly.episode.end), (0, End::NoCall));
 }
@@ -391,7 +423,7 @@ async fn a_call_without_the_tags_of_the_template_is_made_and_counted() {
 #[tokio::test]
 async fn a_long_result_loses_its_middle() {
     let played = play(&[&call("count", json!({})), "Done."], strict()).await;
-    let result = played.episode.messages[3]["content"].as_str().unwrap();
+    let result = played.episode.history.messages[3]["content"].as_str().unwrap();
     assert!(result.starts_with("0 1 2 ") && result.trim_end().ends_with("399"), "{result}");
     assert!(result.contains("characters left out]"), "{result}");
     assert!(result.len() < 140);
@@ -403,7 +435,7 @@ async fn a_result_that_spells_control_tokens_does_not_end_the_turn() {
     let played = play(&[&call("look", json!({"at": hostile})), "Done."], strict()).await;
     let harmless = play(&[&call("look", json!({"at": "x"})), "Done."], strict()).await;
     let end = chat().stop()[0];
-    let ends = |played: &Played| played.episode.tokens.iter().filter(|token| **token == end).count();
+    let ends = |played: &Played| played.episode.history.tokens.iter().filter(|token| **token == end).count();
     assert_eq!(ends(&played), ends(&harmless));
 }
 
@@ -428,10 +460,11 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let line = |line: &String| ([chat.encode_text(line), chat.stop()[..1].to_vec()].concat(), Stop::Token);
     let mut script =
         Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &session, &chat, &toolbox, &prompt_tokens, &strict()).await.unwrap();
+    let agent = Arc::new(Agent { chat: chat.clone(), toolbox, settings: strict() });
+    let episode = episode(&mut script, &session, &agent, &prompt_tokens).await.unwrap();
 
-    assert_eq!((episode.end, episode.tool_errors), (End::Completed, 1));
-    assert_eq!(episode.tools, ["list_tables", "run_query", "run_query"]);
+    assert_eq!((episode.end, episode.history.tool_errors), (End::Completed, 1));
+    assert_eq!(episode.history.tools, ["list_tables", "run_query", "run_query"]);
     let appended: Vec<String> = script.appended.iter().map(|tokens| chat.decode(tokens)).collect();
     assert!(
         appended[1].contains("departments")

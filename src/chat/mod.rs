@@ -380,7 +380,7 @@ impl Chat {
     /// between. `None` if the template cannot carry a further user message: it refuses it, or changes what comes before.
     ///
     /// The text is masked as a task is. Reasoning of earlier turns stays in the context.
-    pub fn reminder(&self, text: &str) -> Option<Vec<u32>> {
+    pub fn user_message(&self, text: &str) -> Option<Vec<u32>> {
         let user_text = self.user_text.as_ref()?;
         Some(self.vocabulary.encode(&user_text.text(&self.vocabulary.mask(text))))
     }

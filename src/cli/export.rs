@@ -208,9 +208,15 @@ impl Export {
             _ => None,
         };
         let copied = base_folder.filter(|_| name.as_ref().is_some_and(|name| name.copied));
+        let demoted = self.demoted(&policy, model)?;
         self.whole(|folder| {
             match (base_folder, form) {
-                (Some(base), "model") => merge(base, &policy, folder)?,
+                (Some(base), "model") => {
+                    merge(base, &policy, folder)?;
+                    if !demoted.is_empty() && Record::load(folder).demoted_tokens.is_empty() {
+                        untrained::demote(folder, &demoted)?;
+                    }
+                }
                 (None, "model") => copy_model(&policy, folder)?,
                 _ => {
                     let named = name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
@@ -226,7 +232,7 @@ impl Export {
                 written = Some(inner);
             }
             match (&replaced, written) {
-                (Some((_, template)), Some(model)) => write_template(&model, template),
+                (Some((_, template)), Some(model)) => Ok(write_template(&model, template)?),
                 _ => Ok(()),
             }
         })?;
@@ -235,7 +241,6 @@ impl Export {
             (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
             _ => format!("{notice}; `--merge` writes it with the model"),
         });
-        let demoted = model.map(demoted).unwrap_or_default();
         let of_tokenizer = (!demoted.is_empty()).then(|| {
             let written = match (form, copied) {
                 ("model", _) => "ordinary text in its tokenizer",
@@ -370,7 +375,7 @@ impl Export {
         if let Some(base) = &self.base {
             return Ok(Some((base.clone(), None)));
         }
-        let marker = policy.join("policy.json");
+        let marker = policy.join(AdapterOf::FILE);
         let found = match std::fs::read(&marker) {
             Ok(text) => {
                 let of: AdapterOf = serde_json::from_slice(&text)
@@ -415,8 +420,17 @@ impl Export {
         })
     }
 
+    /// Tokens of the chat template that were ordinary text in training. The user's copy of the base may have its own
+    /// tokenizer, which has them; a run treats that as its stage `model` does.
+    fn demoted(&self, policy: &Path, model: Option<&Path>) -> Result<Vec<String>> {
+        let Some(model) = model else { return Ok(Vec::new()) };
+        let recorded = demoted(model);
+        let is_of_run = self.base.is_some() && policy.join(AdapterOf::FILE).is_file();
+        Ok(if recorded.is_empty() && is_of_run { untrained::untrained_tags(model)? } else { recorded })
+    }
+
     /// Lets `write` fill a temporary folder, then renames it to `--out`.
-    fn whole(&self, write: impl FnOnce(&Path) -> Result<(), ModelError>) -> Result<()> {
+    fn whole(&self, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let writing = |source| ExportError::Write { path: self.out().to_owned(), source };
         let out = std::path::absolute(self.out()).map_err(writing)?;
         let parent = out.parent().unwrap_or(Path::new("/"));

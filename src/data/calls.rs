@@ -33,7 +33,7 @@ table! {
         clipped: bool,
         /// Whether the call failed.
         is_error: bool,
-        /// Why it failed: `unparsable`, `unknown_tool`, `schema` (wrong arguments), `no_calls_left`, `tool` (the server
+        /// Why it failed: `unparsable`, `unknown_tool`, `schema` (wrong arguments), `no_calls_left`, `refused` (by a person or a rule), `tool` (the server
         /// answered with an error), `server_down`.
         error: Option<String>,
         /// The form in which the policy wrote the call: `template` (as the chat template writes calls), `bare_json`,
@@ -55,6 +55,8 @@ pub enum CallError {
     Schema,
     /// The episode, or the tool, has no calls left.
     NoCallsLeft,
+    /// A person or a rule did not permit it.
+    Refused,
     /// The server answered with an error.
     Tool,
     /// The server was lost.
@@ -62,8 +64,15 @@ pub enum CallError {
 }
 
 impl CallError {
-    pub const ALL: [Self; 6] =
-        [Self::Unparsable, Self::UnknownTool, Self::Schema, Self::NoCallsLeft, Self::Tool, Self::ServerDown];
+    pub const ALL: [Self; 7] = [
+        Self::Unparsable,
+        Self::UnknownTool,
+        Self::Schema,
+        Self::NoCallsLeft,
+        Self::Refused,
+        Self::Tool,
+        Self::ServerDown,
+    ];
 
     /// The name in [`Call::error`].
     pub fn name(self) -> &'static str {
@@ -72,6 +81,7 @@ impl CallError {
             Self::UnknownTool => "unknown_tool",
             Self::Schema => "schema",
             Self::NoCallsLeft => "no_calls_left",
+            Self::Refused => "refused",
             Self::Tool => "tool",
             Self::ServerDown => "server_down",
         }
@@ -139,7 +149,7 @@ fn is_clipped(content: &str) -> bool {
 
 /// The part of an episode that its calls follow from.
 #[derive(Debug, Clone, Copy)]
-pub struct Conversation<'a> {
+pub struct CallSource<'a> {
     pub trajectory_id: &'a str,
     pub scenario_id: &'a str,
     /// As in [`Trajectory::messages`].
@@ -147,13 +157,13 @@ pub struct Conversation<'a> {
     pub end: Option<End>,
 }
 
-impl<'a> From<&'a Trajectory> for Conversation<'a> {
+impl<'a> From<&'a Trajectory> for CallSource<'a> {
     fn from(Trajectory { id, scenario_id, messages, end, .. }: &'a Trajectory) -> Self {
         Self { trajectory_id: id, scenario_id, messages, end: End::parse(end) }
     }
 }
 
-impl<'a> From<&'a EpisodeRow> for Conversation<'a> {
+impl<'a> From<&'a EpisodeRow> for CallSource<'a> {
     fn from(EpisodeRow { id, scenario_id, messages, end, .. }: &'a EpisodeRow) -> Self {
         Self { trajectory_id: id, scenario_id, messages, end: End::parse(end) }
     }
@@ -164,7 +174,7 @@ impl<'a> From<&'a EpisodeRow> for Conversation<'a> {
 ///
 /// Results of runs before mcprl marked errors in `messages` do not tell whether the server answered with an error; see
 /// [`unmarked_errors`].
-pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
+pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
     let messages: Vec<Value> = serde_json::from_str(of.messages).unwrap_or_default();
     let mut rows: Vec<Call> = Vec::new();
     let mut turn = 0;
@@ -252,7 +262,13 @@ pub fn unmarked_errors(tool_errors: u32, rows: &[Call]) -> u32 {
         let error = row.error.as_deref().and_then(CallError::parse);
         matches!(
             error,
-            Some(CallError::Tool | CallError::Schema | CallError::UnknownTool | CallError::NoCallsLeft)
+            Some(
+                CallError::Tool
+                    | CallError::Schema
+                    | CallError::UnknownTool
+                    | CallError::NoCallsLeft
+                    | CallError::Refused
+            )
         )
     };
     tool_errors.saturating_sub(rows.iter().filter(is_counted).count() as u32)

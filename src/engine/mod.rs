@@ -57,7 +57,7 @@ pub use supervised::{Example, Supervised};
 use threads::ThreadPlan;
 pub use threads::{min_microbatches, min_microbatches_of};
 pub use trainer::{StepReport, Trainer};
-pub use worker::{Sampled, Stop};
+pub use worker::{Sampled, Stop, TokenSender};
 
 /// Devices and precision for sampling and training: the section `[engine]` of a run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

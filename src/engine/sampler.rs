@@ -17,7 +17,7 @@ use super::{
     device_memory::device_memory,
     memory::{cache_bound, check_device_sampling, check_sampling},
     replicas::{Replica, round_robin},
-    worker::{Command, Sampled, Usage, Worker},
+    worker::{Command, Sampled, TokenSender, Usage, Worker},
 };
 #[cfg(test)]
 use crate::model::ops::composed;
@@ -189,7 +189,8 @@ impl Sequence {
         _ = self.worker.send(Command::Close { id: old });
     }
 
-    /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
+    /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens. If the future is dropped, sampling
+    /// ends with the next token.
     ///
     /// # Errors
     /// Fails if a token is outside the vocabulary, the context is already full, the keys and values of this
@@ -201,11 +202,25 @@ impl Sequence {
         stop: &[u32],
         max_new: usize,
     ) -> Result<Sampled, EngineError> {
+        self.streamed_turn(append, stop, max_new, None).await
+    }
+
+    /// The same, and sends each token when it is sampled.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub async fn streamed_turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
         let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
         let (reply, result) = oneshot::channel();
         let undo_previous = std::mem::replace(&mut self.unread, true);
         let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
-        let turn = Command::Turn { id, append, stop, max_new, undo_previous, reply };
+        let turn = Command::Turn { id, append, stop, max_new, undo_previous, tokens, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
         let result = result.await;
         self.unread = false;

@@ -19,7 +19,7 @@ use std::{
 use candle_core::{Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rayon::prelude::*;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::{
     EngineError, Sampling,
@@ -100,6 +100,7 @@ pub enum Command {
         stop: Vec<u32>,
         max_new: usize,
         undo_previous: bool,
+        tokens: Option<TokenSender>,
         reply: Reply,
     },
     Close {
@@ -107,9 +108,13 @@ pub enum Command {
     },
 }
 
+/// Gets the tokens of a turn one by one.
+pub type TokenSender = UnboundedSender<u32>;
+
 type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
-struct Conversation {
+/// A sequence with its unfinished turn.
+struct SequenceState {
     segment: usize,
     /// Its segment and the ancestors of that segment, root first.
     path: Arc<[usize]>,
@@ -128,6 +133,7 @@ struct Turn {
     stop: Vec<u32>,
     max_new: usize,
     sampled: Sampled,
+    tokens: Option<TokenSender>,
     reply: Reply,
 }
 
@@ -143,7 +149,7 @@ pub struct Worker {
     usage: Arc<Usage>,
     segments: Segments,
     /// By number: older conversations have smaller numbers.
-    conversations: BTreeMap<u64, Conversation>,
+    conversations: BTreeMap<u64, SequenceState>,
     /// Conversations with a turn that has no reserved memory.
     waiting: BTreeSet<u64>,
     /// Conversations with a turn that has reserved memory.
@@ -234,11 +240,11 @@ impl Worker {
                 let path = self.segments.path(segment);
                 let (turn, inactive_since, last_step) = (None, self.work, 0);
                 let conversation =
-                    Conversation { segment, path, sampling, rng, turn, before, inactive_since, last_step };
+                    SequenceState { segment, path, sampling, rng, turn, before, inactive_since, last_step };
                 self.conversations.insert(id, conversation);
                 self.segments.remove_idle();
             }
-            Command::Turn { id, append, stop, max_new, undo_previous, reply } => {
+            Command::Turn { id, append, stop, max_new, undo_previous, tokens, reply } => {
                 if undo_previous {
                     self.cancel(id);
                 }
@@ -246,7 +252,7 @@ impl Worker {
                     Ok(conversation) => {
                         let sampled =
                             Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
-                        conversation.turn = Some(Turn { stop, max_new, sampled, reply });
+                        conversation.turn = Some(Turn { stop, max_new, sampled, tokens, reply });
                         self.waiting.insert(id);
                     }
                     // The receiver is gone if the episode was cancelled.
@@ -269,7 +275,7 @@ impl Worker {
     }
 
     /// Queues a turn's tokens.
-    fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<&mut Conversation, EngineError> {
+    fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<&mut SequenceState, EngineError> {
         let closed = || EngineError::Worker { reason: "the conversation is closed".into() };
         let conversation = self.conversations.get_mut(&id).ok_or_else(closed)?;
         let segment = self.segments.get_mut(conversation.segment).ok_or_else(closed)?;
@@ -503,7 +509,15 @@ impl Worker {
             }
             return self.release(id);
         }
+        if turn.reply.is_closed() {
+            self.cancel(id);
+            return;
+        }
         turn.sampled.tokens.push(token);
+        if let Some(tokens) = &turn.tokens {
+            // Nobody may listen any more.
+            _ = tokens.send(token);
+        }
         turn.sampled.logprobs.push(logprob);
         segment.tokens.push(token);
         self.usage.sampled.fetch_add(1, Ordering::Relaxed);

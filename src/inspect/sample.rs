@@ -341,6 +341,7 @@ fn error_type(error: &str) -> &'static str {
         // Inspect also reports an unknown tool and wrong arguments so.
         "unparsable" | "unknown_tool" | "schema" => "parsing",
         "no_calls_left" => "limit",
+        "refused" => "approval",
         _ => "unknown",
     }
 }

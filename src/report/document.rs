@@ -30,12 +30,12 @@ pub enum Block {
     /// Blocks that are folded away at first.
     Details(String, Vec<Block>),
     /// Conversations side by side.
-    Conversations(Vec<Conversation>),
+    Conversations(Vec<Transcript>),
 }
 
 /// The conversation of an episode.
 #[derive(Debug, Clone)]
-pub struct Conversation {
+pub struct Transcript {
     pub title: String,
     pub tone: Tone,
     pub messages: Vec<Message>,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Tone,
-    document::{Block, Cell, Conversation, Document, Table},
+    document::{Block, Cell, Document, Table, Transcript},
     escape::{html, shortened},
     plot,
 };
@@ -121,7 +121,7 @@ fn table(page: &mut String, Table { head, rows }: &Table) {
     page.push_str("</table>\n");
 }
 
-fn conversation(page: &mut String, talk: &Conversation) {
+fn conversation(page: &mut String, talk: &Transcript) {
     _ = writeln!(page, "<div class=\"talk\"><h4 class=\"{}\">{}</h4>", class(talk.tone), html(&talk.title));
     for message in &talk.messages {
         let failed = if message.error.is_some() { " bad" } else { "" };

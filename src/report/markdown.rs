@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Tone,
-    document::{Block, Cell, Conversation, Document, Table},
+    document::{Block, Cell, Document, Table, Transcript},
     escape::{code_block, code_span, markdown, shortened},
 };
 
@@ -82,7 +82,7 @@ fn table(page: &mut String, Table { head, rows }: &Table) {
     rows_shown.iter().for_each(|row| page.push_str(&line(row)));
 }
 
-fn conversation(page: &mut String, talk: &Conversation) {
+fn conversation(page: &mut String, talk: &Transcript) {
     _ = write!(page, "\n{}\n\n", markdown(&talk.title));
     let mut text = String::new();
     for message in &talk.messages {

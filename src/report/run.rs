@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Tone,
-    document::{Block, Cell, Conversation, Document, Table},
+    document::{Block, Cell, Document, Table, Transcript},
     plot::{self, Effect, Part, Plot, Point, Scale, Series},
 };
 use crate::{
@@ -562,10 +562,10 @@ fn spread<'p>(pairs: impl Iterator<Item = &'p Pair>) -> Vec<&'p Pair> {
     first.into_iter().chain(rest).take(EXAMPLES).collect()
 }
 
-fn talk(policy: &str, episode: &EpisodeRow) -> Conversation {
+fn talk(policy: &str, episode: &EpisodeRow) -> Transcript {
     let right = episode.correct == Some(true);
     let messages = conversation::conversation(episode);
-    Conversation {
+    Transcript {
         title: format!("{policy}: {}", if right { "right" } else { "wrong" }),
         tone: if right { Tone::Good } else { Tone::Bad },
         // The system message and the task are the same for both.

@@ -1,6 +1,6 @@
 use super::{
     Tone,
-    document::{Block, Cell, Conversation, Document, Table},
+    document::{Block, Cell, Document, Table, Transcript},
     plot::{self, Effect},
     *,
 };
@@ -35,7 +35,7 @@ fn hostile(text: &str) -> Document {
         ..Message::default()
     };
     let talk =
-        Conversation { title: text.into(), tone: Tone::Bad, messages: vec![message], ending: text.into() };
+        Transcript { title: text.into(), tone: Tone::Bad, messages: vec![message], ending: text.into() };
     let blocks = vec![
         Block::Heading(text.into()),
         Block::Subheading(text.into()),
@@ -87,7 +87,7 @@ fn a_huge_message_makes_no_huge_page() {
     let text = "<b>".repeat(4_000_000);
     let message = Message { role: "tool".into(), text, ..Message::default() };
     let talk =
-        Conversation { title: "t".into(), tone: Tone::Plain, messages: vec![message], ending: String::new() };
+        Transcript { title: "t".into(), tone: Tone::Plain, messages: vec![message], ending: String::new() };
     let blocks = vec![Block::Conversations(vec![talk])];
     let document = Document { blocks, ..Document::default() };
     assert!(html_page(&document).len() < 30_000 && markdown_page(&document).len() < 10_000);

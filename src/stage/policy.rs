@@ -21,8 +21,11 @@ pub struct AdapterOf {
 }
 
 impl AdapterOf {
+    /// Its name.
+    pub const FILE: &str = "policy.json";
+
     pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
-        let path = folder.join("policy.json");
+        let path = folder.join(Self::FILE);
         std::fs::write(&path, format!("{:#}\n", json!(self)))
             .map_err(|source| ModelError::Write { path, source })
     }
@@ -78,7 +81,7 @@ impl Diagnostic for PolicyError {
 
 impl PolicyFolder {
     pub fn open(input: &Input, context: &Context) -> Result<Self> {
-        let marker = input.path.join("policy.json");
+        let marker = input.path.join(AdapterOf::FILE);
         let base = match std::fs::read(&marker) {
             Ok(text) => {
                 let of: AdapterOf = serde_json::from_slice(&text)
@@ -153,7 +156,7 @@ pub fn shape(config: &ModelConfig) -> Digest {
 
 /// The folder of a policy's model; none if the policy cannot be read. `artifact`: the folder of an artifact.
 pub fn model_folder(policy: &Path, artifact: impl FnOnce(&Digest) -> Option<PathBuf>) -> Option<PathBuf> {
-    match std::fs::read(policy.join("policy.json")) {
+    match std::fs::read(policy.join(AdapterOf::FILE)) {
         Ok(text) => artifact(&serde_json::from_slice::<AdapterOf>(&text).ok()?.base),
         Err(_) => Some(policy.to_owned()),
     }

@@ -22,7 +22,7 @@ use crate::{
     plan::{self, Source, StageSettings},
     report::{
         Tone,
-        document::{Block, Conversation, Document},
+        document::{Block, Document, Transcript},
         ending, escape, markdown_page,
     },
     stage::Cards,
@@ -496,7 +496,7 @@ fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<Strin
         let page = Document {
             title: format!("{in_loop}, iteration {iteration}: an episode with the {name} answer"),
             subtitle: format!("{}, family {}", episode.scenario_id, episode.family),
-            blocks: vec![Block::Conversations(vec![Conversation {
+            blocks: vec![Block::Conversations(vec![Transcript {
                 title: String::new(),
                 tone: Tone::Plain,
                 messages: messages.clone(),

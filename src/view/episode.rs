@@ -89,7 +89,7 @@ pub struct Task {
 
 /// An episode with all that is known of it, but for its tokens.
 #[derive(Debug, Serialize)]
-pub struct Conversation {
+pub struct EpisodeDetails {
     /// As in the table of episodes.
     pub episode: Value,
     pub task: Option<Task>,
@@ -110,7 +110,7 @@ pub fn episode(
     row: usize,
     found: &IndexedEpisode,
     labels: &[Label],
-) -> Result<Conversation, DataError> {
+) -> Result<EpisodeDetails, DataError> {
     let id = &found.summary.id;
     let of =
         |id: &str| labels.iter().find(|label| label.stage == table.source.stage && label.trajectory_id == id);
@@ -131,7 +131,7 @@ pub fn episode(
         let other = &table.episodes[row];
         row_json(table, other, of(&other.summary.id))
     });
-    Ok(Conversation {
+    Ok(EpisodeDetails {
         episode: row_json(table, found, of(id)),
         task,
         messages: whole_messages(table, row)?.into_iter().map(message).collect(),

@@ -5,6 +5,9 @@ use std::{
     process::{Command, Output},
 };
 
+use candle_core::{Device, Tensor};
+use mcprl::model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors};
+
 use crate::common::Project;
 
 fn fixture(name: &str) -> PathBuf {
@@ -70,6 +73,65 @@ fn a_model_whose_template_hides_tools_is_written_with_the_one_it_was_trained_wit
     assert_eq!(template, include_str!("../../src/chat/own/chatml.jinja"));
     let done = export(&[&arguments[..], &["adapter"]].concat(), folder.path());
     assert!(text(&done.stderr).contains("`--merge` writes it"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_base_with_untrained_tags_gets_the_tokenizer_that_a_run_trained_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, adapter) = (folder.path().join("base"), folder.path().join("adapter"));
+    std::fs::create_dir(&base).unwrap();
+    std::fs::create_dir(&adapter).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(fixture("../chat/qwen3").join(name), base.join(name)).unwrap();
+    }
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        std::fs::copy(fixture("qwen3-tiny-lora").join(name), adapter.join(name)).unwrap();
+    }
+    // More rows than the 407 tokens; those of the tags are like the unused ones.
+    let config = std::fs::read_to_string(fixture("qwen3-tiny").join("config.json")).unwrap();
+    std::fs::write(base.join("config.json"), config.replace("\"vocab_size\": 160", "\"vocab_size\": 413"))
+        .unwrap();
+    let config = ModelConfig::load(&base).unwrap();
+    let (vocabulary, hidden) = (config.vocabulary, config.hidden);
+    Decoder::random(config, Init { seed: 1, deviation: 0.02 }).unwrap().save(&base).unwrap();
+    let path = base.join("model.safetensors");
+    let mut tensors = read_safetensors(&path).unwrap();
+    let mut rows = tensors["model.embed_tokens.weight"].to_vec2::<f32>().unwrap();
+    for id in [403, 404].into_iter().chain(407..vocabulary) {
+        rows[id] = (0..hidden).map(|at| 0.01 * (at % 5) as f32).collect();
+    }
+    tensors.insert("model.embed_tokens.weight".into(), Tensor::new(rows, &Device::Cpu).unwrap());
+    write_safetensors(&path, &tensors).unwrap();
+
+    let export = |form: &[&str], out: &str| {
+        let arguments = [adapter.to_str().unwrap(), "--base", base.to_str().unwrap(), "--out", out];
+        let done = export(&[&arguments[..], form].concat(), folder.path());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    let tags = |folder: &Path| {
+        let files = ["tokenizer.json", "tokenizer_config.json"].map(|name| folder.join(name));
+        files.map(|path| std::fs::read_to_string(path).unwrap().contains("\"<tool_call>\""))
+    };
+    let has_tags = tags(&base);
+    assert!(has_tags[0]);
+
+    // An adapter from elsewhere may be trained with the tags.
+    assert_eq!(export(&["--merge"], "foreign"), "");
+    assert_eq!(tags(&folder.path().join("foreign")), has_tags);
+
+    let of = serde_json::json!({ "base": "0".repeat(64) });
+    std::fs::write(adapter.join("policy.json"), of.to_string()).unwrap();
+    let said = export(&["--merge"], "merged");
+    assert!(said.contains("`<tool_call>` and `</tool_call>` are in the chat template"), "{said}");
+    let merged = folder.path().join("merged");
+    assert_eq!(tags(&merged), [false, false]);
+    assert!(std::fs::read_to_string(merged.join("mcprl.json")).unwrap().contains("</tool_call>"));
+    assert_eq!(tags(&base), has_tags, "the base is untouched");
+    let template = |folder: &Path| std::fs::read(folder.join("chat_template.jinja")).unwrap();
+    assert_eq!(template(&merged), template(&base));
+    let said = export(&[], "alone");
+    assert!(said.contains("`--merge` writes that tokenizer"), "{said}");
 }
 
 #[test]

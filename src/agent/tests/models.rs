@@ -92,7 +92,7 @@ async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
     let prompt_tokens = PromptTokens::new(chat, "Where is it?").unwrap();
     let lines = turns.into_iter().map(|tokens| (tokens, Stop::Token)).collect();
     let mut script = Script { lines, appended: Vec::new(), reopened: Vec::new() };
-    episode(&mut script, &server, chat, &toolbox(), &prompt_tokens, &strict()).await.unwrap()
+    episode(&mut script, &server, &agent(chat.clone(), strict()), &prompt_tokens).await.unwrap()
 }
 
 fn tool_call(name: &str, arguments: Value) -> ToolCall {
@@ -120,14 +120,14 @@ async fn an_episode_of_every_model_in_the_table_equals_its_rendered_template() {
         turns.push(chat.assistant("", &[tool_call("complete_task", json!({"answer": "there"}))]));
         let episode = played(&chat, turns).await;
         assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("there")), "{label}");
-        assert_eq!((episode.parse_failures, episode.tool_errors), (0, 0), "{label}");
+        assert_eq!((episode.history.parse_failures, episode.history.tool_errors), (0, 0), "{label}");
 
         // A template may write the last turn differently, so another message follows.
-        let mut messages = episode.messages.clone();
+        let mut messages = episode.history.messages.clone();
         let id = &messages.last().unwrap()["tool_calls"][0]["id"];
         let result = json!({"role": "tool", "tool_call_id": id, "name": "complete_task", "content": "done"});
         messages.push(result);
-        let tokens = chat.decode(&episode.tokens);
+        let tokens = chat.decode(&episode.history.tokens);
         let rendered = chat.rendered(&messages).unwrap();
         if chat.own_template().is_none() && chat.notice().is_some() {
             // The beginning changes; everything after the task is the same.
@@ -158,9 +158,9 @@ async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
         ended("<think>\nwell\n</think>\n\nI give up."),
     ];
     let episode = played(&chat, turns).await;
-    assert_eq!((episode.end, episode.parse_failures), (End::NoCall, 1));
-    let rendered = chat.rendered(&episode.messages).unwrap();
-    assert_eq!(rendered.trim_end(), chat.decode(&episode.tokens));
+    assert_eq!((episode.end, episode.history.parse_failures), (End::NoCall, 1));
+    let rendered = chat.rendered(&episode.history.messages).unwrap();
+    assert_eq!(rendered.trim_end(), chat.decode(&episode.history.tokens));
 }
 
 /// Checks the table between two marks in the documentation.

@@ -323,7 +323,7 @@ fn a_reminder_is_the_user_message_that_the_template_renders() {
     let mut without = Vec::new();
     for family in written().families {
         let chat = family.chat(None).with_tools("Be brief.", &written().tools).unwrap();
-        let Some(between) = chat.reminder(reminder) else {
+        let Some(between) = chat.user_message(reminder) else {
             without.push(family.name);
             continue;
         };
@@ -362,7 +362,7 @@ fn a_reminder_never_contains_a_control_token_of_its_text() {
         let chat = family.chat(None);
         let hostile: String = chat.vocabulary.control_texts().collect::<Vec<_>>().join(" and ");
         let count = |text: &str| {
-            let tokens = chat.reminder(text).unwrap_or_default();
+            let tokens = chat.user_message(text).unwrap_or_default();
             tokens.iter().filter(|id| chat.vocabulary.is_control(**id)).count()
         };
         assert_eq!(count(&hostile), count("harmless"), "{}", family.name);
@@ -373,14 +373,14 @@ fn a_reminder_never_contains_a_control_token_of_its_text() {
 fn a_template_that_refuses_a_further_user_message_or_rewrites_for_it_has_no_reminder() {
     let family = Family::named("own_chatml");
     let source = family.source();
-    assert!(Chat::load(family.folder(&source).path()).unwrap().reminder("so").is_some());
+    assert!(Chat::load(family.folder(&source).path()).unwrap().user_message("so").is_some());
     let users = "messages | selectattr('role', 'equalto', 'user') | list";
     for change in [
         format!("{{% if {users} | length > 1 %}}{{{{ raise_exception('one question') }}}}{{% endif %}}"),
         format!("{{{{ ({users})[-1].content }}}}"),
     ] {
         let chat = Chat::load(family.folder(&format!("{change}{source}")).path()).unwrap();
-        assert_eq!(chat.reminder("so"), None, "{change}");
+        assert_eq!(chat.user_message("so"), None, "{change}");
     }
 }
 

@@ -254,3 +254,37 @@ async fn a_turn_whose_result_was_not_read_is_undone() {
         (first.turn(&[8], &[], 5).await.unwrap(), second.turn(&[8], &[], 5).await.unwrap());
     assert_eq!(found, expected);
 }
+
+#[tokio::test]
+async fn a_turn_whose_future_is_dropped_stops_sampling() {
+    let sampler = Sampler::bounded(long_context(), 1, usize::MAX);
+    let mut sequence = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
+    assert!(sequence.turn(&[], &[], 4000).now_or_never().is_none());
+    let count = || sampler.usage().sampled.load(Ordering::Relaxed);
+    let mut before = count();
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        match count() {
+            now if now == before => break,
+            now => before = now,
+        }
+    }
+    assert!(before < 2000, "{before} tokens were sampled for nobody");
+}
+
+#[tokio::test]
+async fn a_listener_gets_the_tokens_of_a_turn_as_they_are_sampled() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut sequence = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let turn = sequence.streamed_turn(&[], &[], 12, Some(sender)).await.unwrap();
+    let mut heard = Vec::new();
+    while let Some(token) = receiver.recv().await {
+        heard.push(token);
+    }
+    assert_eq!(heard, turn.tokens);
+    // A listener who leaves changes nothing.
+    let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+    let mut other = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    assert_eq!(other.streamed_turn(&[], &[], 12, Some(sender)).await.unwrap(), turn);
+}

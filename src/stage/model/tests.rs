@@ -16,9 +16,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    agent::{self, Agent, PromptTokens, Script, Toolbox},
+    chat::ToolCall,
+    data::Tool,
     engine::EngineSpec,
     error::Diagnostic,
-    model::{Decoder, Init, write_safetensors},
+    mcp::{McpError, Outcome},
+    model::{Adapter, AdapterConfig, Decoder, Init, merge, write_safetensors},
     progress::{NoProgress, Observer},
     stage::{
         self, SharedModels,
@@ -340,6 +344,79 @@ fn a_tokenizer_that_cannot_do_without_a_tag_stays_as_it_is() {
     assert!(!demote(folder.path(), &["<t>".to_owned()]).unwrap());
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert!(!folder.path().join(untrained::RECORD).exists());
+}
+
+/// Answers every call with its arguments.
+struct Echo;
+
+impl agent::Server for Echo {
+    async fn call(&self, _: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        Ok(Outcome { text: Value::from(arguments).to_string(), is_error: false })
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_re_tokenizes_a_conversation_gives_a_merged_model_the_tokens_it_was_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    untrained_model(folder.path(), &[403, 404]);
+    let (output, metrics) = taken(folder.path()).await;
+    metrics.unwrap();
+    let base = output.path().join("policy");
+
+    let tool = |name: &str, synthetic: bool| Tool {
+        name: name.into(),
+        server_name: if synthetic { String::new() } else { name.into() },
+        description: String::new(),
+        input_schema: "{}".into(),
+        output_schema: None,
+        annotations: None,
+        function: json!({"type": "function", "function": {"name": name}}).to_string(),
+        synthetic,
+        listed: None,
+    };
+    let toolbox = Toolbox::new(&[tool("look", false), tool("complete_task", true)]).unwrap();
+    let chat = Chat::load(&base).unwrap().with_tools("Be brief.", toolbox.functions()).unwrap();
+    let call = |name: &str, arguments: Value| ToolCall {
+        name: name.into(),
+        arguments: arguments.as_object().unwrap().clone(),
+    };
+    let calls = [
+        call("look", json!({"at": "the </tool_call> shelf"})),
+        call("look", json!({"at": "the box"})),
+        call("complete_task", json!({"answer": "there"})),
+    ];
+    let settings = json!({
+        "system": null, "max_turns": 4, "max_turn_tokens": 400, "max_episode_tokens": 4000, "max_calls": 3,
+        "result_chars": 100, "thinking": "template", "history_thinking": "template", "strict_calls": true,
+        "reminder": false, "text_answers": false,
+    });
+    let settings = serde_json::from_value(settings).unwrap();
+    let (script, prompt) =
+        (Script::new(&chat, &calls), PromptTokens::new(&chat, "Is <tool_call> a tag?").unwrap());
+    let agent = Arc::new(Agent { chat, toolbox, settings });
+    let episode = agent::episode(script, &Echo, &agent, &prompt).await.unwrap();
+    assert_eq!(episode.answer.as_deref(), Some("there"));
+
+    let adapter = tempfile::tempdir().unwrap();
+    let mut decoder = Decoder::load(&base).unwrap();
+    let config = AdapterConfig::new(2, 4.0);
+    Adapter::fresh(&mut decoder, &config, 1).unwrap();
+    Adapter::save(&decoder, &config, "base", adapter.path()).unwrap();
+    let merged = tempfile::tempdir().unwrap();
+    merge(&base, adapter.path(), merged.path()).unwrap();
+
+    let template = |folder: &Path| std::fs::read(folder.join("chat_template.jinja")).unwrap();
+    assert_eq!(template(merged.path()), template(folder.path()));
+    let tokens = |folder: &Path| {
+        let chat = Chat::load(folder).unwrap().with_tools("Be brief.", agent.toolbox.functions()).unwrap();
+        let rendered = chat.rendered(&episode.history.messages).unwrap();
+        let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).unwrap();
+        let mut ids = tokenizer.encode(rendered, false).unwrap().get_ids().to_vec();
+        ids.truncate(episode.history.tokens.len());
+        ids
+    };
+    assert_eq!(tokens(merged.path()), episode.history.tokens);
+    assert_ne!(tokens(folder.path()), episode.history.tokens, "the original has the tags as tokens");
 }
 
 /// A hub on loopback with one model, `tiny/llama`, at commit `c0ffee` of `main`.

@@ -67,6 +67,13 @@ impl Untrained {
     }
 }
 
+/// Tags of the chat template in a model's folder that its tokenizer has and its training never saw. None if it has no
+/// tokenizer or template.
+pub fn untrained_tags(folder: &Path) -> Result<Vec<String>, ModelError> {
+    let Ok(chat) = Chat::load(folder) else { return Ok(Vec::new()) };
+    Ok(Untrained::of(folder, &ModelConfig::load(folder)?, &chat)?.tags)
+}
+
 /// `…` and `…` are in the template but untrained.
 pub fn sentence(tokens: &[String]) -> String {
     let quoted: Vec<String> = tokens.iter().map(|token| format!("`{token}`")).collect();

@@ -36,7 +36,7 @@ use super::{
     records::{RolloutSpec, StateResults, known, trajectory},
     reference,
     scoreboard::Scoreboard,
-    settings::{PlaySettings, Setting, Settings, prepare},
+    settings::{Agents, PlaySettings, prepare},
     watch::{STALL, Watched},
 };
 use crate::{
@@ -109,7 +109,7 @@ pub struct Player {
     /// In the ids of trajectories.
     policy: Digest,
     actor: Actor,
-    pub(super) settings: Settings,
+    pub(super) agents: Agents,
     pub(super) pools: Pools,
     play: PlaySettings,
     /// Episodes so far, and how many were lost.
@@ -149,12 +149,12 @@ impl Player {
         play: PlaySettings,
     ) -> Result<Self> {
         let folder = PolicyFolder::open(input, context)?;
-        let (settings, pools) = prepare(context, (input, &folder), tools, scenarios, &play.agent)?;
+        let (agents, pools) = prepare(context, (input, &folder), tools, scenarios, &play.agent)?;
         let named = || format!("policy \"{}\"", input.name);
         let expected = folder.expected().at(named)?;
         let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
         let actor = Actor::Policy(policy::start(folder, context, &peak).await.at(named)?);
-        Ok(Self { policy: input.digest, actor, settings, pools, play, episodes: 0, lost: 0 })
+        Ok(Self { policy: input.digest, actor, agents, pools, play, episodes: 0, lost: 0 })
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -170,12 +170,12 @@ impl Player {
         mut play: PlaySettings,
     ) -> Result<Self> {
         let folder = PolicyFolder::open(policy, context)?;
-        let (settings, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         // A sampler has this limit by itself.
         let context_tokens = ModelConfig::load(folder.model())?.context;
         play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
+        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
-        Ok(Self { policy, actor: Actor::Reference, settings, pools, play, episodes: 0, lost: 0 })
+        Ok(Self { policy, actor: Actor::Reference, agents, pools, play, episodes: 0, lost: 0 })
     }
 
     /// What stands for this policy in the ids of reference solutions.
@@ -235,7 +235,7 @@ impl Player {
 
     /// Tools whose schema cannot be used to check arguments.
     pub fn unchecked(&self) -> BTreeSet<String> {
-        self.settings.all.toolbox.unchecked()
+        self.agents.all.toolbox.unchecked()
     }
 
     /// Number of episodes lost to server failures.
@@ -317,7 +317,7 @@ impl Player {
                     }
                 } else {
                     if let Some((call, episode)) = call {
-                        progress.tool_calls += episode.tools.len() as u64;
+                        progress.tool_calls += episode.history.tools.len() as u64;
                         again.calls.push(call);
                     }
                     missing.push(again);
@@ -378,7 +378,7 @@ impl Player {
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
-            let Setting { chat, .. } = self.settings.of(scenario);
+            let chat = &self.agents.of(scenario).chat;
             let prompt_tokens = PromptTokens::new(chat, &scenario.task).at(|| format!("scenario {id}"))?;
             Ok((id, prompt_tokens))
         };
@@ -396,8 +396,7 @@ impl Player {
             return Ok(TryOutcome::Skipped);
         }
         let server = LazySessions { sessions: self.pools.visit(), exclusive: how != Try::Pooled, outage };
-        let agent = &self.play.agent;
-        let Setting { chat, toolbox } = self.settings.of(attempt.scenario);
+        let agent = self.agents.of(attempt.scenario);
         let mut episode = match &self.actor {
             Actor::Policy(sampler) => {
                 let pieces = prompt_tokens.pieces.clone();
@@ -405,13 +404,11 @@ impl Player {
                 let usage = sampler.usage();
                 let progress =
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
-                let mut policy = Watched { policy, progress, stall: STALL };
-                episode(&mut policy, &server, chat, toolbox, prompt_tokens, agent).await?
+                episode(Watched { policy, progress, stall: STALL }, &server, agent, prompt_tokens).await?
             }
             Actor::Reference => {
                 let calls = reference::calls(attempt.scenario).unwrap_or_default();
-                let mut script = Script::new(chat, &calls);
-                episode(&mut script, &server, chat, toolbox, prompt_tokens, agent).await?
+                episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens).await?
             }
         };
         Ok(match episode.lost.take() {
@@ -422,7 +419,7 @@ impl Player {
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
-            Some(LostCall { call, cause }) if server.is_open(toolbox, &call) => {
+            Some(LostCall { call, cause }) if server.is_open(&agent.toolbox, &call) => {
                 TryOutcome::Lost { cause, call: Some((call, episode)) }
             }
             Some(LostCall { cause: McpError::PoolClosed, .. }) => TryOutcome::Skipped,
@@ -441,7 +438,7 @@ impl Player {
         let Some(checks) = checks.filter(|checks| !checks.state.is_empty()) else { return Ok(None) };
         let mut results = Vec::with_capacity(checks.state.len());
         for StateCheck { tool, arguments, .. } in checks.state {
-            let wire_name = self.settings.all.toolbox.wire_name(&tool);
+            let wire_name = self.agents.all.toolbox.wire_name(&tool);
             let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));
         }

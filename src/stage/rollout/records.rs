@@ -108,7 +108,8 @@ pub fn trajectory(
     policy: &Digest,
 ) -> Trajectory {
     let scenario = attempt.scenario;
-    let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
+    let Episode { history, end, answer, answer_source, lost: _ } = episode;
+    let row_starts = history.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
@@ -117,19 +118,19 @@ pub fn trajectory(
         sample: attempt.sample,
         policy: policy.to_string(),
         seed: attempt.seed,
-        messages: Value::from(episode.messages).to_string(),
-        tokens: episode.tokens,
-        sampled: episode.sampled,
-        logprobs: episode.logprobs,
-        turns: episode.turns,
-        calls: episode.tools.len() as u32,
-        tools: episode.tools,
-        tool_errors: episode.tool_errors,
-        parse_failures: episode.parse_failures,
-        loose_calls: episode.loose_calls,
-        end: episode.end.to_string(),
-        answer: episode.answer,
-        answer_source: episode.answer_source.map(|source| AnswerSource::name(source).to_owned()),
+        messages: Value::from(history.messages).to_string(),
+        tokens: history.tokens,
+        sampled: history.sampled,
+        logprobs: history.logprobs,
+        turns: history.turns,
+        calls: history.tools.len() as u32,
+        tools: history.tools,
+        tool_errors: history.tool_errors,
+        parse_failures: history.parse_failures,
+        loose_calls: history.loose_calls,
+        end: end.to_string(),
+        answer,
+        answer_source: answer_source.map(|source| AnswerSource::name(source).to_owned()),
         correct: None,
         row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
         state: state.map(|results| Json(json!(results).to_string())),

@@ -1,13 +1,13 @@
 //! What episodes are played with: `[agent]`, the tools of a task, and the server's sessions.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::PlayError;
 use crate::{
-    agent::{AgentSettings, Toolbox},
+    agent::{Agent, AgentSettings, Toolbox},
     chat::Chat,
     data::{self, Scenario, ServerName},
     engine::{Footprint, available},
@@ -48,70 +48,65 @@ impl PlaySettings {
     }
 }
 
-/// The tools of a task, and how conversations about it are written.
-pub struct Setting {
-    pub chat: Chat,
-    pub toolbox: Toolbox,
+/// The agent of each task.
+pub struct Agents {
+    /// With all tools.
+    pub all: Arc<Agent>,
+    /// With those of the servers that scenarios name.
+    by_server: BTreeMap<String, Arc<Agent>>,
 }
 
-pub struct Settings {
-    /// All tools.
-    pub all: Setting,
-    /// Those of the servers that scenarios name.
-    by_server: BTreeMap<String, Setting>,
-}
-
-impl Settings {
-    pub fn of(&self, scenario: &Scenario) -> &Setting {
+impl Agents {
+    pub fn of(&self, scenario: &Scenario) -> &Arc<Agent> {
         let own = scenario.server.as_ref().and_then(|ServerName(name)| self.by_server.get(name));
         own.unwrap_or(&self.all)
     }
 }
 
-/// How conversations about these scenarios are written, and the server's sessions.
+/// The agents of these scenarios, and the server's sessions.
 pub fn prepare(
     context: &Context,
     (policy, folder): (&Input, &PolicyFolder),
     tools: &Path,
     scenarios: &[Scenario],
-    agent: &AgentSettings,
-) -> Result<(Settings, Pools)> {
+    settings: &AgentSettings,
+) -> Result<(Agents, Pools)> {
     let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
     let pools = Pools::new(servers);
     let listed: Vec<data::Tool> = data::read(tools)?;
-    let setting = |listed: &[data::Tool]| -> Result<Setting> {
+    let agent = |listed: &[data::Tool]| -> Result<Arc<Agent>> {
         let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
             servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
         });
-        let system = agent.system_prompt(context.text(SYSTEM), toolbox.functions())?;
+        let system = settings.system_prompt(context.text(SYSTEM), toolbox.functions())?;
         let chat = context
             .models
             .vocabulary(folder.model_digest(), folder.model())
-            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), agent.thinking))
-            .map(|chat| chat.with_reading(agent.reading()))
-            .and_then(|chat| chat.with_history(agent.history_thinking))
+            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), settings.thinking))
+            .map(|chat| chat.with_reading(settings.reading()))
+            .and_then(|chat| chat.with_history(settings.history_thinking))
             .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
-        Ok(Setting { chat, toolbox })
+        Ok(Arc::new(Agent { chat, toolbox, settings: settings.clone() }))
     };
-    let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
+    let mut agents = Agents { all: agent(&listed)?, by_server: BTreeMap::new() };
     for scenario in scenarios {
         let Some(ServerName(name)) = &scenario.server else { continue };
-        if settings.by_server.contains_key(name) {
+        if agents.by_server.contains_key(name) {
             continue;
         }
         if !servers.names().any(|known| known == name) {
             let (scenario, server) = (scenario.id.clone(), name.clone());
             return Err(PlayError::UnknownServer { scenario, server }.into());
         }
-        settings.by_server.insert(name.clone(), setting(&tools_of(&listed, Some(name)))?);
+        agents.by_server.insert(name.clone(), agent(&tools_of(&listed, Some(name)))?);
     }
-    if let Some(notice) = settings.all.chat.notice() {
+    if let Some(notice) = agents.all.chat.notice() {
         // By name if a stage has several policies.
         let several = context.inputs.values().any(|inputs| inputs.len() > 1);
         let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
         context.observer.note(&format!("{of}{notice}"));
     }
     let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
-    Ok((settings, pools))
+    Ok((agents, pools))
 }

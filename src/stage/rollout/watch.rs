@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     agent::PolicyHandle,
-    engine::{EngineError, Sampled},
+    engine::{EngineError, Sampled, TokenSender},
 };
 
 /// How long an engine may compute no token for any episode while one waits for a turn. Much longer than any step takes.
@@ -23,9 +23,15 @@ pub struct Watched<P, F> {
 }
 
 impl<P: PolicyHandle + Sync, F: Fn() -> u64 + Send + Sync> PolicyHandle for Watched<P, F> {
-    async fn turn(&mut self, append: &[u32], stop: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+    async fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
         let Self { policy, progress, stall } = self;
-        let turn = policy.turn(append, stop, max_new);
+        let turn = policy.turn(append, stop, max_new, tokens);
         tokio::select! {
             biased;
             sampled = turn => sampled,
@@ -62,7 +68,13 @@ mod tests {
     struct Slow;
 
     impl PolicyHandle for Slow {
-        async fn turn(&mut self, _: &[u32], _: &[u32], _: usize) -> Result<Sampled, EngineError> {
+        async fn turn(
+            &mut self,
+            _: &[u32],
+            _: &[u32],
+            _: usize,
+            _: Option<TokenSender>,
+        ) -> Result<Sampled, EngineError> {
             tokio::time::sleep(3 * SHORT).await;
             Ok(Sampled { tokens: vec![1], logprobs: vec![0.0], stop: Stop::Token })
         }
@@ -75,9 +87,9 @@ mod tests {
         let count = AtomicU64::new(0);
         let mut busy =
             Watched { policy: Slow, progress: || count.fetch_add(1, Ordering::Relaxed), stall: SHORT };
-        assert_eq!(busy.turn(&[], &[], 1).await.unwrap().tokens, [1]);
+        assert_eq!(busy.turn(&[], &[], 1, None).await.unwrap().tokens, [1]);
         let mut hanging = Watched { policy: Slow, progress: || 7, stall: SHORT };
-        let error = hanging.turn(&[], &[], 1).await.unwrap_err();
+        let error = hanging.turn(&[], &[], 1, None).await.unwrap_err();
         assert!(matches!(error, EngineError::Stalled { .. }), "{error}");
     }
 }

@@ -1,0 +1,614 @@
+//! A conversation: a policy and its tools, turn by turn, for a user.
+//!
+//! [`Conversation::turn`] lets the agent write one turn and answers its calls; [`Conversation::say`] adds a further message
+//! of the user. Sampled tokens are kept, and only tool results, messages and template text are appended. If earlier turns lose
+//! their reasoning, the context changes and the conversation continues in a new row. Every output of the policy gets an
+//! answer: a malformed call, an unknown tool and wrong arguments give an error that the policy sees, and do not reach the
+//! server.
+//!
+//! A turn that is not finished is cancelled: its future was dropped, the engine failed, or the server was lost. The
+//! conversation then continues from the user's last message as if nothing had followed it. Calls that a server answered stay
+//! counted, because they were made.
+
+use std::{future::Future, pin::pin, sync::Arc};
+
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::{
+    settings::AgentSettings,
+    toolbox::{Action, Toolbox},
+};
+use crate::{
+    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
+    data::{CallError, result_view},
+    engine::{EngineError, Sampled, Sequence, Stop, TokenSender},
+    mcp::{McpError, Outcome, Session},
+};
+
+/// An agent without its policy: how its conversations are written, its tools, and the section `[agent]`.
+pub struct Agent {
+    pub chat: Chat,
+    pub toolbox: Toolbox,
+    pub settings: AgentSettings,
+}
+
+/// Samples the policy's turns: the engine, or a script in tests.
+pub trait PolicyHandle: Send {
+    /// Appends tokens to the conversation, then samples until a token of `stop` or `max_new` tokens. Sends each to `tokens`.
+    /// The first turn appends nothing, because the conversation starts with its prompt. If the future is dropped, nothing
+    /// has changed.
+    fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
+
+    /// Continues from another prompt, given in pieces as in [`PromptTokens`].
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
+}
+
+impl<P: PolicyHandle> PolicyHandle for &mut P {
+    async fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
+        P::turn(self, append, stop, max_new, tokens).await
+    }
+
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
+        P::reopen(self, pieces);
+    }
+}
+
+impl PolicyHandle for Sequence {
+    async fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
+        self.streamed_turn(append, stop, max_new, tokens).await
+    }
+
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
+        Sequence::reopen(self, pieces);
+    }
+}
+
+/// Answers tool calls: an MCP session, or a script in tests.
+pub trait Server: Sync {
+    /// Prepares a call of a tool.
+    fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Counts a call of a tool. If the tool may not be called more often in the conversation, the reason, and it is not
+    /// called.
+    fn refuse(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// Calls a tool by the server's name for it. An error means that there is no answer.
+    fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> impl Future<Output = Result<Outcome, McpError>> + Send;
+}
+
+impl Server for Session {
+    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        Session::call(self, name, arguments).await
+    }
+}
+
+/// Follows a turn while it happens, and decides about its calls.
+pub trait Hooks: Send {
+    /// Whether [`token`](Self::token) is called.
+    const SEES_TOKENS: bool = false;
+
+    /// The policy sampled a token.
+    fn token(&mut self, _token: u32) {}
+
+    /// Decides about a call whose arguments fit the tool's schema. Changed arguments are sent as they are.
+    ///
+    /// # Errors
+    /// Why the call is not made, which the policy sees.
+    fn permit(
+        &mut self,
+        _tool: &str,
+        _arguments: &mut Map<String, Value>,
+        _history: &History,
+    ) -> impl Future<Output = Result<(), Refusal>> + Send {
+        async { Ok(()) }
+    }
+
+    /// A call was answered with this message, as in [`History::messages`].
+    fn answered(&mut self, _result: &Value) {}
+}
+
+/// Why a call is not made.
+#[derive(Debug)]
+pub struct Refusal(pub CallError, pub String);
+
+/// The prompt of a conversation, as messages and as tokens, split where sharing ends.
+#[derive(Debug, Clone)]
+pub struct PromptTokens {
+    messages: Vec<Value>,
+    /// The prompt's tokens.
+    pub pieces: Vec<Arc<[u32]>>,
+}
+
+impl PromptTokens {
+    /// The prompt of a task, or another first message, with the system text and tools of [`Chat::with_tools`].
+    ///
+    /// # Errors
+    /// If the template cannot write the task.
+    pub fn new(chat: &Chat, task: &str) -> Result<Self, ChatError> {
+        let Prompt { shared, task: own } = chat.prompt(task)?;
+        let mut messages = vec![json!({"role": "user", "content": task})];
+        if !chat.system().is_empty() {
+            messages.insert(0, json!({"role": "system", "content": chat.system()}));
+        }
+        let (task, header) = own.split_at(own.len() - chat.header_len(&own));
+        let pieces = [&shared, task, header].into_iter().filter(|piece| !piece.is_empty());
+        let pieces = pieces.map(Arc::from).collect();
+        Ok(Self { messages, pieces })
+    }
+}
+
+/// What was said and done. `tokens`, `sampled` and `logprobs` have equal length.
+#[derive(Debug, Default)]
+pub struct History {
+    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results. A result also
+    /// has `is_error` and `error` (a [`CallError`]) if the call failed, `bytes` (of the whole result) if it is clipped, and
+    /// `arguments` if they are not in the message of its turn: a call of the turn could not be parsed, or they were changed.
+    pub messages: Vec<Value>,
+    pub tokens: Vec<u32>,
+    /// True if the policy sampled the token.
+    pub sampled: Vec<bool>,
+    /// Natural log-probability of each sampled token; 0 for other tokens.
+    pub logprobs: Vec<f32>,
+    /// Starts of further rows, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
+    pub row_starts: Vec<usize>,
+    pub turns: u32,
+    /// Names of the tools whose calls reached the server, in order.
+    pub tools: Vec<String>,
+    /// Calls that returned an error, from the server or from mcprl.
+    pub tool_errors: u32,
+    /// Turns with a call that could not be parsed.
+    pub parse_failures: u32,
+    /// Calls that are not in the form of the chat template.
+    pub loose_calls: u32,
+}
+
+impl History {
+    /// The current row, to which turns are appended.
+    fn row(&self) -> &[u32] {
+        &self.tokens[self.row_starts.last().copied().unwrap_or(0)..]
+    }
+
+    fn append(&mut self, given: &[u32]) {
+        self.tokens.extend(given);
+        self.sampled.resize(self.tokens.len(), false);
+        self.logprobs.resize(self.tokens.len(), 0.0);
+    }
+
+    fn append_turn(&mut self, turn: &Sampled) {
+        self.turns += 1;
+        self.tokens.extend(&turn.tokens);
+        self.sampled.resize(self.tokens.len(), true);
+        self.logprobs.extend(&turn.logprobs);
+    }
+}
+
+/// How a turn of the agent ended.
+#[derive(Debug)]
+pub enum Turned {
+    /// Its calls were answered; the next turn is the agent's, too.
+    Called,
+    /// It has no call. The text outside its reasoning.
+    Text(String),
+    /// It called `complete_task` with this answer.
+    Completed(String),
+    /// It did not end by itself, but after so many tokens.
+    Cut { tokens: usize },
+    /// There was no room for a token.
+    NoRoom,
+    /// A call had no answer. The turn is not finished.
+    Lost(LostCall),
+}
+
+/// A call that was not answered, and its error.
+#[derive(Debug)]
+pub struct LostCall {
+    pub call: ToolCall,
+    pub cause: McpError,
+}
+
+/// The context of the next turn.
+#[derive(Clone)]
+enum Next {
+    /// The current row followed by these tokens.
+    Append(Vec<u32>),
+    /// These pieces, in a new row.
+    Reopen(Vec<Arc<[u32]>>),
+}
+
+/// Where a conversation was before a message of the user.
+struct Mark {
+    /// The message, unless it is the prompt's.
+    said: Option<String>,
+    messages: usize,
+    tokens: usize,
+    rows: usize,
+    last_turn: usize,
+    prompt_pieces: Vec<Arc<[u32]>>,
+    next: Option<Next>,
+}
+
+/// What the policy gets for a call.
+struct Answer {
+    text: String,
+    error: Option<CallError>,
+    /// Size of the whole result if the text is a part of it.
+    bytes: Option<usize>,
+    /// The arguments that were sent, if they were changed.
+    arguments: Option<Map<String, Value>>,
+}
+
+impl Answer {
+    fn error(error: CallError, why: &str) -> Self {
+        Self { text: format!("error: {why}"), error: Some(error), bytes: None, arguments: None }
+    }
+}
+
+/// An agent at work.
+pub struct Conversation<P> {
+    agent: Arc<Agent>,
+    policy: P,
+    history: History,
+    /// The prompt of the current row.
+    prompt_pieces: Vec<Arc<[u32]>>,
+    /// The context of the next turn; none if the user has to say something first.
+    next: Option<Next>,
+    /// Tokens of the last turn, at the end of the history.
+    last_turn: usize,
+    /// Where an unfinished turn leads back to.
+    mark: Mark,
+    is_finished: bool,
+}
+
+impl<P: PolicyHandle> Conversation<P> {
+    /// Starts a conversation with this prompt. The policy was opened with its pieces.
+    pub fn new(agent: Arc<Agent>, policy: P, PromptTokens { messages, pieces }: PromptTokens) -> Self {
+        let mut history = History { messages, ..History::default() };
+        history.append(&pieces.concat());
+        let next = Some(Next::Append(Vec::new()));
+        let mark = Mark {
+            said: None,
+            messages: history.messages.len(),
+            tokens: history.tokens.len(),
+            rows: 0,
+            last_turn: 0,
+            prompt_pieces: pieces.clone(),
+            next: next.clone(),
+        };
+        Self { agent, policy, history, prompt_pieces: pieces, next, last_turn: 0, mark, is_finished: true }
+    }
+
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub fn into_history(self) -> History {
+        self.history
+    }
+
+    /// Tokens of the context that the next turn continues.
+    pub fn context_tokens(&self) -> usize {
+        match &self.next {
+            None => self.history.row().len(),
+            Some(Next::Append(tokens)) => self.history.row().len() + tokens.len(),
+            Some(Next::Reopen(pieces)) => pieces.iter().map(|piece| piece.len()).sum(),
+        }
+    }
+
+    /// Adds a message of the user, in place of one that the agent has not answered. False, and nothing changes, if the
+    /// template cannot carry it, or if the prompt is not answered yet.
+    pub fn say(&mut self, text: &str) -> bool {
+        let Some(tokens) = self.agent.chat.user_message(text) else { return false };
+        if !self.is_finished || self.history.tokens.len() == self.mark.tokens {
+            self.return_to_mark();
+        }
+        if self.last_turn == 0 {
+            return false;
+        }
+        let (last, waiting) = (self.last_turn, self.next.take());
+        self.mark = Mark {
+            said: Some(text.to_owned()),
+            messages: self.history.messages.len(),
+            tokens: self.history.tokens.len(),
+            rows: self.history.row_starts.len(),
+            last_turn: last,
+            prompt_pieces: self.prompt_pieces.clone(),
+            next: waiting.clone(),
+        };
+        let end = self.agent.chat.stop().first().copied();
+        let behind_end = || end.into_iter().chain(tokens.iter().copied());
+        let is_ended = self.history.tokens.last().is_some_and(|last| self.agent.chat.stop().contains(last));
+        let next = match waiting {
+            // Results that the agent has not seen: it says nothing about them.
+            Some(mut next) => {
+                self.history.messages.push(json!({"role": "assistant", "content": ""}));
+                match &mut next {
+                    Next::Append(results) => results.extend(behind_end()),
+                    Next::Reopen(pieces) => pieces.push(behind_end().collect()),
+                }
+                next
+            }
+            None => match self.next_context(tokens.clone()) {
+                Next::Append(_) if !is_ended => Next::Append(behind_end().collect()),
+                next => next,
+            },
+        };
+        self.next = Some(next);
+        self.history.messages.push(json!({"role": "user", "content": text}));
+        true
+    }
+
+    /// Lets the agent write a turn of at most this many tokens, and answers its calls. Without a message to answer, it
+    /// writes nothing.
+    ///
+    /// # Errors
+    /// Only if the engine fails.
+    pub async fn turn<H: Hooks>(
+        &mut self,
+        server: &impl Server,
+        hooks: &mut H,
+        max_tokens: usize,
+    ) -> Result<Turned, EngineError> {
+        if !self.is_finished {
+            self.return_to_mark();
+            if let Some(text) = self.mark.said.clone() {
+                self.say(&text);
+            }
+        }
+        let agent = self.agent.clone();
+        let budget = max_tokens.min(agent.settings.max_turn_tokens);
+        if budget == 0 {
+            return Ok(Turned::NoRoom);
+        }
+        let delta = match &self.next {
+            None => return Ok(Turned::Text(String::new())),
+            Some(Next::Append(delta)) => delta.as_slice(),
+            Some(Next::Reopen(pieces)) => {
+                self.policy.reopen(pieces.clone());
+                &[]
+            }
+        };
+        self.is_finished = false;
+        let sampled = match sample(&mut self.policy, delta, agent.chat.stop(), budget, hooks).await {
+            Ok(sampled) => sampled,
+            Err(EngineError::Context { .. }) => {
+                self.is_finished = true;
+                return Ok(Turned::NoRoom);
+            }
+            Err(error) => return Err(error),
+        };
+        match self.next.take() {
+            None => {}
+            Some(Next::Append(delta)) => self.history.append(&delta),
+            Some(Next::Reopen(pieces)) => {
+                self.history.row_starts.push(self.history.tokens.len());
+                self.history.append(&pieces.concat());
+                self.prompt_pieces = pieces;
+            }
+        }
+        self.history.append_turn(&sampled);
+        self.last_turn = sampled.tokens.len();
+        let turn = agent.chat.parse(&sampled.tokens);
+        self.record_turn(&sampled.tokens, &turn);
+        let turned = if sampled.stop != Stop::Token {
+            Turned::Cut { tokens: sampled.tokens.len() }
+        } else if turn.calls.is_empty() {
+            Turned::Text(turn.text)
+        } else {
+            match self.answer_calls(turn.calls, &turn.ids, server, hooks).await {
+                Ok(results) => {
+                    self.next = Some(self.next_context(results));
+                    Turned::Called
+                }
+                Err(turned) => turned,
+            }
+        };
+        self.is_finished = !matches!(turned, Turned::Lost(_));
+        Ok(turned)
+    }
+
+    /// Forgets the user's last message and what followed it; of the prompt's message, what followed it.
+    fn return_to_mark(&mut self) {
+        let Mark { messages, tokens, rows, last_turn, prompt_pieces, next, .. } = &self.mark;
+        self.history.messages.truncate(*messages);
+        self.history.row_starts.truncate(*rows);
+        (self.last_turn, self.prompt_pieces, self.next) = (*last_turn, prompt_pieces.clone(), next.clone());
+        self.is_finished = true;
+        if self.history.tokens.len() > *tokens {
+            self.history.tokens.truncate(*tokens);
+            self.history.sampled.truncate(*tokens);
+            self.history.logprobs.truncate(*tokens);
+            let mut pieces = self.prompt_pieces.clone();
+            let known: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let rest = &self.history.row()[known..];
+            pieces.extend((!rest.is_empty()).then(|| rest.into()));
+            self.policy.reopen(pieces);
+        }
+    }
+
+    /// The context after the last turn and these tokens, of its results or of a message.
+    fn next_context(&self, results: Vec<u32>) -> Next {
+        let row = self.history.row();
+        let (before, sampled) = row.split_at(row.len() - self.last_turn);
+        let Some(RewrittenHistory { kept, turn, header }) =
+            self.agent.chat.rewritten(before, sampled, &results)
+        else {
+            return Next::Append(results);
+        };
+        // Pieces that are kept whole are not recomputed.
+        let mut pieces: Vec<Arc<[u32]>> = Vec::new();
+        let mut end = 0;
+        for piece in self.prompt_pieces.iter().take_while(|piece| {
+            end += piece.len();
+            end <= kept
+        }) {
+            pieces.push(piece.clone());
+        }
+        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+        pieces.push([&before[whole..kept], &turn].concat().into());
+        pieces.extend((!header.is_empty()).then(|| header.into()));
+        Next::Reopen(pieces)
+    }
+
+    /// Answers the calls of one turn in order: the tokens of the results. `Err` if one of them ends the turn.
+    async fn answer_calls(
+        &mut self,
+        calls: Vec<Result<ToolCall, String>>,
+        ids: &[String],
+        server: &impl Server,
+        hooks: &mut impl Hooks,
+    ) -> Result<Vec<u32>, Turned> {
+        let is_raw = calls.iter().any(Result::is_err);
+        self.history.parse_failures += u32::from(is_raw);
+        let mut results = Vec::with_capacity(calls.len());
+        for (call, id) in calls.into_iter().zip(ids) {
+            let (name, written) = match &call {
+                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
+                Err(_) => (String::new(), None),
+            };
+            let Answer { text, error, bytes, arguments } = match call {
+                Ok(call) => self.answer_call(call, server, hooks).await?,
+                Err(why) => {
+                    Answer::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
+                }
+            };
+            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
+            if let Some(error) = error {
+                message["is_error"] = true.into();
+                message["error"] = error.name().into();
+            }
+            if let Some(bytes) = bytes {
+                message["bytes"] = bytes.into();
+            }
+            if let Some(arguments) = arguments.or(written) {
+                message["arguments"] = arguments.into();
+            }
+            hooks.answered(&message);
+            self.history.messages.push(message);
+            results.push(text);
+        }
+        Ok(self.agent.chat.results(ids, &results))
+    }
+
+    async fn answer_call(
+        &mut self,
+        call: ToolCall,
+        server: &impl Server,
+        hooks: &mut impl Hooks,
+    ) -> Result<Answer, Turned> {
+        let agent = self.agent.clone();
+        let (wire_name, arguments) = match agent.toolbox.action(&call) {
+            Action::Complete { answer } => return Err(Turned::Completed(answer)),
+            Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
+            Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
+        };
+        let mut permitted = arguments.clone();
+        if let Err(Refusal(error, why)) = hooks.permit(&call.name, &mut permitted, &self.history).await {
+            return Ok(self.refuse(error, &why));
+        }
+        if let Some(why) = server.refuse(wire_name) {
+            return Ok(self.refuse(CallError::NoCallsLeft, &why));
+        }
+        let changed = (permitted != arguments).then(|| permitted.clone());
+        let answered = match server.ready(wire_name).await {
+            Ok(()) => server.call(wire_name, permitted).await,
+            Err(cause) => Err(cause),
+        };
+        let outcome = answered.map_err(|cause| Turned::Lost(LostCall { call: call.clone(), cause }))?;
+        self.history.tools.push(call.name);
+        self.history.tool_errors += u32::from(outcome.is_error);
+        let whole = outcome.text.len();
+        let (text, is_clipped) = result_view(outcome.text, agent.settings.result_chars);
+        let error = outcome.is_error.then_some(CallError::Tool);
+        Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
+    }
+
+    fn refuse(&mut self, error: CallError, why: &str) -> Answer {
+        self.history.tool_errors += 1;
+        Answer::error(error, why)
+    }
+
+    /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.
+    fn record_turn(&mut self, tokens: &[u32], turn: &Turn) {
+        let calls: Option<Vec<&ToolCall>> = turn.calls.iter().map(|call| call.as_ref().ok()).collect();
+        let is_loose = |(call, form): &(&Result<ToolCall, String>, &CallForm)| {
+            call.is_ok() && **form != CallForm::Template
+        };
+        self.history.loose_calls += turn.calls.iter().zip(&turn.forms).filter(is_loose).count() as u32;
+        let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
+        match calls {
+            Some(calls) => {
+                message.insert("content".into(), turn.text.clone().into());
+                if let Some(reasoning) = &turn.reasoning {
+                    message.insert("reasoning_content".into(), reasoning.clone().into());
+                }
+                if !calls.is_empty() {
+                    let call = |((call, id), form): ((&ToolCall, &String), &CallForm)| {
+                        let mut call = json!({"id": id, "type": "function", "function": call});
+                        if *form != CallForm::Template {
+                            call["form"] = form.name().into();
+                        }
+                        call
+                    };
+                    let calls: Value = calls.into_iter().zip(&turn.ids).zip(&turn.forms).map(call).collect();
+                    message.insert("tool_calls".into(), calls);
+                }
+            }
+            // Without the end-of-turn token, which the template writes.
+            None => _ = message.insert("content".into(), self.agent.chat.written(tokens).into()),
+        }
+        self.history.messages.push(message.into());
+    }
+}
+
+/// A turn of the policy, whose tokens the hooks may follow.
+async fn sample<H: Hooks>(
+    policy: &mut impl PolicyHandle,
+    append: &[u32],
+    stop: &[u32],
+    max_new: usize,
+    hooks: &mut H,
+) -> Result<Sampled, EngineError> {
+    if !H::SEES_TOKENS {
+        return policy.turn(append, stop, max_new, None).await;
+    }
+    let (sender, mut tokens) = unbounded_channel();
+    let mut turn = pin!(policy.turn(append, stop, max_new, Some(sender)));
+    let sampled = loop {
+        tokio::select! {
+            biased;
+            Some(token) = tokens.recv() => hooks.token(token),
+            sampled = &mut turn => break sampled,
+        }
+    };
+    while let Ok(token) = tokens.try_recv() {
+        hooks.token(token);
+    }
+    sampled
+}
