@@ -17,7 +17,7 @@ use crate::{
 #[derive(Args)]
 pub struct Report {
     /// A run's id, as `mcprl runs` lists it, or `latest`; the folder of a run also works. Several runs are compared with the
-    /// first one.
+    /// first one. With `--server`, RUN/STAGE takes the failed tasks of that comparison of policies instead of the last one's.
     #[arg(value_name = "RUN", default_value = "latest")]
     runs: Vec<String>,
     /// The file to write [default: standard output]. A name that ends in `.html` gets a page of its own, which opens without
@@ -47,6 +47,8 @@ enum Plot {
 enum ReportError {
     #[error("run \"{run}\" has nothing for this plot")]
     NoPlot { run: String },
+    #[error("{stage} of run \"{run}\" compares no policies")]
+    NoComparison { run: String, stage: String, known: Vec<String> },
     #[error("`--svg` and `--server` take one run")]
     OneRun,
     #[error("{0} and {1} are of different caches")]
@@ -70,6 +72,7 @@ impl Diagnostic for ReportError {
     fn code(&self) -> &'static str {
         match self {
             Self::NoPlot { .. } => "report::no_plot",
+            Self::NoComparison { .. } => "report::no_comparison",
             Self::OneRun => "report::one_run",
             Self::Caches(..) => "report::caches",
             Self::NotComparable(_) => "report::not_comparable",
@@ -80,6 +83,8 @@ impl Diagnostic for ReportError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NoPlot { run } => format!("`mcprl show {run}` lists what it has"),
+            Self::NoComparison { known, .. } if known.is_empty() => return None,
+            Self::NoComparison { known, .. } => format!("name one of {}", known.join(", ")),
             Self::OneRun => "write a report for each run".into(),
             Self::Caches(..) => "copy one of them with `mcprl cache export` and `mcprl cache import`".into(),
             Self::NotComparable(NotComparable::NoEpisodes(run)) => {
@@ -104,7 +109,7 @@ impl Report {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let mut targets = self.runs.iter().map(|run| Target::new(&self.locations, run));
         let Some(first) = targets.next().transpose()? else { return Err(ReportError::OneRun.into()) };
-        let store = first.store;
+        let (store, stage) = (first.store, first.part);
         let mut histories = vec![history::run(&store, &first.run)?];
         for target in targets {
             let target = target?;
@@ -117,6 +122,17 @@ impl Report {
         if runs.len() > 1 && (self.svg.is_some() || self.server) {
             return Err(ReportError::OneRun.into());
         }
+        let comparisons = || runs[0].writers("verdict").map(|stage| stage.id.as_str());
+        if let Some(stage) =
+            stage.as_deref().filter(|stage| self.server && comparisons().all(|id| id != *stage))
+        {
+            return Err(ReportError::NoComparison {
+                run: runs[0].id.clone(),
+                stage: stage.to_owned(),
+                known: comparisons().map(str::to_owned).collect(),
+            }
+            .into());
+        }
         if let Some(plot) = self.svg {
             let found = match plot {
                 Plot::Curve => report::curve_plot(&curves(&runs[0])),
@@ -126,13 +142,15 @@ impl Report {
             return self.write(printer, &plot.file(), json!({ "run": runs[0].id }));
         }
         if printer.format == OutputFormat::Json && self.out.is_none() {
-            printer.json(&self.model(&runs));
+            printer.json(&self.model(&runs, stage.as_deref()));
             return Ok(Outcome::Success);
         }
         let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
         let json = json!({ "runs": ids });
         let page = match runs.as_slice() {
-            [run] if self.server => report::server_document(run, &report::server_report(run)),
+            [run] if self.server => {
+                report::server_document(run, &report::server_report(run, stage.as_deref()))
+            }
             [run] => report::report(run),
             _ => {
                 let comparable: Vec<Comparable> = runs
@@ -160,9 +178,9 @@ impl Report {
         }
     }
 
-    fn model(&self, runs: &[Run]) -> Value {
+    fn model(&self, runs: &[Run], stage: Option<&str>) -> Value {
         let of = |run: &Run| match self.server {
-            true => json!(report::server_report(run)),
+            true => json!(report::server_report(run, stage)),
             false => json!({ "run": run, "curves": curves(run), "exams": exams(run) }),
         };
         match runs {

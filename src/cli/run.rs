@@ -17,8 +17,9 @@ use super::{
     ui,
 };
 use crate::{
-    data::{self, VerdictRow},
+    data::{self, Table, VerdictRow},
     error::Result,
+    eval::headline,
     exec::{self, Event, Listener, Request, RunFolder, RunSpec, Signals, StageOutcome, Summary, folder},
     plan::{Plan, Source, stage_name},
     stage::Cards,
@@ -240,6 +241,12 @@ struct Artifact {
     link: PathBuf,
 }
 
+/// The comparisons of policies, by stage.
+fn verdicts<'a>(written: &'a [&Artifact]) -> impl Iterator<Item = (&'a str, Vec<VerdictRow>)> {
+    let verdicts = written.iter().filter(|artifact| artifact.artifact == VerdictRow::NAME);
+    verdicts.filter_map(|artifact| Some((artifact.node.as_str(), data::read(&artifact.link).ok()?)))
+}
+
 impl ClosingReport {
     fn new(plan: &Plan, store: &Store, id: &str, path: &Path, began: Instant) -> Self {
         let mut artifacts = Vec::new();
@@ -273,7 +280,7 @@ impl ClosingReport {
             })
             .collect();
         match printer.format {
-            OutputFormat::Json => printer.data(&self.json(summary, &paths).to_string()),
+            OutputFormat::Json => printer.data(&self.json(summary, &written, &paths).to_string()),
             OutputFormat::Human => self.print(printer, verbosity, summary, &written, &paths),
         }
         match () {
@@ -310,8 +317,7 @@ impl ClosingReport {
         if !failed && !is_quiet {
             printer.say(&closing);
         }
-        for Artifact { node, link, .. } in of_type("verdict") {
-            let Ok(rows) = data::read::<VerdictRow>(link) else { continue };
+        for (node, rows) in verdicts(written) {
             if !is_quiet {
                 printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
             }
@@ -325,7 +331,13 @@ impl ClosingReport {
         }
     }
 
-    fn json(&self, summary: &Summary, paths: &BTreeMap<String, &PathBuf>) -> serde_json::Value {
+    fn json(
+        &self,
+        summary: &Summary,
+        written: &[&Artifact],
+        paths: &BTreeMap<String, &PathBuf>,
+    ) -> serde_json::Value {
+        let verdicts = verdicts(written).map(|(node, rows)| (node, json!(headline(&rows))));
         let failed = summary.nodes.iter().filter(|(_, outcome)| *outcome == StageOutcome::Failed);
         let blocked = |(id, by): &(String, Vec<String>)| json!({ "id": id, "by": by });
         let mut event = json!({
@@ -340,6 +352,7 @@ impl ClosingReport {
             "idle": summary.idle,
             "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
             "artifacts": paths,
+            "verdicts": verdicts.collect::<BTreeMap<_, _>>(),
         });
         for outcome in StageOutcome::ALL {
             event[outcome.name()] = summary.count(outcome).into();

@@ -158,7 +158,5 @@ fn verdicts(store: &Store, run: &RunHistory) -> Vec<String> {
     let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
     let verdicts = outputs.filter(|output| output.output == "verdict");
     // Outputs that are not verdicts are skipped.
-    verdicts
-        .filter_map(|output| Some(eval::headline(&data::read::<VerdictRow>(&output.path).ok()?)))
-        .collect()
+    verdicts.filter_map(|output| Some(eval::text(&data::read::<VerdictRow>(&output.path).ok()?))).collect()
 }

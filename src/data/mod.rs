@@ -27,7 +27,7 @@ pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use labels::Label;
 pub use pass_rates::PassRate;
 pub use result_view::result_view;
-pub use scenarios::{Scenario, TaskText, UNSEEN, folded};
+pub use scenarios::{Scenario, TaskText, UNSEEN, folded, is_of_trained_cases};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};

@@ -11,6 +11,11 @@ use super::{
 pub const UNSEEN: [&str; 5] =
     ["unseen_entities", "unseen_phrasings", "unseen_families", "unseen_tools", "unseen_servers"];
 
+/// Whether the tasks of a held-out split ask about cases that were trained on, in other words.
+pub fn is_of_trained_cases(split: &str) -> bool {
+    split == "unseen_phrasings"
+}
+
 table! {
     /// One task.
     Scenario in "scenarios" {

@@ -5,7 +5,8 @@ use super::table::table;
 table! {
     /// One policy on one slice of the scenarios, compared with the stage's first policy (the baseline).
     VerdictRow in "verdict" {
-        /// What the slice is defined by: `all`, `split`, `family` or `tool`.
+        /// What the slice is defined by: `all`, `split`, `family` or `tool`. A split of trained cases in other words is in the
+        /// scope `split` alone, unless there is nothing else: `all` is of tasks nothing of which was trained on.
         scope: String,
         /// Name of the slice: `unseen_entities`, `pay_by_name`, `run_query`.
         slice: String,
@@ -45,6 +46,17 @@ table! {
         p_value: Option<f64>,
         /// The same, adjusted by Holm's method for the rows of its table in the report.
         p_adjusted: Option<f64>,
+        /// The policy before it in the stage's list, where that is not the baseline. Absent, with what is compared with it, in a
+        /// verdict of an earlier version.
+        previous: Option<String>,
+        /// Paired difference in success to `previous`.
+        step: Option<f64>,
+        /// Lower end of its 95 % interval, as that of `gain`.
+        step_low: Option<f64>,
+        /// Upper end.
+        step_high: Option<f64>,
+        /// Its sign-flip test, adjusted as `p_adjusted`.
+        step_p_adjusted: Option<f64>,
         /// What the scenarios of a cluster have in common: `family`, `entity`, `family and entity`; `scenario` where each is its own.
         clustered_by: String,
         /// Clusters in the slice.

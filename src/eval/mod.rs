@@ -1,10 +1,12 @@
 //! The verdict: compares policies on held-out scenarios and reports the result.
 //!
 //! Every comparison is paired: all policies get the same scenarios, and a scenario counts only if every
-//! policy has episodes of it. Scenarios of one family, or about one entity, are resampled together. A gain is
+//! policy has episodes of it. What it comes down to ([`headline`]) is of tasks nothing of which was trained on, sampled as the
+//! agent samples in use: cases that were trained on in other words are a row of their own. Scenarios of one family, or about one entity, are resampled together. A gain is
 //! measurable only if its interval and the sign-flip test agree; "no measurable gain" is a valid result. This
 //! module neither runs episodes nor judges answers. The same episodes give bit-identical rows in any order.
 
+mod headline;
 mod report;
 mod statistics;
 mod verdict;
@@ -13,7 +15,8 @@ mod vote;
 #[cfg(test)]
 mod tests;
 
-pub use report::{headline, points, report, summary};
+pub use headline::{Advice, Difference, Headline, Standing, headline};
+pub use report::{comparison, points, report, summary, text};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
 pub use verdict::{Comparison, Episode, Finding, Mode, clusters, metrics, reported_mode, verdict};
 pub use vote::{majority, vote_name};

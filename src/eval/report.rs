@@ -5,8 +5,11 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use super::verdict::{Finding, reported_mode, splits};
-use crate::data::VerdictRow;
+use super::{
+    headline::{Difference, Headline, headline, interval, to_baseline, to_previous},
+    verdict::{Finding, reported_mode, splits},
+};
+use crate::data::{VerdictRow, is_of_trained_cases};
 
 /// Styles a text by its finding, with colour or not at all. It must not change the text's width.
 pub type Paint = fn(Finding, &str) -> String;
@@ -22,7 +25,7 @@ const SPLIT: usize = 16;
 /// The same for a policy.
 const POLICY: usize = 7;
 
-/// The tables by split, followed by the verdict: a sentence for each compared policy.
+/// The tables by split, how well each policy does, and the verdict as [`text`] writes it.
 pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     let mode = reported_mode(rows);
     let tables = comparisons(rows).into_iter().map(|(policy, baseline)| {
@@ -33,17 +36,56 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
             by_split(policy, baseline, &pairs, paint)
         )
     });
-    tables.collect::<String>() + &sentences(rows, paint)
+    let standings = headline(rows)
+        .filter(|found| found.policies.len() > 1)
+        .map(|found| format!("{}\n\n{}\n\n", standings_title(&found), standings(&found)));
+    tables.collect::<String>() + &standings.unwrap_or_default() + &with_advice(rows, paint)
 }
 
-/// Only the verdict: a sentence for each compared policy.
-pub fn headline(rows: &[VerdictRow]) -> String {
+/// Only the verdict: a sentence for each comparison, and which policy to use.
+pub fn text(rows: &[VerdictRow]) -> String {
+    with_advice(rows, plain)
+}
+
+/// Only a sentence for each comparison.
+pub fn comparison(rows: &[VerdictRow]) -> String {
     sentences(rows, plain)
+}
+
+fn with_advice(rows: &[VerdictRow], paint: Paint) -> String {
+    let advice = headline(rows).and_then(|found| found.advice);
+    let advice = advice.map(|advice| format!("\n{}", advice.sentence()));
+    sentences(rows, paint) + &advice.unwrap_or_default()
+}
+
+fn standings_title(found: &Headline) -> String {
+    let what = if found.of_trained_cases { " (unseen phrasings of trained cases)" } else { "" };
+    format!("{} held-out tasks{what}, {}, success in %", found.tasks, found.mode)
+}
+
+/// A line for each policy.
+fn standings(found: &Headline) -> String {
+    let greedy = if found.policies.iter().any(|standing| standing.greedy.is_some()) { "greedy" } else { "" };
+    let header = ["policy", "success", "95 %", greedy, "strict"].map(str::to_owned);
+    let share = |share: Option<f64>| share.map_or_else(String::new, |share| percent(share, 1));
+    let lines = found.policies.iter().map(|standing| {
+        [
+            short(&standing.policy, POLICY),
+            percent(standing.success, 1),
+            format!("{} to {}", percent(standing.low, 0), percent(standing.high, 0)),
+            share(standing.greedy),
+            share(standing.by_protocol),
+        ]
+    });
+    table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned())
 }
 
 /// The page. `notes` follow the verdict, one paragraph each.
 pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
-    let mut page = format!("# Verdict\n\n{}\n", sentences(rows, plain).replace('\n', "  \n"));
+    let mut page = format!("# Verdict\n\n{}\n", text(rows).replace('\n', "  \n"));
+    if let Some(found) = headline(rows) {
+        _ = write!(page, "\n{}:\n\n{}\n\n{STANDINGS}", standings_title(&found), indented(&standings(&found)));
+    }
     for note in notes {
         _ = write!(page, "\n{note}\n");
     }
@@ -68,11 +110,21 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
     }
     if !comparisons(rows).is_empty() {
         _ = write!(page, "\n{MEANING}");
+        if splits(rows).iter().any(|split| is_of_trained_cases(split)) {
+            page += TRAINED_CASES;
+        }
     }
     _ = write!(page, "\n## Protocol\n\n{}\n\n{PROTOCOL}", indented(&protocol(rows)));
     _ = write!(page, "\n## Effort\n\n{}\n\n{EFFORT}", indented(&effort(rows)));
     page
 }
+
+const STANDINGS: &str = "\
+Strict: solved by protocol, that is with every call in the form of the
+chat template and the answer given to complete_task. Use says which
+policy to take: the last one that is measurably better than the one
+that would be used without it.
+";
 
 const MEANING: &str = "\
 Gain is the difference in success on the same tasks, in points, with its
@@ -83,6 +135,11 @@ are one but for their phrasing, then single tasks. Such a row applies
 to its own families only. p is the sign-flip test of the same clusters,
 adjusted by Holm's method for the rows of its table. A gain is
 measurable (*) where its interval is clear of zero and p is below 0.05.
+";
+
+const TRAINED_CASES: &str = "\
+Rows below \"all\" are of trained cases in other words. They are in no
+other row.
 ";
 
 const PROTOCOL: &str = "\
@@ -108,59 +165,58 @@ fn title(policy: &str, baseline: &str, cut: &str, mode: &str) -> String {
     format!("{policy} against {baseline} by {cut}, {mode}, success in %")
 }
 
-/// The verdict, a line for each compared policy.
+/// The verdict, a line for each comparison: with the baseline, and with the policy before.
 pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
     let mode = reported_mode(rows);
-    let Some(all) = rows.iter().find(|row| row.scope == "all" && row.mode == mode) else {
-        return "nothing to compare".to_owned();
-    };
-    let lines: Vec<String> = comparisons(rows)
-        .into_iter()
-        .filter_map(|(policy, baseline)| {
-            let of_policy = |row: &&VerdictRow| row.policy == policy && row.mode == mode;
-            let all = rows.iter().filter(of_policy).find(|row| row.scope == "all")?;
-            let by_split = rows.iter().filter(of_policy).filter(|row| row.scope == "split");
-            sentence(baseline, all, by_split, paint)
-        })
-        .collect();
-    match lines.is_empty() {
-        true => format!("{} alone, nothing to compare: success {}", all.policy, success(all)),
-        false => lines.join("\n"),
+    let Some(found) = headline(rows) else { return "nothing to compare".to_owned() };
+    let on = if found.of_trained_cases { "unseen phrasings" } else { "held-out tasks" };
+    let in_mode = |row: &&VerdictRow| row.mode == mode;
+    let baseline = found.policies[0].policy.as_str();
+    let comparisons: [&dyn Fn(&VerdictRow) -> Option<Difference>; 2] =
+        [&|row| to_baseline(row, baseline), &to_previous];
+    let mut lines = Vec::new();
+    for all in rows.iter().filter(in_mode).filter(|row| row.scope == "all") {
+        let by_split = || {
+            let of_policy = |row: &&VerdictRow| row.policy == all.policy && row.scope == "split";
+            rows.iter().filter(in_mode).filter(of_policy)
+        };
+        for of in comparisons {
+            let others: Vec<(&str, Finding)> =
+                by_split().filter_map(|row| Some((row.slice.as_str(), of(row)?.finding))).collect();
+            lines.extend(of(all).map(|difference| sentence(&difference, on, &others, paint)));
+        }
+    }
+    match (lines.is_empty(), found.policies.first()) {
+        (true, Some(alone)) => {
+            let (low, high) = (100.0 * alone.low, 100.0 * alone.high);
+            let success = format!("{} % [{low:.0}, {high:.0}]", percent(alone.success, 1));
+            format!("{} alone, nothing to compare: success {success}", alone.policy)
+        }
+        _ => lines.join("\n"),
     }
 }
 
 /// `trained beats base on held-out tasks: +43.3 points [+36, +50], p < 0.001; no measurable gain on c`.
-fn sentence<'a>(
-    baseline: &str,
-    all: &VerdictRow,
-    by_split: impl Iterator<Item = &'a VerdictRow>,
-    paint: Paint,
-) -> Option<String> {
-    let finding = Finding::of(all)?;
-    let policy = &all.policy;
+fn sentence(difference: &Difference, on: &str, by_split: &[(&str, Finding)], paint: Paint) -> String {
+    let Difference { policy, to, gain, p, finding, .. } = difference;
     let claim = match finding {
-        Finding::Gain => format!("{policy} beats {baseline} on held-out tasks"),
-        Finding::NoMeasurableGain => {
-            format!("no measurable gain of {policy} over {baseline} on held-out tasks")
-        }
-        Finding::Regression => format!("{policy} is worse than {baseline} on held-out tasks"),
+        Finding::Gain => format!("{policy} beats {to} on {on}"),
+        Finding::NoMeasurableGain => format!("no measurable gain of {policy} over {to} on {on}"),
+        Finding::Regression => format!("{policy} is worse than {to} on {on}"),
     };
-    let p = all.p_adjusted.map_or_else(String::new, |p| match p_value(p).strip_prefix('<') {
+    let p = p.map_or_else(String::new, |p| match p_value(p).strip_prefix('<') {
         Some(bound) => format!(", p < {bound}"),
         None => format!(", p = {}", p_value(p)),
     });
-    let (gain, low, high) = (all.gain?, all.gain_low?, all.gain_high?);
-    let figures = format!("{} points [{}, {}]{p}", points(gain, 1), points(low, 0), points(high, 0));
+    let figures = format!("{} points {}{p}", points(*gain, 1), interval(difference));
     let mut others: BTreeMap<Finding, Vec<&str>> = BTreeMap::new();
-    for row in by_split {
-        if let Some(other) = Finding::of(row).filter(|other| *other != finding) {
-            others.entry(other).or_default().push(&row.slice);
-        }
+    for (slice, other) in by_split.iter().filter(|(_, other)| other != finding) {
+        others.entry(*other).or_default().push(slice);
     }
     let others = others
         .iter()
         .map(|(finding, slices)| paint(*finding, &format!("; {} on {}", finding.label(), slices.join(", "))));
-    Some(paint(finding, &format!("{claim}: {figures}")) + &others.collect::<String>())
+    paint(*finding, &format!("{claim}: {figures}")) + &others.collect::<String>()
 }
 
 /// The distinct values of the chosen column, in order of appearance.
@@ -174,8 +230,8 @@ fn names<'a>(rows: &'a [VerdictRow], of: impl Fn(&'a VerdictRow) -> Option<&'a S
     names
 }
 
-/// (baseline's row, policy's row) of every slice of the table. If there are several splits, their total comes
-/// last.
+/// (baseline's row, policy's row) of every slice of the table. If there are several splits, their total comes after those that
+/// are in it.
 fn pairs<'a>(
     rows: &'a [VerdictRow],
     cut: &str,
@@ -187,8 +243,13 @@ fn pairs<'a>(
         let fits = |row: &&VerdictRow| row.policy == name && row.scope == scope && row.mode == mode;
         rows.iter().filter(fits).collect::<Vec<_>>()
     };
-    let scopes: &[&str] = if cut == "split" && splits(rows).len() > 1 { &["split", "all"] } else { &[cut] };
-    scopes.iter().flat_map(|scope| of(baseline, scope).into_iter().zip(of(policy, scope))).collect()
+    let of_scope = |scope: &str| of(baseline, scope).into_iter().zip(of(policy, scope));
+    if cut != "split" || splits(rows).len() < 2 {
+        return of_scope(cut).collect();
+    }
+    let (old, new): (Vec<_>, Vec<_>) =
+        of_scope("split").partition(|(_, row)| is_of_trained_cases(&row.slice));
+    new.into_iter().chain(of_scope("all")).chain(old).collect()
 }
 
 type Pairs<'a> = [(&'a VerdictRow, &'a VerdictRow)];
@@ -312,11 +373,6 @@ fn table<const N: usize>(
 /// Indented, so that Markdown shows the text verbatim.
 fn indented(table: &str) -> String {
     table.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
-}
-
-fn success(row: &VerdictRow) -> String {
-    let (low, high) = (100.0 * row.success_low, 100.0 * row.success_high);
-    format!("{} % [{low:.0}, {high:.0}]", percent(row.success, 1))
 }
 
 fn gain(row: &VerdictRow, digits: usize) -> String {

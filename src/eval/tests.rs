@@ -269,6 +269,160 @@ fn greedy_and_sampled_episodes_are_never_mixed() {
     assert_eq!(all, [("greedy", 1.0), ("sampled", 0.0)]);
 }
 
+/// Base, start and trained: how many of 100 tasks each solves, counted from the first.
+fn three(right: [usize; 3]) -> Vec<VerdictRow> {
+    let names = ["base", "start", "trained"];
+    let scenarios: Vec<_> = (0..100).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    let episodes: Vec<_> = scenarios
+        .iter()
+        .enumerate()
+        .flat_map(|(i, scenario)| {
+            names.iter().zip(right).map(move |(name, right)| episode(&scenario.id, name, i < right))
+        })
+        .collect();
+    rows_of(&names, &scenarios, &episodes)
+}
+
+#[test]
+fn each_policy_is_compared_with_the_first_and_with_the_one_before() {
+    let rows = three([10, 60, 72]);
+    let trained = row(&rows, "all", "trained");
+    assert_eq!(
+        (trained.gain, trained.previous.as_deref(), trained.step),
+        (Some(0.62), Some("start"), Some(0.12))
+    );
+    // Exact: 12 of 12 tasks that differ are won, in both rows of tables with one row.
+    assert_eq!(trained.step_p_adjusted, Some(2.0 / 4096.0));
+    let start = row(&rows, "all", "start");
+    assert_eq!((start.gain, start.previous.as_deref(), start.step), (Some(0.5), None, None));
+    assert_eq!(metrics(&rows)["all.trained.step"], 0.12);
+    insta::assert_snapshot!(sentences(&rows, plain), @r"
+    start beats base on held-out tasks: +50.0 points [+41, +60], p < 0.001
+    trained beats base on held-out tasks: +62.0 points [+53, +72], p < 0.001
+    trained beats start on held-out tasks: +12.0 points [+6, +19], p < 0.001
+    ");
+}
+
+#[test]
+fn the_policy_to_use_is_the_simplest_that_no_later_one_is_measurably_better_than() {
+    let advice = |right| headline(&three(right)).unwrap().advice.unwrap().sentence();
+    let all =
+        [[10, 60, 72], [10, 72, 71], [10, 72, 30], [40, 42, 41], [40, 20, 60], [40, 42, 55]].map(advice);
+    insta::assert_snapshot!(all.join("\n"), @r"
+    Use trained: it solves 62.0 points more than base [+53, +72] and 12.0 points more than start [+6, +19].
+    Use start: it solves 62.0 points more than base [+53, +72]; trained is not measurably better (-1.0 [-3, 0]).
+    Use start: it solves 62.0 points more than base [+53, +72]; trained is worse (-42.0 [-52, -33]).
+    Use base: start is not measurably better (+2.0 [0, +5]); trained is not measurably better (+1.0 [0, +3]).
+    Use trained: it solves 20.0 points more than base [+13, +29].
+    Use trained: it solves 15.0 points more than base [+8, +22].
+    ");
+}
+
+#[test]
+fn policies_that_are_not_compared_have_the_sum_of_the_steps_between_them() {
+    // Start is measurably better than base, more is not measurably better than start, and trained is.
+    let names = ["base", "start", "more", "trained"];
+    let right = [10, 60, 61, 90];
+    let scenarios: Vec<_> = (0..100).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    let episodes: Vec<_> = scenarios
+        .iter()
+        .enumerate()
+        .flat_map(|(i, scenario)| {
+            names.iter().zip(right).map(move |(name, right)| episode(&scenario.id, name, i < right))
+        })
+        .collect();
+    let advice = headline(&rows_of(&names, &scenarios, &episodes)).unwrap().advice.unwrap();
+    assert_eq!(advice.policy, "trained");
+    assert!(
+        advice.why.contains("80.0 points more than base")
+            && advice.why.contains("30.0 points more than start"),
+        "{}",
+        advice.why
+    );
+}
+
+#[test]
+fn a_vote_is_neither_a_policy_before_nor_advised() {
+    let scenarios: Vec<_> = (0..40).map(|i| scenario(&format!("s{i}"), "a", "f")).collect();
+    let names = ["base", "maj@3", "trained"];
+    let episodes: Vec<_> = scenarios
+        .iter()
+        .flat_map(|scenario| {
+            let vote = Episode { any_right: Some(true), ..episode(&scenario.id, "maj@3", true) };
+            [episode(&scenario.id, "base", false), vote, episode(&scenario.id, "trained", false)]
+        })
+        .collect();
+    let rows = rows_of(&names, &scenarios, &episodes);
+    assert!(rows.iter().all(|row| row.previous.is_none() && row.step.is_none()));
+    assert_eq!(headline(&rows).unwrap().advice.unwrap().policy, "base");
+}
+
+#[test]
+fn cases_that_were_trained_on_are_a_row_of_their_own_and_in_no_other() {
+    let outcomes: (&[Outcome], &[Outcome]) = (&[(false, true, 10), (true, true, 10)], &[(false, false, 30)]);
+    let (scenarios, episodes) = exam(&[("unseen_entities", outcomes.0), ("unseen_phrasings", outcomes.1)]);
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    let sizes: Vec<_> = rows
+        .iter()
+        .filter(|row| row.policy == "trained")
+        .map(|row| (row.slice.as_str(), row.scenarios, row.success))
+        .collect();
+    assert_eq!(
+        sizes,
+        [
+            ("all", 20, 1.0),
+            ("unseen_entities", 20, 1.0),
+            ("unseen_phrasings", 30, 0.0),
+            ("pay_by_unseen_entities", 20, 1.0),
+            ("list_tables", 20, 1.0),
+            ("run_query", 20, 1.0),
+        ]
+    );
+    let found = headline(&rows).unwrap();
+    assert_eq!((found.tasks, found.policies[1].success, found.of_trained_cases), (20, 1.0, false));
+    let table: Vec<String> = summary(&rows, plain)
+        .lines()
+        .skip(3)
+        .take(3)
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(table, ["unseen_entities", "all", "unseen_phrasings"]);
+    let says_so = |rows: &[VerdictRow]| report(rows, &[]).contains("trained cases in other words");
+    assert!(says_so(&rows));
+
+    let (scenarios, episodes) = exam(&[("unseen_phrasings", outcomes.0)]);
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    let found = headline(&rows).unwrap();
+    assert_eq!((found.tasks, found.of_trained_cases), (20, true));
+    assert!(text(&rows).starts_with("trained beats base on unseen phrasings: +50.0"), "{}", text(&rows));
+}
+
+#[test]
+fn the_headline_is_sampled_with_greedy_beside_it() {
+    let scenarios: Vec<_> = (0..20).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    let of = |mode, base: usize, trained: usize| {
+        scenarios.iter().enumerate().flat_map(move |(i, scenario)| {
+            [("base", base), ("trained", trained)]
+                .map(|(name, right)| Episode { mode, ..episode(&scenario.id, name, i < right) })
+        })
+    };
+    let greedy: Vec<_> = of(Mode::Greedy, 10, 12).collect();
+    let both: Vec<_> = of(Mode::Sampled, 2, 19).chain(greedy.clone()).collect();
+    let names = ["base", "trained"];
+    assert!(
+        summary(&rows_of(&names, &scenarios, &both), plain)
+            .contains("trained     95.0  76 to 99    60.0    95.0")
+    );
+    let found = headline(&rows_of(&names, &scenarios, &both)).unwrap();
+    assert_eq!(
+        (found.mode, found.policies[1].success, found.policies[1].greedy),
+        ("sampled", 0.95, Some(0.6))
+    );
+    assert_eq!(metrics(&rows_of(&names, &scenarios, &both))["all.gain"], 0.85);
+    let found = headline(&rows_of(&names, &scenarios, &greedy)).unwrap();
+    assert_eq!((found.mode, found.policies[1].success, found.policies[1].greedy), ("greedy", 0.6, None));
+}
+
 #[test]
 fn metrics_name_split_policy_and_mode() {
     let (scenarios, episodes) = exam(&[("a", &[(false, true, 3), (true, true, 1)])]);
@@ -297,7 +451,19 @@ fn the_report_reads_as_plain_text() {
     insta::assert_snapshot!(page, @r"
     # Verdict
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654; better on a; worse on d
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654; better on a; worse on d  
+    Use base: trained is not measurably better (+14.0 [-7, +38]).
+
+    43 held-out tasks, greedy, success in %:
+
+        policy   success      95 %    strict
+        base        44.2  30 to 59      44.2
+        trained     58.1  43 to 72      58.1
+
+    Strict: solved by protocol, that is with every call in the form of the
+    chat template and the answer given to complete_task. Use says which
+    policy to take: the last one that is measurably better than the one
+    that would be used without it.
 
     A note.
 
@@ -374,7 +540,14 @@ fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
     d      10  100.0     10.0  -90.0 [-100, -60]  0.012
     all    43   44.2     58.1    +14.0 [-7, +38]  0.654
 
+    43 held-out tasks, greedy, success in %
+
+    policy   success      95 %    strict
+    base        44.2  30 to 59      44.2
+    trained     58.1  43 to 72      58.1
+
     no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654;_better_on_a; worse on d
+    Use base: trained is not measurably better (+14.0 [-7, +38]).
     ");
 }
 

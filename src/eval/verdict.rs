@@ -5,18 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{Clusters, bootstrap_mean, holm, sign_flip, wilson};
-use crate::data::{Scenario, VerdictRow};
+use crate::data::{Scenario, VerdictRow, is_of_trained_cases};
 
 /// How the episodes of a comparison were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Always the most likely token; one episode per scenario.
     Greedy,
-    /// At temperature 1.
+    /// As the agent samples when it is used.
     Sampled,
 }
 
 impl Mode {
+    /// A verdict's headline is of the first of these that was played.
+    pub const HEADLINE: [Self; 2] = [Self::Sampled, Self::Greedy];
+
     /// The mode's name in [`VerdictRow::mode`].
     pub fn name(self) -> &'static str {
         match self {
@@ -64,7 +67,8 @@ pub struct Comparison<'a> {
     pub seed: u64,
 }
 
-/// Rows ordered by scope, slice, mode and policy; slices by name.
+/// Rows ordered by scope, slice, mode and policy; slices by name. Each policy is compared with the first, and with the one before
+/// it. A vote is no policy that another one continues.
 pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     let modes = [Mode::Greedy, Mode::Sampled]
         .map(|mode| (mode, by_scenario(comparison, episodes.iter().filter(|episode| episode.mode == mode))));
@@ -85,12 +89,25 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
             };
             let shares = shares_of(|episode| episode.right);
             let strict = shares_of(|episode| episode.right && episode.by_protocol);
+            let mut previous = None;
             for (index, policy) in comparison.policies.iter().enumerate() {
                 let episodes: Vec<&Episode> =
                     paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
                 let mut row = policy_row(&shares[index], &episodes, &grouping);
+                let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping, comparison);
                 if index > 0 {
-                    compare(&mut row, &shares[0], &shares[index], &grouping, comparison);
+                    let Paired { gain, low, high, better, worse, p_value } = to(0);
+                    (row.gain, row.gain_low, row.gain_high) = (Some(gain), Some(low), Some(high));
+                    (row.better, row.worse, row.p_value) = (Some(better), Some(worse), Some(p_value));
+                }
+                if let Some(before) = previous.filter(|before| *before > 0 && row.success_any.is_none()) {
+                    let Paired { gain, low, high, p_value, .. } = to(before);
+                    row.previous = Some(comparison.policies[before].clone());
+                    (row.step, row.step_low, row.step_high) = (Some(gain), Some(low), Some(high));
+                    row.step_p_adjusted = Some(p_value);
+                }
+                if row.success_any.is_none() {
+                    previous = Some(index);
                 }
                 row.success_strict = Some(mean(&strict[index]));
                 rows.push(VerdictRow {
@@ -168,18 +185,31 @@ pub fn clusters(scenarios: &[&Scenario]) -> (&'static str, Vec<String>) {
 /// Adjusts the p-values of each table of the report for its number of rows.
 fn adjust(rows: &mut [VerdictRow]) {
     let one_split = splits(rows).len() < 2;
-    let mut tables: BTreeMap<[String; 3], Vec<(usize, f64)>> = BTreeMap::new();
+    /// Scope, mode and policy.
+    type Table = [String; 3];
+    let mut tables: BTreeMap<Table, Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
         // The table of splits includes their total. With one split, that row would be a duplicate.
         let table = if row.scope == "all" && !one_split { "split" } else { &row.scope };
-        let table = [table.to_owned(), row.mode.clone(), row.policy.clone()];
-        tables.entry(table).or_default().extend(row.p_value.map(|p| (index, p)));
+        tables.entry([table.to_owned(), row.mode.clone(), row.policy.clone()]).or_default().push(index);
     }
     for table in tables.values() {
-        let p_values: Vec<f64> = table.iter().map(|(_, p)| *p).collect();
-        for ((index, _), adjusted) in table.iter().zip(holm(&p_values)) {
-            rows[*index].p_adjusted = Some(adjusted);
-        }
+        adjust_column(rows, table, |row| row.p_value, |row| &mut row.p_adjusted);
+        adjust_column(rows, table, |row| row.step_p_adjusted, |row| &mut row.step_p_adjusted);
+    }
+}
+
+fn adjust_column(
+    rows: &mut [VerdictRow],
+    table: &[usize],
+    p_value: fn(&VerdictRow) -> Option<f64>,
+    adjusted: fn(&mut VerdictRow) -> &mut Option<f64>,
+) {
+    let tests: Vec<(usize, f64)> =
+        table.iter().filter_map(|index| Some((*index, p_value(&rows[*index])?))).collect();
+    let p_values: Vec<f64> = tests.iter().map(|(_, p)| *p).collect();
+    for ((index, _), value) in tests.iter().zip(holm(&p_values)) {
+        *adjusted(&mut rows[*index]) = Some(value);
     }
 }
 
@@ -216,6 +246,8 @@ fn slices<'a>(
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
     }
     const SCOPES: [&str; 4] = ["all", "split", "family", "tool"];
+    let is_old = |scenario: &Scenario| is_of_trained_cases(&scenario.split);
+    let only_old = comparison.scenarios.iter().all(is_old);
     let mut slices: BTreeMap<(usize, String), Vec<&Scenario>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for scenario in comparison.scenarios.iter().filter(|scenario| seen.insert(&scenario.id)) {
@@ -225,8 +257,9 @@ fn slices<'a>(
                 || called.get(scenario.id.as_str()).is_some_and(|called| called.contains(tool.as_str()))
         };
         let tools = comparison.tools.iter().filter(uses).map(|tool| (3, tool.clone()));
-        let own = [(0, "all".to_owned()), (1, scenario.split.clone()), (2, scenario.family.clone())];
-        for key in own.into_iter().chain(tools) {
+        let own = [(1, scenario.split.clone()), (0, "all".to_owned()), (2, scenario.family.clone())];
+        let most = if is_old(scenario) && !only_old { 1 } else { usize::MAX };
+        for key in own.into_iter().chain(tools).take(most) {
             slices.entry(key).or_default().push(scenario);
         }
     }
@@ -282,23 +315,32 @@ fn any_right(episodes: &[&Episode]) -> Option<f64> {
     any.map(|any| any.iter().filter(|any| **any).count() as f64 / any.len() as f64)
 }
 
-/// Adds the comparison with the baseline. Both have one share per scenario, in the same order.
-fn compare(
-    row: &mut VerdictRow,
-    baseline: &[f64],
-    shares: &[f64],
-    grouping: &Grouping,
-    comparison: &Comparison<'_>,
-) {
-    let differences: Vec<f64> = shares.iter().zip(baseline).map(|(share, base)| share - base).collect();
-    let clusters = Clusters::new(&differences, &grouping.members);
-    let interval = bootstrap_mean(&clusters, comparison.resamples, comparison.seed);
-    row.gain = Some(differences.iter().sum::<f64>() / differences.len() as f64);
-    row.gain_low = Some(interval.low.max(-1.0));
-    row.gain_high = Some(interval.high.min(1.0));
-    row.better = Some(differences.iter().filter(|difference| **difference > 0.0).count() as u32);
-    row.worse = Some(differences.iter().filter(|difference| **difference < 0.0).count() as u32);
-    row.p_value = Some(sign_flip(&clusters));
+/// The paired difference between two policies.
+struct Paired {
+    gain: f64,
+    low: f64,
+    high: f64,
+    better: u32,
+    worse: u32,
+    p_value: f64,
+}
+
+impl Paired {
+    /// Both have one share per scenario, in the same order.
+    fn of(earlier: &[f64], shares: &[f64], grouping: &Grouping, comparison: &Comparison<'_>) -> Self {
+        let differences: Vec<f64> =
+            shares.iter().zip(earlier).map(|(share, earlier)| share - earlier).collect();
+        let clusters = Clusters::new(&differences, &grouping.members);
+        let interval = bootstrap_mean(&clusters, comparison.resamples, comparison.seed);
+        Self {
+            gain: mean(&differences),
+            low: interval.low.max(-1.0),
+            high: interval.high.min(1.0),
+            better: differences.iter().filter(|difference| **difference > 0.0).count() as u32,
+            worse: differences.iter().filter(|difference| **difference < 0.0).count() as u32,
+            p_value: sign_flip(&clusters),
+        }
+    }
 }
 
 /// The result of a comparison.
@@ -313,15 +355,19 @@ impl Finding {
     /// Probability of any false alarm among the rows of a table.
     const LEVEL: f64 = 0.05;
 
-    /// `None` for the baseline. A difference is measurable if its interval excludes zero and the sign-flip
-    /// test agrees: on few scenarios the bootstrap's interval is too narrow.
+    /// Of the difference to the baseline; `None` for the baseline.
     pub fn of(row: &VerdictRow) -> Option<Self> {
-        let (low, high, p_value) = (row.gain_low?, row.gain_high?, row.p_adjusted?);
-        Some(match p_value < Self::LEVEL {
+        Some(Self::of_difference((row.gain_low?, row.gain_high?), row.p_adjusted?))
+    }
+
+    /// A difference is measurable if its interval excludes zero and the sign-flip test agrees: on few scenarios the bootstrap's
+    /// interval is too narrow.
+    pub(super) fn of_difference((low, high): (f64, f64), p_value: f64) -> Self {
+        match p_value < Self::LEVEL {
             true if low > 0.0 => Self::Gain,
             true if high < 0.0 => Self::Regression,
             _ => Self::NoMeasurableGain,
-        })
+        }
     }
 
     /// `better`, `no measurable gain` or `worse`.
@@ -334,27 +380,28 @@ impl Finding {
     }
 }
 
-/// The mode that the verdict reports: greedy if there is one, because agents are deployed that way.
+/// The mode that the verdict reports: sampled if there is one, because agents mostly sample when they are used.
 pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
-    let greedy = rows.iter().any(|row| row.mode == Mode::Greedy.name());
-    if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
+    let is_played = |mode: &Mode| rows.iter().any(|row| row.mode == mode.name());
+    Mode::HEADLINE.into_iter().find(is_played).unwrap_or(Mode::Greedy).name()
 }
 
-/// The rows as metrics for `until` and for people, for `all` and every split: `unseen_entities.trained.greedy`, a success
-/// rate; `unseen_entities.trained.strict`, that of the episodes by protocol, and `unseen_entities.trained.gain`, the gain over the
-/// baseline, both in greedy mode if there is one; and `unseen_entities.gain`, that of the last policy.
+/// The rows as metrics for `until` and for people, for `all` and every split: `unseen_entities.trained.sampled`, a success
+/// rate; `unseen_entities.trained.strict`, that of the episodes by protocol, `unseen_entities.trained.gain`, the gain over the
+/// baseline, and `unseen_entities.trained.step`, that over the policy before it, all three in the reported mode; and
+/// `unseen_entities.gain`, that of the last policy.
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
     let mode = reported_mode(rows);
     let mut metrics = BTreeMap::new();
     for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
         metrics.insert(format!("{}.{}.{}", row.slice, row.policy, row.mode), row.success);
-        if let Some(strict) = row.success_strict.filter(|_| row.mode == mode) {
-            metrics.insert(format!("{}.{}.strict", row.slice, row.policy), strict);
+        if row.mode != mode {
+            continue;
         }
-        if let Some(gain) = row.gain.filter(|_| row.mode == mode) {
-            metrics.insert(format!("{}.{}.gain", row.slice, row.policy), gain);
-            metrics.insert(format!("{}.gain", row.slice), gain);
+        for (name, value) in [("strict", row.success_strict), ("gain", row.gain), ("step", row.step)] {
+            metrics.extend(value.map(|value| (format!("{}.{}.{name}", row.slice, row.policy), value)));
         }
+        metrics.extend(row.gain.map(|gain| (format!("{}.gain", row.slice), gain)));
     }
     metrics
 }

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     error::{Failure, Result, did_you_mean},
+    eval::Mode,
     hash::Digest,
     mcp::secret::{secret_free, shareable_table},
     plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
@@ -114,17 +115,19 @@ pub struct Headline {
 }
 
 impl Headline {
-    /// For a comparison of policies over all scenarios, as `eval` reports it: `all.trained.greedy` compared
-    /// with `all.base.greedy`. Otherwise for any stage that reports `success`.
+    /// For a comparison of policies, as `eval` reports it: `all.trained.sampled` compared with `all.base.sampled`, the
+    /// figures of [`eval::headline`](crate::eval::headline). Otherwise for any stage that reports `success`.
     fn of(stage: &str, metrics: &BTreeMap<String, f64>) -> Option<Self> {
         let stage = stage.to_owned();
         let of_mode = |mode: &str| -> Vec<(String, f64)> {
             let rates = metrics.iter().filter_map(|(name, value)| {
-                Some((name.strip_prefix("all.")?.strip_suffix(mode)?.to_owned(), *value))
+                let policy = name.strip_prefix("all.")?.strip_suffix(mode)?.strip_suffix('.')?;
+                Some((policy.to_owned(), *value))
             });
             rates.collect()
         };
-        let rates = [".greedy", ".sampled"].map(of_mode).into_iter().find(|rates| !rates.is_empty());
+        let rates =
+            Mode::HEADLINE.map(|mode| of_mode(mode.name())).into_iter().find(|rates| !rates.is_empty());
         let gain = |policy: &str| metrics.get(&format!("all.{policy}.gain"));
         let is_last = |policy: &str| gain(policy).is_some() && gain(policy) == metrics.get("all.gain");
         if let Some(rates) = rates {
@@ -533,4 +536,51 @@ fn key_changes(old: &Value, new: &Value) -> Vec<RerunReason> {
 
 fn digests(record: &ActionRecord) -> BTreeMap<String, Digest> {
     record.outputs.iter().map(|(name, output)| (name.clone(), output.digest)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        data::Scenario,
+        eval::{self, Comparison, Episode},
+    };
+
+    #[test]
+    fn a_runs_headline_has_the_figures_of_its_verdict() {
+        let scenarios: Vec<Scenario> = (0..12)
+            .map(|index| Scenario {
+                id: index.to_string(),
+                split: if index < 8 { "unseen_entities" } else { "unseen_phrasings" }.into(),
+                ..Scenario::default()
+            })
+            .collect();
+        let names = ["base", "start", "trained"].map(str::to_owned);
+        let mut episodes = Vec::new();
+        for (mode, right) in [(Mode::Greedy, [1, 2, 3]), (Mode::Sampled, [2, 7, 5])] {
+            for (index, scenario) in scenarios.iter().enumerate() {
+                episodes.extend(names.iter().zip(right).map(|(name, right)| Episode {
+                    scenario: scenario.id.clone(),
+                    policy: name.clone(),
+                    mode,
+                    right: index < right,
+                    by_protocol: true,
+                    any_right: None,
+                    calls: 1,
+                    turns: 1,
+                    tokens: 1,
+                    tool_errors: 0,
+                    tools: Vec::new(),
+                }));
+            }
+        }
+        let compared =
+            Comparison { policies: &names, scenarios: &scenarios, tools: &[], resamples: 100, seed: 1 };
+        let rows = eval::verdict(&compared, &episodes);
+        let verdict = eval::headline(&rows).unwrap();
+        let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();
+        assert_eq!((shown.baseline, shown.success), (Some(2.0 / 8.0), 5.0 / 8.0));
+        assert_eq!(shown.baseline, Some(verdict.policies[0].success));
+        assert_eq!(shown.success, verdict.policies[2].success);
+    }
 }

@@ -143,8 +143,8 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let mut episodes = Vec::new();
     for (name, played) in names.iter().zip(all) {
         let rows = played.episodes.get(policy).into_iter().flatten();
-        // With greedy decoding, sample 0 is the greedy episode.
-        let rows = rows.filter(|row| !is_greedy || row.sample == 0);
+        let of_exam = || played.exam.rows.iter().map(|row| &row.row);
+        let rows = rows.filter(|row| exam::mode_of_sample(of_exam(), row.sample).name() == mode);
         episodes.extend(rows.map(|row| Episode {
             scenario: row.scenario_id.clone(),
             policy: name.clone(),
@@ -171,7 +171,9 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
         seed: SEED,
     };
     let rows = verdict(&compared, &episodes);
-    let Some(total) = rows.iter().find(|row| row.scope == "all") else { return false };
+    if rows.is_empty() {
+        return false;
+    }
     page.heading(&format!("Policy {policy}"));
     let own = |played: &LastExam| {
         let rows = played.episodes.get(policy).into_iter().flatten();
@@ -181,11 +183,14 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
         names.iter().zip(all).map(|(name, played)| format!("{} of {name}", own(played))).collect();
     page.text(format!(
         "{} tasks are common to all runs ({}). Each run's agent played them with its own tools and prompt.",
-        total.scenarios,
+        rows.iter()
+            .filter(|row| row.scope == "split" && row.policy == names[0])
+            .map(|row| row.scenarios)
+            .sum::<u32>(),
         counts.join(", ")
     ));
     let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
-    page.push(Block::Statement(tone(last), eval::headline(&rows)));
+    page.push(Block::Statement(tone(last), eval::comparison(&rows)));
     let effects = rows.iter().filter(|row| row.scope != "tool").filter_map(|row| {
         let several = names.len() > 2;
         let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
     engine::EngineSpec,
-    eval::Finding,
+    eval::{Finding, Headline},
     exec::RunState,
     model::{ModelConfig, Weights, kernels::Format},
     usage::Usage,
@@ -113,6 +113,9 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
             ));
         }
         page.push(Block::Statement(of_exam(found), found.sentences.clone()));
+        if let Some(headline) = &found.headline {
+            page.table(standings(headline));
+        }
         let plots: Vec<Plot> = verdict_plot(found).into_iter().collect();
         if !plots.is_empty() {
             page.push(Block::Plots(
@@ -122,7 +125,7 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
         }
         if let Some((row, share)) = all_of_vote(found) {
             page.text(format!(
-                "{} is the answer that most episodes of {} give, of several at temperature 1. At least one of them is right on {} % of the tasks (pass@N): an upper bound, because only the known answer tells which one.",
+                "{} is the answer that most episodes of {} give, of several sampled ones. At least one of them is right on {} % of the tasks (pass@N): an upper bound, because only the known answer tells which one.",
                 row.policy,
                 found.policies[0],
                 percent(share),
@@ -146,6 +149,24 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
     }
 }
 
+/// How well each policy does.
+fn standings(headline: &Headline) -> Table {
+    let mut table = Table::new(["policy", "success %", "95 %", "greedy %", "strict %", "to use"]);
+    for standing in &headline.policies {
+        let share = |share: Option<f64>| Cell::number(share.map_or(String::new(), percent));
+        let is_advised = headline.advice.as_ref().is_some_and(|advice| advice.policy == standing.policy);
+        table.row([
+            Cell::code(standing.policy.clone()),
+            Cell::number(percent(standing.success)),
+            Cell::number(format!("{} to {}", percent(standing.low), percent(standing.high))),
+            share(standing.greedy),
+            share(standing.by_protocol),
+            Cell::text(if is_advised { "yes" } else { "" }),
+        ]);
+    }
+    table
+}
+
 /// The row of a vote over all tasks, and its upper bound.
 fn all_of_vote(found: &Exam) -> Option<(&VerdictRow, f64)> {
     let rows = found.rows.iter().map(|row| &row.row);
@@ -154,7 +175,7 @@ fn all_of_vote(found: &Exam) -> Option<(&VerdictRow, f64)> {
 }
 
 fn mode_name(mode: &str) -> &str {
-    if mode == "greedy" { "greedy decoding" } else { "sampled at temperature 1" }
+    if mode == "greedy" { "greedy decoding" } else { "sampled" }
 }
 
 pub(super) fn tone(finding: Option<Finding>) -> Tone {
@@ -189,6 +210,7 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
         rows.collect::<Vec<_>>()
     };
     let (splits, families) = (of("split"), of("family"));
+    let has_trained_cases = splits.iter().any(|row| data::is_of_trained_cases(&row.row.slice));
     let mut rows = of("all");
     if splits.len() > 1 {
         rows.extend(splits);
@@ -200,6 +222,7 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
     let effect = |row: &&exam::Row| {
         let row_of = &row.row;
         let label = match row_of.scope.as_str() {
+            "all" if has_trained_cases => "all unseen cases".to_owned(),
             "all" => "all held-out tasks".to_owned(),
             "split" => row_of.slice.replace('_', " "),
             _ => row_of.slice.clone(),

@@ -165,7 +165,9 @@ fn a_report_of_a_swept_or_empty_run_says_what_is_missing() {
         "{text}"
     );
     let run = made.run();
-    assert!(markdown_page(&server_document(&run, &server_report(&run))).contains("has played no episodes"));
+    assert!(
+        markdown_page(&server_document(&run, &server_report(&run, None))).contains("has played no episodes")
+    );
 }
 
 #[test]
@@ -184,15 +186,18 @@ fn runs_are_compared_on_common_tasks() {
 fn a_server_report_counts_errors_with_recoveries_and_tools_that_are_never_called() {
     let parts = parts(true);
     let run = parts.made.run();
-    let found = server_report(&run);
+    let found = server_report(&run, None);
     assert_eq!((found.episodes, found.tasks, found.failed_tasks), (10, 3, 1));
+    assert_eq!((found.policy.as_str(), found.without_reference), ("trained in exam", 1));
+    assert_eq!(server_report(&run, Some("exam")).policy, found.policy);
+    assert!(server_report(&run, Some("other")).policy.starts_with("the policy of train"));
     let error = &found.errors[0];
     assert_eq!((error.message.as_str(), error.count, error.recovered), ("no such row N", 10, 10));
     let never = found.tools.iter().find(|tool| tool.calls.tool == "never").unwrap();
     assert_eq!((never.calls.calls, never.offered_in), (0, 10));
     assert_eq!(
         found.causes.iter().map(|cause| (cause.cause, cause.tasks)).collect::<Vec<_>>(),
-        [("other", 1)]
+        [("not in a result", 1)]
     );
     assert!(markdown_page(&server_document(&run, &found)).contains("no such row N"));
 }

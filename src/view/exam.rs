@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Missing, Run, Stage, episodes::EpisodeTable};
 use crate::{
     data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow},
-    eval::{self, Finding, Mode},
+    eval::{self, Finding, Headline, Mode},
 };
 
 /// A stage that compares policies.
@@ -18,8 +18,10 @@ pub struct Exam {
     pub policies: Vec<String>,
     /// The mode that the verdict reports: `greedy` or `sampled`.
     pub mode: String,
-    /// A sentence for each compared policy.
+    /// A sentence for each comparison, and which policy to use.
     pub sentences: String,
+    /// What the verdict comes down to.
+    pub headline: Option<Headline>,
     pub rows: Vec<Row>,
     /// The scenarios of every compared policy, if the episodes are in the cache.
     pub pairs: Result<Vec<Pair>, Missing>,
@@ -110,13 +112,14 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
         add_tasks(stage, &mut pairs);
         pairs
     });
-    let sentences = eval::headline(&rows);
+    let (sentences, headline) = (eval::text(&rows), eval::headline(&rows));
     let row = |row: VerdictRow| Row { finding: Finding::of(&row).map(Finding::label), row };
     Ok(Exam {
         stage: stage.id.clone(),
         policies,
         mode,
         sentences,
+        headline,
         rows: rows.into_iter().map(row).collect(),
         pairs,
     })
@@ -189,13 +192,9 @@ pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
     } else {
         by_policy(stage, &policies, outcomes())
     };
-    // With greedy decoding, sample 0 is the greedy episode.
-    let has_greedy = verdict.iter().any(|row| row.mode == Mode::Greedy.name());
-    let mode_of = |outcome: &OutcomeRow| match () {
-        () if verdict.is_empty() => None,
-        () if has_greedy && outcome.sample == 0 => Some(Mode::Greedy),
-        () => Some(Mode::Sampled),
-    };
+    let mode_of =
+        |outcome: &OutcomeRow| (!verdict.is_empty()).then(|| mode_of_sample(&verdict, outcome.sample));
+    let has_greedy = mode_of_sample(&verdict, 0) == Mode::Greedy;
     let mut parts = Vec::new();
     for (policy, episodes) in by {
         for mode in [None, Some(Mode::Greedy), Some(Mode::Sampled)] {
@@ -215,6 +214,12 @@ pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
     parts
 }
 
+/// How an episode of an exam was sampled: with greedy decoding, sample 0 is the greedy episode.
+pub fn mode_of_sample<'r>(rows: impl IntoIterator<Item = &'r VerdictRow>, sample: u32) -> Mode {
+    let has_greedy = rows.into_iter().any(|row| row.mode == Mode::Greedy.name());
+    if has_greedy && sample == 0 { Mode::Greedy } else { Mode::Sampled }
+}
+
 /// The policies of a verdict, the baseline first.
 fn policies(rows: &[VerdictRow]) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
@@ -232,10 +237,7 @@ fn pairs(
     policies: &[(String, Vec<(usize, &OutcomeRow)>)],
     scenarios: &[Scenario],
 ) -> Vec<Pair> {
-    let has_greedy = rows.iter().any(|row| row.mode == eval::Mode::Greedy.name());
-    // With greedy decoding, sample 0 is the greedy episode.
-    let is_reported =
-        |episode: &OutcomeRow| !has_greedy || (mode == eval::Mode::Greedy.name()) == (episode.sample == 0);
+    let is_reported = |episode: &OutcomeRow| mode_of_sample(rows, episode.sample).name() == mode;
     let grouped = |episodes: &[(usize, &'_ OutcomeRow)]| {
         let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, (_, episode)) in episodes.iter().enumerate() {

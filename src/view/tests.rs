@@ -467,3 +467,11 @@ fn a_reference_solution_has_the_tokenizer_it_was_written_with_and_no_log_probabi
     assert_eq!((page.sampled_count, page.mean_logprob, page.logprobs), (2, None, vec![None; 3]));
     assert_eq!(page.sampled, [false, true, true]);
 }
+
+#[test]
+fn sample_0_of_an_exam_is_greedy_where_the_verdict_has_greedy_rows() {
+    let row = |mode: Mode| data::VerdictRow { mode: mode.name().into(), ..data::VerdictRow::default() };
+    let modes = |rows: &[data::VerdictRow]| [0, 1].map(|sample| exam::mode_of_sample(rows, sample));
+    assert_eq!(modes(&[row(Mode::Greedy), row(Mode::Sampled)]), [Mode::Greedy, Mode::Sampled]);
+    assert_eq!(modes(&[row(Mode::Sampled)]), [Mode::Sampled, Mode::Sampled]);
+}

@@ -23,8 +23,9 @@ pub(super) fn exams(run: &Run) -> Value {
     let (mut found, mut unavailable) = (Vec::new(), Vec::new());
     for stage in run.writers("verdict") {
         match exam(run, stage) {
-            Ok(Exam { stage, policies, mode, sentences, rows, .. }) => found.push(json!({
-                "stage": stage, "policies": policies, "mode": mode, "sentences": sentences, "rows": rows,
+            Ok(Exam { stage, policies, mode, sentences, headline, rows, .. }) => found.push(json!({
+                "stage": stage, "policies": policies, "mode": mode, "sentences": sentences, "headline": headline,
+                "rows": rows,
             })),
             Err(problem) => {
                 unavailable.push(Unavailable { stage: stage.id.clone(), problem: problem.to_string() })

@@ -210,7 +210,8 @@ fn examined() -> Project {
 #[test]
 fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
     let project = examined();
-    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001";
+    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001\n\
+        Use trained: it solves 100.0 points more than base [+100, +100].";
     // The second run is all cached.
     for _ in 0..2 {
         let screen = std::fs::File::create(project.path("screen")).unwrap();
@@ -218,11 +219,16 @@ fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
         run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
         let screen = project.read("screen");
         assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
-        let tail: Vec<&str> = screen.lines().rev().take(10).collect();
+        let tail: Vec<&str> = screen.lines().rev().take(16).collect();
         assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
         assert!(!screen.contains("every table"), "{screen}");
     }
     assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
+    let events = project.mcprl(&["--json", "run", "run.toml"]).out;
+    let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    let headline = &ended["verdicts"]["exam"];
+    assert_eq!((&headline["advice"]["use"], &headline["policies"][1]["success"]), (&"trained".into(), &1.0.into()));
+    assert_eq!(headline["differences"][0]["finding"], "better");
 }
 
 #[test]

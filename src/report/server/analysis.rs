@@ -28,6 +28,8 @@ pub struct ServerReport {
     pub policy: String,
     pub tasks: usize,
     pub failed_tasks: usize,
+    /// Failed tasks whose reference solution is unknown, so that only the task itself says what was needed.
+    pub without_reference: usize,
     /// Those with most failed tasks first.
     pub tools: Vec<ToolReport>,
     pub errors: Vec<ErrorReport>,
@@ -40,8 +42,9 @@ pub struct ServerReport {
     pub gone: Vec<String>,
 }
 
-/// The report. Empty if the run has played no episodes, or the cache has none of them.
-pub fn server_report(run: &Run) -> ServerReport {
+/// The report. Failed tasks are those of the last comparison of policies, or of the one that `stage` names. Empty if the run has
+/// played no episodes, or the cache has none of them.
+pub fn server_report(run: &Run, stage: Option<&str>) -> ServerReport {
     let mut report = ServerReport {
         run: run.id.clone(),
         server: server_of(run).map(|server| format!("{} {}", server.name, server.version).trim().to_owned()),
@@ -59,22 +62,25 @@ pub fn server_report(run: &Run) -> ServerReport {
         parts.push(Part { episodes, outcomes, calls: made.calls, tools });
     }
     report.episodes = parts.iter().map(|part| part.episodes.len()).sum();
-    let (policy, last, scenarios) = final_episodes(run);
+    let (policy, last, scenarios) = final_episodes(run, stage);
     report.policy = policy;
     let failed = failures(&last, &scenarios);
     report.tasks = last.iter().map(|row| &row.scenario_id).collect::<BTreeSet<_>>().len();
     report.failed_tasks = failed.len();
+    report.without_reference = failed.iter().filter(|failure| !failure.has_reference).count();
     report.causes = causes(&failed);
     report.confusions = confusions(&failed);
     report.tools = tools(&parts, &failed);
     report.errors = errors(&parts);
-    report.suggestions = suggestions(&report.tools, &report.errors, &report.confusions, &parts);
+    report.suggestions = suggestions(&report.tools, &report.errors, &report.confusions, &failed, &parts);
     report
 }
 
-/// The final policy with its episodes and their scenarios: that of the last comparison, else of the last rollout.
-fn final_episodes(run: &Run) -> (String, Vec<EpisodeRow>, Vec<Scenario>) {
-    if let Some(found) = exam::exams(run).pop()
+/// The final policy with its episodes and their scenarios: that of the last comparison or of the wanted one, else of the last
+/// rollout.
+fn final_episodes(run: &Run, wanted: Option<&str>) -> (String, Vec<EpisodeRow>, Vec<Scenario>) {
+    if let Some(found) =
+        exam::exams(run).into_iter().rfind(|found| wanted.is_none_or(|wanted| found.stage == wanted))
         && let Some(stage) = run.stage(&found.stage)
         && let Ok(outcomes) = stage.table()
         // A vote has no episodes of its own.

@@ -55,14 +55,18 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
         "{} of {} tasks of {} have a wrong answer. The first rule that applies gives the cause.",
         report.failed_tasks, report.tasks, report.policy
     ));
-    let mut table = Table::new(["cause", "tasks", "meaning", "for example"]);
+    let mut table = Table::new(["cause", "tasks", "meaning", "most often", "for example"]);
     for cause in &report.causes {
         let example =
             cause.examples.first().map(|task| shortened(task, 140).into_owned()).unwrap_or_default();
+        let often = cause.details.iter().take(3);
+        let often: Vec<String> =
+            often.map(|found| format!("{} ({})", shortened(&found.detail, 60), found.tasks)).collect();
         table.row([
             Cell::text(cause.cause),
             Cell::number(cause.tasks.to_string()),
             Cell::text(cause.meaning),
+            Cell::text(often.join("; ")),
             Cell::text(example),
         ]);
     }
@@ -89,6 +93,12 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
         "Causes and suggestions follow from rules, which know only what was recorded. A suggestion is worth testing, not true.".to_owned(),
         "Episodes include those of untrained policies, which make mistakes that no description prevents.".to_owned(),
     ];
+    if report.without_reference > 0 {
+        limits.push(format!(
+            "{} failed tasks have no reference solution, so their causes follow from the task and the results alone. Tasks of a file may have one: `reference`.",
+            report.without_reference
+        ));
+    }
     if report.unmarked_errors > 0 {
         limits.push(format!(
             "{} failed calls of an earlier version are not marked as such.",

@@ -1,6 +1,8 @@
 //! The report for a server's author: what agents do with its tools, and what would help them.
 
 mod analysis;
+mod cause;
+mod difference;
 mod document;
 mod errors;
 mod failures;

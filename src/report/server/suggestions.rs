@@ -7,13 +7,16 @@ use serde_json::Value;
 
 use super::{
     errors::ErrorReport,
-    failures::Confusion,
+    failures::{Confusion, Failure, details},
     tools::{Part, ToolReport, tokens},
 };
 use crate::data::Tool;
 
 /// Fewer cases than this are no reason for a suggestion.
 const ENOUGH: u32 = 5;
+
+/// Fewer failed tasks than this are no reason for a suggestion.
+const TASKS: usize = 3;
 
 /// What the author could change, and why.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +31,7 @@ pub fn suggestions(
     tools: &[ToolReport],
     errors: &[ErrorReport],
     confusions: &[Confusion],
+    failed: &[Failure<'_>],
     parts: &[Part],
 ) -> Vec<Suggestion> {
     let mut all = Vec::new();
@@ -55,6 +59,9 @@ pub fn suggestions(
             }
             _ => {}
         }
+    }
+    for (tool, text) in of_failures(failed) {
+        suggest(&tool, text);
     }
     for confusion in confusions.iter().filter(|confusion| confusion.tasks >= 2) {
         suggest(
@@ -128,5 +135,49 @@ pub fn suggestions(
         }
     }
     all.sort_by_key(|suggestion| std::cmp::Reverse(suggestion.failed_tasks));
+    all
+}
+
+/// What would have helped in failed tasks, by tool.
+fn of_failures(failed: &[Failure<'_>]) -> Vec<(String, String)> {
+    let mut by_tool: BTreeMap<&str, Vec<&Failure<'_>>> = BTreeMap::new();
+    for failure in failed {
+        if let Some(tool) = failure.found.tool.as_deref() {
+            by_tool.entry(tool).or_default().push(failure);
+        }
+    }
+    let mut all = Vec::new();
+    for (tool, failed) in by_tool {
+        let mut suggest = |text: String| all.push((tool.to_owned(), text));
+        let unmarked: Vec<&str> =
+            failed.iter().filter_map(|failure| failure.found.unmarked_error.as_deref()).collect();
+        if unmarked.len() >= TASKS {
+            suggest(format!(
+                "In {} failed tasks its last result was an error that is not marked as one, such as “{}”. Set `isError`: an agent takes a text without it for an answer.",
+                unmarked.len(),
+                unmarked[0]
+            ));
+        }
+        let of = |cause: &str| -> Vec<&Failure<'_>> {
+            failed.iter().copied().filter(|failure| failure.found.cause == cause).collect()
+        };
+        let unknown = of("unknown name");
+        if unknown.len() >= TASKS {
+            let names = details(unknown.iter().copied());
+            let names: Vec<String> =
+                names.into_iter().map(|name| format!("{} ({})", name.detail, name.tasks)).collect();
+            suggest(format!(
+                "In {} failed tasks its last call named something that does not exist: {}. Let the error list the names that do.",
+                unknown.len(),
+                names.join(", ")
+            ));
+        }
+        let empty = of("after an empty result").len();
+        if empty >= TASKS {
+            suggest(format!(
+                "In {empty} failed tasks its last result was empty. Let an empty result say that nothing matched, and what to try."
+            ));
+        }
+    }
     all
 }

@@ -21,7 +21,9 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls, keeps_protocol},
+    data::{
+        self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls, is_of_trained_cases, keeps_protocol,
+    },
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
@@ -32,8 +34,9 @@ use crate::{
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
     greedy: bool,
-    /// Sampled episodes per scenario, at temperature 1.
+    /// Sampled episodes per scenario.
     samples: u32,
+    temperature: f32,
     /// Sampled episodes of the baseline that vote; 0 for no vote.
     vote: u32,
     /// Bootstrap resamples.
@@ -157,7 +160,7 @@ impl Eval {
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
-        notes.extend((params.vote > 0).then(|| vote_note(params.vote, &names[0], &rows)));
+        notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
 
@@ -265,7 +268,7 @@ fn plans<'p, 'a>(
     }
     let of = |(index, policy): (usize, &&'p Input)| {
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
-        (*policy, attempts(scenarios, (params.greedy, samples), seed))
+        (*policy, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
     Ok(policies.iter().enumerate().map(of).collect())
 }
@@ -273,10 +276,10 @@ fn plans<'p, 'a>(
 /// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.
 fn attempts<'a>(
     scenarios: &'a [Scenario],
-    (greedy, samples): (bool, u32),
+    (greedy, samples, temperature): (bool, u32, f32),
     seed: u64,
 ) -> Vec<RolloutSpec<'a>> {
-    let sampled = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+    let sampled = Sampling { temperature, ..Sampling::GREEDY };
     let mut draws = if greedy { vec![Sampling::GREEDY] } else { vec![] };
     draws.resize(draws.len() + samples as usize, sampled);
     let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| RolloutSpec {
@@ -338,13 +341,14 @@ fn pass_shares(rows: &[VerdictRow]) -> Vec<(&str, f64)> {
 }
 
 /// What the vote is, and its upper bound.
-fn vote_note(votes: u32, baseline: &str, rows: &[VerdictRow]) -> String {
+fn vote_note(params: &Params, baseline: &str, rows: &[VerdictRow]) -> String {
+    let Params { vote: votes, temperature, .. } = *params;
     let shares: Vec<String> = pass_shares(rows)
         .into_iter()
         .map(|(slice, share)| format!("{:.1} % of {slice}", 100.0 * share))
         .collect();
     format!(
-        "{}: the answer that most of {} of {baseline} give, at temperature 1. Its effort is\n\
+        "{}: the answer that most of {} of {baseline} give, at temperature {temperature}. Its effort is\n\
          that of all of them, and it is compared with one episode of {baseline}.\n\n\
          pass@{votes} of {baseline}: at least one of the {votes} is right in {}.\n\
          It is an upper bound, because only the known answer tells which one.",
@@ -384,10 +388,12 @@ fn notes(params: &Params, scenarios: &[Scenario], unknown: usize, lost: usize) -
     for scenario in scenarios {
         *counts.entry(&scenario.split).or_default() += 1;
     }
-    let splits = counts
-        .iter()
-        .map(|(split, count)| format!("- {}: {}", split.replace('_', " "), several(*count, "scenario")));
-    let sampled = format!("{} at temperature 1", several(params.samples as usize, "episode"));
+    let splits = counts.iter().map(|(split, count)| {
+        let note = if is_of_trained_cases(split) { ", of trained cases" } else { "" };
+        format!("- {}: {}{note}", split.replace('_', " "), several(*count, "scenario"))
+    });
+    let episodes = several(params.samples as usize, "episode");
+    let sampled = format!("{episodes} at temperature {}", params.temperature);
     let played = match (params.greedy, params.samples) {
         (true, 0) => "one greedy episode".to_owned(),
         (true, _) => format!("one greedy episode and {sampled}"),

@@ -37,7 +37,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, vote: 0, resamples: 100 }
+    Params { greedy, samples, temperature: 1.0, vote: 0, resamples: 100 }
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn scenarios_without_an_answer_are_left_out_and_counted() {
 #[test]
 fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
     let scenarios = [scenario("s", "a", Some("1")), scenario("t", "a", Some("1"))];
-    let attempts = attempts(&scenarios, (true, 2), 7);
+    let attempts = attempts(&scenarios, (true, 2, 0.5), 7);
     let drawn: Vec<_> =
         attempts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
     assert_eq!(
         drawn,
-        [("s", 0, 0.0), ("s", 1, 1.0), ("s", 2, 1.0), ("t", 0, 0.0), ("t", 1, 1.0), ("t", 2, 1.0)]
+        [("s", 0, 0.0), ("s", 1, 0.5), ("s", 2, 0.5), ("t", 0, 0.0), ("t", 1, 0.5), ("t", 2, 0.5)]
     );
     let seeds: std::collections::BTreeSet<u64> = attempts.iter().map(|attempt| attempt.seed).collect();
     assert_eq!(seeds.len(), attempts.len());

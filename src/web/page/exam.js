@@ -10,6 +10,15 @@ const CHANGES = [["", "all"], ["won", "won"], ["lost", "lost"], ["still-wrong", 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const points = (gain) => `${gain > 0 ? "+" : ""}${(100 * gain).toFixed(1)}`;
 
+// How well each policy does, on tasks nothing of which was trained on.
+function standings(headline) {
+  if (!headline) return null;
+  const cell = (value) => h("td", { class: "number" }, value);
+  const share = (value) => cell(value === null ? "–" : percent(value));
+  const row = (one) => h("tr", {}, h("td", {}, shown(one.policy)), share(one.success), cell(`${percent(one.low)} to ${percent(one.high)}`), share(one.greedy), share(one.by_protocol), h("td", {}, headline.advice?.use === one.policy ? "yes" : ""));
+  return h("div", { class: "wide" }, h("table", {}, h("caption", { class: "quiet" }, `${headline.tasks} held-out tasks${headline.of_trained_cases ? " (unseen phrasings of trained cases)" : ""}, ${headline.mode}`), h("thead", {}, h("tr", {}, ["policy", "success", "95 % interval", "greedy", "strict", "to use"].map((name) => h("th", {}, name)))), h("tbody", {}, headline.policies.map(row))));
+}
+
 export async function show(page, { run, parameters, signal, remember }) {
   const wanted = { ...parameters };
   const exams = await get("exams", { run }, signal);
@@ -28,10 +37,10 @@ export async function show(page, { run, parameters, signal, remember }) {
     const of = rows.filter((row) => row.scope === scope && row.policy === policy);
     if (of.length === 0) return null;
     const base = (row) => rows.find((other) => other.scope === scope && other.slice === row.slice && other.policy === exam.policies[0]);
-    const line = (row) => ({ name: scope === "all" ? "all scenarios" : row.slice, gain: row.gain, low: row.gain_low, high: row.gain_high, good: row.finding === "better" ? true : row.finding === "worse" ? false : null, note: `${points(row.gain ?? 0)} points, n ${row.scenarios}` });
+    const line = (row) => ({ name: scope === "all" ? "headline" : row.slice, gain: row.gain, low: row.gain_low, high: row.gain_high, good: row.finding === "better" ? true : row.finding === "worse" ? false : null, note: `${points(row.gain ?? 0)} points, n ${row.scenarios}` });
     const cell = (value) => h("td", { class: "number" }, value);
     return [
-      h("h3", {}, { all: "All scenarios", split: "By split", family: "By family", tool: "By tool" }[scope]),
+      h("h3", {}, { all: "Headline", split: "By split", family: "By family", tool: "By tool" }[scope]),
       h("div", { class: "wide" }, forest(of.map(line)) || ""),
       h("details", {}, h("summary", { class: "quiet" }, "numbers"), h("div", { class: "wide" }, h("table", {},
         h("thead", {}, h("tr", {}, ["slice", "scenarios", plain(exam.policies[0]), plain(policy), "strict", "gain", "95 % interval", "p (Holm)", "better", "worse", "calls", "recovery", "finding"].map((name) => h("th", {}, name)))),
@@ -99,7 +108,8 @@ export async function show(page, { run, parameters, signal, remember }) {
   replace(page,
     h("h1", {}, shown(`${exam.stage}: ${exam.policies.join(" and ")}, ${exam.mode} decoding`)),
     head,
-    h("p", {}, shown(exam.sentences)),
+    exam.sentences.split("\n").map((sentence) => h("p", {}, shown(sentence))),
+    standings(exam.headline),
     compared.map((policy) => [compared.length > 1 ? h("h2", {}, shown(policy)) : null, slices(policy)]),
     h("h2", {}, "Scenarios"),
     h("form", { class: "filters" }, select("change", "Change", CHANGES), select("family", "Family", any(names("family"))), select("tool", "Tool", any(names("tool"))), compared.length > 1 ? select("policy", "Policy", any(compared)) : null),
