@@ -26,7 +26,7 @@ use crate::{
     mcp::{ServerSpec, Servers, secret},
     stage::{
         self, Card, Cards, StageKind,
-        card::{ParamType, RESERVED, Section, agent_params},
+        card::{ParamType, RESERVED, Section, agent_params, json_type},
         model,
     },
     store::{FileDigests, RemoteSpec},
@@ -48,6 +48,9 @@ pub struct ParsedRun<'a> {
     /// Whether there are no mistakes so far. Only then does a missing name mean that the file lacks it.
     pub is_whole: bool,
 }
+
+/// Longest file of values, in bytes: a key holds them.
+const MOST_VALUES: u64 = 64 << 10;
 
 const MOST_ITERATIONS: u32 = 9999;
 
@@ -483,6 +486,12 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong::<()>(entry, Part::Value, message, hint);
                 continue;
             }
+            if param.kind == ParamType::Values {
+                match self.values(entry) {
+                    Some(values) => value = values,
+                    None => continue,
+                }
+            }
             // Texts about a tool's arguments are named as these.
             let is_about_tools = override_param(card) == Some(param_name.as_str());
             let is_checked = param.kind != ParamType::File && !is_about_tools;
@@ -558,6 +567,60 @@ impl<'a> RunFileParser<'_, 'a> {
                 let message = format!("cannot read \"{text}\": {cause}");
                 let hint = "paths are relative to the run file".to_owned();
                 self.reader.wrong(entry, Part::Value, message, Some(hint))
+            }
+        }
+    }
+
+    /// Lists of values by name, those in files included.
+    fn values(&self, entry: &Entry<'_>) -> Option<Value> {
+        let of = |(name, entry): (&str, Entry<'_>)| {
+            let values = match entry.json() {
+                Value::String(path) => self.lines(&entry, &path)?,
+                Value::Array(items) => items,
+                other => {
+                    let found = json_type(&other);
+                    let message = format!(
+                        "`{}` should be a list or the path of a text file, found {found}",
+                        entry.path
+                    );
+                    return self.reader.wrong(&entry, Part::Value, message, None);
+                }
+            };
+            let is_single = |value: &&Value| value.is_string() || value.is_number() || value.is_boolean();
+            if let Some(other) = values.iter().find(|value| !is_single(value)) {
+                let message =
+                    format!("`{}` should have single values, found {}", entry.path, json_type(other));
+                return self.reader.wrong(&entry, Part::Value, message, None);
+            }
+            if values.is_empty() {
+                let message = format!("`{}` has no value", entry.path);
+                let hint = "give one or more, or remove the key".to_owned();
+                return self.reader.wrong(&entry, Part::Value, message, Some(hint));
+            }
+            Some((name.to_owned(), Value::Array(values)))
+        };
+        let fields: Vec<Option<(String, Value)>> = entry.fields()?.into_iter().map(of).collect();
+        fields.into_iter().collect::<Option<Map<String, Value>>>().map(Value::Object)
+    }
+
+    /// The lines of a text file that have something.
+    fn lines(&self, entry: &Entry<'_>, text: &str) -> Option<Vec<Value>> {
+        let path = self.layers.source().folder().join(text);
+        let is_long = std::fs::metadata(&path).is_ok_and(|file| file.len() > MOST_VALUES);
+        let content = match is_long {
+            true => Err(format!("it has more than {} KiB", MOST_VALUES / 1024)),
+            false => std::fs::read_to_string(&path).map_err(|cause| cause.to_string()),
+        };
+        match content {
+            Ok(content) => {
+                let lines = content.trim_start_matches('\u{feff}').lines().map(str::trim);
+                Some(lines.filter(|line| !line.is_empty()).map(Value::from).collect())
+            }
+            Err(cause) => {
+                let message = format!("cannot read \"{text}\": {cause}");
+                let hint = "a text is the path of a file with one value a line, relative to the run file; a single value is a \
+                            list: [\"…\"]";
+                self.reader.wrong(entry, Part::Value, message, Some(hint.to_owned()))
             }
         }
     }
@@ -674,5 +737,60 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(entry, Part::Key, message, None);
         }
         Some((until, entry.field("metric")?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        plan::{Overrides, Plan, source::Source},
+        store::Store,
+    };
+
+    /// The parameter `values` of a stage, or the mistakes.
+    fn values(folder: &Path, given: &str) -> std::result::Result<Value, String> {
+        let text = format!(
+            "[server]\ncommand = [\"server\"]\nstate = \"read-only\"\n[stages.tools]\nkind = \"discover\"\n[stages.tasks]\nkind = \
+             \"scenarios\"\ntools = \"tools\"\nsource = \"explored\"\nvalues = {given}\n"
+        );
+        let source = Source::parse(&folder.join("run.toml"), text).unwrap();
+        let files = FileDigests::load(&Store::open(folder).unwrap());
+        let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files)
+            .map_err(|cause| cause.to_string())?;
+        let mut stages = plan.order().iter().map(|index| &plan.node(*index).stage);
+        Ok(stages.find_map(|stage| stage.params.get("values").cloned()).unwrap())
+    }
+
+    #[test]
+    fn a_file_of_values_is_the_list_of_its_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ids.txt"), "\u{feff}ada_1\n\n bob_2 \r\n").unwrap();
+        let found = values(folder.path(), "{ user_id = \"ids.txt\", n = [1, \"x\"] }");
+        assert_eq!(found, Ok(serde_json::json!({"user_id": ["ada_1", "bob_2"], "n": [1, "x"]})));
+    }
+
+    #[test]
+    fn values_that_are_no_lists_are_mistakes_at_their_place() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("empty.txt"), "\n\n").unwrap();
+        std::fs::write(folder.path().join("long.txt"), "x\n".repeat(40_000)).unwrap();
+        for (given, expected) in [
+            (
+                "{ id = 7 }",
+                "`stages.tasks.values.id` should be a list or the path of a text file, found an integer",
+            ),
+            ("{ id = [] }", "`stages.tasks.values.id` has no value"),
+            ("{ id = \"empty.txt\" }", "`stages.tasks.values.id` has no value"),
+            ("{ id = [[1]] }", "`stages.tasks.values.id` should have single values, found a list"),
+            ("{ id = \"nothing.txt\" }", "cannot read \"nothing.txt\""),
+            ("{ id = \"long.txt\" }", "it has more than 64 KiB"),
+            ("[\"x\"]", "`stages.tasks.values` should be a table, found a list"),
+        ] {
+            let found = values(folder.path(), given).unwrap_err();
+            assert!(found.contains(expected) && found.contains("10"), "{given}: {found}");
+        }
     }
 }

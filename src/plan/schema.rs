@@ -198,6 +198,11 @@ fn parameter(param: &Param) -> Value {
         ParamType::String | ParamType::File | ParamType::Model => json!({ "type": "string" }),
         ParamType::Strings => json!({ "type": "array", "items": { "type": "string" } }),
         ParamType::Table => json!({ "type": "object" }),
+        ParamType::Values => {
+            let value = json!({ "type": ["string", "number", "boolean"] });
+            let list = json!({ "type": "array", "minItems": 1, "items": value });
+            json!({ "type": "object", "additionalProperties": { "anyOf": [list, { "type": "string" }] } })
+        }
     };
     let unit = param.unit.as_ref().map(|unit| format!(" [{unit}]")).unwrap_or_default();
     let about = format!("{}{unit}", param.about);

@@ -112,6 +112,9 @@ pub enum ParamType {
     Model,
     Strings,
     Table,
+    /// Names with lists of values, or with text files relative to the run file that have a value a line. The values are in
+    /// the key.
+    Values,
 }
 
 impl ParamType {
@@ -125,7 +128,7 @@ impl ParamType {
             Self::File => "a path",
             Self::Model => "a folder, a GGUF file or a hub id",
             Self::Strings => "a list of strings",
-            Self::Table => "a table",
+            Self::Table | Self::Values => "a table",
         }
     }
 
@@ -136,7 +139,7 @@ impl ParamType {
             Self::Boolean => value.is_boolean(),
             Self::String | Self::File | Self::Model => value.is_string(),
             Self::Strings => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
-            Self::Table => value.is_object(),
+            Self::Table | Self::Values => value.is_object(),
         }
     }
 }

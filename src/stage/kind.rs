@@ -66,6 +66,11 @@ pub trait StageKind: Send + Sync {
         None
     }
 
+    /// What the stage needs to know about the tools that the servers list.
+    fn about_tools(&self, _listed: &[Tool], _: &Servers) -> Vec<Requirement> {
+        Vec::new()
+    }
+
     /// A folder that the stage copies into the cache, and its size in bytes.
     fn copies(&self) -> Option<(PathBuf, u64)> {
         None

@@ -390,6 +390,28 @@ fn doctor_notes_more_tools_than_a_small_model_can_choose_among() {
 }
 
 #[test]
+fn doctor_asks_for_examples_of_what_no_tool_lists() {
+    let project = project();
+    let schema = r#"{"type":"object","required":["user_id"],"properties":{"user_id":{"type":"string"}}}"#;
+    project.write("many.sh", &MANY_TOOLS.replace(r#"{"type":"object"}"#, schema));
+    project.replace(
+        "run.toml",
+        "\"{mcprl}\", \"demo-server\", \"sqlite\"",
+        &format!("\"sh\", \"{}\"", project.path("many.sh").display()),
+    );
+    project.replace("run.toml", "source = \"file\"\nfile = \"tasks.jsonl\"", "source = \"explored\"");
+    let output = looked_at(&project, 0);
+    let asks = "tasks: no tool lists values for `user_id`";
+    assert!(output.contains(asks) && output.contains("values = { user_id = [\"…\"] }"), "{output}");
+    project.replace("run.toml", "\"explored\"", "\"explored\"\nvalues = { user_id = [\"ada\"] }");
+    let output = looked_at(&project, 0);
+    assert!(!output.contains("lists values"), "{output}");
+    project.replace("run.toml", "{ user_id =", "{ user =");
+    let output = looked_at(&project, 1);
+    assert!(output.contains("`values.user` names no parameter") && output.contains("`user_id`"), "{output}");
+}
+
+#[test]
 fn a_misspelt_variable_is_an_unknown_key_and_its_value_is_not_shown() {
     let project = project();
     let mut command = project.command(&["plan", "run.toml"]);

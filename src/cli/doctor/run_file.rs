@@ -44,7 +44,9 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
             listed.push((name.to_owned(), tools));
         }
     }
-    findings.extend(many_tools(plan, &merged(listed)));
+    let listed = merged(listed);
+    findings.extend(many_tools(plan, &listed));
+    findings.extend(about_tools(plan, &listed));
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
@@ -93,6 +95,21 @@ fn many_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
         Finding { todo: Some(todo), ..Finding::new("tools", Verdict::Note, text) }
     };
     offers.into_iter().map(finding).collect()
+}
+
+/// What stages need to know about the tools.
+fn about_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
+    let Some(servers) = plan.servers.as_ref().filter(|_| !listed.is_empty()) else { return Vec::new() };
+    let mut found: BTreeMap<&str, Vec<Requirement>> = BTreeMap::new();
+    for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
+        let of_stage = stage.kind.as_ref().map(|kind| kind.about_tools(listed, servers));
+        found.insert(&stage.name, of_stage.unwrap_or_default());
+    }
+    let named = |(name, requirements): (&str, Vec<Requirement>)| -> Vec<Finding> {
+        let own = requirements.into_iter().map(requirement);
+        own.map(|found| Finding { text: format!("{name}: {}", found.text), ..found }).collect()
+    };
+    found.into_iter().flat_map(named).collect()
 }
 
 /// The cost of restarting the server in each rollout that calls a tool, if it is high.
@@ -193,14 +210,17 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
 fn needs(stage: &Stage, index: NodeIndex, preflight: &PlanPreflight<'_>) -> Vec<Finding> {
     let Some(kind) = &stage.kind else { return Vec::new() };
     let requirements = runtime().map(|runtime| runtime.block_on(kind.requirements(preflight.outputs(index))));
-    let finding = |requirement| match requirement {
+    requirements.unwrap_or_default().into_iter().map(requirement).collect()
+}
+
+fn requirement(requirement: Requirement) -> Finding {
+    match requirement {
         Requirement::Met(text) => Finding::good("stage", text),
         Requirement::Doubtful { text, hint } => {
             Finding { todo: Some(hint), ..Finding::new("stage", Verdict::Note, text) }
         }
         Requirement::Missing(cause) => Finding::bad("stage", &cause),
-    };
-    requirements.unwrap_or_default().into_iter().map(finding).collect()
+    }
 }
 
 /// Compares the stage that needs the most memory with the memory available.

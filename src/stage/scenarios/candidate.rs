@@ -65,6 +65,8 @@ pub enum AnswerRule {
     Column { list: String, field: String },
     /// The field `key` of the record with the largest number in `field`.
     Largest { list: String, field: String, key: String },
+    /// The same with the smallest number.
+    Smallest { list: String, field: String, key: String },
     /// The only value of the result.
     Only,
     /// The number in the line that is none of these.
@@ -97,6 +99,7 @@ impl AnswerRule {
             Self::Count { .. } => "count",
             Self::Column { .. } => "column",
             Self::Largest { .. } => "largest",
+            Self::Smallest { .. } => "smallest",
             Self::Only => "value",
             Self::Number { .. } => "number",
             Self::Quoted(_) => "quoted",
@@ -112,7 +115,9 @@ impl AnswerRule {
             Self::Field { list, key, field } => json!([list, key, field]),
             Self::Count { list } => json!([list]),
             Self::Column { list, field } => json!([list, field]),
-            Self::Largest { list, field, key } => json!([list, field, key]),
+            Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
+                json!([list, field, key])
+            }
             Self::Absent { field } => json!([field]),
             Self::Only | Self::Nothing => json!([]),
             Self::Number { not } => json!(not),
@@ -130,7 +135,9 @@ impl AnswerRule {
         let is_cut = |view: Option<&(String, bool)>| view.is_some_and(|(_, is_cut)| *is_cut);
         match self {
             Self::Absent { .. } | Self::Nothing => true,
-            Self::Count { .. } | Self::Column { .. } | Self::Largest { .. } => !is_cut(views.last()),
+            Self::Count { .. } | Self::Column { .. } | Self::Largest { .. } | Self::Smallest { .. } => {
+                !is_cut(views.last())
+            }
             Self::Field { .. }
             | Self::Only
             | Self::Number { .. }
@@ -211,7 +218,7 @@ impl AnswerRule {
         match self {
             Self::Field { list, field, .. } | Self::Column { list, field } => of_lists(list, field),
             Self::Absent { field } => of_lists("", field),
-            Self::Largest { list, key, .. } => of_lists(list, key),
+            Self::Largest { list, key, .. } | Self::Smallest { list, key, .. } => of_lists(list, key),
             Self::Only => self.read(reading).into_iter().collect(),
             Self::Quoted(_) | Self::Recorded { .. } => {
                 let fields = reading.lists.iter().flat_map(|list| {
@@ -253,21 +260,24 @@ impl AnswerRule {
                 values.dedup();
                 if values.len() > SET { Err("the answer is long") } else { Ok(values.join(", ")) }
             }
-            Self::Largest { list, field, key } => {
+            Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
                 let list = whole(named(reading, list)?)?;
                 let number = |record: &harvest::Record| {
                     value_of(record, field)?.parse::<f64>().ok().filter(|n| n.is_finite())
                 };
                 let numbers: Option<Vec<f64>> = list.records.iter().map(number).collect();
                 let numbers = numbers.ok_or("not every record has a number")?;
-                let most = numbers.iter().copied().fold(f64::MIN, f64::max);
+                let most = match self {
+                    Self::Smallest { .. } => numbers.iter().copied().fold(f64::MAX, f64::min),
+                    _ => numbers.iter().copied().fold(f64::MIN, f64::max),
+                };
                 #[expect(clippy::float_cmp, reason = "the same parsed number")]
                 let mut places = (0..numbers.len()).filter(|place| numbers[*place] == most);
                 match (places.next(), places.next()) {
                     (Some(place), None) => Ok(value_of(&list.records[place], key)
                         .ok_or("the record lacks the field")?
                         .to_owned()),
-                    _ => Err("several are the largest"),
+                    _ => Err("several are the largest or smallest"),
                 }
             }
             Self::Only => match (&reading.line, reading.lists.as_slice()) {
@@ -513,6 +523,7 @@ mod tests {
             (AnswerRule::Count { list: list() }, rows, Ok("3")),
             (AnswerRule::Column { list: list(), field: "n".into() }, rows, Ok("a, b")),
             (AnswerRule::Largest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("b")),
+            (AnswerRule::Smallest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("a")),
             (
                 AnswerRule::Largest { list: list(), field: "n".into(), key: "v".into() },
                 rows,

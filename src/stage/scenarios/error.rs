@@ -56,6 +56,10 @@ pub enum ScenarioError {
     NoFamiliesServed,
     #[error("no scenario has a reference solution to learn from")]
     NoReference,
+    #[error("`values.{name}` names no parameter of a tool")]
+    UnknownExample { name: String, near: Option<String>, known: String },
+    #[error("`values.{name}` has {value}, but the parameter takes {expected}")]
+    UnfitExample { name: String, value: String, expected: String },
 }
 
 impl Diagnostic for ScenarioError {
@@ -82,6 +86,7 @@ impl Diagnostic for ScenarioError {
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
             Self::NoFamiliesServed => "scenarios::no_families_served",
             Self::NoReference => "scenarios::no_reference",
+            Self::UnknownExample { .. } | Self::UnfitExample { .. } => "scenarios::values",
         }
     }
 
@@ -132,6 +137,11 @@ impl Diagnostic for ScenarioError {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
             Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/families.md)".into(),
+            Self::UnknownExample { near: Some(near), .. } => format!("did you mean `{near}`?"),
+            Self::UnknownExample { known, .. } => {
+                format!("a key is the name of a parameter, or `tool.parameter`; parameters: {known}")
+            }
+            Self::UnfitExample { .. } => "remove the value, or name the tool whose parameter takes it: \"tool.parameter\" = […]".into(),
             Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })
@@ -155,7 +165,9 @@ impl Diagnostic for ScenarioError {
             | Self::PassRates { .. }
             | Self::NoTries
             | Self::NoFamiliesServed
-            | Self::NoReference => Class::Usage,
+            | Self::NoReference
+            | Self::UnknownExample { .. }
+            | Self::UnfitExample { .. } => Class::Usage,
             Self::Read { .. }
             | Self::Entities { .. }
             | Self::Nothing { .. }

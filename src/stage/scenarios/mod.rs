@@ -69,7 +69,7 @@ use super::{
     preflight::{ExpectedOutput, ExpectedOutputs, ExpectedScenarios, Preflight, PreflightContext},
     typed,
 };
-use crate::{agent::AgentSettings, engine::Footprint, error::Result};
+use crate::{agent::AgentSettings, data::Tool, engine::Footprint, error::Result, mcp::Servers};
 
 /// Fewer tasks in a split than this are reported as few.
 const FEW: usize = 20;
@@ -158,6 +158,25 @@ impl StageKind for Scenarios {
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
         Box::pin(async { self.requirements(expected) })
+    }
+
+    fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
+        let Params { values, .. } = &self.params;
+        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) {
+            return Vec::new();
+        }
+        if let Err(cause) = values.check(listed) {
+            return vec![Requirement::Missing(cause.into())];
+        }
+        let unlisted = values.unlisted(&mut explored::profiles(listed, servers));
+        if unlisted.is_empty() {
+            return Vec::new();
+        }
+        let names: Vec<String> = unlisted.iter().map(|name| format!("`{name}`")).collect();
+        let text = format!("no tool lists values for {}", names.join(", "));
+        let values: Vec<String> = unlisted.iter().map(|name| format!("{name} = [\"…\"]")).collect();
+        let hint = format!("about twenty examples make tasks possible: values = {{ {} }}", values.join(", "));
+        vec![Requirement::Doubtful { text, hint }]
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

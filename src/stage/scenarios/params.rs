@@ -4,7 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
 
-use super::{error::ScenarioError, explored, file, split::SplitBy};
+use super::{
+    error::ScenarioError,
+    explored::{self, Examples},
+    file,
+    split::SplitBy,
+};
 use crate::stage::local_model::LocalSettings;
 
 #[derive(Debug, Deserialize)]
@@ -19,6 +24,8 @@ pub struct Params {
     pub result_chars: usize,
     pub explore_calls: usize,
     pub explore_seconds: u64,
+    #[serde(default)]
+    pub values: Examples,
     pub split_by: Option<SplitBy>,
     pub heldout_digest: Option<String>,
     pub questions_per_family: usize,

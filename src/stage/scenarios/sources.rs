@@ -144,7 +144,7 @@ async fn from_families(context: &Context, params: &Params, source: Source) -> Re
 
 async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let task = task(context, &tools, params.budget())?;
+    let task = task(context, params, &tools, params.budget())?;
     let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
     divided(context, params, explored.judged, Some(explored.coverage)).await
@@ -262,10 +262,17 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
     finish(context, params, &tools, judged, early).await
 }
 
-fn task<'a>(context: &'a Context, tools: &'a [Tool], budget: explored::Budget) -> Result<explored::Task<'a>> {
+fn task<'a>(
+    context: &'a Context,
+    params: &'a Params,
+    tools: &'a [Tool],
+    budget: explored::Budget,
+) -> Result<explored::Task<'a>> {
+    params.values.check(tools)?;
     Ok(explored::Task {
         servers: servers(context)?,
         tools,
+        examples: &params.values,
         seed: context.seed,
         budget,
         observer: &*context.observer,
@@ -280,10 +287,10 @@ async fn sample(
     tools: &[Tool],
     calls: usize,
 ) -> Result<explored::Sampled> {
-    let task = task(context, tools, explored::Budget { calls, ..params.budget() })?;
+    let task = task(context, params, tools, explored::Budget { calls, ..params.budget() })?;
     let live = Live::new(task.servers, tools);
     let sampled = {
-        let runner = task.runner(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
+        let runner = task.explorer(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
         let sampled = explored::sample(&task, &runner).await;
         context.meter.add(Usage { tool_calls: runner.calls() as u64, ..Usage::default() });
         sampled
@@ -300,12 +307,12 @@ async fn admit(
     candidates: Vec<Candidate>,
     mut sampled: Option<explored::Sampled>,
 ) -> Result<Judged> {
-    let task = task(context, tools, params.budget())?;
+    let task = task(context, params, tools, params.budget())?;
     let breaking = sampled.as_ref().map(|sampled| sampled.breaking.clone()).unwrap_or_default();
     let deadline = Instant::now() + Duration::from_secs(params.explore_seconds);
     let [one, two] = [(); 2].map(|()| Live::new(task.servers, tools));
     let judged = {
-        let runners = [task.runner(&one, deadline), task.runner(&two, deadline)];
+        let runners = task.runners([&one, &two], deadline);
         let judged =
             admission::admit(candidates, &task.tool_names(), &breaking, [&runners[0], &runners[1]]).await;
         let judged = match (judged, &mut sampled) {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    asking,
     graph::{self, Arg, Graph, Origin},
     harvest::{Field, List, Reading, Record},
     tools::ToolProfile,
@@ -50,8 +51,15 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
         if variants.is_empty() {
             continue;
         }
-        for (number, rule) in rules(graph, index, seed).into_iter().enumerate() {
-            let variant = &variants[number % variants.len()];
+        let rules = rules(graph, index, seed);
+        // Longer ways come first. Where there is one question, any of them.
+        let start = match rules.as_slice() {
+            [_] => graph::rank(seed, "ways", &graph.seen[index].call.name) + index as u64,
+            _ => 0,
+        };
+        let start = usize::try_from(start % variants.len() as u64).unwrap_or_default();
+        for (number, rule) in rules.into_iter().enumerate() {
+            let variant = &variants[(start + number) % variants.len()];
             candidates.extend(candidate(graph, profiles, index, variant, rule, seed));
         }
     }
@@ -83,11 +91,12 @@ fn candidate(
         AnswerRule::Field { list, .. }
         | AnswerRule::Count { list }
         | AnswerRule::Column { list, .. }
-        | AnswerRule::Largest { list, .. } => list,
+        | AnswerRule::Largest { list, .. }
+        | AnswerRule::Smallest { list, .. } => list,
         _ => "",
     };
     let thing = profiles[seen.tool].thing(list);
-    let asked = wording::ask(&rule, &Scene { place: &variant.place, thing: &thing });
+    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing });
     let mut entity = variant.entity.clone();
     let about = match &rule {
         AnswerRule::Field { key: Some((key, value)), field, .. } => {
@@ -96,7 +105,8 @@ fn candidate(
         }
         AnswerRule::Field { field, .. }
         | AnswerRule::Column { field, .. }
-        | AnswerRule::Largest { field, .. } => field.clone(),
+        | AnswerRule::Largest { field, .. }
+        | AnswerRule::Smallest { field, .. } => field.clone(),
         _ => String::new(),
     };
     let tools: Vec<&str> =
@@ -140,7 +150,7 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
         return variants;
     }
-    let plain = place(profile, &seen.args, None);
+    let plain = place(profile, &seen.args, None, &[]);
     let given = |args: &[Arg]| -> BTreeMap<String, String> {
         args.iter()
             .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
@@ -161,9 +171,11 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
                 if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
                     continue;
                 }
-                let place = place(profile, &seen.args, Some((position, &described.place)));
+                let covered = covered(graph, origin, &seen.args, position);
+                let place = place(profile, &seen.args, Some((position, &described.place)), &covered);
                 let mut entity = described.entity;
-                let others = seen.args.iter().enumerate().filter(|(other, _)| *other != position);
+                let is_said = |other: &usize| *other != position && !covered.contains(other);
+                let others = seen.args.iter().enumerate().filter(|(other, _)| is_said(other));
                 entity.extend(given(&others.map(|(_, arg)| arg.clone()).collect::<Vec<_>>()));
                 let mut calls = described.calls;
                 calls.push(index);
@@ -176,6 +188,19 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     // Longer chains first: most results can also be asked about directly.
     variants.reverse();
     variants
+}
+
+/// The other arguments that the described record has under their names: who knows the record knows them.
+fn covered(graph: &Graph, origin: &Origin, args: &[Arg], position: usize) -> Vec<usize> {
+    if origin.folder.is_some() {
+        return Vec::new();
+    }
+    let record = &graph.seen[origin.call].reading.lists[origin.list].records[origin.record];
+    let names = |arg: &Arg| {
+        record.iter().any(|field| field.name == arg.name && Some(&field.value) == arg.leaf.as_ref())
+    };
+    let is_named = record[origin.field].name == args[position].name;
+    (0..args.len()).filter(|other| is_named && *other != position && names(&args[*other])).collect()
 }
 
 /// Ways to describe a value without saying it. `entity` is what the task says anyway.
@@ -200,16 +225,17 @@ fn descriptions(
         // What the calls of the source say is said unless the rest of the task says it.
         let is_said = source.entity.values().all(|said| entity.values().any(|other| other == said));
         let behind = if is_said { String::new() } else { format!(" in the {}", source.place) };
+        let within = if is_said { String::new() } else { format!(" {}", asking::within(&source.place)) };
         let of = |words: String, said: Option<(String, String)>| {
             let mut entity = if is_said { BTreeMap::new() } else { source.entity.clone() };
             entity.extend(said);
-            Variant { calls: source.calls.clone(), entity, place: format!("{words}{behind}") }
+            Variant { calls: source.calls.clone(), entity, place: words }
         };
         if let Some(folder) = &origin.folder {
             let is_unique =
                 graph.known.keys().filter(|path| path.ends_with(&format!("/{}", value.value))).count() == 1;
             if is_unique && !value.value.is_empty() && !entity.values().any(|said| said == folder) {
-                let words = format!("the {thing} named {}", words::shown(&value.value));
+                let words = format!("the {thing} named {}{behind}", words::shown(&value.value));
                 found.push(of(words, Some(("name".into(), value.value.clone()))));
             }
             continue;
@@ -218,12 +244,30 @@ fn descriptions(
             continue;
         }
         if list.records.len() == 1 && record.len() == 1 {
-            found.push(of(format!("the only {thing}"), None));
+            found.push(of(format!("the only {thing}{within}"), None));
             continue;
+        }
+        if record.len() == 1 && value.name.is_empty() && list.is_list && !is_said {
+            let place = match origin.record {
+                0 => "first",
+                last if last + 1 == list.records.len() => "last",
+                _ => continue,
+            };
+            let within = asking::subject(&source.place)
+                .map_or_else(|| format!("in the {}", source.place), |subject| format!("for {subject}"));
+            found.push(of(format!("the {thing} listed {place} {within}"), None));
+            continue;
+        }
+        if !list.is_list && list.records.len() == 1 && !is_said {
+            let head = words::spoken_thing(&value.name);
+            if !head.is_empty() {
+                found.push(of(format!("the {head}{within}"), None));
+                continue;
+            }
         }
         for (key, said) in keys(list, record, &value.name).into_iter().take(2) {
             let words = format!(
-                "{}the {thing} whose {} is {}",
+                "{}the {thing} whose {} is {}{behind}",
                 part(&value.name, &thing),
                 words::spoken_field(&key),
                 words::shown(&said)
@@ -253,8 +297,10 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
         same.count() == 1
     };
     let rank = |name: &str, value: &str| {
-        let is_name = ["name", "title", "message", "label", "id"]
-            .iter()
+        let best = ["name", "title", "message", "label", "id", "number", "code"].iter();
+        let is_number = value.parse::<f64>().is_ok();
+        let is_name = best
+            .filter(|best| !is_number || **best != "number" && **best != "code")
             .position(|best| words::tokens(name).contains(*best));
         (is_name.unwrap_or(9), value.parse::<f64>().is_ok(), value.len())
     };
@@ -270,21 +316,29 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     keys
 }
 
-/// A call's result in words. `described`: an argument's index, and what is said in place of its value.
-fn place(profile: &ToolProfile, args: &[Arg], described: Option<(usize, &str)>) -> String {
+/// A call's result in words. `described`: an argument's index, and what is said in place of its value; those that are
+/// `covered` by it are not said.
+fn place(profile: &ToolProfile, args: &[Arg], described: Option<(usize, &str)>, covered: &[usize]) -> String {
     let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
     let mut is_described = false;
-    for (index, arg) in args.iter().enumerate() {
+    for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
+        let as_place = |words: &str| words::said_as_place(&arg.name, words);
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
         let is_path = profile.params.iter().any(|param| param.name == arg.name && param.is_path());
         match (slot, described) {
             (Some(_), Some(words)) => text += &format!(" {words}"),
+            (Some(_), None) if text.ends_with(" on") && as_place("").is_some_and(|words| words == "on ") => {
+                text += &format!(" {}", arg.shown);
+            }
             (Some(slot), None) if slot.noun.is_empty() => text += &format!(" {}", arg.shown),
             (Some(slot), None) => text += &format!(" the {} {}", slot.noun, arg.shown),
             (None, words) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
+            }
+            (None, words) if as_place("").is_some() => {
+                within += &format!(" {}", as_place(words.unwrap_or(&arg.shown)).unwrap_or_default());
             }
             (None, Some(words)) => {
                 is_described = true;
@@ -336,17 +390,23 @@ fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 }));
             }
         }
-        if list.is_list && list.records.len() > 1 {
+        if list.is_list && list.records.len() > 1 && !is_mixed(list, &seen.args) {
             rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
-                if field.value.parse::<f64>().is_ok() && !words::tokens(&field.name).contains("id") {
+                if field.value.parse::<f64>().is_ok() && is_quantity(&field.name) {
                     let key = keys(list, first, &field.name).into_iter().next();
-                    rules.extend(key.map(|(key, _)| AnswerRule::Largest {
-                        list: name(),
-                        field: field.name.clone(),
-                        key,
+                    rules.extend(key.into_iter().flat_map(|(key, _)| {
+                        let (list, field) = (name(), field.name.clone());
+                        [
+                            AnswerRule::Largest {
+                                list: list.clone(),
+                                field: field.clone(),
+                                key: key.clone(),
+                            },
+                            AnswerRule::Smallest { list, field, key },
+                        ]
                     }));
                 }
             }
@@ -365,6 +425,26 @@ fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     rules.sort_by_cached_key(|rule| graph::rank(seed, "picks", &rule.text()));
     rules.truncate(RULES);
     rules
+}
+
+/// Whether a list has something else than what the arguments name, or something twice: then it is no list of these, and its
+/// length and extremes answer another question.
+fn is_mixed(list: &List, args: &[Arg]) -> bool {
+    let differs = |record: &Record| {
+        record.iter().any(|field| {
+            let arg = args.iter().find(|arg| arg.name == field.name);
+            arg.and_then(|arg| arg.leaf.as_ref())
+                .is_some_and(|leaf| *leaf != field.value && !field.value.is_empty())
+        })
+    };
+    let distinct: BTreeSet<String> = list.records.iter().map(|record| format!("{record:?}")).collect();
+    distinct.len() < list.records.len() || list.records.iter().any(differs)
+}
+
+/// Whether the numbers of a field are amounts and no names.
+fn is_quantity(field: &str) -> bool {
+    let tokens = words::tokens(field);
+    !["id", "zip", "code", "number", "phone", "last"].iter().any(|word| tokens.contains(*word))
 }
 
 /// Whether a result is one value without a name.

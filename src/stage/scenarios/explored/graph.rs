@@ -13,7 +13,7 @@ use super::{
     tools::ToolProfile,
     words,
 };
-use crate::{chat::ToolCall, hash::Encoder, stage::scenarios::candidate::Candidate};
+use crate::{chat::ToolCall, hash::Encoder, mcp::plain, stage::scenarios::candidate::Candidate};
 
 /// Most values that are remembered, and of one call.
 const KNOWN: usize = 4000;
@@ -89,6 +89,19 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Remembers the users' examples as values that exist.
+    pub fn add_examples(&mut self, profiles: &mut [ToolProfile]) {
+        for profile in profiles {
+            for (name, param) in super::examples::leaves(&mut profile.params) {
+                for value in &param.examples {
+                    let known = self.known.entry(plain(value)).or_default();
+                    known.words.extend(param.words.iter().cloned());
+                    known.sources.insert(format!("values/{name}"));
+                }
+            }
+        }
+    }
+
     /// Whether a call is new; remembers it.
     pub fn is_new(&mut self, call: &ToolCall) -> bool {
         self.keys.insert(json!(call).to_string())
@@ -188,7 +201,10 @@ impl Graph {
     /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order. An optional parameter
     /// gets none that fits by nothing.
     pub fn candidates(&self, profile: &ToolProfile, param: &Param, seed: u64, most: usize) -> Vec<Value> {
-        let mut found: Vec<(i64, u64, Value)> = Vec::new();
+        let examples = param.examples.iter().enumerate();
+        let mut found: Vec<(i64, u64, Value)> =
+            examples.map(|(place, value)| (200, place as u64, value.clone())).collect();
+        let most = most + found.len();
         for (place, value) in param.seeds.iter().enumerate() {
             found.push((if param.is_closed { 100 } else { 20 }, place as u64, value.clone()));
         }
@@ -225,6 +241,24 @@ impl Graph {
             }
         }
         values
+    }
+
+    /// Values for all of these parameters that stand in one record under the parameters' names, in seeded order.
+    pub fn joint(&self, params: &[&Param], seed: u64) -> Vec<Vec<Value>> {
+        let mut found: Vec<(u64, Vec<Value>)> = Vec::new();
+        let lists = self.seen.iter().flat_map(|seen| &seen.reading.lists);
+        for record in lists.flat_map(|list| &list.records) {
+            let of = |param: &&Param| {
+                let field =
+                    record.iter().find(|field| words::split(&field.name) == words::split(&param.name))?;
+                typed(&param.kind, &field.value)
+            };
+            let Some(values) = params.iter().map(of).collect::<Option<Vec<Value>>>() else { continue };
+            found.push((rank(seed, "joint", &json!(values).to_string()), values));
+        }
+        found.sort_by_key(|(rank, _)| *rank);
+        found.dedup();
+        found.into_iter().map(|(_, values)| values).collect()
     }
 
     fn score(&self, profile: &ToolProfile, param: &Param, text: &str, known: &KnownValue) -> i64 {

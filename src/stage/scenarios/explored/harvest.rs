@@ -83,16 +83,37 @@ pub fn read(text: &str) -> Reading {
 
 fn value(text: &str) -> Option<Value> {
     let python = || text.starts_with(['[', '{', '(']).then(|| python_repr(text)).flatten();
-    serde_json::from_str(text).ok().or_else(|| json_lines(text)).or_else(python)
+    serde_json::from_str(text).ok().or_else(|| json_stream(text)).or_else(python)
 }
 
-fn json_lines(text: &str) -> Option<Value> {
-    let is_objects =
-        text.lines().filter(|line| !line.trim().is_empty()).all(|line| line.trim().starts_with('{'));
-    let lines = || text.lines().filter(|line| !line.trim().is_empty());
-    let items: Option<Vec<Value>> =
-        is_objects.then(|| lines().map(|line| serde_json::from_str(line).ok()).collect()).flatten();
-    items.filter(|items| !items.is_empty()).map(Value::Array)
+/// Objects one behind the other, as lines or as blocks of several lines.
+fn json_stream(text: &str) -> Option<Value> {
+    if !text.starts_with('{') {
+        return None;
+    }
+    let items = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let items: Vec<Value> = items.collect::<Result<_, _>>().ok()?;
+    items.iter().all(Value::is_object).then_some(Value::Array(items))
+}
+
+/// The objects of an object that has nothing else, such as those by id: at least one, all with a field in common.
+fn is_map(fields: &Map<String, Value>) -> bool {
+    let mut objects = fields.values().map(Value::as_object);
+    let Some(Some(first)) = objects.next() else { return false };
+    objects.all(|other| other.is_some_and(|other| first.keys().any(|key| other.contains_key(key))))
+        && first.values().any(is_scalar)
+}
+
+/// The objects of such a map, with their names as a field unless one says it.
+fn of_map(fields: &Map<String, Value>) -> Value {
+    let item = |(name, value): (&String, &Value)| {
+        let mut item = value.as_object().cloned().unwrap_or_default();
+        if item.values().all(|value| plain(value) != *name) {
+            item.insert("name".to_owned(), name.as_str().into());
+        }
+        Value::Object(item)
+    };
+    fields.iter().map(item).collect()
 }
 
 /// The names in `users, groups, log_entries`.
@@ -109,12 +130,22 @@ fn named_in_a_line(text: &str) -> Option<Vec<&str>> {
 fn is_page(fields: &Map<String, Value>) -> bool {
     let lengths: Vec<u64> =
         fields.values().filter_map(Value::as_array).map(|items| items.len() as u64).collect();
+    let lists = fields.iter().filter(|(_, value)| value.is_array());
+    let of_lists: Vec<String> = lists.flat_map(|(key, _)| super::words::tokens(key)).collect();
+    // `total_bags` is not about a list of flights.
+    let is_of_list = |word: &String| {
+        let general = ["total", "count", "result", "item", "number", "record", "entry", "row", "size"];
+        let word = super::words::singular(word);
+        general.contains(&word.as_str()) || of_lists.contains(&word)
+    };
     let continues = |(key, value): (&String, &Value)| {
         let words = super::words::split(key);
         let says = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
         let is_set = !matches!(value, Value::Null | Value::Bool(false)) && value != "";
         says(&["next", "more", "cursor"]) && is_set
-            || says(&["total", "count"]) && value.as_u64().is_some_and(|total| !lengths.contains(&total))
+            || says(&["total", "count"])
+                && words.iter().all(is_of_list)
+                && value.as_u64().is_some_and(|total| !lengths.contains(&total))
     };
     !lengths.is_empty() && fields.iter().any(continues)
 }
@@ -160,6 +191,9 @@ impl Reading {
                             record.extend(set(key, items));
                             self.add(value, key, depth + 1, is_nested);
                         }
+                        Value::Object(inner) if is_map(inner) => {
+                            self.add(&of_map(inner), key, depth + 1, is_nested);
+                        }
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
                 }
@@ -197,7 +231,7 @@ impl Reading {
         match value {
             Value::Object(inner) if depth <= DEPTH => {
                 for (name, value) in inner.iter().filter(|(_, value)| is_scalar(value)) {
-                    push(record, &format!("{key} {name}"), value);
+                    push(record, &format!("{key}.{name}"), value);
                 }
             }
             Value::Array(items) if !items.is_empty() && items.iter().all(is_scalar) => {
@@ -377,12 +411,22 @@ mod tests {
     #[test]
     fn results_of_any_format_become_records() {
         for (text, expected) in [
-            (r#"[{"a": 1, "b": {"c": "x"}}]"#, r#"[a=1 b c=x] <[{"a": 1, "b": {"c": "x"}}]>"#),
+            (r#"[{"a": 1, "b": {"c": "x"}}]"#, r#"[a=1 b.c=x] <[{"a": 1, "b": {"c": "x"}}]>"#),
             ("[{'name': 'books'},\n {'name': 'authors'}]", "[name=books; name=authors]"),
             (
                 "{\"entities\": [\n{\"name\": \"Ada\", \"notes\": [\"x\", \"y\"]}]}",
                 "entities[name=Ada notes=x, y] notes[=x; =y]",
             ),
+            ("{\n\"a\": 1\n}\n{\n\"a\": 2\n}", "[a=1; a=2]"),
+            (
+                "{\"n\": \"Ada\", \"cards\":\n{\"c1\": {\"id\": \"c1\", \"kind\": \"gift\"}, \"c2\": {\"kind\": \"visa\"}}}",
+                "(n=Ada) cards[id=c1 kind=gift; kind=visa name=c2]",
+            ),
+            (
+                "{\"total_bags\": 3, \"total\": 1,\n\"flights\": [{\"a\": 1}]}",
+                "(total_bags=3 total=1) flights[a=1]",
+            ),
+            ("{\"flight_count\": 3,\n\"flights\": [{\"a\": 1}]}", "(flight_count=3) flights(a=1)"),
             ("a | b\n1 | 2\n3 | 4", "[a=1 b=2; a=3 b=4]"),
             (
                 "Commit: 'f1'\nAuthor: Ada\nCommit: 'f2'\nAuthor: Bob",

@@ -6,8 +6,10 @@
 //!
 //! The same seed and the same state of the server give the same tasks: the order in which answers arrive decides nothing.
 
+mod asking;
 mod chains;
 mod changes;
+mod examples;
 mod graph;
 pub mod harvest;
 mod seeds;
@@ -28,6 +30,8 @@ use std::{
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub use self::examples::Examples;
+pub use self::tools::profiles;
 use self::{graph::Graph, tools::ToolProfile};
 use super::{
     admission::{self, Judged, looks_failed},
@@ -113,6 +117,8 @@ impl Coverage {
 pub struct Task<'a> {
     pub servers: &'a Servers,
     pub tools: &'a [Tool],
+    /// Values that the user gives.
+    pub examples: &'a Examples,
     pub seed: u64,
     pub budget: Budget,
     pub observer: &'a dyn Observer,
@@ -142,7 +148,7 @@ pub async fn explore(task: &Task<'_>) -> Result<Explored> {
 
 async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let deadline = Instant::now() + Duration::from_secs(task.budget.seconds);
-    let runners = live.map(|live| task.runner(live, deadline));
+    let runners = task.runners(live, deadline);
     let mut sampled = sample(task, &runners[0]).await?;
     let Sampled { graph, profiles, .. } = &sampled;
     let queries = sql::candidates(graph, profiles, task.seed);
@@ -176,10 +182,29 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
 }
 
 impl Task<'_> {
-    pub fn runner<'r>(&'r self, live: &'r Live, deadline: Instant) -> Runner<'r> {
-        let profiles = tools::profiles(self.tools, self.servers);
+    /// Runners for the two executions of a chain. Tools that probably read share sessions in the first one; in the second one,
+    /// which must give the same, only those that certainly do.
+    pub fn runners<'r>(&'r self, [first, second]: [&'r Live; 2], deadline: Instant) -> [Runner<'r>; 2] {
+        [
+            self.runner(first, deadline, changes::reads),
+            self.runner(second, deadline, |profile: &ToolProfile| profile.reads),
+        ]
+    }
+
+    /// The first of the runners.
+    pub fn explorer<'r>(&'r self, live: &'r Live, deadline: Instant) -> Runner<'r> {
+        self.runner(live, deadline, changes::reads)
+    }
+
+    fn runner<'r>(
+        &'r self,
+        live: &'r Live,
+        deadline: Instant,
+        reads: impl Fn(&ToolProfile) -> bool,
+    ) -> Runner<'r> {
+        let profiles = profiles(self.tools, self.servers);
         let readers =
-            profiles.iter().filter(|profile| profile.reads).map(|profile| profile.name.clone()).collect();
+            profiles.iter().filter(|profile| reads(profile)).map(|profile| profile.name.clone()).collect();
         Runner::new(live, readers, (deadline, self.budget.result_chars), self.observer, self.cancel)
     }
 
@@ -191,14 +216,16 @@ impl Task<'_> {
 
 /// Agent's names of the tools that are safe to call.
 pub fn callable(tools: &[Tool], servers: &Servers) -> BTreeSet<String> {
-    tools::profiles(tools, servers).into_iter().map(|profile| profile.name).collect()
+    profiles(tools, servers).into_iter().map(|profile| profile.name).collect()
 }
 
 /// Calls the safe tools in rounds.
 pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
-    let profiles = tools::profiles(task.tools, task.servers);
+    let mut profiles = profiles(task.tools, task.servers);
+    task.examples.apply(&mut profiles);
     let mut graph =
         Graph { given: given(task.servers, &runner.live().descriptions().await?), ..Graph::default() };
+    graph.add_examples(&mut profiles);
     let mut watch = Watch::default();
     let mut breaking: BTreeSet<String> = BTreeSet::new();
     let watches = task.servers.is_read_only();
@@ -287,7 +314,38 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             unmarked.iter().take(PATTERNS).collect::<Vec<_>>()
         ));
     }
+    for lack in lacks(&mut profiles, &graph, &breaking) {
+        task.observer.note(&lack);
+    }
     Ok(Sampled { graph, profiles, breaking, watch })
+}
+
+/// A sentence for each tool that no call worked of, with the parameters that want examples.
+fn lacks(profiles: &mut [ToolProfile], graph: &Graph, breaking: &BTreeSet<String>) -> Vec<String> {
+    let mut lacks = Vec::new();
+    for (index, profile) in profiles.iter_mut().enumerate() {
+        let is_called = graph.seen.iter().any(|seen| seen.tool == index);
+        if is_called || breaking.contains(&profile.name) {
+            continue;
+        }
+        let open: Vec<(String, bool)> = examples::wanted(profile);
+        let named = |has_examples: bool| -> Vec<&str> {
+            let of_kind = open.iter().filter(|(_, has)| *has == has_examples);
+            of_kind.map(|(name, _)| name.as_str()).collect()
+        };
+        let (without, with) = (named(false), named(true));
+        let why = match (without.as_slice(), with.as_slice()) {
+            ([], []) => String::new(),
+            ([], with) => format!(": no example for {} works", with.join(" and ")),
+            (names, _) => {
+                let values: Vec<String> = names.iter().map(|name| format!("{name} = [\"…\"]")).collect();
+                let (names, values) = (names.join(" and "), values.join(", "));
+                format!(": no value for {names}; give examples: values = {{ {values} }}")
+            }
+        };
+        lacks.push(format!("`{}` was never called with success{why}", profile.name));
+    }
+    lacks
 }
 
 /// The calls that work one behind the other, in one session. Each of the others would cost a session of its own for nothing.

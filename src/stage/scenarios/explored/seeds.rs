@@ -51,6 +51,8 @@ pub struct Param {
     pub is_required: bool,
     pub kind: Kind,
     pub seeds: Vec<Value>,
+    /// Values that the user gives.
+    pub examples: Vec<Value>,
     /// Nothing but the seeds is valid.
     pub is_closed: bool,
 }
@@ -161,7 +163,7 @@ fn param(name: &str, schema: &Value, is_required: bool, root: &Root<'_>, depth: 
     let mut seen = BTreeSet::new();
     seeds.retain(|seed| seed.to_string().len() <= 400 && seen.insert(seed.to_string()));
     seeds.truncate(SEEDS);
-    Param { name: name.to_owned(), words, is_required, kind, seeds, is_closed }
+    Param { name: name.to_owned(), words, is_required, kind, seeds, examples: Vec::new(), is_closed }
 }
 
 fn kind(

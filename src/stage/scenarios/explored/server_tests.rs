@@ -21,7 +21,7 @@ use crate::{
     stage::scenarios::{
         Live,
         admission::{self, Admitted},
-        explored::{Budget, Explored, Task, explore},
+        explored::{Budget, Examples, Explored, Task, explore},
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -151,7 +151,15 @@ impl Case {
 async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
     let cancel = CancellationToken::new();
     let budget = Budget { calls: 600, seconds: 900, tasks: 150, per_family: 40, result_chars: 4000 };
-    let task = Task { servers, tools, seed, budget, observer: &NoProgress, cancel: &cancel };
+    let task = Task {
+        servers,
+        tools,
+        examples: &Examples::default(),
+        seed,
+        budget,
+        observer: &NoProgress,
+        cancel: &cancel,
+    };
     explore(&task).await.unwrap()
 }
 
@@ -160,7 +168,15 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
     let live = Live::new(servers, tools);
     let cancel = CancellationToken::new();
     let budget = Budget { calls: 0, seconds: 900, tasks: 0, per_family: 0, result_chars: 4000 };
-    let task = Task { servers, tools, seed: 0, budget, observer: &NoProgress, cancel: &cancel };
+    let task = Task {
+        servers,
+        tools,
+        examples: &Examples::default(),
+        seed: 0,
+        budget,
+        observer: &NoProgress,
+        cancel: &cancel,
+    };
     let admitted = &explored.judged.admitted;
     let chain = |one: &Admitted| {
         let checks = one.candidate.checks.iter().flat_map(admission::state_calls);
@@ -168,7 +184,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
     };
     let chains: Vec<Vec<ToolCall>> = admitted.iter().map(chain).collect();
     let outcomes = {
-        let runner = task.runner(&live, Instant::now() + Duration::from_secs(900));
+        let [_, runner] = task.runners([&live, &live], Instant::now() + Duration::from_secs(900));
         runner.run(&chains).await.unwrap()
     };
     live.close().await;

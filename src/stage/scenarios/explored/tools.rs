@@ -102,6 +102,16 @@ impl ToolProfile {
             }
             return words.join(" ");
         }
+        // `direct flights` are flights, if the tool's name says so.
+        let head = words::head(&self.phrase.text);
+        if let Some(last) = words::split(&head).pop().filter(|last| words::singular(last) != *last)
+            && self.nouns.iter().any(|noun| words::singular(noun) == words::singular(&last))
+            && !head.contains(" and ")
+            && !head.contains(" or ")
+            && head.split_whitespace().count() <= 3
+        {
+            return words::singular(&head.to_lowercase());
+        }
         // A listing with sizes is one of entries.
         let is_link =
             |noun: &&String| !["with", "by", "for", "from", "of", "as", "in", "to"].contains(&noun.as_str());

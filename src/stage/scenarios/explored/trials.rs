@@ -38,15 +38,19 @@ pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64,
         return Vec::new();
     }
     let product = values.iter().map(Vec::len).fold(1_usize, usize::saturating_mul);
+    // Examples are tried one after the other.
+    let in_order = product <= most || matches!(&*required, [only] if !only.examples.is_empty());
+    let mut joint = if required.len() > 1 { graph.joint(&required, seed) } else { Vec::new() }.into_iter();
+    let attempts = if in_order { product.max(most * 4) } else { most * 4 };
     let mut trials = Vec::new();
-    for attempt in 0..(most * 4).min(product.saturating_mul(1 + optional.len() * 2)).max(1) {
+    for attempt in 0..attempts.min(product.saturating_mul(1 + optional.len() * 2)).max(1) {
         if trials.len() >= most {
             break;
         }
         // In order where few combinations exist; else the best of each first, then by chance.
         let mut index = attempt % product;
         let pick = |values: &Vec<Value>, rng: &mut ChaCha8Rng, index: &mut usize| {
-            let place = if product <= most {
+            let place = if in_order {
                 let place = *index % values.len();
                 *index /= values.len();
                 place
@@ -57,11 +61,11 @@ pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64,
             };
             values[place].clone()
         };
-        let mut chosen: Vec<(&Param, Value)> = required
-            .iter()
-            .zip(&values)
-            .map(|(param, values)| (*param, pick(values, &mut rng, &mut index)))
-            .collect();
+        // Values of one record belong together.
+        let together = if attempt % 2 == 0 { joint.next() } else { None };
+        let picked = together
+            .unwrap_or_else(|| values.iter().map(|values| pick(values, &mut rng, &mut index)).collect());
+        let mut chosen: Vec<(&Param, Value)> = required.iter().copied().zip(picked).collect();
         let sets_optional = !optional.is_empty() && (attempt >= product || attempt % 3 == 2 && round > 0);
         if sets_optional {
             let param = optional[usize::try_from(rng.next_u64() % optional.len() as u64).unwrap_or_default()];
@@ -92,7 +96,10 @@ fn values(
 ) -> Vec<Value> {
     match &param.kind {
         _ if param.is_closed => param.seeds.clone(),
-        Kind::Sql => sql::queries(graph).into_iter().map(Value::from).collect(),
+        Kind::Sql => {
+            let queries = sql::queries(graph).into_iter().map(Value::from);
+            param.examples.iter().cloned().chain(queries).collect()
+        }
         Kind::List(item) => {
             let items = values(graph, profile, item, seed, rng);
             let mut lists: Vec<Value> = param.seeds.clone();

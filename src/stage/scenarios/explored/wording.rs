@@ -90,7 +90,8 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
             format!("Find out the {place}."),
             format!("I need to know the {place}."),
         ],
-        AnswerRule::Quoted(_)
+        AnswerRule::Smallest { .. }
+        | AnswerRule::Quoted(_)
         | AnswerRule::Recorded { .. }
         | AnswerRule::Absent { .. }
         | AnswerRule::Nothing => Vec::new(),

@@ -247,7 +247,17 @@ pub fn phrase(tool: &str, description: &str, params: &[Nameable<'_>]) -> Phrase 
     {
         words.clear();
     }
+    // `list of all airports` is the airports.
+    if words.len() > 2 && ["list", "lists"].contains(&words[0]) && words[1] == "of" {
+        words.drain(..2);
+        while words.first().is_some_and(|word| FILLERS.contains(&&*word.to_lowercase())) {
+            words.remove(0);
+        }
+    }
     cut_asides(&mut words);
+    if params.len() > 1 {
+        cut_pair(&mut words);
+    }
     let slot = (1..words.len()).rev().find_map(|at| Some((at, slot(&words, at, params)?)));
     if let Some((at, _)) = &slot {
         words.truncate(at + 1);
@@ -297,10 +307,82 @@ fn slot(words: &[&str], at: usize, params: &[Nameable<'_>]) -> Option<Slot> {
     Some(Slot { param: param.name.to_owned(), noun })
 }
 
-/// A field's name in a sentence: quoted if it is a preposition.
+/// Names of fields that nobody says as they are written.
+const SAID: [(&str, &str); 4] = [
+    ("dob", "date of birth"),
+    ("created at", "creation time"),
+    ("updated at", "time of the last update"),
+    ("modified at", "time of the last change"),
+];
+
+/// A field's name in a sentence: quoted if it is a preposition. A nested one is `price for economy` or `address city`, and
+/// `first name` if that says it.
 pub fn spoken_field(name: &str) -> String {
-    let words = spoken(name);
-    if is_preposition(&words) { format!("\"{words}\"") } else { words }
+    let words = match name.split_once('.') {
+        Some((outer, inner)) if !inner.is_empty() => {
+            let (within, last) = (tokens(outer), split(outer).pop().unwrap_or_default());
+            match spoken(inner) {
+                inner if within.is_subset(&tokens(&inner)) || inner.starts_with(&last) => inner,
+                inner if singular(&last) != last => {
+                    let outer = spoken(outer);
+                    let outer = outer.strip_suffix(&last).unwrap_or_default();
+                    format!("{outer}{} for {inner}", singular(&last))
+                }
+                inner => format!("{} {inner}", spoken(outer)),
+            }
+        }
+        _ => spoken(name),
+    };
+    let known = SAID.iter().find(|(written, _)| *written == words);
+    match known {
+        Some((_, said)) => (*said).to_owned(),
+        None if is_preposition(&words) => format!("\"{words}\""),
+        None => words,
+    }
+}
+
+/// What a field's value stands for: `user_id` for the user; the field itself if it is no name of something.
+pub fn spoken_thing(name: &str) -> String {
+    let mut words = split(name);
+    let names = ["id", "number", "code", "name", "key", "uuid"];
+    let is_name = words.last().is_some_and(|last| names.contains(&last.as_str()));
+    if is_name {
+        words.pop();
+        return words.join(" ");
+    }
+    if name.is_empty() { String::new() } else { spoken_field(name) }
+}
+
+/// A parameter that is said with a preposition, and its value: `from JFK`, `on 2024-05-01`.
+pub fn said_as_place(name: &str, shown: &str) -> Option<String> {
+    let preposition = match spoken(name).as_str() {
+        "origin" | "from" => "from",
+        "destination" | "to" => "to",
+        "date" | "day" => "on",
+        _ => return None,
+    };
+    Some(format!("{preposition} {shown}"))
+}
+
+/// The phrase without `between two cities`, which only says that two parameters follow.
+fn cut_pair(words: &mut Vec<&str>) {
+    let pair =
+        |at: &usize| words[*at].eq_ignore_ascii_case("between") && words[*at + 1].eq_ignore_ascii_case("two");
+    if let Some(at) = (1..words.len().saturating_sub(2)).find(pair) {
+        words.drain(at..at + 3);
+    }
+}
+
+/// A phrase about one of what it is about: `direct flight on Monday`.
+pub fn singular_head(phrase: &str) -> String {
+    let head = head(phrase);
+    format!("{}{}", singular(&head), &phrase[head.len().min(phrase.len())..])
+}
+
+/// The nouns in front of a phrase's first preposition.
+pub fn head(phrase: &str) -> String {
+    let words = phrase.split_whitespace().take_while(|word| !is_preposition(word));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// A parameter and its value: `the repo /snapshot`, `max count 5`, `a = 3`.
@@ -428,6 +510,12 @@ mod tests {
                 "files and directories matching <pattern: pattern>",
             ),
             ("mk", "Create a new directory or ensure a directory exists.", "new directory"),
+            ("airports", "Returns a list of all available airports.", "available airports"),
+            (
+                "search_flight",
+                "Search for flights between two cities at a specific timezone.",
+                "flights at <timezone: timezone>",
+            ),
             ("now", "Get current time in a specific timezone", "current time in <timezone: timezone>"),
         ] {
             let Phrase { text, slot } = phrase(tool, description, &params);
@@ -448,6 +536,25 @@ mod tests {
         {
             assert_eq!(is_plural(phrase), expected, "{phrase}");
         }
+    }
+
+    #[test]
+    fn fields_are_named_as_people_do() {
+        for (name, expected) in [
+            ("name.first_name", "first name"),
+            ("address.address1", "address1"),
+            ("address.city", "address city"),
+            ("available_seats.basic_economy", "available seat for basic economy"),
+            ("prices.economy", "price for economy"),
+            ("dob", "date of birth"),
+            ("created_at", "creation time"),
+            ("from", "\"from\""),
+            ("total_bags", "total bags"),
+        ] {
+            assert_eq!(spoken_field(name), expected);
+        }
+        assert_eq!(said_as_place("origin", "JFK").as_deref(), Some("from JFK"));
+        assert_eq!(said_as_place("original", "JFK"), None);
     }
 
     #[test]

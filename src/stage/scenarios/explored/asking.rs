@@ -1,0 +1,263 @@
+//! Questions about the thing that a result is about, where the words of its place say what that is.
+//!
+//! `details of the user 7` have fields of the user 7, and `flights on Monday` are flights. Other results are asked about as
+//! places ([`wording`]).
+
+use super::{
+    wording::{self, Scene},
+    words,
+};
+use crate::stage::scenarios::candidate::AnswerRule;
+
+const ALL: &str = "Give all of them, separated by commas.";
+/// Words for what is written about a thing.
+const FORMS: [&str; 8] =
+    ["details", "information", "info", "record", "profile", "metadata", "data", "description"];
+
+/// The thing whose details a place is: `the user 7` of `details of the user 7`.
+pub fn subject(place: &str) -> Option<&str> {
+    let rest = FORMS.iter().find_map(|form| place.strip_prefix(form))?;
+    let rest = [" of ", " about ", " for "].iter().find_map(|link| rest.strip_prefix(link))?;
+    rest.starts_with("the ").then_some(rest)
+}
+
+/// Where a value is: `of the user 7`, or `in the commit logs`.
+pub fn within(place: &str) -> String {
+    subject(place).map_or_else(|| format!("in the {place}"), |subject| format!("of {subject}"))
+}
+
+/// Ways to ask, by name.
+pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
+    let Scene { place, thing } = scene;
+    let is_listing = |place: &&&str| {
+        let head = words::head(place);
+        head.to_lowercase() == words::plural(thing)
+    };
+    let texts = match (subject(place), Some(place).filter(is_listing)) {
+        (Some(subject), _) => of_subject(rule, subject, thing),
+        (None, Some(listing)) => of_listing(rule, listing, thing),
+        (None, None) => of_place(rule, place, thing),
+    };
+    if texts.is_empty() {
+        return wording::ask(rule, scene);
+    }
+    let name =
+        |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), wording::sentence(&text));
+    texts.into_iter().enumerate().map(name).collect()
+}
+
+fn field(name: &str) -> String {
+    if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) }
+}
+
+fn be(words: &str) -> &'static str {
+    if words::is_plural(words) { "are" } else { "is" }
+}
+
+/// The names of a field's values.
+fn fields(name: &str) -> String {
+    match field(name) {
+        odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
+        name => match name.split_once(" for ") {
+            Some((noun, rest)) => format!("{} for {rest}", words::plural(noun)),
+            None => words::plural(&name),
+        },
+    }
+}
+
+/// `highest` or `lowest`, and the two fields.
+fn extreme(rule: &AnswerRule) -> Option<(&'static str, String, String)> {
+    match rule {
+        AnswerRule::Largest { field: wanted, key, .. } => Some(("highest", field(wanted), field(key))),
+        AnswerRule::Smallest { field: wanted, key, .. } => Some(("lowest", field(wanted), field(key))),
+        _ => None,
+    }
+}
+
+fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
+    let things = words::plural(thing);
+    if let Some((most, f, k)) = extreme(rule) {
+        return vec![
+            format!("Which {thing} of {subject} has the {most} {f}? Give its {k}."),
+            format!("For {subject}, what is the {k} of the {thing} with the {most} {f}?"),
+            format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
+        ];
+    }
+    match rule {
+        AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
+            let (f, k, v) = (field(wanted), field(key), words::shown(value));
+            let be = be(&f);
+            vec![
+                format!("For {subject}, what {be} the {f} of the {thing} with the {k} {v}?"),
+                format!("For {subject}, tell me the {f} of the {thing} whose {k} is {v}."),
+                format!("Look up {subject}. What {be} the {f} of the {thing} with the {k} {v}?"),
+                format!("I need the {f} of the {thing} whose {k} is {v}, for {subject}."),
+            ]
+        }
+        AnswerRule::Field { key: None, field: wanted, list } => {
+            let f = field(wanted);
+            let be = be(&f);
+            // The only record of a list.
+            let of = if list.is_empty() { subject.to_owned() } else { format!("the {thing} of {subject}") };
+            vec![
+                format!("What {be} the {f} of {of}?"),
+                format!("Tell me the {f} of {of}."),
+                format!(
+                    "Look up {subject}. What {be} the {f}{}?",
+                    of.strip_suffix(subject).map_or("", |of| if of.is_empty() {
+                        ""
+                    } else {
+                        " of the listed one"
+                    })
+                ),
+                format!("I need the {f} of {of}."),
+                format!("Find the {f} of {of}."),
+            ]
+        }
+        AnswerRule::Count { .. } => vec![
+            format!("How many {things} does {subject} have?"),
+            format!("Count the {things} of {subject}."),
+            format!("Look up {subject}. How many {things} are there?"),
+            format!("What is the number of {things} of {subject}?"),
+        ],
+        AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => vec![
+            format!("Which {things} does {subject} have? {ALL}"),
+            format!("List the {things} of {subject}. {ALL}"),
+            format!("Look up {subject}. Which {things} are there? {ALL}"),
+        ],
+        AnswerRule::Column { field: wanted, .. } => {
+            let f = fields(wanted);
+            vec![
+                format!("Which {f} do the {things} of {subject} have? {ALL}"),
+                format!("List the {f} of the {things} of {subject}. {ALL}"),
+                format!("For {subject}, report the {f} of the {things}, each once. {ALL}"),
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn of_listing(rule: &AnswerRule, listing: &str, thing: &str) -> Vec<String> {
+    if let Some((most, f, k)) = extreme(rule) {
+        return vec![
+            format!("Which of the {listing} has the {most} {f}? Give its {k}."),
+            format!("Of the {listing}, what is the {k} of the one with the {most} {f}?"),
+            format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
+        ];
+    }
+    match rule {
+        AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
+            let (f, k, v) = (field(wanted), field(key), words::shown(value));
+            let be = be(&f);
+            vec![
+                format!("Of the {listing}, what {be} the {f} of the one whose {k} is {v}?"),
+                format!("Look at the {listing}. What {be} the {f} of the {thing} with the {k} {v}?"),
+                format!("Of the {listing}, take the one with the {k} {v} and tell me its {f}."),
+            ]
+        }
+        AnswerRule::Field { key: None, field: wanted, .. } => {
+            let f = field(wanted);
+            let be = be(&f);
+            vec![
+                format!("What {be} the {f} of the only {}?", words::singular_head(listing)),
+                format!("Find the only {}. What {be} its {f}?", words::singular_head(listing)),
+            ]
+        }
+        AnswerRule::Count { .. } => vec![
+            format!("How many {listing} are there?"),
+            format!("Count the {listing}."),
+            format!("Find the {listing}. How many are there?"),
+            format!("What is the number of {listing}?"),
+        ],
+        AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => {
+            vec![format!("Which {listing} are there? {ALL}"), format!("List the {listing}. {ALL}")]
+        }
+        AnswerRule::Column { field: wanted, .. } => {
+            let f = fields(wanted);
+            vec![
+                format!("Which {f} do the {listing} have? {ALL}"),
+                format!("List the {f} of the {listing}, each once. {ALL}"),
+            ]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What no other place has words for.
+fn of_place(rule: &AnswerRule, place: &str, thing: &str) -> Vec<String> {
+    match (extreme(rule), rule) {
+        (Some((most, f, k)), AnswerRule::Smallest { .. }) => vec![
+            format!("Which {thing} in the {place} has the {most} {f}? Give its {k}."),
+            format!("Look at the {place}. What is the {k} of the {thing} with the {most} {f}?"),
+            format!("Find the {thing} with the {most} {f} in the {place} and report its {k}."),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_about_the_thing_and_not_about_its_details() {
+        let of = |key: Option<(&str, &str)>, list: &str, field: &str| AnswerRule::Field {
+            list: list.into(),
+            key: key.map(|(key, value)| (key.to_owned(), value.to_owned())),
+            field: field.into(),
+        };
+        let list = || "flights".to_owned();
+        let lowest = |list: &str| AnswerRule::Smallest {
+            list: list.into(),
+            field: "price".into(),
+            key: "flight_number".into(),
+        };
+        for (rule, place, thing, expected) in [
+            (
+                of(None, "", "address.city"),
+                "details of the user 7",
+                "entry",
+                "What is the address city of the user 7?",
+            ),
+            (
+                of(Some(("origin", "JFK")), "flights", "price"),
+                "details of the trip 7",
+                "flight",
+                "For the trip 7, what is the price of the flight with the origin JFK?",
+            ),
+            (
+                AnswerRule::Count { list: list() },
+                "details of the trip 7",
+                "flight",
+                "How many flights does the trip 7 have?",
+            ),
+            (
+                lowest("flights"),
+                "details of the trip 7",
+                "flight",
+                "Which flight of the trip 7 has the lowest price? Give its flight number.",
+            ),
+            (
+                lowest(""),
+                "direct flights on 2024-05-01 from JFK",
+                "direct flight",
+                "Which of the direct flights on 2024-05-01 from JFK has the lowest price? Give its flight number.",
+            ),
+            (
+                of(None, "", "price"),
+                "direct flights from JFK",
+                "direct flight",
+                "What is the price of the only direct flight from JFK?",
+            ),
+            (of(None, "", "branch"), "commit logs", "entry", "What is the branch in the commit logs?"),
+            (
+                lowest(""),
+                "commit logs",
+                "entry",
+                "Which entry in the commit logs has the lowest price? Give its flight number.",
+            ),
+        ] {
+            assert_eq!(ask(&rule, &Scene { place, thing })[0].1, expected);
+        }
+    }
+}
