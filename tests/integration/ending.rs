@@ -227,7 +227,10 @@ fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
     let events = project.mcprl(&["--json", "run", "run.toml"]).out;
     let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     let headline = &ended["verdicts"]["exam"];
-    assert_eq!((&headline["advice"]["use"], &headline["policies"][1]["success"]), (&"trained".into(), &1.0.into()));
+    assert_eq!(
+        (&headline["advice"]["use"], &headline["policies"][1]["success"]),
+        (&"trained".into(), &1.0.into())
+    );
     assert_eq!(headline["differences"][0]["finding"], "better");
 }
 

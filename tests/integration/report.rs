@@ -35,7 +35,11 @@ fn a_report_answers_the_question_of_a_run_in_every_format() {
     assert!(of_server.contains("How agents use mcprl-demo-sqlite"), "{of_server}");
     assert_eq!(report(&project, &["latest/exam", "--server"]), of_server, "there is one comparison");
     let unknown = project.mcprl(&["report", "latest/tasks", "--server"]);
-    assert!(unknown.err.contains("tasks of run") && unknown.err.contains("hint: name one of exam"), "{}", unknown.err);
+    assert!(
+        unknown.err.contains("tasks of run") && unknown.err.contains("hint: name one of exam"),
+        "{}",
+        unknown.err
+    );
 
     let page = |name: &str| {
         report(&project, &["latest", "--out", name]);
