@@ -172,8 +172,8 @@ pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
     let on = if found.of_trained_cases { "unseen phrasings" } else { "held-out tasks" };
     let in_mode = |row: &&VerdictRow| row.mode == mode;
     let baseline = found.policies[0].policy.as_str();
-    let comparisons: [&dyn Fn(&VerdictRow) -> Option<Difference>; 2] =
-        [&|row| to_baseline(row, baseline), &to_previous];
+    type OfRow<'a> = &'a dyn Fn(&VerdictRow) -> Option<Difference>;
+    let comparisons: [OfRow<'_>; 2] = [&|row| to_baseline(row, baseline), &to_previous];
     let mut lines = Vec::new();
     for all in rows.iter().filter(in_mode).filter(|row| row.scope == "all") {
         let by_split = || {

@@ -17,10 +17,12 @@ pub enum JudgeKind {
     Rubric,
     /// A user's program.
     Command,
+    /// People, who say whether an episode is right.
+    Labels,
 }
 
 impl JudgeKind {
-    pub const ALL: [Self; 3] = [Self::Relative, Self::Rubric, Self::Command];
+    pub const ALL: [Self; 4] = [Self::Relative, Self::Rubric, Self::Command, Self::Labels];
 
     /// The name of its weight and of its part of a reward.
     pub fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl JudgeKind {
             Self::Relative => "relative",
             Self::Rubric => "rubric",
             Self::Command => "command",
+            Self::Labels => "labels",
         }
     }
 }
@@ -71,6 +74,8 @@ pub struct Shaping {
     pub rubric: f64,
     /// Weight of the program's score.
     pub command: f64,
+    /// Weight of what people say.
+    pub labels: f64,
     /// By the name of a judge, `rubric.CRITERION`, or a [`Flag`].
     pub gates: BTreeMap<String, Gate>,
 }
@@ -81,6 +86,7 @@ impl Shaping {
             JudgeKind::Relative => self.relative,
             JudgeKind::Rubric => self.rubric,
             JudgeKind::Command => self.command,
+            JudgeKind::Labels => self.labels,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
 /// Most pairs that are listed.
 const PAIRS: usize = 200;
 /// Components of a reward that say how good an episode is; the others are costs.
-const OPINIONS: [&str; 4] = ["truth", "relative", "rubric", "command"];
+const OPINIONS: [&str; 5] = ["truth", "relative", "rubric", "command", "labels"];
 
 /// The audit of one stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -48,7 +48,7 @@ impl Diagnostic for JudgeStageError {
             Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
             Self::NotFinite { .. } => "lower the weights and costs of the stage: rewards are 32-bit numbers".into(),
             Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
-                "set `relative = 1.0`, and `base_url` and `model` or `local_model`, to use a language model as judge".into()
+                "set `relative = 1.0`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `labels = 1.0` and `labels_file` to use labels of people".into()
             }
             Self::NothingEarned => {
                 "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model` or `local_model`".into()
@@ -61,7 +61,7 @@ impl Diagnostic for JudgeStageError {
                 "write criteria = { NAME = \"what is good\" }, or { NAME = { about = \"…\", weight = 2 } }".into()
             }
             Self::Gates { .. } => {
-                "write gates = { \"rubric.NAME\" = { below = 0.5 } }; other names are relative, rubric, command, empty, hedging, copied and injection".into()
+                "write gates = { \"rubric.NAME\" = { below = 0.5 } }; other names are relative, rubric, command, labels, empty, hedging, copied and injection".into()
             }
             Self::NoPrices => "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into(),
             Self::NoProgram { .. } => "set `interpreter`, such as [\"python3\"], or make the file executable".into(),

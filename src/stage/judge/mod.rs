@@ -31,7 +31,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, JudgeAudit, Reward, Scenario, Trajectory},
+    data::{self, JudgeAudit, Label, Reward, Scenario, Trajectory},
     engine::Footprint,
     error::{At, Failure, Interrupted, Result},
     hash::Digest,
@@ -64,6 +64,7 @@ pub(super) struct Params {
     program: Option<PathBuf>,
     interpreter: Vec<String>,
     program_timeout_s: f64,
+    labels_file: Option<PathBuf>,
     temperature: f64,
     max_tokens: u32,
     timeout_s: f64,
@@ -139,11 +140,21 @@ impl Judge {
             true => Some(self.program(context)?),
             false => None,
         };
+        let labels = match self.shaping.uses(JudgeKind::Labels) {
+            true => Some(self.labels()?),
+            false => None,
+        };
 
         context.observer.phase("groups", groups.len() as u64);
         let mut scores: Vec<GroupScores> = vec![GroupScores::new(); groups.len()];
         if let Some(program) = &program {
             scores_of(program, context, &groups, &mut scores).await?;
+        }
+        let labelled = labels.map(|labels| add_labels(&labels, &groups, &mut scores));
+        if let Some(labelled) = labelled {
+            context
+                .observer
+                .note(&format!("people have labelled {labelled} of {} episodes", trajectories.len()));
         }
         let mut unjudged = 0;
         if let Some(judges) = &judges {
@@ -176,7 +187,12 @@ impl Judge {
         }
         if judges.is_none() {
             let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
-            if program.is_none() && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
+            let is_labelled = labelled.is_some_and(|labelled| labelled > 0);
+            if program.is_none()
+                && !is_labelled
+                && !groups.is_empty()
+                && groups.iter().flatten().all(is_unknown)
+            {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
             context.observer.advance(groups.len() as u64);
@@ -224,6 +240,7 @@ impl Judge {
     fn needed<'p, T>(&self, value: Option<&'p T>, param: &'static str) -> Result<&'p T, JudgeStageError> {
         let judge = match param {
             "program" => JudgeKind::Command,
+            "labels_file" => JudgeKind::Labels,
             _ if self.shaping.uses(JudgeKind::Relative) => JudgeKind::Relative,
             _ => JudgeKind::Rubric,
         };
@@ -299,6 +316,13 @@ impl Judge {
         })
     }
 
+    /// Whether people call an episode right, by its id. A label that is only a note says nothing.
+    fn labels(&self) -> Result<BTreeMap<String, bool>> {
+        let file = self.needed(self.params.labels_file.as_ref(), "labels_file")?;
+        let labels: Vec<Label> = data::read(file)?;
+        Ok(labels.into_iter().filter_map(|label| Some((label.trajectory_id, label.right?))).collect())
+    }
+
     /// Whether the interpreter, or the program itself, can be started.
     fn check_program(&self) -> Result<(), JudgeStageError> {
         let file = self.needed(self.params.program.as_ref(), "program")?;
@@ -345,6 +369,9 @@ impl StageKind for Judge {
                 JudgeStageError::NoModel { .. } => preflight.error("program", cause),
                 _ => preflight.unavailable("program", cause),
             }
+        }
+        if shaping.uses(JudgeKind::Labels) {
+            preflight.check("labels_file", self.labels());
         }
         let is_local = context.inputs.contains_key(local_model::ROLE);
         if is_local && self.asks() {
@@ -463,6 +490,24 @@ async fn scores_of(
         scores.insert(JudgeKind::Command, Scores { scores: scores_of_group, ..Scores::default() });
     }
     Ok(())
+}
+
+/// Adds what people say to the groups in which they have labelled an episode. Returns the number of labelled episodes.
+fn add_labels(labels: &BTreeMap<String, bool>, groups: &[Group<'_>], scores: &mut [GroupScores]) -> usize {
+    let score = |(_, attempt): &(usize, JudgedTrajectory<'_>)| {
+        let right = labels.get(&attempt.trajectory.id)?;
+        Some(Score { score: f64::from(u8::from(*right)), ..Score::default() })
+    };
+    let mut labelled = 0;
+    for (members, scores) in groups.iter().zip(scores) {
+        let of_group: Vec<Option<Score>> = members.iter().map(score).collect();
+        let count = of_group.iter().flatten().count();
+        if count > 0 {
+            scores.insert(JudgeKind::Labels, Scores { scores: of_group, ..Scores::default() });
+        }
+        labelled += count;
+    }
+    labelled
 }
 
 /// The language models' scores by group.

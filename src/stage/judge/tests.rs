@@ -457,3 +457,33 @@ async fn other_requests_in_flight_are_kept_when_one_fails() {
     assert_eq!(testing::run(&context).await.unwrap_err().code(), "llm::status");
     assert_eq!(rows.finished().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn labels_of_people_score_the_groups_that_have_some() {
+    let scenarios = [scenario("a", None), scenario("b", None), scenario("c", Some("1"))];
+    let attempts = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2"), ("c", "1"), ("c", "2")];
+    let trajectories = attempts.map(|(id, answer)| trajectory(id, answer));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("labels.parquet");
+    let label = |id: &str, right| Label { trajectory_id: id.into(), right, ..Label::default() };
+    let labels =
+        [label("a/1", Some(true)), label("a/2", Some(false)), label("b/1", None), label("x", Some(true))];
+    data::write(&file, &labels).unwrap();
+    let params = json!({"labels": 0.5, "labels_file": file, "unfinished_cost": 0.0});
+    let found = judged(&scenarios, &trajectories, params.clone()).await;
+    // Of group a, the episode without a label has no reward; b has only a note, and c its known answer.
+    assert_eq!(
+        found.rewards,
+        [
+            r#"a/1 0.5 {"labels":0.5}"#,
+            r#"a/2 0 {"labels":0.0}"#,
+            r#"c/1 1 {"truth":1.0,"efficiency":0.0}"#,
+            r#"c/2 0 {"truth":0.0}"#,
+        ]
+    );
+    assert!(judged(&scenarios[..1], &trajectories[..3], params.clone()).await.result.is_ok());
+    let nothing = judged(&scenarios[1..2], &trajectories[3..5], params).await.result.unwrap_err();
+    assert_eq!(nothing.code(), "judge::nothing_to_go_by");
+    let no_file = judged(&scenarios, &trajectories, json!({"labels": 1.0})).await.result.unwrap_err();
+    assert_eq!(no_file.code(), "judge::no_model");
+}
