@@ -106,7 +106,8 @@ def verdict(folder, stage):
     import pyarrow.parquet as parquet
 
     rows = parquet.read_table(folder / stage / "verdict.parquet").to_pylist()
-    kept = ("success", "success_low", "success_high", "success_strict", "gain", "gain_low", "gain_high", "error_recovery")
+    kept = ("success", "success_low", "success_high", "success_strict", "gain", "gain_low", "gain_high")
+    kept += ("step", "step_low", "step_high", "error_recovery")
     return [
         {key: row[key] for key in ("scope", "slice", "mode", "policy", "scenarios")}
         | {key: round(100 * row[key], 1) for key in kept if row.get(key) is not None}
@@ -167,7 +168,9 @@ def table():
         def average(stage, policy, key):
             """Over the seeds."""
             rows = [row for record in group for row in record.get(stage, [])]
-            wanted = {"scope": "all", "mode": "greedy", "policy": policy}
+            # The verdict's headline.
+            mode = "sampled" if any(row["mode"] == "sampled" for row in rows) else "greedy"
+            wanted = {"scope": "all", "mode": mode, "policy": policy}
             found = [row[key] for row in rows if key in row and wanted.items() <= row.items()]
             return mean(found) if found else None
 
