@@ -38,16 +38,23 @@ pub(super) struct Reader<'a> {
     is_repr: bool,
     /// Texts may stand in three quotes.
     is_lenient: bool,
+    /// Names, and values of one word, may stand without quotes in a dictionary.
+    is_unquoted: bool,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { rest: text, is_repr: false, is_lenient: false }
+        Self { rest: text, is_repr: false, is_lenient: false, is_unquoted: false }
     }
 
     /// For what a model writes without a template that asks for it.
     pub(super) fn lenient(text: &'a str) -> Self {
         Self { is_lenient: true, ..Self::new(text) }
+    }
+
+    /// The same, with words of a dictionary that may lack their quotes.
+    pub(super) fn unquoted(text: &'a str) -> Self {
+        Self { is_unquoted: true, ..Self::lenient(text) }
     }
 
     pub(super) fn take(&mut self, sign: &str) -> bool {
@@ -137,13 +144,19 @@ impl<'a> Reader<'a> {
         self.take("{");
         let (mut fields, mut items) = (Map::new(), Vec::new());
         while !self.take("}") {
-            let key = self.value(depth + 1)?;
+            let key = match self.bare_word(&[':']) {
+                Some(name) => name.into(),
+                None => self.value(depth + 1)?,
+            };
             if self.take(":") {
                 let key = match key {
                     Value::String(key) => key,
                     other => other.to_string(),
                 };
-                let value = self.value(depth + 1)?;
+                let value = match self.bare_word(&[',', '}']) {
+                    Some(word) => word.into(),
+                    None => self.value(depth + 1)?,
+                };
                 once(&mut fields, key, value)?;
             } else {
                 items.push(key);
@@ -156,6 +169,18 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(if items.is_empty() { fields.into() } else { items.into() })
+    }
+
+    /// A word without quotes that one of these follows, unless it is a value of its own.
+    fn bare_word(&mut self, ends: &[char]) -> Option<&'a str> {
+        const VALUES: [&str; 6] = ["True", "true", "False", "false", "None", "null"];
+        let text = self.rest.trim_start();
+        let end = text.find(|c: char| !(c.is_alphanumeric() || "_.-".contains(c)))?;
+        let (word, rest) = text.split_at(end);
+        let is_word = word.starts_with(|c: char| c.is_alphabetic() || c == '_') && !VALUES.contains(&word);
+        let is_taken = self.is_unquoted && is_word && rest.trim_start().starts_with(ends);
+        self.rest = if is_taken { rest } else { self.rest };
+        is_taken.then_some(word)
     }
 
     /// A text in three quotes, without escapes.

@@ -4,7 +4,8 @@
 
 MODEL is what `mcprl export --merge` wrote, TRAJECTORIES a trajectories.parquet or episodes.parquet, TOOLS the
 tools.parquet of its `discover`. Renders the messages of each episode with Transformers' `apply_chat_template`, tokenizes
-the text, and compares the ids with those of the episode. Where they differ, it prints the first difference. A turn that
+the text with Transformers and with tokenizer.json alone, and compares the ids with those of the episode. Where they
+differ, it prints the first difference. A turn that
 is not in the template's form (`loose_calls`, `parse_failures`) is rendered in that form, so its tokens may differ; exits
 with 1 if those of any other episode do. --digest picks a policy by the beginning of its digest. Needs no torch.
 """
@@ -15,6 +16,7 @@ import pathlib
 import sys
 
 import polars
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 
@@ -30,6 +32,8 @@ def arguments():
 def main():
     args = arguments()
     tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
+    # Some classes of Transformers read the vocabulary alone, and added tokens from elsewhere.
+    plain = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     functions = [json.loads(text) for text in polars.read_parquet(args.tools)["function"]]
     # As OpenAI's API declares them.
     tools = [tool if "function" in tool else {"type": "function", "function": tool} for tool in functions]
@@ -42,13 +46,13 @@ def main():
     tokens = 0
     for episode in episodes.iter_rows(named=True):
         text = tokenizer.apply_chat_template(json.loads(episode["messages"]), tools=tools, tokenize=False)
-        ids, own = tokenizer(text, add_special_tokens=False)["input_ids"], episode["tokens"]
-        in_form = episode["loose_calls"] == episode["parse_failures"] == 0
-        # A template ends the last turn with more than the model writes, and a turn that was cut with its end.
-        same = next((at for at, (a, b) in enumerate(zip(ids, own)) if a != b), min(len(ids), len(own))) == len(own)
-        count[in_form][same] += 1
-        tokens += len(own) * same
-        if not same:
+        own, in_form = episode["tokens"], episode["loose_calls"] == episode["parse_failures"] == 0
+        both = [tokenizer(text, add_special_tokens=False)["input_ids"], plain.encode(text, add_special_tokens=False).ids]
+        # A template ends the last turn with more than the model writes.
+        different = [ids for ids in both if ids[: len(own)] != own]
+        count[in_form][not different] += 1
+        tokens += 0 if different else len(own)
+        for ids in different[:1]:
             at = next(at for at, (a, b) in enumerate(zip(ids + [None], own)) if a != b)
             shown = [tokenizer.decode(part[max(0, at - 8) : at + 8]) for part in (own, ids)]
             print(f"{episode['id'][:12]} {episode['end']}, token {at} of {len(own)}: {shown[0]!r}, rendered {shown[1]!r}")

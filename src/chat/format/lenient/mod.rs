@@ -9,7 +9,8 @@
 //! | `[TOOL_CALLS]`, `functools[…]`, `<\|tool_call\|>`, `<\|python_tag\|>` | `other_template` |
 //!
 //! **What counts.** Only calls to offered tools. Other JSON (a result, an example, a tool's declaration) is text. What
-//! begins as a call but cannot be read is an error text for the model, as is a call that can be read in two ways.
+//! begins as a call but cannot be read is an error text for the model, as is a call that can be read in two ways. Words of an
+//! object may lack their quotes, `{name: TOOL}`, if nothing else of the turn can be read.
 //!
 //! **Which calls of a turn.** The first that can be read, and those beside it with nothing but white space, commas, fences and
 //! tags in between. A small model goes on with an invented result and the calls that would follow from it; what follows
@@ -43,6 +44,10 @@ pub struct Found {
 /// Reads a turn without its reasoning. Any text can be read.
 pub fn read(text: &str, tools: &Schemas) -> Found {
     let mut runs = Scanner::new(text, tools).runs();
+    if !runs.is_empty() && !runs.iter().any(Run::is_readable) {
+        let unquoted = Scanner { is_unquoted: true, ..Scanner::new(text, tools) }.runs();
+        runs = if unquoted.iter().any(Run::is_readable) { unquoted } else { runs };
+    }
     // The first calls that stand together and of which one can be read, or else the first attempt.
     let at = runs.iter().position(Run::is_readable).unwrap_or(0);
     if runs.is_empty() {
@@ -102,6 +107,8 @@ struct Scanner<'a> {
     defined: Vec<&'a str>,
     /// Closing tags that do not occur behind this place.
     unclosed: Vec<String>,
+    /// Whether words of JSON objects may lack their quotes.
+    is_unquoted: bool,
 }
 
 impl<'a> Scanner<'a> {
@@ -117,6 +124,7 @@ impl<'a> Scanner<'a> {
             is_inline: false,
             defined: Vec::new(),
             unclosed: Vec::new(),
+            is_unquoted: false,
         }
     }
 
@@ -264,7 +272,7 @@ impl<'a> Scanner<'a> {
     /// The JSON value at this place.
     fn value(&self, form: CallForm) -> Piece {
         let rest = bounded(self.rest());
-        let mut reader = Reader::lenient(rest);
+        let mut reader = if self.is_unquoted { Reader::unquoted(rest) } else { Reader::lenient(rest) };
         let why = match reader.value(0) {
             Ok(value) => {
                 let end = self.at + rest.len() - reader.rest.len();

@@ -264,11 +264,65 @@ fn the_templates_own_form_goes_first() {
 }
 
 #[test]
+fn words_of_an_object_may_lack_their_quotes_if_nothing_else_can_be_read() {
+    check(&[
+        ("{name: list}", " | bare_json list{}"),
+        ("I look.\n```json\n{name: list, arguments: {}}\n```", "I look. | fenced_json list{}"),
+        ("{name: read, arguments: {q: customers}}", r#" | bare_json read{"q":"customers"}"#),
+        (
+            r#"{name: "read", arguments: {"q": "a b", "flag": true}}"#,
+            r#" | bare_json read{"q":"a b","flag":true}"#,
+        ),
+        ("{list: {}}", " | bare_json list{}"),
+        // Another tool, or no tool.
+        ("{name: other}", "{name: other} | "),
+        ("{name: x, list: y}", "{name: x, list: y} | "),
+        // Where a text of several words ends is unknown.
+        (
+            "{name: read, arguments: {q: a b}}",
+            " | bare_json error: not valid JSON: name is no value; text stands in quotes",
+        ),
+        // A value of Python code is a variable, not a text.
+        ("```\nread({q: name})\n```", " | python error: q is no value; text stands in quotes"),
+        ("{name: list}\n\nSo: {\"name\": \"bare\"}", "{name: list}⏎⏎So: | bare_json bare{}"),
+    ]);
+}
+
+/// Turns of Qwen2.5-Coder-0.5B-Instruct about PyPI's mcp-server-sqlite.
+#[test]
+fn calls_without_quotes_are_read_as_a_model_wrote_them() {
+    let tools =
+        ["read_query", "list_tables", "describe_table", "complete_task"].map(|name| json!({"name": name}));
+    let tools = Schemas::new(&tools);
+    for (text, expected) in [
+        ("```json\n{name: list_tables, arguments: {}}\n```", "fenced_json list_tables{}"),
+        ("{name: list_tables, arguments: {}}", "bare_json list_tables{}"),
+        (
+            "```json\n{name: describe_table, arguments: {\"table_name\": \"customers\"}}\n```",
+            r#"fenced_json describe_table{"table_name":"customers"}"#,
+        ),
+        (
+            "```json\n{name: complete_task, arguments: {\"answer\": \"The complete list of cities the customers have is: Paris, Madrid, Barcelona, Luxembourg.\"}}\n```",
+            r#"fenced_json complete_task{"answer":"The complete list of cities the customers have is: Paris, Madrid, Barcelona, Luxembourg."}"#,
+        ),
+        (
+            "<tool_call>\n{name: \"read_query\", \"arguments\": {\"query\": \"SELECT price FROM products WHERE category = 'kitchen' ORDER BY price DESC LIMIT 1\"}}\n</tool_call>",
+            r#"tags read_query{"query":"SELECT price FROM products WHERE category = 'kitchen' ORDER BY price DESC LIMIT 1"}"#,
+        ),
+        (
+            "<tool_call>\n{name: \"calculate_average_order_quantity\", \"arguments\": {\"query\": \"SELECT SUM(orders.quantity) / SUM(order_status.status) AS average\"}}\n</tool_call>",
+            "template error: not valid JSON: key must be a string at line 2 column 2",
+        ),
+    ] {
+        assert_eq!(shown_forms(&leniently(Format::Hermes, text, &tools)).join("; "), expected, "{text}");
+    }
+}
+
+#[test]
 fn an_attempt_that_cannot_be_read_is_an_error() {
     for text in [
         r#"{"name": "read", "arguments": {"q": "x"}"#,
         r#"{"name": "read", "arguments": {"q": "a "b" c"}}"#,
-        r#"{name: "read", "arguments": {}}"#,
         r#"```json
 {"type": "function", "function": {"name": "read", "arguments": {"q":"#,
         r#"[{"name": "list"}, {"name": "#,
