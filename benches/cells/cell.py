@@ -131,6 +131,8 @@ def cell(model, server, seed, more, goes_on):
         file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
     settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):
+        sys.exit(f"interrupted: {done.returncode}; --go-on goes on")
     ended = json.loads(done.stdout.strip().splitlines()[-1])
     # Of all stages, those of an earlier part too.
     minutes = (ended["spent"]["seconds"] + ended["saved"]["seconds"]) / 60
