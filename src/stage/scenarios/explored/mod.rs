@@ -7,6 +7,7 @@
 //! The same seed and the same state of the server give the same tasks: the order in which answers arrive decides nothing.
 
 mod asking;
+mod beyond;
 mod chains;
 mod changes;
 mod examples;
@@ -17,7 +18,7 @@ mod sql;
 mod tools;
 mod trials;
 mod wording;
-mod words;
+pub mod words;
 
 #[cfg(test)]
 mod server_tests;
@@ -65,6 +66,9 @@ pub struct Budget {
     /// Most tasks.
     pub tasks: usize,
     pub per_family: usize,
+    /// Shares of the tasks: of those that ask for what does not exist, and of those that need no call.
+    pub impossible_share: f64,
+    pub no_call_share: f64,
     /// Characters of a result that an agent sees.
     pub result_chars: usize,
 }
@@ -152,7 +156,12 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if !task.servers.is_read_only() {
         candidates.extend(changes::candidates(graph, profiles));
     }
-    let mut candidates = chosen(candidates, task.budget, task.seed);
+    let share = |share: f64| share_of(task.budget.tasks, share);
+    // First, because tasks beyond those that are wanted are left out at the end.
+    let mut beyond = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
+    beyond.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
+    beyond.extend(chosen(candidates, task.budget, task.seed));
+    let mut candidates = beyond;
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
         candidate.alternatives = graph.alternatives(profiles, candidate);
     }
@@ -472,29 +481,39 @@ fn given(servers: &Servers, descriptions: &[Description]) -> Vec<String> {
     given
 }
 
+/// This share of a number of tasks, rounded down.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "a share of a number of tasks"
+)]
+fn share_of(tasks: usize, share: f64) -> usize {
+    (tasks as f64 * share) as usize
+}
+
 /// Takes candidates from the tools and families in turn, in seeded order.
 fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidate> {
-    let mut by_tool: BTreeMap<String, BTreeMap<String, Vec<Candidate>>> = BTreeMap::new();
+    /// Candidates of a tool by the number of calls that describe what is asked about, and by family.
+    type Families = BTreeMap<usize, BTreeMap<String, Vec<Candidate>>>;
+    let mut by_tool: BTreeMap<String, Families> = BTreeMap::new();
     for candidate in candidates {
         let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
-        by_tool.entry(tool).or_default().entry(candidate.family.clone()).or_default().push(candidate);
+        let hops = candidate.family.matches(" > ").count();
+        let of_hops = by_tool.entry(tool).or_default().entry(hops).or_default();
+        of_hops.entry(candidate.family.clone()).or_default().push(candidate);
     }
     let order =
         |candidate: &Candidate| graph::rank(seed, &candidate.task, &format!("{:?}", candidate.entity));
-    let lists = by_tool.into_values().map(|families| {
+    let of_families = |families: BTreeMap<String, Vec<Candidate>>| {
         let families = families.into_values().map(|mut family| {
             family.sort_by_cached_key(order);
             family.truncate(budget.per_family);
             family
         });
         evenly(families.collect(), usize::MAX)
-    });
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a number of tasks"
-    )]
-    let most = (budget.tasks as f64 * SPARE) as usize;
-    evenly(lists.collect(), most)
+    };
+    let lists =
+        by_tool.into_values().map(|hops| evenly(hops.into_values().map(of_families).collect(), usize::MAX));
+    evenly(lists.collect(), share_of(budget.tasks, SPARE))
 }
