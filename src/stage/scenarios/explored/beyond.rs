@@ -94,7 +94,7 @@ fn missing(graph: &Graph, profile: &ToolProfile, args: &[Arg]) -> Option<(usize,
         let is_name = ["id", "number", "code", "name"].iter().any(|word| param.words.contains(*word));
         let leaf = arg.leaf.as_deref().filter(|leaf| (3..=40).contains(&leaf.len()))?;
         let is_open = param.kind == Kind::Text && !param.is_closed && param.is_required;
-        (is_name && is_open && !graph::is_path(leaf)).then_some(leaf)
+        (is_name && is_open && !graph::is_path(leaf)).then(|| leaf.to_owned())
     };
     let (position, name) = args.iter().enumerate().find_map(|(place, arg)| Some((place, names(arg)?)))?;
     let last = name.rfind(|letter: char| letter.is_ascii_alphanumeric())?;
