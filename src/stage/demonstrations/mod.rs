@@ -24,6 +24,7 @@ use crate::{
     data::{self, Call, End, Scenario, Trajectory, calls::calls},
     engine::Sampling,
     error::{Diagnostic, Result},
+    mcp::COMPLETE_TASK,
 };
 
 #[derive(Debug, Deserialize)]
@@ -108,7 +109,8 @@ impl Demonstrations {
     }
 }
 
-/// Marks the turns whose calls failed as not sampled: what is learned is to go on behind an error, not to make one.
+/// Marks the turns whose calls failed as not sampled: what is learned is to go on behind an error, not to make one. A call right
+/// before the answer is kept: that it fails is the answer.
 fn leave_out_failures(trajectory: &mut Trajectory) {
     let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).unwrap_or_default();
     let made = calls(&(&*trajectory).into(), &BTreeSet::new());
@@ -117,8 +119,9 @@ fn leave_out_failures(trajectory: &mut Trajectory) {
     let failed: BTreeSet<u32> = made
         .iter()
         .zip(texts)
-        .filter(|(call, text)| call.is_error || looks_failed(text))
-        .map(|(call, _)| call.turn)
+        .zip(made.iter().skip(1))
+        .filter(|((call, text), next)| next.tool != COMPLETE_TASK && (call.is_error || looks_failed(text)))
+        .map(|((call, _), _)| call.turn)
         .collect();
     let mut turn = 0;
     for at in 0..trajectory.sampled.len() {

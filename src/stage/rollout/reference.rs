@@ -11,6 +11,9 @@ use crate::{
 /// The answer to a task that is known by what it changes.
 const DONE: &str = "done";
 
+/// The answer where a task asks for something that does not exist.
+const NONE: &str = "none";
+
 /// The calls of the solution, `complete_task` included. None if the scenario lacks a reference or an answer.
 pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {
     let answer = scenario.answer.clone().or_else(|| {
@@ -23,13 +26,13 @@ pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {
     Some(calls)
 }
 
-/// Whether the calls led to the answer: mcprl refused none of them, and the last one did not fail. Earlier ones may, where a
-/// task is about errors.
+/// Whether the calls led to the answer: mcprl refused none of them, and the last one did not fail, unless the answer is that
+/// there is nothing. Earlier ones may fail, where a task is about errors.
 pub fn holds(trajectory: &Trajectory) -> bool {
     let made = calls::calls(&trajectory.into(), &Default::default());
     let [before @ .., _] = made.as_slice() else { return false };
     let is_tools_own = |error: &str| error == CallError::Tool.name();
     trajectory.end() == Some(End::Completed)
         && before.iter().filter_map(|call| call.error.as_deref()).all(is_tools_own)
-        && before.last().is_none_or(|call| !call.is_error)
+        && (trajectory.answer.as_deref() == Some(NONE) || before.last().is_none_or(|call| !call.is_error))
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    candidate::{AnswerRule, Candidate, Check, normal, states},
+    candidate::{AnswerRule, Candidate, Check, NONE, normal, states},
     explored::harvest,
     runner::Runner,
 };
@@ -256,12 +256,19 @@ fn answer(
     if today.is_in(&candidate.task) {
         return Err((Reason::Unstable, "the task names today's date".into()));
     }
+    if let (true, AnswerRule::Quoted(answer)) = (candidate.calls.is_empty(), &candidate.rule) {
+        return Ok(Some(answer.clone()));
+    }
+    let is_failure = |outcome: &Outcome| outcome.is_error || looks_failed(&outcome.text);
+    let is_absent = matches!(candidate.rule, AnswerRule::Absent { .. });
+    // An error, too, says that there is nothing.
+    let finds_nothing = is_absent && candidate.may_fail;
     let checks = candidate.checks.iter().flat_map(|checks| &checks.state);
     let wanted = candidate.calls.len() + checks.clone().count();
     for outcomes in outcomes {
         let counts = |(place, outcome): &(usize, &Outcome)| {
             let is_last = place + 1 >= candidate.calls.len();
-            (outcome.is_error || looks_failed(&outcome.text)) && (is_last || !candidate.may_fail)
+            is_failure(outcome) && (is_last && !finds_nothing || !candidate.may_fail)
         };
         if let Some((_, failed)) = outcomes.iter().enumerate().find(counts) {
             return Err((Reason::Unsolvable, format!("a call fails: {}", failed.text)));
@@ -269,6 +276,9 @@ fn answer(
         if outcomes.len() < wanted {
             return Err((Reason::Unsolvable, "a call was lost, or there was no time for it".into()));
         }
+    }
+    if finds_nothing && outcomes.iter().all(|outcomes| outcomes.last().is_some_and(is_failure)) {
+        return Ok(Some(NONE.to_owned()));
     }
     let [one, other] = outcomes.map(|outcomes| -> Vec<&str> {
         outcomes[..candidate.calls.len()].iter().map(|outcome| outcome.text.as_str()).collect()
@@ -302,7 +312,7 @@ fn answer(
     {
         return Err((Reason::Unstable, format!("\"{first}\" depends on today's date")));
     }
-    if let AnswerRule::Absent { .. } = candidate.rule {
+    if is_absent {
         return Ok(Some(first));
     }
     let says = match candidate.check {
@@ -365,6 +375,10 @@ fn constants(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Re
         let (Ok(Some(answer)), Some(of_family)) = (&*verdict, answers.get(candidate.family.as_str())) else {
             continue;
         };
+        // Tasks that cannot be done have one answer, and others in the same words have not.
+        if candidate.may_fail && matches!(candidate.rule, AnswerRule::Absent { .. }) {
+            continue;
+        }
         let entities: BTreeSet<_> = of_family.values().flatten().collect();
         let is_constant = of_family.len() == 1 && (entities.len() >= CONSTANT || is_flag(&normal(answer)));
         let flags = of_family.keys().all(|answer| is_flag(answer));

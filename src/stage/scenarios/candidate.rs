@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::explored::harvest::{self, List, Reading};
+use super::explored::{
+    harvest::{self, List, Reading},
+    words,
+};
 use crate::{
     chat::ToolCall,
-    data::{Checks, Json, Scenario, result_view},
+    data::{Checks, Json, Scenario, folded, result_view},
     hash::Encoder,
+    mcp::plain,
 };
 
 #[derive(Debug, Clone, PartialEq)]
@@ -404,6 +408,36 @@ impl Candidate {
         }
     }
 
+    /// What the task is about, for splits by entity: the thing whose name the last call takes or the task says, whichever family
+    /// the task is of, and for a count, a total or another aggregate the family, which is its table or tool, column and
+    /// operation. None if only the task itself or its `entity` can say it.
+    pub fn thing(&self) -> Option<String> {
+        if matches!(self.rule, AnswerRule::Quoted(_) | AnswerRule::Recorded { .. } | AnswerRule::Nothing) {
+            return None;
+        }
+        let is_name = |name: &str| {
+            let tokens = words::tokens(name);
+            let names = ["id", "name", "title", "key", "path", "file", "uri", "number", "code"];
+            names.iter().any(|word| tokens.contains(*word))
+        };
+        let is_short = |value: &String| !value.trim().is_empty() && value.len() <= ANSWER_BYTES;
+        let of_call = self.calls.last().into_iter().flat_map(|call| &call.arguments);
+        let of_call = of_call
+            .filter(|(_, value)| !value.is_object() && !value.is_array())
+            .map(|(name, value)| (name.clone(), plain(value)));
+        let of_task = self.entity.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let thing = of_call.chain(of_task).find(|(name, value)| is_name(name) && is_short(value));
+        match thing {
+            // A number names nothing by itself.
+            Some((name, value)) if value.parse::<f64>().is_ok() => Some(format!("{name} {value}")),
+            Some((_, value)) => Some(folded(&value)),
+            None => match self.rule {
+                AnswerRule::Field { .. } => None,
+                _ => Some(self.family.clone()),
+            },
+        }
+    }
+
     pub fn id(&self, answer: Option<&str>) -> String {
         let checks = self.checks.as_ref().map(Checks::to_json);
         scenario_id(&self.family, &self.task, answer, checks.as_deref())
@@ -463,6 +497,46 @@ mod tests {
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
         AnswerRule::Field { list: String::new(), key, field: field.into() }
+    }
+
+    #[test]
+    fn tasks_of_all_families_about_one_thing_have_it_in_common() {
+        let call = |arguments: Value| ToolCall {
+            name: "t".into(),
+            arguments: arguments.as_object().unwrap().clone(),
+        };
+        let of = |family: &str, entity: &[(&str, &str)], arguments: Value, rule: AnswerRule| Candidate {
+            family: family.into(),
+            entity: entity.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            task: String::new(),
+            phrasing: String::new(),
+            calls: vec![call(json!({"user_id": "bob"})), call(arguments)],
+            rule,
+            check: Check::Text,
+            checks: None,
+            alternatives: BTreeSet::new(),
+            may_fail: false,
+        };
+        let count = || AnswerRule::Count { list: String::new() };
+        let sql = || json!({"query": "SELECT 1"});
+        for (candidate, expected) in [
+            (of("a", &[("user_id", "Ada")], json!({"user_id": "Ada"}), field(None, "x")), Some("ada")),
+            (of("b", &[("id", "card 7")], json!({"date": "d", "user_id": "Ada"}), count()), Some("ada")),
+            // The thing that a chain ends with, and not what describes it.
+            (of("c", &[("user_id", "bob")], json!({"order_id": "A-1"}), field(None, "x")), Some("a-1")),
+            (of("d", &[("name", "Desk Lamp")], sql(), field(None, "x")), Some("desk lamp")),
+            (of("d", &[("id", "7")], sql(), field(None, "x")), Some("id 7")),
+            // Aggregates go by table, operation and column.
+            (
+                of("orders: count by status", &[("status", "paid")], sql(), AnswerRule::Only),
+                Some("orders: count by status"),
+            ),
+            (of("orders: total price", &[], sql(), AnswerRule::Only), Some("orders: total price")),
+            (of("e", &[("status", "paid")], sql(), field(None, "x")), None),
+            (of("llm", &[("task", "t")], json!({"user_id": "Ada"}), AnswerRule::Quoted("x".into())), None),
+        ] {
+            assert_eq!(candidate.thing().as_deref(), expected, "{candidate:?}");
+        }
     }
 
     #[test]

@@ -298,7 +298,9 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
 fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
     if by != SplitBy::Task {
-        let tasks: Vec<(&Scenario, &str)> = undecided.iter().map(|scenario| (&**scenario, "")).collect();
+        let marks = split::Marks::default();
+        let tasks: Vec<(&Scenario, split::Marks<'_>)> =
+            undecided.iter().map(|scenario| (&**scenario, marks)).collect();
         let held = split::held_out(&tasks, by, share, seed);
         for (scenario, held) in undecided.into_iter().zip(held) {
             scenario.split = if held { by.heldout() } else { TRAIN }.into();

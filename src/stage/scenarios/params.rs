@@ -26,6 +26,8 @@ pub struct Params {
     pub explore_seconds: u64,
     #[serde(default)]
     pub values: Examples,
+    pub impossible_share: f64,
+    pub no_call_share: f64,
     pub split_by: Option<SplitBy>,
     pub heldout_digest: Option<String>,
     pub questions_per_family: usize,
@@ -118,6 +120,8 @@ impl Params {
             seconds: self.explore_seconds,
             tasks: self.tasks,
             per_family: self.questions_per_family,
+            impossible_share: self.impossible_share,
+            no_call_share: self.no_call_share,
             result_chars: self.result_chars,
         }
     }

@@ -366,10 +366,15 @@ async fn divided(
         writer.close(context).await;
         reworded?;
     }
-    let tasks =
-        judged.admitted.iter().map(|admitted| (admitted.scenario(), admitted.candidate.phrasing.clone()));
+    let tasks = judged.admitted.iter().map(|admitted| split::Marked {
+        scenario: admitted.scenario(),
+        phrasing: admitted.candidate.phrasing.clone(),
+        thing: admitted.candidate.thing(),
+    });
+    let mut tasks: Vec<split::Marked> = tasks.collect();
+    split::drop_common(&mut tasks);
     let by = params.split_by.unwrap_or(SplitBy::Entity);
-    let (train, heldout) = split::divide(tasks.collect(), by, params.heldout_share, context.seed);
+    let (train, heldout) = split::divide(tasks, by, params.heldout_share, context.seed);
     Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
 }
 

@@ -40,10 +40,13 @@ impl SplitBy {
     }
 
     /// The groups of a task.
-    fn keys(self, scenario: &Scenario, phrasing: &str) -> Vec<String> {
+    fn keys(self, scenario: &Scenario, Marks { phrasing, thing }: Marks<'_>) -> Vec<String> {
         match self {
             Self::Task => vec![scenario.task.clone()],
-            Self::Entity => vec![scenario.entity.clone().unwrap_or_else(|| scenario.task.clone())],
+            Self::Entity => {
+                let entity = thing.or(scenario.entity.as_deref());
+                vec![entity.unwrap_or(&scenario.task).to_owned()]
+            }
             Self::Family => vec![scenario.family.clone()],
             Self::Phrasing => vec![phrasing.to_owned()],
             Self::Tool => {
@@ -59,10 +62,46 @@ impl SplitBy {
     }
 }
 
+/// So many tasks may be about one thing in any case.
+const FEW: usize = 4;
+
+/// What is known of a task beside its scenario.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Marks<'a> {
+    /// Which wording it has.
+    pub phrasing: &'a str,
+    /// What it is about; without it, that is its entity.
+    pub thing: Option<&'a str>,
+}
+
+/// A task with its marks.
+pub struct Marked {
+    pub scenario: Scenario,
+    pub phrasing: String,
+    pub thing: Option<String>,
+}
+
+impl Marked {
+    fn marks(&self) -> Marks<'_> {
+        Marks { phrasing: &self.phrasing, thing: self.thing.as_deref() }
+    }
+}
+
+/// Removes things that so many tasks are about that they tell none from the others, such as the only repository there is.
+pub fn drop_common(tasks: &mut [Marked]) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for thing in tasks.iter().filter_map(|task| task.thing.as_ref()) {
+        *counts.entry(thing.clone()).or_default() += 1;
+    }
+    let most = (tasks.len() / 5).max(FEW);
+    for task in tasks {
+        task.thing = task.thing.take().filter(|thing| counts[thing] <= most);
+    }
+}
+
 /// Which of the tasks are held out: about this share, at least one group if there are several, never all.
-pub fn held_out(tasks: &[(&Scenario, &str)], by: SplitBy, share: f64, seed: u64) -> Vec<bool> {
-    let keys: Vec<Vec<String>> =
-        tasks.iter().map(|(scenario, phrasing)| by.keys(scenario, phrasing)).collect();
+pub fn held_out(tasks: &[(&Scenario, Marks<'_>)], by: SplitBy, share: f64, seed: u64) -> Vec<bool> {
+    let keys: Vec<Vec<String>> = tasks.iter().map(|(scenario, marks)| by.keys(scenario, *marks)).collect();
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
     for key in keys.iter().flatten() {
         *groups.entry(key).or_default() += 1;
@@ -100,21 +139,13 @@ pub fn held_out(tasks: &[(&Scenario, &str)], by: SplitBy, share: f64, seed: u64)
     keys.iter().map(|keys| keys.iter().any(|key| held.contains(key.as_str()))).collect()
 }
 
-/// Divides tasks, each with its phrasing, into training and held-out tasks, and sets their `split`.
-pub fn divide(
-    tasks: Vec<(Scenario, String)>,
-    by: SplitBy,
-    share: f64,
-    seed: u64,
-) -> (Vec<Scenario>, Vec<Scenario>) {
-    let held = held_out(
-        &tasks.iter().map(|(task, phrasing)| (task, phrasing.as_str())).collect::<Vec<_>>(),
-        by,
-        share,
-        seed,
-    );
+/// Divides tasks into training and held-out tasks, and sets their `split`.
+pub fn divide(tasks: Vec<Marked>, by: SplitBy, share: f64, seed: u64) -> (Vec<Scenario>, Vec<Scenario>) {
+    let marked: Vec<(&Scenario, Marks<'_>)> =
+        tasks.iter().map(|task| (&task.scenario, task.marks())).collect();
+    let held = held_out(&marked, by, share, seed);
     let (mut train, mut heldout) = (Vec::new(), Vec::new());
-    for ((mut scenario, _), held) in tasks.into_iter().zip(held) {
+    for (Marked { mut scenario, .. }, held) in tasks.into_iter().zip(held) {
         scenario.split = if held { by.heldout() } else { "train" }.into();
         if held { heldout.push(scenario) } else { train.push(scenario) }
     }
@@ -202,14 +233,15 @@ mod tests {
         }
     }
 
-    fn many() -> Vec<(Scenario, String)> {
+    fn many() -> Vec<Marked> {
         (0..100)
             .map(|n| {
                 let tools: &[&str] = if n % 4 == 0 { &["list", "open"] } else { &["list"] };
-                (
-                    task(&format!("t{n}"), &format!("f{}", n % 7), &format!("e{}", n % 10), tools),
-                    format!("p{}", n % 5),
-                )
+                Marked {
+                    scenario: task(&format!("t{n}"), &format!("f{}", n % 7), &format!("e{}", n % 10), tools),
+                    phrasing: format!("p{}", n % 5),
+                    thing: None,
+                }
             })
             .collect()
     }
@@ -219,12 +251,14 @@ mod tests {
         for by in [SplitBy::Task, SplitBy::Entity, SplitBy::Family, SplitBy::Phrasing, SplitBy::Tool] {
             let tasks = many();
             let phrasings: BTreeMap<String, String> =
-                tasks.iter().map(|(task, phrasing)| (task.id.clone(), phrasing.clone())).collect();
+                tasks.iter().map(|task| (task.scenario.id.clone(), task.phrasing.clone())).collect();
             let (train, heldout) = divide(tasks, by, 0.2, 7);
             assert_eq!(train.len() + heldout.len(), 100);
             assert!((14..=30).contains(&heldout.len()), "{by:?}: {}", heldout.len());
             let keys = |scenarios: &[Scenario]| -> BTreeSet<String> {
-                scenarios.iter().flat_map(|one| by.keys(one, &phrasings[&one.id])).collect()
+                let keys =
+                    |one: &Scenario| by.keys(one, Marks { phrasing: &phrasings[&one.id], thing: None });
+                scenarios.iter().flat_map(keys).collect()
             };
             let shared: Vec<String> = keys(&train).intersection(&keys(&heldout)).cloned().collect();
             let expected: &[&str] = if by == SplitBy::Tool { &["list"] } else { &[] };
@@ -235,11 +269,41 @@ mod tests {
 
     #[test]
     fn one_group_is_not_held_out_and_the_seed_decides_among_several() {
-        let one = vec![(task("a", "f", "e", &[]), String::new()), (task("b", "f", "e", &[]), String::new())];
+        let one = ["a", "b"].map(|text| Marked {
+            scenario: task(text, "f", "e", &[]),
+            phrasing: String::new(),
+            thing: None,
+        });
+        let one = Vec::from(one);
         assert_eq!(divide(one, SplitBy::Family, 0.5, 1).1, []);
         let heldout = |seed| divide(many(), SplitBy::Entity, 0.2, seed).1;
         assert_eq!(heldout(1), heldout(1));
         assert_ne!(heldout(1), heldout(2));
+    }
+
+    #[test]
+    fn tasks_about_one_thing_are_on_one_side_whatever_else_they_name() {
+        let mut tasks = many();
+        for (index, task) in tasks.iter_mut().enumerate() {
+            task.scenario.entity = Some(format!("{{\"n\": {index}}}"));
+            task.thing = Some(format!("thing {}", index % 10));
+        }
+        let thing = |scenario: &Scenario| scenario.id[scenario.id.len() - 1..].to_owned();
+        let (train, heldout) = divide(tasks, SplitBy::Entity, 0.2, 7);
+        let things = |side: &[Scenario]| side.iter().map(thing).collect::<BTreeSet<String>>();
+        assert_eq!(heldout.len(), 20);
+        assert!(things(&train).is_disjoint(&things(&heldout)));
+    }
+
+    #[test]
+    fn a_thing_that_most_tasks_are_about_divides_nothing() {
+        let mut tasks = many();
+        for (index, task) in tasks.iter_mut().enumerate() {
+            task.thing = Some(if index < 30 { "/repo".into() } else { format!("{}", index / 10) });
+        }
+        drop_common(&mut tasks);
+        let without = tasks.iter().filter(|task| task.thing.is_none()).count();
+        assert_eq!(without, 30);
     }
 
     #[test]

@@ -58,10 +58,11 @@ fn be(words: &str) -> &'static str {
 fn fields(name: &str) -> String {
     match field(name) {
         odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
-        name => match name.split_once(" for ") {
-            Some((noun, rest)) => format!("{} for {rest}", words::plural(noun)),
-            None => words::plural(&name),
-        },
+        name => {
+            let end = [" of ", " for "].iter().filter_map(|link| name.find(link)).min();
+            let (noun, rest) = name.split_at(end.unwrap_or(name.len()));
+            format!("{}{rest}", words::plural(noun))
+        }
     }
 }
 
@@ -98,20 +99,13 @@ fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
             let f = field(wanted);
             let be = be(&f);
             // The only record of a list.
-            let of = if list.is_empty() { subject.to_owned() } else { format!("the {thing} of {subject}") };
+            let only = if list.is_empty() { String::new() } else { format!(" of the only {thing}") };
             vec![
-                format!("What {be} the {f} of {of}?"),
-                format!("Tell me the {f} of {of}."),
-                format!(
-                    "Look up {subject}. What {be} the {f}{}?",
-                    of.strip_suffix(subject).map_or("", |of| if of.is_empty() {
-                        ""
-                    } else {
-                        " of the listed one"
-                    })
-                ),
-                format!("I need the {f} of {of}."),
-                format!("Find the {f} of {of}."),
+                format!("What {be} the {f}{only} of {subject}?"),
+                format!("Tell me the {f}{only} of {subject}."),
+                format!("Look up {subject}. What {be} the {f}{only}?"),
+                format!("I need the {f}{only} of {subject}."),
+                format!("Find the {f}{only} of {subject}."),
             ]
         }
         AnswerRule::Count { .. } => vec![
@@ -248,6 +242,18 @@ mod tests {
                 "direct flights from JFK",
                 "direct flight",
                 "What is the price of the only direct flight from JFK?",
+            ),
+            (
+                AnswerRule::Column { list: "passengers".into(), field: "dob".into() },
+                "details of the trip 7",
+                "passenger",
+                "Which dates of birth do the passengers of the trip 7 have? Give all of them, separated by commas.",
+            ),
+            (
+                of(None, "cards", "kind"),
+                "details of the user 7",
+                "card",
+                "What is the kind of the only card of the user 7?",
             ),
             (of(None, "", "branch"), "commit logs", "entry", "What is the branch in the commit logs?"),
             (

@@ -13,7 +13,7 @@ use super::{
     wording::{self, Scene},
     words,
 };
-use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, numbers};
+use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, numbers, value_of};
 
 /// Most calls of a chain.
 pub const CALLS: usize = 5;
@@ -165,7 +165,12 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
         let is_required = profile.params.iter().any(|param| param.name == arg.name && param.is_required);
         let leaf = arg.leaf.as_ref().filter(|_| is_required);
         let Some(known) = leaf.and_then(|leaf| graph.known.get(leaf)) else { continue };
-        for origin in known.origins.iter().filter(|origin| origin.call < index) {
+        // What a task describes may have been seen later than what it asks about; what describes that in turn, may not.
+        let is_usable = |origin: &&Origin| {
+            (origin.call < index || most == CALLS && origin.call != index)
+                && may_describe(graph, origin, &arg.name)
+        };
+        for origin in known.origins.iter().filter(is_usable) {
             for described in descriptions(graph, profiles, origin, &entity, most - 1) {
                 // The results of one tool by its own results read like a riddle.
                 if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
@@ -188,6 +193,18 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     // Longer chains first: most results can also be asked about directly.
     variants.reverse();
     variants
+}
+
+/// Whether people would describe the value of this argument so. They say dates, and places unless these belong to one thing.
+fn may_describe(graph: &Graph, origin: &Origin, arg: &str) -> bool {
+    let seen = &graph.seen[origin.call];
+    match words::said_as_place(arg, "") {
+        None => true,
+        Some(preposition) => {
+            !preposition.starts_with("on")
+                && (!seen.reading.lists[origin.list].is_list || seen.args.is_empty())
+        }
+    }
 }
 
 /// The other arguments that the described record has under their names: who knows the record knows them.
@@ -221,7 +238,10 @@ fn descriptions(
     let thing = profile.thing(&list.name);
     let value = &record[origin.field];
     let mut found = Vec::new();
-    for source in variants(graph, profiles, origin.call, most).into_iter().take(2) {
+    // What is found by something described is not described further, unless it is one thing: anything else is a riddle.
+    let is_clear = |source: &Variant| source.calls.len() < 2 || asking::subject(&source.place).is_some();
+    let sources = variants(graph, profiles, origin.call, most).into_iter().filter(is_clear);
+    for source in sources.take(2) {
         // What the calls of the source say is said unless the rest of the task says it.
         let is_said = source.entity.values().all(|said| entity.values().any(|other| other == said));
         let behind = if is_said { String::new() } else { format!(" in the {}", source.place) };
@@ -310,6 +330,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
         .filter(|field| !field.value.trim().is_empty() && field.value.len() <= SAID / 2)
         .filter(|field| !["true", "false", "null", "None"].contains(&field.value.as_str()))
         .filter(|field| is_unique(&field.name, &field.value))
+        .filter(|field| field.value.parse::<f64>().is_err() || !is_quantity(&field.name))
         .map(|field| (field.name.clone(), field.value.clone()))
         .collect();
     keys.sort_by_key(|(name, value)| rank(name, value));
@@ -318,7 +339,12 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
 
 /// A call's result in words. `described`: an argument's index, and what is said in place of its value; those that are
 /// `covered` by it are not said.
-fn place(profile: &ToolProfile, args: &[Arg], described: Option<(usize, &str)>, covered: &[usize]) -> String {
+pub fn place(
+    profile: &ToolProfile,
+    args: &[Arg],
+    described: Option<(usize, &str)>,
+    covered: &[usize],
+) -> String {
     let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
     let mut is_described = false;
@@ -360,7 +386,7 @@ fn tells(field: &Field) -> bool {
 }
 
 /// What can be asked about a result, in seeded order.
-fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
+pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     let seen = &graph.seen[index];
     if let Some(line) = &seen.reading.line
         && is_value(&seen.reading)
@@ -394,7 +420,10 @@ fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
-                rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
+                let values = list.records.iter().filter_map(|record| value_of(record, &field.name));
+                if values.collect::<BTreeSet<_>>().len() > 1 {
+                    rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
+                }
                 if field.value.parse::<f64>().is_ok() && is_quantity(&field.name) {
                     let key = keys(list, first, &field.name).into_iter().next();
                     rules.extend(key.into_iter().flat_map(|(key, _)| {

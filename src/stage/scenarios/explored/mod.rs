@@ -7,6 +7,7 @@
 //! The same seed and the same state of the server give the same tasks: the order in which answers arrive decides nothing.
 
 mod asking;
+mod beyond;
 mod chains;
 mod changes;
 mod examples;
@@ -69,6 +70,9 @@ pub struct Budget {
     /// Most tasks.
     pub tasks: usize,
     pub per_family: usize,
+    /// Shares of the tasks: of those that ask for what does not exist, and of those that need no call.
+    pub impossible_share: f64,
+    pub no_call_share: f64,
     /// Characters of a result that an agent sees.
     pub result_chars: usize,
 }
@@ -156,10 +160,14 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if !task.servers.is_read_only() {
         others.extend(changes::candidates(graph, profiles));
     }
+    let share = |share: f64| share_of(task.budget.tasks, share);
+    // First, because tasks beyond those that are wanted are left out at the end.
+    let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
+    candidates.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
     // What lists and describes the tables is asked about itself, but is there for the queries.
-    let share = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
-    let queries = chosen(queries, task.budget, SPARE * (1.0 - share), task.seed);
-    let mut candidates = interleaved(queries, chosen(others, task.budget, SPARE * share, task.seed));
+    let beside = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
+    let queries = chosen(queries, task.budget, SPARE * (1.0 - beside), task.seed);
+    candidates.extend(interleaved(queries, chosen(others, task.budget, SPARE * beside, task.seed)));
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
         candidate.alternatives = graph.alternatives(profiles, candidate);
     }
@@ -508,29 +516,39 @@ fn interleaved(many: Vec<Candidate>, few: Vec<Candidate>) -> Vec<Candidate> {
     mixed
 }
 
+/// This share of a number of tasks, rounded down.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "a share of a number of tasks"
+)]
+fn share_of(tasks: usize, share: f64) -> usize {
+    (tasks as f64 * share) as usize
+}
+
 /// Takes candidates from the tools and families in turn, in seeded order: `spare` times as many as are wanted.
 fn chosen(candidates: Vec<Candidate>, budget: Budget, spare: f64, seed: u64) -> Vec<Candidate> {
-    let mut by_tool: BTreeMap<String, BTreeMap<String, Vec<Candidate>>> = BTreeMap::new();
+    /// Candidates of a tool by the number of calls that describe what is asked about, and by family.
+    type Families = BTreeMap<usize, BTreeMap<String, Vec<Candidate>>>;
+    let mut by_tool: BTreeMap<String, Families> = BTreeMap::new();
     for candidate in candidates {
         let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
-        by_tool.entry(tool).or_default().entry(candidate.family.clone()).or_default().push(candidate);
+        let hops = candidate.family.matches(" > ").count();
+        let of_hops = by_tool.entry(tool).or_default().entry(hops).or_default();
+        of_hops.entry(candidate.family.clone()).or_default().push(candidate);
     }
     let order =
         |candidate: &Candidate| graph::rank(seed, &candidate.task, &format!("{:?}", candidate.entity));
-    let lists = by_tool.into_values().map(|families| {
+    let of_families = |families: BTreeMap<String, Vec<Candidate>>| {
         let families = families.into_values().map(|mut family| {
             family.sort_by_cached_key(order);
             family.truncate(budget.per_family);
             family
         });
         evenly(families.collect(), usize::MAX)
-    });
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a number of tasks"
-    )]
-    let most = (budget.tasks as f64 * spare) as usize;
-    evenly(lists.collect(), most)
+    };
+    let lists =
+        by_tool.into_values().map(|hops| evenly(hops.into_values().map(of_families).collect(), usize::MAX));
+    evenly(lists.collect(), share_of(budget.tasks, spare))
 }

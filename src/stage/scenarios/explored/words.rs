@@ -325,8 +325,12 @@ pub fn spoken_field(name: &str) -> String {
                 inner if within.is_subset(&tokens(&inner)) || inner.starts_with(&last) => inner,
                 inner if singular(&last) != last => {
                     let outer = spoken(outer);
-                    let outer = outer.strip_suffix(&last).unwrap_or_default();
-                    format!("{outer}{} for {inner}", singular(&last))
+                    let is_amount = ["price", "cost", "fare", "amount", "rate", "fee"]
+                        .contains(&singular(&last).as_str());
+                    match outer.strip_suffix(&last).filter(|_| is_amount) {
+                        Some(outer) => format!("{outer}{} for {inner}", singular(&last)),
+                        None => format!("number of {outer} for {inner}"),
+                    }
                 }
                 inner => format!("{} {inner}", spoken(outer)),
             }
@@ -544,7 +548,7 @@ mod tests {
             ("name.first_name", "first name"),
             ("address.address1", "address1"),
             ("address.city", "address city"),
-            ("available_seats.basic_economy", "available seat for basic economy"),
+            ("available_seats.basic_economy", "number of available seats for basic economy"),
             ("prices.economy", "price for economy"),
             ("dob", "date of birth"),
             ("created_at", "creation time"),

@@ -1,0 +1,238 @@
+//! Tasks that no call solves: what is asked for does not exist, or needs no tool.
+//!
+//! Both fix the answer: `none`, or what the task itself says. An agent that was trained on nothing but tasks that calls solve
+//! makes up an answer to the first and calls something for the second.
+
+use std::collections::BTreeSet;
+
+use super::{
+    asking, chains, changes,
+    graph::{self, Arg, Graph},
+    seeds::Kind,
+    tools::ToolProfile,
+    wording, words,
+};
+use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, NONE};
+
+/// Beginnings of the names of families.
+pub const IMPOSSIBLE: &str = "cannot be done";
+pub const NO_CALL: &str = "no call needed";
+
+/// Lookups of things that do not exist, each followed by one of something that exists, in the same words.
+pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usize) -> Vec<Candidate> {
+    let mut found: Vec<(u64, [Candidate; 2])> = Vec::new();
+    for (index, seen) in graph.seen.iter().enumerate() {
+        let profile = &profiles[seen.tool];
+        if !changes::reads(profile) || super::sql::is_sql(graph, profiles, index) {
+            continue;
+        }
+        let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
+        let Some((rule, field)) = chains::rules(graph, index, seed).into_iter().find_map(lookup) else {
+            continue;
+        };
+        let mut args = seen.args.clone();
+        args[position].shown = words::shown(&made);
+        args[position].leaf = Some(made.clone());
+        let mut call = seen.call.clone();
+        call.arguments.insert(args[position].name.clone(), made.into());
+        let tool = &profile.name;
+        let absent = AnswerRule::Absent { field: field.clone() };
+        let pair = [
+            (format!("{IMPOSSIBLE}: {tool}"), args, call, absent, true),
+            (format!("{tool}: {field}, if any"), seen.args.clone(), seen.call.clone(), rule, false),
+        ];
+        let pair = pair.map(|(family, args, call, rule, may_fail)| {
+            let place = chains::place(profile, &args, None, &[]);
+            let (what, f) = (asking::within(&place), words::spoken_field(&field));
+            let (what, f) = if field.is_empty() { (place.clone(), String::new()) } else { (what, f) };
+            let what = format!("{f} {what}");
+            let texts = [
+                format!("What is the {what}? If there is none, answer {NONE}."),
+                format!("Tell me the {what}, or answer {NONE} if it does not exist."),
+                format!("I need the {what}. If you cannot find it, answer {NONE}."),
+            ];
+            let number = graph::rank(seed, &family, &place) % texts.len() as u64;
+            let text = usize::try_from(number).ok().and_then(|number| texts.get(number));
+            Candidate {
+                family,
+                entity: args
+                    .iter()
+                    .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_default()))
+                    .collect(),
+                task: wording::sentence(text.map_or("", String::as_str)),
+                phrasing: format!("if any {}", number + 1),
+                calls: vec![call],
+                rule,
+                check: Check::Text,
+                checks: None,
+                alternatives: BTreeSet::new(),
+                may_fail,
+            }
+        });
+        found.push((graph::rank(seed, "impossible", &pair[0].task), pair));
+    }
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().flat_map(|(_, pair)| pair).take(2 * most).collect()
+}
+
+/// A field that is looked up, with its name; empty for a result that is one value.
+fn lookup(rule: AnswerRule) -> Option<(AnswerRule, String)> {
+    match &rule {
+        AnswerRule::Field { list, key: None, field } if list.is_empty() => {
+            let field = field.clone();
+            Some((rule, field))
+        }
+        AnswerRule::Only => Some((rule, String::new())),
+        _ => None,
+    }
+}
+
+/// An argument that names a thing, and a name like it that nothing known has.
+fn missing(graph: &Graph, profile: &ToolProfile, args: &[Arg]) -> Option<(usize, String)> {
+    let names = |arg: &Arg| {
+        let param = profile.params.iter().find(|param| param.name == arg.name)?;
+        let is_name = ["id", "number", "code", "name"].iter().any(|word| param.words.contains(*word));
+        let leaf = arg.leaf.as_deref().filter(|leaf| (3..=40).contains(&leaf.len()))?;
+        let is_open = param.kind == Kind::Text && !param.is_closed && param.is_required;
+        (is_name && is_open && !graph::is_path(leaf)).then(|| leaf.to_owned())
+    };
+    let (position, name) = args.iter().enumerate().find_map(|(place, arg)| Some((place, names(arg)?)))?;
+    let last = name.rfind(|letter: char| letter.is_ascii_alphanumeric())?;
+    let made = (1..10).map(|step| {
+        let next = |letter: u8| match letter {
+            b'0'..=b'9' => b'0' + (letter - b'0' + step) % 10,
+            b'a'..=b'z' => b'a' + (letter - b'a' + step) % 26,
+            _ => b'A' + (letter - b'A' + step) % 26,
+        };
+        let letter = char::from(next(name.as_bytes()[last]));
+        format!("{}{letter}{}", &name[..last], &name[last + 1..])
+    });
+    let mut made = made.filter(|made| !graph.known.contains_key(made));
+    Some((position, made.next()?))
+}
+
+/// Tasks whose answer follows from the task.
+pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
+    let candidate = |kind: &str, number: usize, task: String, answer: String| Candidate {
+        family: format!("{NO_CALL}: {kind}"),
+        entity: [("case".to_owned(), format!("{kind} {number}"))].into(),
+        task,
+        phrasing: kind.to_owned(),
+        calls: Vec::new(),
+        check: Check::of(&answer),
+        rule: AnswerRule::Quoted(answer),
+        checks: None,
+        alternatives: BTreeSet::new(),
+        may_fail: false,
+    };
+    let drawn = |number: usize, name: &str, range: u64| graph::rank(seed, name, &number.to_string()) % range;
+    let sums = (0..most.div_ceil(2)).map(|number| {
+        let (one, other) = (11 + drawn(number, "one", 80), 11 + drawn(number, "other", 80));
+        let (task, answer) = match number % 3 {
+            0 => (format!("What is {one} plus {other}?"), one + other),
+            1 => (format!("What is {} minus {other}?", one + other), one),
+            _ => (format!("Add {one} and {other}. What is the result?"), one + other),
+        };
+        candidate("arithmetic", number, task, answer.to_string())
+    });
+    let mut said: Vec<(u64, &Arg)> = Vec::new();
+    for arg in graph.seen.iter().flat_map(|seen| &seen.args) {
+        let is_short = |leaf: &String| (2..=40).contains(&leaf.len()) && !leaf.contains('\n');
+        if arg.leaf.as_ref().is_some_and(is_short) && said.iter().all(|(_, other)| other.leaf != arg.leaf) {
+            said.push((graph::rank(seed, "said", &arg.shown), arg));
+        }
+    }
+    said.sort_by_key(|(rank, _)| *rank);
+    let stated = said.into_iter().take(most / 2).enumerate().map(|(number, (_, arg))| {
+        let (name, shown) = (words::spoken(&arg.name), &arg.shown);
+        let task = match number % 2 {
+            0 => format!("Somebody wrote that the {name} is {shown}. Which {name} did they write?"),
+            _ => format!("My note says: {name} {shown}. Repeat the {name} from my note."),
+        };
+        candidate("stated", number, task, arg.leaf.clone().unwrap_or_default())
+    });
+    sums.chain(stated).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        chat::ToolCall,
+        data::Tool,
+        mcp::{ServerSpec, Servers, State, Transport},
+    };
+
+    fn explored() -> (Graph, Vec<ToolProfile>) {
+        let schema = json!({"required": ["user_id"], "properties": {"user_id": {"type": "string"}}});
+        let tool = Tool {
+            name: "get_user_details".into(),
+            server_name: "get_user_details".into(),
+            description: "Get the details of a user.".into(),
+            input_schema: schema.to_string(),
+            ..Tool::default()
+        };
+        let transport =
+            Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
+        let servers = Servers::from(ServerSpec::new(transport, State::ReadOnly));
+        let profiles = crate::stage::scenarios::explored::profiles(&[tool], &servers);
+        let mut graph = Graph::default();
+        for (id, level) in [("ada_1", "gold"), ("bob_2", "silver"), ("eve_7", "gold")] {
+            let arguments = json!({"user_id": id}).as_object().unwrap().clone();
+            let call = ToolCall { name: "get_user_details".into(), arguments };
+            let arg = Arg { name: "user_id".into(), leaf: Some(id.into()), shown: id.into() };
+            let text = json!({"user_id": id, "level": level}).to_string();
+            graph.add(&profiles, 0, call, vec![arg], text);
+        }
+        (graph, profiles)
+    }
+
+    #[test]
+    fn what_does_not_exist_is_asked_for_in_the_words_of_what_does() {
+        let (graph, profiles) = explored();
+        let found = impossible(&graph, &profiles, 1, 2);
+        assert_eq!(found.len(), 4);
+        for pair in found.chunks(2) {
+            let ids =
+                [0, 1].map(|place| pair[place].calls[0].arguments["user_id"].as_str().unwrap().to_owned());
+            assert!(!graph.known.contains_key(&ids[0]) && graph.known.contains_key(&ids[1]), "{ids:?}");
+            assert!(
+                pair[0].task.contains(&ids[0]) && pair[0].task.contains("answer none"),
+                "{}",
+                pair[0].task
+            );
+            assert!(
+                pair[1].task.contains(&ids[1]) && pair[1].task.contains("answer none"),
+                "{}",
+                pair[1].task
+            );
+            assert!(pair[0].task.contains("level of the user"), "{}", pair[0].task);
+            assert_eq!(pair.iter().map(|one| one.may_fail).collect::<Vec<_>>(), [true, false]);
+            assert_eq!(pair[0].family, "cannot be done: get_user_details");
+        }
+    }
+
+    #[test]
+    fn tasks_that_need_no_call_say_all_that_the_answer_takes() {
+        let found = without_calls(&explored().0, 1, 6);
+        assert_eq!(found.len(), 6);
+        for one in &found {
+            let AnswerRule::Quoted(answer) = &one.rule else { panic!("{one:?}") };
+            let numbers: Vec<i64> = crate::stage::scenarios::candidate::numbers(&one.task)
+                .iter()
+                .map(|n| n.parse().unwrap())
+                .collect();
+            match numbers[..] {
+                [a, b] if one.task.contains("minus") => assert_eq!((a - b).to_string(), *answer),
+                [a, b] => assert_eq!((a + b).to_string(), *answer),
+                _ => assert!(one.task.contains(answer), "{}", one.task),
+            }
+            assert!(one.calls.is_empty() && one.family.starts_with(NO_CALL));
+        }
+        assert_ne!(without_calls(&explored().0, 2, 6), found);
+    }
+}
