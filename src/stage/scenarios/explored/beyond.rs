@@ -27,9 +27,10 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
             continue;
         }
         let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
-        let Some((rule, field)) = chains::rules(graph, index, seed).into_iter().find_map(lookup) else {
-            continue;
-        };
+        // What the call takes is no news.
+        let is_news = |(_, field): &(AnswerRule, String)| seen.args.iter().all(|arg| arg.name != *field);
+        let rules = chains::rules(graph, index, seed).into_iter().filter_map(lookup);
+        let Some((rule, field)) = rules.into_iter().find(is_news) else { continue };
         let mut args = seen.args.clone();
         args[position].shown = words::shown(&made);
         args[position].leaf = Some(made.clone());

@@ -163,7 +163,9 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let share = |share: f64| share_of(task.budget.tasks, share);
     // First, because tasks beyond those that are wanted are left out at the end.
     let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
-    candidates.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
+    if !queries.is_empty() || !others.is_empty() {
+        candidates.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
+    }
     // What lists and describes the tables is asked about itself, but is there for the queries.
     let beside = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
     let queries = chosen(queries, task.budget, SPARE * (1.0 - beside), task.seed);
