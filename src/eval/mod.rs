@@ -1,7 +1,7 @@
 //! The verdict: compares policies on held-out scenarios and reports the result.
 //!
 //! Every comparison is paired: all policies get the same scenarios, and a scenario counts only if every
-//! policy has episodes of it. What it comes down to ([`headline`]) is of tasks nothing of which was trained on, sampled as the
+//! policy has episodes of it. What it comes down to ([`headline()`]) is of tasks nothing of which was trained on, sampled as the
 //! agent samples in use: cases that were trained on in other words are a row of their own. Scenarios of one family, or about one entity, are resampled together. A gain is
 //! measurable only if its interval and the sign-flip test agree; "no measurable gain" is a valid result. This
 //! module neither runs episodes nor judges answers. The same episodes give bit-identical rows in any order.
