@@ -159,7 +159,9 @@ impl<'g> Table<'g> {
         let own: BTreeSet<String> = words::tokens(&self.thing);
         let is_own = |column: &&String| {
             let mut tokens = words::tokens(column);
-            KEYS.iter().any(|key| tokens.remove(*key)) && (tokens.is_empty() || tokens.is_subset(&own))
+            let is_key = KEYS.iter().any(|key| tokens.remove(*key));
+            // The first column may abbreviate what a row is: `rx_no`.
+            is_key && (tokens.is_subset(&own) || self.columns.first() == Some(*column))
         };
         let column = self.columns.iter().find(is_own)?;
         (self.distinct(column).len() == self.rows.len()).then_some(column)

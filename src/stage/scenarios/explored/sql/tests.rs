@@ -155,8 +155,11 @@ const PATIENTS: &str = r#"[{"patient_no": 11, "name": "Ann Lee", "town": "Bern"}
 
 #[test]
 fn keys_dates_flags_and_missing_values_are_told_by_names_and_values() {
-    let candidates = candidates_of(&[("patients", PATIENTS), ("visits", VISITS)]);
+    let prescriptions = r#"[{"rx_no": 1, "dose": 5}, {"rx_no": 2, "dose": 9}, {"rx_no": 3, "dose": 7}]"#;
+    let candidates =
+        candidates_of(&[("patients", PATIENTS), ("visits", VISITS), ("prescriptions", prescriptions)]);
     for (family, sql) in [
+        ("prescriptions: dose by rx_no", "SELECT dose FROM prescriptions WHERE rx_no = 1"),
         ("visits: state by visit_no", "SELECT state FROM visits WHERE visit_no = 1"),
         (
             "visits: town of the patient",
@@ -179,7 +182,7 @@ fn keys_dates_flags_and_missing_values_are_told_by_names_and_values() {
             found.first().map(|one| query(one))
         );
     }
-    let nonsense = ["SUM(patient_no)", "MAX(visit_no)", "AVG(is_urgent)"];
+    let nonsense = ["(rx_no)", "SUM(patient_no)", "MAX(visit_no)", "AVG(is_urgent)"];
     for candidate in &candidates {
         assert!(!nonsense.iter().any(|part| query(candidate).contains(part)), "{}", query(candidate));
     }
