@@ -107,7 +107,7 @@ def check_logs(folder, run_folder):
             assert usage.output_tokens == row["sampled"].sum(), sample.id
             if row["correct"] is not None:
                 assert sample.scores["correct"].value == ("C" if row["correct"] else "I")
-                right.append((row["scenario_id"], float(row["correct"])))
+                right.append((row["scenario_id"], row["split"], float(row["correct"])))
             if pandas.notna(row["answer"]):
                 assert sample.scores["correct"].answer == row["answer"] == sample.output.completion
         for sample in read_eval_log(log.location, resolve_attachments=True).samples:
@@ -115,7 +115,8 @@ def check_logs(folder, run_folder):
         shown = {
             score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores
         }
-        mean = pandas.DataFrame(right, columns=["id", "right"]).groupby("id")["right"].mean().mean()
+        right = pandas.DataFrame(right, columns=["id", "split", "right"])
+        mean = right.groupby("id")["right"].mean().mean()
         assert abs(shown["correct"]["accuracy"] - mean) < 1e-12
         # Inspect's own metrics, from the samples.
         recompute_metrics(log)
@@ -126,7 +127,9 @@ def check_logs(folder, run_folder):
             exams += 1
             verdict = table(run_folder, stage, "verdict")
             row = verdict[(verdict.scope == "all") & (verdict.policy == policy) & (verdict["mode"] == args["mode"])]
-            assert len(row) == 1 and abs(row.iloc[0]["success"] - shown["correct"]["accuracy"]) < 1e-12
+            # The verdict is of cases nothing of which was trained on.
+            unseen = right[right["split"] != "unseen_phrasings"].groupby("id")["right"].mean().mean()
+            assert len(row) == 1 and abs(row.iloc[0]["success"] - unseen) < 1e-12
             assert log.eval.metadata["verdict"]["success_low"] == row.iloc[0]["success_low"]
         else:
             judge = stage.rsplit("/", 1)[0] + "/reward"
