@@ -138,8 +138,14 @@ pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
     });
     let mut said: Vec<(u64, &Arg)> = Vec::new();
     for arg in graph.seen.iter().flat_map(|seen| &seen.args) {
-        let is_short = |leaf: &String| (2..=40).contains(&leaf.len()) && !leaf.contains('\n');
-        if arg.leaf.as_ref().is_some_and(is_short) && said.iter().all(|(_, other)| other.leaf != arg.leaf) {
+        let tokens = words::tokens(&arg.name);
+        // What the server itself calls so: a call with a table named 54 may succeed too.
+        let fits = |leaf: &String| {
+            let known = graph.known.get(leaf).map(|known| &known.words);
+            let is_known = known.is_some_and(|words| !tokens.is_disjoint(words));
+            is_known && (2..=40).contains(&leaf.len()) && !leaf.contains('\n')
+        };
+        if arg.leaf.as_ref().is_some_and(fits) && said.iter().all(|(_, other)| other.leaf != arg.leaf) {
             said.push((graph::rank(seed, "said", &arg.shown), arg));
         }
     }

@@ -123,6 +123,9 @@ pub fn spoken(identifier: &str) -> String {
 
 pub fn singular(word: &str) -> String {
     let keeps = |end: &str| word.ends_with(end);
+    if let Some((singular, _)) = PLURALS.iter().find(|(_, plural)| *plural == word) {
+        return (*singular).to_owned();
+    }
     match word {
         _ if word.len() < 4 || keeps("ss") || keeps("us") || keeps("is") => word.to_owned(),
         _ if keeps("ies") => format!("{}y", &word[..word.len() - 3]),
@@ -134,7 +137,30 @@ pub fn singular(word: &str) -> String {
     }
 }
 
+/// Nouns whose plural is another word, or the same.
+const PLURALS: [(&str, &str); 14] = [
+    ("person", "people"),
+    ("child", "children"),
+    ("man", "men"),
+    ("woman", "women"),
+    ("foot", "feet"),
+    ("shelf", "shelves"),
+    ("staff", "staff"),
+    ("equipment", "equipment"),
+    ("furniture", "furniture"),
+    ("information", "information"),
+    ("data", "data"),
+    ("stock", "stock"),
+    ("series", "series"),
+    ("species", "species"),
+];
+
 pub fn plural(words: &str) -> String {
+    let (start, last) =
+        words.rsplit_once(' ').map_or(("", words), |(_, last)| (&words[..words.len() - last.len()], last));
+    if let Some((_, plural)) = PLURALS.iter().find(|(singular, _)| *singular == last) {
+        return format!("{start}{plural}");
+    }
     match words {
         _ if words.ends_with('y') && !["ay", "ey", "oy"].iter().any(|end| words.ends_with(end)) => {
             format!("{}ies", &words[..words.len() - 1])

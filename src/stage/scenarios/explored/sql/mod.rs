@@ -15,7 +15,7 @@ use serde_json::Map;
 use self::phrases::Sense;
 use super::{
     graph::{Arg, Graph, SuccessfulCall},
-    harvest::Record,
+    harvest::{Field, Record},
     seeds::Kind,
     tools::ToolProfile,
     words,
@@ -114,26 +114,107 @@ struct Table<'g> {
     describing: Option<ToolCall>,
     tool: &'g ToolProfile,
     parameter: &'g str,
-    rows: Vec<&'g Record>,
+    rows: Vec<Record>,
     /// All rows were sampled.
     is_complete: bool,
     columns: Vec<String>,
+    /// The columns of a first and a last name, which rows then have as [`FULL_NAME`] too.
+    full_name: Option<[String; 2]>,
     /// Columns of numbers that are stored as numbers.
     numbers: BTreeSet<String>,
     /// Columns that hold keys of other tables' rows.
     referring: BTreeSet<String>,
 }
 
-/// A column that holds keys of another table's rows.
+/// A column that holds keys of another table's rows, or a row of columns by which one gets there.
 struct Reference<'t, 'g> {
-    column: &'t str,
+    joins: Vec<Join<'t, 'g>>,
     to: &'t Table<'g>,
-    key: &'t str,
     /// What the other row is to this one: `customer`, or `manager` of a table of people.
     role: String,
 }
 
+#[derive(Clone, Copy)]
+struct Join<'t, 'g> {
+    from: &'t Table<'g>,
+    column: &'t str,
+    to: &'t Table<'g>,
+    key: &'t str,
+}
+
+impl<'t> Reference<'t, '_> {
+    fn key(&self) -> &'t str {
+        self.joins.last().map_or("", |join| join.key)
+    }
+}
+
+/// What a first and a last name are together.
+const FULL_NAME: &str = "full_name";
+/// Columns of first names, and of last names.
+const NAME_PARTS: [&[&[&str]]; 2] = [
+    &[&["first", "name"], &["given", "name"], &["firstname"], &["forename"]],
+    &[&["last", "name"], &["family", "name"], &["lastname"], &["surname"]],
+];
+
 impl<'g> Table<'g> {
+    /// A column in a query of this table, or of several.
+    fn expression(&self, column: &str, qualifier: &str) -> String {
+        match &self.full_name {
+            Some([first, last]) if column == FULL_NAME => {
+                format!("{qualifier}{} || ' ' || {qualifier}{}", quoted(first), quoted(last))
+            }
+            _ => format!("{qualifier}{}", quoted(column)),
+        }
+    }
+
+    fn qualifier(&self) -> String {
+        format!("{}.", quoted(&self.name))
+    }
+
+    /// `orders.id`
+    fn of(&self, column: &str) -> String {
+        self.expression(column, &self.qualifier())
+    }
+
+    fn selected(&self, column: &str, qualifier: &str) -> String {
+        let expression = self.expression(column, qualifier);
+        if self.columns.iter().any(|own| own == column) {
+            expression
+        } else {
+            format!("{expression} AS {column}")
+        }
+    }
+
+    /// A column behind SELECT.
+    fn shown(&self, column: &str) -> String {
+        self.selected(column, "")
+    }
+
+    fn shown_of(&self, column: &str) -> String {
+        self.selected(column, &self.qualifier())
+    }
+
+    fn has(&self, column: &str, value: &str, qualifier: &str) -> String {
+        match (&self.full_name, value.split_once(' ')) {
+            (Some(parts), Some((first, last))) if column == FULL_NAME => {
+                let [first, last] = [(first, &parts[0]), (last, &parts[1])]
+                    .map(|(value, part)| format!("{qualifier}{} = {}", quoted(part), literal(value)));
+                format!("{first} AND {last}")
+            }
+            _ => format!("{} = {}", self.expression(column, qualifier), literal(value)),
+        }
+    }
+
+    /// A condition: `status = 'open'`.
+    fn is(&self, column: &str, value: &str) -> String {
+        self.has(column, value, "")
+    }
+
+    /// The same, with the table's name.
+    fn is_of(&self, column: &str, value: &str) -> String {
+        self.has(column, value, &self.qualifier())
+    }
+
     fn query(&self, sql: String) -> ToolCall {
         let arguments = Map::from_iter([(self.parameter.to_owned(), sql.into())]);
         ToolCall { name: self.tool.name.clone(), arguments }
@@ -169,6 +250,9 @@ impl<'g> Table<'g> {
 
     /// The column that names a row in words.
     fn name(&self) -> Option<&str> {
+        if self.full_name.is_some() {
+            return Some(FULL_NAME);
+        }
         let names = |column: &&String| {
             self.distinct(column).len() == self.rows.len()
                 && !self.is_id(column)
@@ -190,8 +274,9 @@ impl<'g> Table<'g> {
     /// Columns that say something about a row, other than which one it is.
     fn facts(&self) -> impl Iterator<Item = &str> {
         let key = self.key();
+        let is_part = |column: &str| self.full_name.iter().flatten().any(|part| part == column);
         let facts = self.columns.iter().map(String::as_str);
-        facts.filter(move |column| Some(*column) != key && !self.is_id(column))
+        facts.filter(move |column| Some(*column) != key && !self.is_id(column) && !is_part(column))
     }
 
     /// Columns with few values, each with those that tasks may say.
@@ -218,26 +303,74 @@ impl<'g> Table<'g> {
             .map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
     }
 
-    /// Columns that refer to other tables: `customer_id` to the table `customers`, if the values are there.
+    /// The tables that a row refers to, and those that these refer to.
     fn references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
-        let refers = |column: &'t String| {
-            let tokens = words::tokens(column);
-            tables.iter().filter(|other| other.name != self.name).find_map(|other| {
-                let key = other.id()?;
-                let of_name = words::tokens(&other.thing).is_subset(&tokens);
-                let values = self.distinct(column);
-                let ids = other.distinct(key);
-                let are_there = match other.is_complete {
-                    true => values.is_subset(&ids),
-                    false => values.iter().any(|value| ids.contains(value)),
-                };
-                let role: Vec<String> =
-                    words::split(column).into_iter().filter(|word| !KEYS.contains(&word.as_str())).collect();
-                (of_name && are_there).then(|| Reference { column, to: other, key, role: role.join(" ") })
-            })
-        };
-        self.columns.iter().filter(|column| Some(column.as_str()) != self.id()).filter_map(refers).collect()
+        let direct = self.direct_references(tables);
+        let mut further: Vec<Reference<'t, 'g>> = Vec::new();
+        for first in &direct {
+            for second in first.to.direct_references(tables) {
+                let is_known = second.to.name == self.name
+                    || direct.iter().chain(&further).any(|known| known.to.name == second.to.name);
+                if !is_known {
+                    let joins = first.joins.iter().chain(&second.joins).copied().collect();
+                    further.push(Reference { joins, ..second });
+                }
+            }
+        }
+        direct.into_iter().chain(further).collect()
     }
+
+    /// Columns that refer to other tables: `customer_id` to the table `customers`, if the values are there; `appt_no` to the
+    /// table whose key is called so; and `seen_by`, if its values are codes that only the table `staff` has.
+    fn direct_references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
+        let own_key = self.id();
+        self.columns
+            .iter()
+            .filter(|column| Some(column.as_str()) != own_key)
+            .filter_map(|column| {
+                let tokens = words::tokens(column);
+                let codes = self.distinct(column);
+                let are_codes = codes.len() > 1 && codes.iter().all(|code| is_code(code));
+                let others = tables.iter().filter(|other| other.name != self.name);
+                let fitting: Vec<(&'t Table<'g>, &'t str)> = others
+                    .filter_map(|other| {
+                        Some((other, other.id().filter(|key| self.has_values_of(column, other, key))?))
+                    })
+                    .collect();
+                let says_more = tokens.iter().any(|word| !KEYS.contains(&word.as_str()));
+                let named = fitting.iter().find(|(other, _)| words::tokens(&other.thing).is_subset(&tokens));
+                let same = fitting.iter().find(|(_, key)| says_more && key == column);
+                let only = fitting.first().filter(|_| are_codes && fitting.len() == 1);
+                let (to, key) = *named.or(same).or(only)?;
+                let mut role = words::split(column);
+                role.retain(|word| !KEYS.contains(&word.as_str()));
+                // `appt` and `seen by` are no nouns.
+                let is_noun = named.is_some()
+                    || role.last().is_some_and(|last| {
+                        same.is_none() && !phrases::PREPOSITIONS.contains(&last.as_str())
+                    });
+                let role = if is_noun { role.join(" ") } else { to.thing.clone() };
+                Some(Reference { joins: vec![Join { from: self, column, to, key }], to, role })
+            })
+            .collect()
+    }
+
+    /// Whether the values of a column are keys of another table.
+    fn has_values_of(&self, column: &str, other: &Table<'_>, key: &str) -> bool {
+        let (values, keys) = (self.distinct(column), other.distinct(key));
+        match other.is_complete {
+            true => values.is_subset(&keys),
+            false => values.iter().any(|value| keys.contains(value)),
+        }
+    }
+}
+
+/// Whether a value says nothing but which row is meant: `AKO`, `P-0017`.
+fn is_code(value: &str) -> bool {
+    value.chars().any(|letter| letter.is_alphabetic())
+        && value
+            .chars()
+            .all(|letter| letter.is_uppercase() || letter.is_ascii_digit() || "-_./".contains(letter))
 }
 
 /// Whether a task may say this value.
@@ -261,7 +394,14 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
     let mut tables = sampled(graph, profiles);
     let referring: Vec<BTreeSet<String>> = tables
         .iter()
-        .map(|table| table.references(&tables).iter().map(|reference| reference.column.to_owned()).collect())
+        .map(|table| {
+            let references = table.direct_references(&tables);
+            references
+                .iter()
+                .flat_map(|reference| &reference.joins)
+                .map(|join| join.column.to_owned())
+                .collect()
+        })
         .collect();
     for (table, referring) in tables.iter_mut().zip(referring) {
         table.referring = referring;
@@ -274,10 +414,10 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
     for name in self::tables(graph) {
         let pages: Vec<&SuccessfulCall> =
             samples(graph, &name).iter().filter_map(|query| answer(graph, query)).collect();
-        let mut rows: Vec<&Record> = Vec::new();
+        let mut rows: Vec<Record> = Vec::new();
         for row in pages.iter().filter_map(|seen| seen.reading.lists.first()).flat_map(|list| &list.records) {
-            if !rows.contains(&row) {
-                rows.push(row);
+            if !rows.contains(row) {
+                rows.push(row.clone());
             }
         }
         let Some(profile) = pages.first().map(|seen| &profiles[seen.tool]) else { continue };
@@ -314,6 +454,7 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
             parameter,
             is_complete: rows.len() < SAMPLE,
             numbers: columns.iter().filter(is_number).cloned().collect(),
+            full_name: with_full_names(&mut rows, &columns),
             columns,
             referring: BTreeSet::new(),
             rows,
@@ -321,6 +462,29 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
         });
     }
     tables
+}
+
+/// Adds full names to rows that have a first and a last name, if they tell the rows apart.
+fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2]> {
+    let part = |names: &[&[&str]]| {
+        columns.iter().find(|column| names.iter().any(|name| words::split(column) == **name)).cloned()
+    };
+    let parts = [part(NAME_PARTS[0])?, part(NAME_PARTS[1])?];
+    let full = |row: &Record| {
+        let [first, last] = [value_of(row, &parts[0])?, value_of(row, &parts[1])?];
+        // Where the first name ends must be plain.
+        (is_said(first) && is_said(last) && !first.contains(' ')).then(|| format!("{first} {last}"))
+    };
+    let names: Option<BTreeSet<String>> = rows.iter().map(full).collect();
+    let is_free = columns.iter().all(|column| column != FULL_NAME);
+    if !is_free || names?.len() < rows.len() {
+        return None;
+    }
+    for row in rows {
+        let value = full(row)?;
+        row.push(Field { name: FULL_NAME.to_owned(), value, is_set: false });
+    }
+    Some(parts)
 }
 
 fn parameter_is_only(args: &[Arg], value: &str) -> bool {

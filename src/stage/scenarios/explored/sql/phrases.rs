@@ -21,6 +21,8 @@ pub enum Sense {
     Kind,
     Year,
     Date,
+    /// A number of what the column is called: `minutes`, `seats`.
+    Units,
     Other,
 }
 
@@ -117,7 +119,9 @@ impl Sense {
         }
         let said = words::split(column);
         let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| words.contains(&word.as_str()));
-        SENSES.iter().find(fits).map_or(Self::Other, |(sense, _)| *sense)
+        let is_plural = said.last().is_some_and(|last| words::singular(last) != *last);
+        let other = if is_plural && table.numbers.contains(column) { Self::Units } else { Self::Other };
+        SENSES.iter().find(fits).map_or(other, |(sense, _)| *sense)
     }
 
     /// What the row with the largest value is called, and that with the smallest.
@@ -130,7 +134,7 @@ impl Sense {
             Self::Height => Some(["tallest", "shortest"]),
             Self::Length => Some(["longest", "shortest"]),
             Self::Date | Self::Year => Some(["latest", "earliest"]),
-            Self::Pieces | Self::Place | Self::State | Self::Kind | Self::Other => None,
+            Self::Pieces | Self::Units | Self::Place | Self::State | Self::Kind | Self::Other => None,
         }
     }
 }
@@ -141,13 +145,75 @@ pub fn is_date(value: &str) -> bool {
     value.len() >= 10 && value.len() <= 32 && shape.eq(*b"9999-99-99")
 }
 
-/// A column in words. `since` is no noun.
-fn spoken(table_thing: &str, column: &str) -> String {
-    match words::spoken(column).as_str() {
-        "since" if is_person(table_thing) => "joining year".to_owned(),
-        "since" => "starting year".to_owned(),
-        words => words.to_owned(),
+/// Words that end a name which is no noun: `seen_by`.
+pub const PREPOSITIONS: [&str; 9] = ["by", "to", "at", "in", "on", "for", "of", "from", "with"];
+
+/// Past participles that do not end in "ed" or "wn".
+const PARTICIPLES: [&str; 12] =
+    ["held", "made", "sent", "paid", "built", "sold", "bought", "taken", "given", "born", "written", "seen"];
+
+/// Names of the day on which somebody is born.
+const BIRTHS: [&str; 4] = ["dob", "birth", "birthday", "birthdate"];
+
+/// What was done, by a column's name: `held` of `held_on`, `hired`, `born`.
+fn participle(column: &str) -> Option<String> {
+    if words::split(column).iter().any(|word| BIRTHS.contains(&word.as_str())) {
+        return Some("born".to_owned());
     }
+    let is_participle = |word: &String| {
+        PARTICIPLES.contains(&word.as_str())
+            || word.len() > 4 && (word.ends_with("ed") || word.ends_with("wn"))
+    };
+    words::split(column).into_iter().find(is_participle)
+}
+
+/// What abbreviations in the names of columns stand for.
+const ABBREVIATIONS: [(&str, &str); 12] = [
+    ("no", "number"),
+    ("nr", "number"),
+    ("num", "number"),
+    ("qty", "quantity"),
+    ("amt", "amount"),
+    ("dob", "date of birth"),
+    ("dept", "department"),
+    ("addr", "address"),
+    ("desc", "description"),
+    ("descr", "description"),
+    ("tel", "telephone number"),
+    ("cat", "category"),
+];
+
+/// A column as a noun: `date held` for `held_on`, `year hired`, `order number` for the key `ord_no`. `since` is no noun.
+pub fn noun(table: &Table<'_>, column: &str) -> String {
+    let mut names = words::split(column);
+    let full = |name: &mut String| {
+        if let Some((_, full)) = ABBREVIATIONS.iter().find(|(short, _)| short == name) {
+            *name = (*full).to_owned();
+        }
+    };
+    if let ([_, last], true) = (&*names, table.id() == Some(column)) {
+        let mut last = last.clone();
+        full(&mut last);
+        return format!("{} {last}", table.thing);
+    }
+    let moment = match Sense::of(table, column) {
+        Sense::Date => "date",
+        Sense::Year => "year",
+        _ => {
+            names.iter_mut().for_each(full);
+            return names.join(" ");
+        }
+    };
+    if names == ["since"] {
+        return if is_person(&table.thing) { "joining year".to_owned() } else { "starting year".to_owned() };
+    }
+    names.retain(|name| !PREPOSITIONS.contains(&name.as_str()));
+    if participle(column).is_some_and(|done| names == [done]) {
+        return format!("{moment} {}", names.join(" "));
+    }
+    let mut names = words::split(column);
+    names.iter_mut().for_each(full);
+    names.join(" ")
 }
 
 fn last_word(thing: &str) -> &str {
@@ -170,7 +236,7 @@ fn is_name(column: &str) -> bool {
 }
 
 /// A row by its key: `the product "Desk Lamp"`, `order number 17`.
-pub fn row(thing: &str, key: &str, value: &str) -> Vec<String> {
+pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String> {
     let shown = words::shown(value);
     if is_name(key) {
         let mut names =
@@ -185,7 +251,7 @@ pub fn row(thing: &str, key: &str, value: &str) -> Vec<String> {
         return names;
     }
     let mut names =
-        vec![format!("the {thing} with the {} {shown}", words::spoken(key)), format!("{thing} {shown}")];
+        vec![format!("the {thing} with the {} {shown}", noun(table, key)), format!("{thing} {shown}")];
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         names.extend(["number ", "#", "no. "].map(|number| format!("{thing} {number}{value}")));
     }
@@ -194,9 +260,12 @@ pub fn row(thing: &str, key: &str, value: &str) -> Vec<String> {
 
 /// The rows that share a value: `open orders`, `customers from Oslo`.
 pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
-    let (things, c, v) = (words::plural(thing), words::spoken(column), words::shown(value));
+    let (things, c, v) = (words::plural(thing), noun(table, column), words::shown(value));
     if is_flag(table, column) {
         return flagged(&things, column, value);
+    }
+    if let (Some(done), Sense::Date) = (done(thing, column), Sense::of(table, column)) {
+        return vec![format!("{things} {done} on {value}"), format!("{things} that were {done} on {value}")];
     }
     let mut sets = vec![
         format!("{things} with the {c} {v}"),
@@ -229,16 +298,24 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
     sets
 }
 
-/// Rows by a yes or no: `active members`, `members that are not active`.
-fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
+/// What a yes or no says, and whether one has it rather than is it: `active`, `insurance` of `has_insurance`.
+fn flag(column: &str) -> (String, bool) {
     let mut names = words::split(column);
     let verb = names.first().cloned().unwrap_or_default();
     if names.len() > 1 && ["is", "has", "was", "are"].contains(&verb.as_str()) {
         names.remove(0);
     }
-    let what = names.join(" ");
-    let is_yes = ["1", "yes", "true", "y", "t"].contains(&value.to_lowercase().as_str());
-    match (verb == "has", is_yes) {
+    (names.join(" "), verb == "has")
+}
+
+fn is_yes(value: &str) -> bool {
+    ["1", "yes", "true", "y", "t"].contains(&value.to_lowercase().as_str())
+}
+
+/// Rows by a yes or no: `active members`, `members that are not active`.
+fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
+    let (what, is_had) = flag(column);
+    match (is_had, is_yes(value)) {
         (true, true) => vec![format!("{things} that have {what}"), format!("{things} with {what}")],
         (true, false) => vec![format!("{things} that have no {what}"), format!("{things} without {what}")],
         (false, true) => vec![format!("{things} that are {what}"), format!("{what} {things}")],
@@ -248,10 +325,45 @@ fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
     }
 }
 
+/// Questions for the number of `{rows}` that have a value too.
+pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
+    let condition = match (is_flag(table, column), Sense::of(table, column)) {
+        (true, _) => match (flag(column), is_yes(value)) {
+            ((what, true), true) => format!("have {what}"),
+            ((what, true), false) => format!("have no {what}"),
+            ((what, false), true) => format!("are {what}"),
+            ((what, false), false) => format!("are not {what}"),
+        },
+        (false, Sense::State) => format!("are {value}"),
+        (false, Sense::Date) => match done(&table.thing, column) {
+            Some(done) => format!("were {done} on {value}"),
+            None => format!("have the {} {value}", noun(table, column)),
+        },
+        (false, _) => format!("have the {} {}", noun(table, column), words::shown(value)),
+    };
+    vec![
+        format!("How many of the {{rows}} {condition}?"),
+        format!("Count the {{rows}} that {condition}."),
+        format!("Of the {{rows}}, how many {condition}?"),
+        format!("How many {{rows}} {condition}?"),
+    ]
+}
+
 /// Questions for a column of `{row}`.
 pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
-    let c = spoken(thing, column);
+    let c = noun(table, column);
     let its = if is_person(thing) { "their" } else { "its" };
+    if is_flag(table, column) {
+        let (no, yes) = pair(table, column);
+        let end = format!("Answer {yes} for yes or {no} for no.");
+        let (what, is_had) = flag(column);
+        return match is_had {
+            true => vec![format!("Does {{row}} have {what}? {end}"), format!("Has {{row}} {what}? {end}")],
+            false => {
+                vec![format!("Is {{row}} {what}? {end}"), format!("Look up whether {{row}} is {what}. {end}")]
+            }
+        };
+    }
     let mut texts = vec![
         format!("What is the {c} of {{row}}?"),
         format!("Tell me the {c} of {{row}}."),
@@ -300,28 +412,46 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
             format!("To which {c} does {{row}} belong?"),
             format!("In which {c} is {{row}}?"),
         ]),
-        Sense::Date | Sense::Year => texts.extend(moment(thing, column)),
+        Sense::Date | Sense::Year => texts.extend(moment(table, thing, column)),
+        Sense::Units => {
+            return vec![
+                format!("How many {c} does {{row}} have?"),
+                format!("How many {c} are given for {{row}}?"),
+                format!("What is the number of {c} of {{row}}?"),
+                format!("I need the {c} of {{row}}."),
+                format!("Can you look up the {c} of {{row}}?"),
+            ];
+        }
         Sense::Other => {}
     }
     texts
 }
 
+/// The values of a column of yes and no.
+fn pair(table: &Table<'_>, column: &str) -> (String, String) {
+    let (yes, no): (Vec<&str>, Vec<&str>) =
+        table.distinct(column).into_iter().partition(|value| is_yes(value));
+    (no.concat(), yes.concat())
+}
+
+/// What was done with a row at the time in this column.
+fn done(thing: &str, column: &str) -> Option<String> {
+    participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
+}
+
 /// Questions for the date or year of `{row}`.
-fn moment(thing: &str, column: &str) -> Vec<String> {
-    let c = words::spoken(column);
+fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
+    let c = noun(table, column);
     let tokens = words::tokens(column);
-    let participle =
-        tokens.iter().find(|word| word.len() > 4 && (word.ends_with("ed") || word.ends_with("wn")));
+    let unit = if Sense::of(table, column) == Sense::Year { "In which year" } else { "On which date" };
     if tokens.contains("since") {
         return vec![
             format!("Since when is {{row}} a {thing}?"),
             format!("Since which year is {{row}} a {thing}?"),
         ];
     }
-    match (participle, event(thing)) {
-        (Some(done), _) => {
-            vec![format!("When was {{row}} {done}?"), format!("When, by {c}, was {{row}} {done}?")]
-        }
+    match (participle(column), event(thing)) {
+        (Some(done), _) => vec![format!("When was {{row}} {done}?"), format!("{unit} was {{row}} {done}?")],
         (None, Some((.., placed, _))) => {
             vec![format!("When was {{row}} {placed}?"), format!("On which {c} was {{row}} {placed}?")]
         }
@@ -344,7 +474,7 @@ pub fn count() -> Vec<String> {
 
 /// Further questions for the number of rows that share a value.
 pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
-    let (things, c, v) = (words::plural(thing), words::spoken(column), words::shown(value));
+    let (things, c, v) = (words::plural(thing), noun(table, column), words::shown(value));
     if is_flag(table, column) {
         return Vec::new();
     }
@@ -369,7 +499,7 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
 
 /// Questions for the number of rows above or below a value.
 pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_above: bool) -> Vec<String> {
-    let (things, n) = (words::plural(thing), spoken(thing, column));
+    let (things, n) = (words::plural(thing), noun(table, column));
     let pick = |above: &'static str, below: &'static str| if is_above { above } else { below };
     let mut texts = vec![
         format!("How many {things} have a {n} {} {value}?", pick("above", "below")),
@@ -387,6 +517,13 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
             format!("How many {things} have {} than {value} pieces?", pick("more", "fewer")),
             format!("For how many {things} is the {n} {} {value}?", pick("over", "under")),
         ]),
+        Sense::Units => {
+            texts = vec![
+                format!("How many {things} have {} than {value} {n}?", pick("more", "fewer")),
+                format!("Count the {things} with {} than {value} {n}.", pick("more", "fewer")),
+                format!("For how many {things} are the {n} {} {value}?", pick("over", "under")),
+            ];
+        }
         Sense::Year | Sense::Date => {
             let when = pick("after", "before");
             texts = vec![
@@ -394,9 +531,11 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
                 format!("How many {things} are from {when} {value}?"),
                 format!("Count the {things} whose {n} is {when} {value}."),
             ];
-            texts.push(match event(thing) {
-                Some((.., placed, _)) => format!("How many {things} were {placed} {when} {value}?"),
-                None if is_person(thing) => format!("How many {things} joined {when} {value}?"),
+            texts.push(match done(thing, column) {
+                Some(done) => format!("How many {things} were {done} {when} {value}?"),
+                None if words::tokens(column).contains("since") && is_person(thing) => {
+                    format!("How many {things} joined {when} {value}?")
+                }
                 None => format!("How many {things} date from {when} {value}?"),
             });
         }
@@ -416,7 +555,7 @@ pub enum Operation {
 
 /// Questions for an operation over `{rows}`.
 pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals: &str) -> Vec<String> {
-    let (n, sense) = (spoken(&table.thing, column), Sense::of(table, column));
+    let (n, sense) = (noun(table, column), Sense::of(table, column));
     let is_moment = matches!(sense, Sense::Date | Sense::Year);
     let adjectives: &[&str] = match operation {
         Operation::Highest if is_moment => &["latest", "most recent", "last"],
@@ -437,13 +576,26 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
                 format!("What is the sum of the {n} of {{rows}}{decimals}?"),
                 format!("Add up the {n} of {{rows}}{decimals}. What is the result?"),
             ]);
+            if sense == Sense::Units {
+                texts = vec![
+                    format!("How many {n} do {{rows}} have in total{decimals}?"),
+                    format!("What is the total number of {n} of {{rows}}{decimals}?"),
+                    format!("Add up the {n} of {{rows}}{decimals}. What is the result?"),
+                    format!("How many {n} are there in {{rows}} altogether{decimals}?"),
+                ];
+            }
             if sense == Sense::Pieces {
                 let pieces = ["pieces", "units", "items"];
-                texts.extend(
-                    pieces.map(|piece| format!("How many {piece} do {{rows}} have in total, by {n}?")),
-                );
-                texts.push(format!("How many pieces are there in {{rows}} altogether, by {n}?"));
+                texts.extend(pieces.map(|piece| format!("How many {piece} do {{rows}} have in total?")));
+                texts.push(format!("How many pieces are there in {{rows}} altogether?"));
             }
+        }
+        Operation::Average if sense == Sense::Units => {
+            texts = vec![
+                format!("How many {n} do {{rows}} have on average{decimals}?"),
+                format!("What is the average number of {n} of {{rows}}{decimals}?"),
+                format!("What is the mean of the {n} of {{rows}}{decimals}?"),
+            ];
         }
         Operation::Average => texts.push(format!("What {n} do {{rows}} have on average{decimals}?")),
         Operation::Highest if sense == Sense::Price => {
@@ -458,8 +610,9 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
 }
 
 /// Questions for the row with the largest or smallest value of a column. `{rows}` are several, `{one}` is one of them.
-pub fn superlative(sense: Sense, thing: &str, column: &str, key: &str, is_largest: bool) -> Vec<String> {
-    let (n, k) = (spoken(thing, column), words::spoken(key));
+pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool) -> Vec<String> {
+    let (sense, thing) = (Sense::of(table, column), table.thing.as_str());
+    let (n, k) = (noun(table, column), noun(table, key));
     let end = if is_largest { 0 } else { 1 };
     let sizes: &[&str] = match (sense, is_largest) {
         (Sense::Date | Sense::Year, true) => &["latest", "most recent"],
@@ -475,7 +628,11 @@ pub fn superlative(sense: Sense, thing: &str, column: &str, key: &str, is_larges
             texts.push(format!("Which {{one}} has the {size} {n}?"));
         }
     }
-    if let Some(extremes) = sense.extremes() {
+    if let Some(done) = participle(column).filter(|_| matches!(sense, Sense::Date | Sense::Year)) {
+        let order = ["last", "first"][end];
+        texts.push(format!("Which {{one}} was {done} {order}? Give the {k}."));
+        texts.push(format!("What is the {k} of the {{one}} that was {done} {order}?"));
+    } else if let Some(extremes) = sense.extremes() {
         let adjective = extremes[end];
         texts.push(format!("What is the {k} of the {adjective} {{one}}?"));
         if is_name(key) {
@@ -487,8 +644,15 @@ pub fn superlative(sense: Sense, thing: &str, column: &str, key: &str, is_larges
             ]);
         }
     }
+    let most = if is_largest { "most" } else { "fewest" };
+    if sense == Sense::Units {
+        texts = vec![
+            format!("Which of {{rows}} has the {most} {n}? Give its {k}."),
+            format!("What is the {k} of the {{one}} with the {most} {n}?"),
+        ];
+        texts.extend(is_name(key).then(|| format!("Which {{one}} has the {most} {n}?")));
+    }
     if sense == Sense::Pieces && is_name(key) {
-        let most = if is_largest { "most" } else { "fewest" };
         texts.push(format!("Of which {{one}} do we have the {most} pieces?"));
         texts.push(format!("Which {{one}} has the {most} pieces?"));
     }
@@ -497,7 +661,7 @@ pub fn superlative(sense: Sense, thing: &str, column: &str, key: &str, is_larges
 
 /// Questions for a column of the row that `{row}` refers to.
 pub fn referred(table: &Table<'_>, to: &Table<'_>, role: &str, column: &str) -> Vec<String> {
-    let c = spoken(&to.thing, column);
+    let c = noun(to, column);
     let mut texts = vec![
         format!("What is the {c} of the {role} of {{row}}?"),
         format!("Tell me the {c} of the {role} of {{row}}."),
@@ -590,9 +754,22 @@ pub fn pieces_of(table: &Table<'_>, role: &str) -> Vec<String> {
     }
 }
 
+/// Further questions for what the rows that refer to `{row}` are worth.
+pub fn spent(table: &Table<'_>, role: &str) -> Vec<String> {
+    let end = "rounded to two decimals";
+    match event(&table.thing) {
+        Some(_) if is_person(role) => vec![
+            format!("How much did {{row}} spend in total, {end}?"),
+            format!("How much money has {{row}} spent, {end}?"),
+        ],
+        Some((_, past, ..)) => vec![format!("For how much money was {{row}} {past} in total, {end}?")],
+        None => Vec::new(),
+    }
+}
+
 /// Questions for the row that most rows refer to.
-pub fn most_of(table: &Table<'_>, role: &str, name: &str) -> Vec<String> {
-    let (things, n) = (words::plural(&table.thing), words::spoken(name));
+pub fn most_of(table: &Table<'_>, to: &Table<'_>, role: &str, name: &str) -> Vec<String> {
+    let (things, n) = (words::plural(&table.thing), noun(to, name));
     let mut texts = vec![
         format!("Which {role} has the most {things}?"),
         format!("Which {role} has the most {things}? Give the {n}."),
@@ -649,7 +826,7 @@ pub fn linked(table: &Table<'_>, role: &str, other: &str) -> Option<String> {
 
 /// One of the rows that share a value, behind "which" or an adjective: `kitchen product`, `customer from Oslo`.
 pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
-    let (c, v) = (words::spoken(column), words::shown(value));
+    let (c, v) = (noun(table, column), words::shown(value));
     match Sense::of(table, column) {
         Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
@@ -673,17 +850,16 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// Questions for the number of rows of a month, `2025-03`.
-pub fn of_month(thing: &str, column: &str, month: &str) -> Option<Vec<String>> {
+pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<String>> {
+    let thing = table.thing.as_str();
     let (year, number) = month.split_once('-')?;
     let name = MONTHS.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
-    let (things, c) = (words::plural(thing), words::spoken(column));
+    let (things, c) = (words::plural(thing), noun(table, column));
     let mut texts = vec![
         format!("How many {things} have a {c} in {name} {year}?"),
         format!("How many {things} are there from {name} {year}, by {c}?"),
         format!("Count the {things} whose {c} is in {name} {year}."),
     ];
-    if let Some((.., placed, _)) = event(thing) {
-        texts.push(format!("How many {things} were {placed} in {name} {year}?"));
-    }
+    texts.extend(done(thing, column).map(|done| format!("How many {things} were {done} in {name} {year}?")));
     Some(texts)
 }

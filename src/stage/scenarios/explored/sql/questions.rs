@@ -19,7 +19,7 @@ const ALL: &str = "Give all of them, separated by commas.";
 /// Values that tasks say of a column with few values.
 const VALUES: usize = 12;
 /// Of so many solutions, one has a query that fails before the right one, so that a model learns to go on.
-const SLIPS: u64 = 7;
+const SLIPS: u64 = 5;
 
 /// Candidates about every table.
 pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
@@ -37,23 +37,37 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
         counts(&mut asked);
         comparisons(&mut asked);
         operations(&mut asked);
-        for reference in table.references(tables) {
-            asked.tables = vec![table, reference.to];
+        let references = table.references(tables);
+        for reference in &references {
+            asked.tables = tables_of(table, &[reference]);
             if let Some(key) = table.key() {
-                referred(&mut asked, &reference, key);
+                referred(&mut asked, reference, key);
             }
-            if let Some(name) = reference.to.name() {
-                referring(&mut asked, &reference, name);
-                most_referring(&mut asked, &reference, name);
-                let others = table.references(tables).into_iter();
-                for other in others.filter(|other| other.to.name != reference.to.name) {
-                    asked.tables = vec![table, reference.to, other.to];
-                    linked(&mut asked, &reference, name, &other);
-                }
+            let Some(name) = reference.to.name() else { continue };
+            referring(&mut asked, reference, name);
+            most_referring(&mut asked, reference, name);
+            for other in references.iter().filter(|other| other.to.name != reference.to.name) {
+                asked.tables = tables_of(table, &[reference, other]);
+                linked(&mut asked, reference, name, other);
+            }
+            for priced in &references {
+                asked.tables = tables_of(table, &[priced, reference]);
+                spent(&mut asked, reference, name, priced);
             }
         }
     }
     candidates
+}
+
+/// The tables of a query, in the order of its joins.
+fn tables_of<'t, 'g>(table: &'t Table<'g>, references: &[&Reference<'t, 'g>]) -> Vec<&'t Table<'g>> {
+    let mut tables = vec![table];
+    for join in references.iter().flat_map(|reference| &reference.joins) {
+        if !tables.iter().any(|table| table.name == join.to.name) {
+            tables.push(join.to);
+        }
+    }
+    tables
 }
 
 /// Wordings of a question, and the forms of their slots: `{row}`.
@@ -113,12 +127,15 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         let entity: BTreeMap<String, String> =
             entity.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let Some((place, text)) = wordings.draw(self.seed, &sql) else { return };
+        let rank = graph::rank(self.seed, "slip", &sql);
+        let slips = if rank.is_multiple_of(SLIPS) { slips(&self.tables, &sql) } else { Vec::new() };
+        let slip = slips.get(usize::try_from(rank / SLIPS).unwrap_or_default() % slips.len().max(1));
         let mut calls: Vec<ToolCall> = table.listing.clone().into_iter().collect();
         calls.extend(self.tables.iter().filter_map(|table| table.describing.clone()));
-        let is_slip = graph::rank(self.seed, "slip", &sql).is_multiple_of(SLIPS);
-        let slip = is_slip.then(|| slip(table, &sql)).flatten();
+        if let Some((at, wrong)) = slip {
+            calls.insert((*at).min(calls.len()), table.query(wrong.clone()));
+        }
         let may_fail = slip.is_some();
-        calls.extend(slip.map(|sql| table.query(sql)));
         calls.push(table.query(sql));
         let check = match rule {
             AnswerRule::Column { .. } => Check::Set,
@@ -139,20 +156,38 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
     }
 }
 
-/// A query with a column that is not there: `order_id` for `id`.
-fn slip(table: &Table<'_>, sql: &str) -> Option<String> {
-    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let place = |column: &str| {
-        sql.match_indices(column)
-            .map(|(at, _)| at)
-            .find(|at| !sql[..*at].ends_with(is_word) && !sql[at + column.len()..].starts_with(is_word))
-    };
+/// Queries that fail, each with its place in the solution. Behind it stand the calls that show what is wrong.
+fn slips(tables: &[&Table<'_>], sql: &str) -> Vec<(usize, String)> {
+    let [table, others @ ..] = tables else { return Vec::new() };
     let thing = table.thing.replace(' ', "_");
-    table.columns.iter().rev().find_map(|column| {
+    let mut slips = Vec::new();
+    // `product` for `products`, before anything is known.
+    if let Some(wrong) = replaced(sql, &table.name, &thing).filter(|_| thing != table.name) {
+        slips.push((0, wrong));
+    }
+    // `order_id` for `id`: before the table is described, and in spite of it.
+    let column = table.columns.iter().rev().find_map(|column| {
         let wrong = format!("{thing}_{column}");
-        let at = place(column).filter(|_| !table.columns.contains(&wrong))?;
-        Some(format!("{}{wrong}{}", &sql[..at], &sql[at + column.len()..]))
-    })
+        (!table.columns.contains(&wrong)).then(|| replaced(sql, column, &wrong)).flatten()
+    });
+    if let Some(wrong) = column {
+        slips.extend([(1, wrong.clone()), (usize::MAX, wrong)]);
+    }
+    // A column of another table, without that table.
+    if let (false, Some(from)) = (others.is_empty(), sql.find(" JOIN ")) {
+        let behind = [" WHERE ", " GROUP "].iter().filter_map(|word| sql.find(word)).min();
+        slips.extend(behind.map(|behind| (2, format!("{}{}", &sql[..from], &sql[behind..]))));
+    }
+    slips
+}
+
+/// A query with another name in place of the first that is this one.
+fn replaced(sql: &str, name: &str, wrong: &str) -> Option<String> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let places = sql.match_indices(name).map(|(at, _)| at);
+    let mut whole =
+        places.filter(|at| !sql[..*at].ends_with(is_word) && !sql[at + name.len()..].starts_with(is_word));
+    whole.next().map(|at| format!("{}{wrong}{}", &sql[..at], &sql[at + name.len()..]))
 }
 
 fn field(name: &str) -> AnswerRule {
@@ -165,14 +200,6 @@ fn column(name: &str) -> AnswerRule {
 
 fn largest(name: &str, key: &str) -> AnswerRule {
     AnswerRule::Largest { list: String::new(), field: name.to_owned(), key: key.to_owned() }
-}
-
-fn is(column: &str, value: &str) -> String {
-    format!("{} = {}", quoted(column), literal(value))
-}
-
-fn of(table: &Table<'_>, column: &str) -> String {
-    format!("{}.{}", quoted(&table.name), quoted(column))
 }
 
 /// ` WHERE …`, or nothing.
@@ -193,10 +220,15 @@ fn lookups(asked: &mut Asked<'_, '_, '_>, key: &str) {
             asked.push(
                 &format!("{column} by {key}"),
                 &[(key, value)],
-                format!("SELECT {} FROM {} WHERE {}", quoted(column), quoted(&table.name), is(key, value)),
+                format!(
+                    "SELECT {} FROM {} WHERE {}",
+                    table.shown(column),
+                    quoted(&table.name),
+                    table.is(key, value)
+                ),
                 field(column),
                 &Wordings::of(phrases::lookup(table, &table.thing, column))
-                    .with("{row}", phrases::row(&table.thing, key, value)),
+                    .with("{row}", phrases::row(table, &table.thing, key, value)),
             );
         }
     }
@@ -220,17 +252,22 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let names = missing.iter().map(|name| (name.as_str(), AnswerRule::Absent { field: column.to_owned() }));
     let there = there.into_iter().take(missing.len()).map(|name| (name, field(column)));
     for (value, rule) in names.chain(there) {
-        let (t, c) = (&table.thing, words::spoken(column));
+        let (t, c) = (&table.thing, phrases::noun(table, column));
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
-            format!("SELECT {} FROM {} WHERE {}", quoted(column), quoted(&table.name), is(name, value)),
+            format!(
+                "SELECT {} FROM {} WHERE {}",
+                table.shown(column),
+                quoted(&table.name),
+                table.is(name, value)
+            ),
             rule,
             &Wordings::of([
                 format!("What is the {c} of {{row}}? If there is no such {t}, answer none."),
                 format!("Tell me the {c} of {{row}}, or none if there is no such {t}."),
             ])
-            .with("{row}", phrases::row(t, name, value)),
+            .with("{row}", phrases::row(table, t, name, value)),
         );
     }
 }
@@ -238,9 +275,9 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
 /// The rows that share a value, and the values themselves.
 fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let table = asked.table();
-    let (things, names) = (words::plural(&table.thing), words::plural(&words::spoken(name)));
+    let (things, names) = (words::plural(&table.thing), words::plural(&phrases::noun(table, name)));
     for (category, values) in table.categories() {
-        let cs = words::plural(&words::spoken(category));
+        let cs = words::plural(&phrases::noun(table, category));
         if !super::is_flag(table, category) {
             asked.push(
                 &format!("values of {category}"),
@@ -269,13 +306,18 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
             asked.push(
                 &format!("{name} by {category}"),
                 &[(category, value)],
-                format!("SELECT {} FROM {} WHERE {}", quoted(name), quoted(&table.name), is(category, value)),
+                format!(
+                    "SELECT {} FROM {} WHERE {}",
+                    table.shown(name),
+                    quoted(&table.name),
+                    table.is(category, value)
+                ),
                 column(name),
                 &Wordings::of([
                     format!("What are the {names} of the {{rows}}? {ALL}"),
                     format!("Which {{rows}} are there? Give their {names}, separated by commas."),
                     format!("List the {names} of all {{rows}}. {ALL}"),
-                    format!("List all {{rows}}, by {}. {ALL}", words::spoken(name)),
+                    format!("List all {{rows}}, by {}. {ALL}", phrases::noun(table, name)),
                 ])
                 .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
@@ -311,14 +353,14 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
     for (category, values) in &categories {
-        let c = words::spoken(category);
+        let c = phrases::noun(table, category);
         for value in values.iter().take(VALUES) {
             let mut texts = phrases::count();
             texts.extend(phrases::count_by(table, &table.thing, category, value));
             asked.push(
                 &format!("count by {category}"),
                 &[(category, value)],
-                count(table, &is(category, value)),
+                count(table, &table.is(category, value)),
                 AnswerRule::Only,
                 &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
@@ -344,7 +386,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         );
     }
     for column in table.facts().filter(|column| table.values(column).len() < table.rows.len()) {
-        let c = words::spoken(column);
+        let c = phrases::noun(table, column);
         asked.push(
             &format!("count without {column}"),
             &[],
@@ -365,18 +407,13 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             if !one.1.contains(&first) || !other.1.contains(&second) {
                 continue;
             }
-            let (d, w) = (words::spoken(other.0), words::shown(second));
             asked.push(
                 &format!("count by {} and {}", one.0, other.0),
                 &[(one.0, first), (other.0, second)],
-                count(table, &format!("{} AND {}", is(one.0, first), is(other.0, second))),
+                count(table, &format!("{} AND {}", table.is(one.0, first), table.is(other.0, second))),
                 AnswerRule::Only,
-                &Wordings::of([
-                    format!("How many {{rows}} have the {d} {w}?"),
-                    format!("Count the {{rows}} with the {d} {w}."),
-                    format!("Of the {{rows}}, how many have the {d} {w}?"),
-                ])
-                .with("{rows}", phrases::rows(table, &table.thing, one.0, first)),
+                &Wordings::of(phrases::also(table, other.0, second))
+                    .with("{rows}", phrases::rows(table, &table.thing, one.0, first)),
             );
         }
     }
@@ -404,7 +441,7 @@ fn comparisons(asked: &mut Asked<'_, '_, '_>) {
         let months: BTreeSet<&str> =
             table.values(column).into_iter().filter_map(|date| date.get(..7)).collect();
         for month in months.into_iter().take(VALUES) {
-            let Some(wordings) = phrases::of_month(&table.thing, column, month) else { continue };
+            let Some(wordings) = phrases::of_month(table, column, month) else { continue };
             asked.push(
                 &format!("count by month of {column}"),
                 &[(column, month)],
@@ -459,7 +496,11 @@ fn operations(asked: &mut Asked<'_, '_, '_>) {
                     asked.push(
                         &format!("summary of {number} by {category}"),
                         &[(category, value)],
-                        format!("SELECT {sql} FROM {} WHERE {}", quoted(&table.name), is(category, value)),
+                        format!(
+                            "SELECT {sql} FROM {} WHERE {}",
+                            quoted(&table.name),
+                            table.is(category, value)
+                        ),
                         AnswerRule::Only,
                         &Wordings::of(texts.clone()).with(
                             "{rows}",
@@ -478,17 +519,17 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let name = quoted(&table.name);
     let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
     for number in columns {
-        let (sense, column) = (Sense::of(table, number), quoted(number));
+        let column = quoted(number);
         for (function, is_largest) in [("MAX", true), ("MIN", false)] {
             // Several rows if it is shared, which is then no answer.
             let sql = |condition: &str, and: &str| {
                 format!(
                     "SELECT {} FROM {name} WHERE {condition}{and}{column} = (SELECT {function}({column}) FROM {name}{})",
-                    quoted(key),
+                    table.shown(key),
                     filter(condition),
                 )
             };
-            let texts = phrases::superlative(sense, &table.thing, number, key, is_largest);
+            let texts = phrases::superlative(table, number, key, is_largest);
             asked.push(
                 &format!("extreme of {number}"),
                 &[],
@@ -504,7 +545,7 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                     asked.push(
                         &format!("extreme of {number} by {category}"),
                         &[(category, value)],
-                        sql(&is(category, value), " AND "),
+                        sql(&table.is(category, value), " AND "),
                         field(key),
                         &Wordings::of(texts.clone())
                             .with("{rows}", rows.iter().map(|rows| format!("the {rows}")).collect::<Vec<_>>())
@@ -516,32 +557,38 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     }
 }
 
-/// `orders JOIN customers ON orders.customer_id = customers.id`, behind `from`.
-fn join(from: &str, table: &Table<'_>, reference: &Reference<'_, '_>) -> String {
-    let Reference { column, to, key, .. } = reference;
-    format!("{from} JOIN {} ON {} = {}", quoted(&to.name), of(table, column), of(to, key))
+/// `orders JOIN customers ON orders.customer_id = customers.id`.
+fn joined(table: &Table<'_>, references: &[&Reference<'_, '_>]) -> String {
+    let mut from = quoted(&table.name);
+    for join in references.iter().flat_map(|reference| &reference.joins) {
+        let on = format!(
+            " JOIN {} ON {} = {}",
+            quoted(&join.to.name),
+            join.from.of(join.column),
+            join.to.of(join.key)
+        );
+        if !from.contains(&on) {
+            from.push_str(&on);
+        }
+    }
+    from
 }
 
 /// A column of the row that a named row refers to.
 fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
-    let from = join(&quoted(&table.name), table, reference);
+    let from = joined(table, &[reference]);
     for row in &table.rows {
         let Some(value) = value_of(row, key).filter(|value| super::is_said(value)) else { continue };
         for column in to.facts().chain(to.name()) {
             asked.push(
                 &format!("{column} of the {role}"),
                 &[(key, value)],
-                format!(
-                    "SELECT {} FROM {from} WHERE {} = {}",
-                    of(to, column),
-                    of(table, key),
-                    literal(value)
-                ),
+                format!("SELECT {} FROM {from} WHERE {}", to.shown_of(column), table.is_of(key, value)),
                 field(column),
                 &Wordings::of(phrases::referred(table, to, role, column))
-                    .with("{row}", phrases::row(&table.thing, key, value)),
+                    .with("{row}", phrases::row(table, &table.thing, key, value)),
             );
         }
     }
@@ -551,10 +598,10 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
 fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
-    let (things, from) = (words::plural(&table.thing), join(&quoted(&table.name), table, reference));
+    let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
     for value in to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
-        let rows = phrases::row(role, name, value);
-        let condition = format!("{} = {}", of(to, name), literal(value));
+        let rows = phrases::row(to, role, name, value);
+        let condition = to.is_of(name, value);
         asked.push(
             &format!("count by {role}"),
             &[(name, value)],
@@ -566,7 +613,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         );
         for (number, is_whole) in table.quantities() {
             let sense = Sense::of(table, number);
-            for (operation, sql, decimals) in operations_on(sense, &of(table, number), is_whole) {
+            for (operation, sql, decimals) in operations_on(sense, &table.of(number), is_whole) {
                 let mut texts = phrases::operation(table, number, operation, decimals);
                 if operation == Operation::Total && sense == Sense::Pieces {
                     texts.extend(phrases::pieces_of(table, role));
@@ -587,7 +634,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         }
         for (category, values) in table.categories().filter(|(column, _)| !super::is_flag(table, column)) {
             for which in values.into_iter().take(4) {
-                let (c, v) = (words::spoken(category), words::shown(which));
+                let (c, v) = (phrases::noun(table, category), words::shown(which));
                 let mut texts = vec![
                     "How many {set} does {row} have?".to_owned(),
                     "How many {set} are there for {row}?".to_owned(),
@@ -601,9 +648,8 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
                     format!(
-                        "SELECT COUNT(*) FROM {from} WHERE {condition} AND {} = {}",
-                        of(table, category),
-                        literal(which)
+                        "SELECT COUNT(*) FROM {from} WHERE {condition} AND {}",
+                        table.is_of(category, which)
                     ),
                     AnswerRule::Only,
                     &Wordings::of(texts)
@@ -619,13 +665,13 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
 fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
-    let (things, from) = (words::plural(&table.thing), join(&quoted(&table.name), table, reference));
-    let (n, roles) = (words::spoken(name), words::plural(role));
+    let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
+    let n = phrases::noun(to, name);
     let grouped = |what: &str| {
         format!(
             "SELECT {name}, {what} AS total FROM {from} GROUP BY {key} ORDER BY total DESC LIMIT 3",
-            name = of(to, name),
-            key = of(to, reference.key)
+            name = to.shown_of(name),
+            key = to.of(reference.key())
         )
     };
     asked.push(
@@ -633,14 +679,14 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         &[],
         grouped("COUNT(*)"),
         largest("total", name),
-        &Wordings::of(phrases::most_of(table, role, name)),
+        &Wordings::of(phrases::most_of(table, to, role, name)),
     );
     for (number, _) in table.quantities() {
-        let q = words::spoken(number);
+        let q = phrases::noun(table, number);
         asked.push(
             &format!("most {number} by {role}"),
             &[],
-            grouped(&format!("SUM({})", of(table, number))),
+            grouped(&format!("SUM({})", table.of(number))),
             largest("total", name),
             &Wordings::of([
                 format!("Which {role} has the largest total {q} over all {things}?"),
@@ -649,36 +695,13 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
             ]),
         );
     }
-    let (own, key) = (quoted(reference.column), quoted(reference.key));
-    asked.push(
-        &format!("{roles} without {things}"),
-        &[],
-        format!(
-            "SELECT COUNT(*) FROM {} WHERE {key} NOT IN (SELECT {own} FROM {})",
-            quoted(&to.name),
-            quoted(&table.name)
-        ),
-        AnswerRule::Only,
-        &Wordings::of([
-            format!("How many {roles} have no {things}?"),
-            format!("How many {roles} are without any {}?", table.thing),
-        ]),
-    );
-    asked.push(
-        &format!("{roles} with {things}"),
-        &[],
-        format!("SELECT COUNT(DISTINCT {own}) FROM {}", quoted(&table.name)),
-        AnswerRule::Only,
-        &Wordings::of([
-            format!("How many different {roles} have {things}?"),
-            format!("How many {roles} have at least one {}?", table.thing),
-            format!("Count the distinct {roles} of the {things}."),
-        ]),
-    );
+    if let [join] = &*reference.joins {
+        with_and_without(asked, reference, name, &quoted(join.column));
+    }
     for (category, values) in to.categories() {
         for value in values.into_iter().take(VALUES) {
             let set = phrases::rows(to, role, category, value);
-            let condition = format!("{} = {}", of(to, category), literal(value));
+            let condition = to.is_of(category, value);
             asked.push(
                 &format!("count by {category} of the {role}"),
                 &[(category, value)],
@@ -692,7 +715,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
                 table.quantities().filter(|(number, _)| Sense::of(table, number) == Sense::Pieces)
             {
                 let sense = Sense::Pieces;
-                let total = operations_on(sense, &of(table, number), is_whole);
+                let total = operations_on(sense, &table.of(number), is_whole);
                 for (operation, sql, decimals) in
                     total.into_iter().filter(|(one, ..)| *one == Operation::Total)
                 {
@@ -716,6 +739,104 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
     }
 }
 
+/// Which rows none refers to, how many have one, and how many have several.
+fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str, own: &str) {
+    let table = asked.table();
+    let Reference { to, role, .. } = reference;
+    let (thing, things, roles) = (&table.thing, words::plural(&table.thing), words::plural(role));
+    let (from, ns) = (quoted(&table.name), words::plural(&phrases::noun(to, name)));
+    let none = format!(
+        "FROM {} WHERE {} NOT IN (SELECT {own} FROM {from})",
+        quoted(&to.name),
+        quoted(reference.key())
+    );
+    asked.push(
+        &format!("{roles} without {things}"),
+        &[],
+        format!("SELECT COUNT(*) {none}"),
+        AnswerRule::Only,
+        &Wordings::of([
+            format!("How many {roles} have no {things}?"),
+            format!("How many {roles} are without any {thing}?"),
+        ]),
+    );
+    asked.push(
+        &format!("{ns} of {roles} without {things}"),
+        &[],
+        format!("SELECT {} {none}", to.shown(name)),
+        column(name),
+        &Wordings::of([
+            format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
+            format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
+        ]),
+    );
+    asked.push(
+        &format!("{roles} with {things}"),
+        &[],
+        format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
+        AnswerRule::Only,
+        &Wordings::of([
+            format!("How many different {roles} have {things}?"),
+            format!("How many {roles} have at least one {thing}?"),
+            format!("Count the distinct {roles} of the {things}."),
+        ]),
+    );
+    for (many, sign, words) in
+        (1..4).flat_map(|many| [(many, ">", "more than"), (many + 1, ">=", "at least")])
+    {
+        asked.push(
+            &format!("{roles} with several {things}"),
+            &[("many", &many.to_string())],
+            format!(
+                "SELECT COUNT(*) FROM (SELECT {own} FROM {from} GROUP BY {own} HAVING COUNT(*) {sign} {many})"
+            ),
+            AnswerRule::Only,
+            &Wordings::of([
+                format!("How many {roles} have {words} {many} {things}?"),
+                format!("Count the {roles} that have {words} {many} {things}."),
+            ]),
+        );
+    }
+}
+
+/// Pieces times their price, which stands in another table, over all rows that refer to a named one.
+fn spent(
+    asked: &mut Asked<'_, '_, '_>,
+    reference: &Reference<'_, '_>,
+    name: &str,
+    priced: &Reference<'_, '_>,
+) {
+    let table = asked.table();
+    let of_sense = |table: &Table<'_>, sense: Sense| {
+        table
+            .quantities()
+            .find(|(column, _)| Sense::of(table, column) == sense)
+            .map(|(column, _)| table.of(column))
+    };
+    let (Some(pieces), Some(price)) = (of_sense(table, Sense::Pieces), of_sense(priced.to, Sense::Price))
+    else {
+        return;
+    };
+    let (things, from) = (words::plural(&table.thing), joined(table, &[priced, reference]));
+    for value in reference.to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
+        let mut texts = vec![
+            format!("What are the {things} of {{row}} worth in total, rounded to two decimals?"),
+            format!("What is the total value of the {things} of {{row}}, rounded to two decimals?"),
+        ];
+        texts.extend(phrases::spent(table, &reference.role));
+        asked.push(
+            &format!("value by {}", reference.role),
+            &[(name, value)],
+            format!(
+                "SELECT ROUND(SUM({pieces} * {price}), 2) FROM {from} WHERE {}",
+                reference.to.is_of(name, value)
+            ),
+            AnswerRule::Only,
+            &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
+        );
+    }
+}
+
 /// What a named row is linked to by the rows that refer to both.
 fn linked(
     asked: &mut Asked<'_, '_, '_>,
@@ -725,8 +846,9 @@ fn linked(
 ) {
     let table = asked.table();
     let Some(wanted) = other.to.name() else { return };
-    let from = join(&join(&quoted(&table.name), table, reference), table, other);
-    let (things, o, w) = (words::plural(&table.thing), words::plural(&other.role), words::spoken(wanted));
+    let from = joined(table, &[reference, other]);
+    let (things, o, w) =
+        (words::plural(&table.thing), words::plural(&other.role), phrases::noun(other.to, wanted));
     for value in reference.to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
         let mut texts = vec![
             format!("Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."),
@@ -738,13 +860,12 @@ fn linked(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],
             format!(
-                "SELECT DISTINCT {} FROM {from} WHERE {} = {}",
-                of(other.to, wanted),
-                of(reference.to, name),
-                literal(value)
+                "SELECT DISTINCT {} FROM {from} WHERE {}",
+                other.to.shown_of(wanted),
+                reference.to.is_of(name, value)
             ),
             column(wanted),
-            &Wordings::of(texts).with("{row}", phrases::row(&reference.role, name, value)),
+            &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
         );
     }
 }
