@@ -104,7 +104,7 @@ const EVENTS: [(&str, &str, &str, &str, &str); 11] = [
     ("review", "reviewed", "review", "written", "write"),
     ("payment", "paid for", "pay for", "made", "make"),
     ("visit", "visited", "visit", "made", "make"),
-    ("appointment", "seen", "see", "made", "make"),
+    ("appointment", "booked", "book", "made", "make"),
 ];
 
 impl Sense {
@@ -354,15 +354,14 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
     let its = if is_person(thing) { "their" } else { "its" };
     if is_flag(table, column) {
-        let (no, yes) = pair(table, column);
-        let end = format!("Answer {yes} for yes or {no} for no.");
         let (what, is_had) = flag(column);
-        return match is_had {
-            true => vec![format!("Does {{row}} have {what}? {end}"), format!("Has {{row}} {what}? {end}")],
-            false => {
-                vec![format!("Is {{row}} {what}? {end}"), format!("Look up whether {{row}} is {what}. {end}")]
-            }
-        };
+        let question =
+            if is_had { format!("Does {{row}} have {what}?") } else { format!("Is {{row}} {what}?") };
+        return vec![
+            format!("{question} Give the value of {column}."),
+            format!("What is the value of {column} for {{row}}?"),
+            format!("Look up the value of {column} of {{row}}."),
+        ];
     }
     let mut texts = vec![
         format!("What is the {c} of {{row}}?"),
@@ -425,13 +424,6 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Other => {}
     }
     texts
-}
-
-/// The values of a column of yes and no.
-fn pair(table: &Table<'_>, column: &str) -> (String, String) {
-    let (yes, no): (Vec<&str>, Vec<&str>) =
-        table.distinct(column).into_iter().partition(|value| is_yes(value));
-    (no.concat(), yes.concat())
 }
 
 /// What was done with a row at the time in this column.
@@ -827,6 +819,12 @@ pub fn linked(table: &Table<'_>, role: &str, other: &str) -> Option<String> {
 /// One of the rows that share a value, behind "which" or an adjective: `kitchen product`, `customer from Oslo`.
 pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<String> {
     let (c, v) = (noun(table, column), words::shown(value));
+    if is_flag(table, column) {
+        return flagged(thing, column, value)
+            .into_iter()
+            .map(|one| one.replace(" are ", " is ").replace(" have ", " has "))
+            .collect();
+    }
     match Sense::of(table, column) {
         Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],

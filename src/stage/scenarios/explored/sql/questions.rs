@@ -490,7 +490,7 @@ fn operations(asked: &mut Asked<'_, '_, '_>) {
                 &Wordings::of(texts.clone())
                     .with("{rows}", ["all", "the", "our"].map(|all| format!("{all} {things}"))),
             );
-            for (category, values) in table.categories() {
+            for (category, values) in table.categories().filter(|(category, _)| *category != number) {
                 for value in values.into_iter().take(VALUES) {
                     let rows = phrases::rows(table, &table.thing, category, value);
                     asked.push(
@@ -539,7 +539,7 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                     .with("{rows}", [format!("the {}", words::plural(&table.thing))])
                     .with("{one}", [table.thing.clone()]),
             );
-            for (category, values) in table.categories() {
+            for (category, values) in table.categories().filter(|(category, _)| *category != number) {
                 for value in values.into_iter().take(VALUES) {
                     let rows = phrases::rows(table, &table.thing, category, value);
                     asked.push(

@@ -317,7 +317,7 @@ fn a_reference_is_found_by_the_name_of_a_key_and_by_codes_and_followed_further()
         "born first",
         "appointments held on 2024-02-02",
         "How many minutes does appointment 51 have?",
-        "Is appointment 52 private? Answer 1 for yes or 0 for no.",
+        "Is appointment 52 private? Give the value of private.",
         "the appointment number",
     ] {
         assert!(all.iter().any(|task| task.contains(text)), "{text}");
