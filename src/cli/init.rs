@@ -126,6 +126,8 @@ trajectories = \"solved\"
 tries = \"tries\"
 skip_above = 0.2
 epochs = 1
+learning_rate = 4e-4                      # one short pass: few steps, each of them large
+batch_size = 4
 
 ";
 /// What a start changes of the example.

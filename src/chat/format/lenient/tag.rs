@@ -22,6 +22,9 @@ const CALL_TAGS: [&str; 8] = [
 ];
 /// Tags that name a tool: `<function=NAME>`, `<invoke name="NAME">`.
 const NAMING_TAGS: [&str; 5] = ["function", "invoke", "tool", "tool_call", "call"];
+/// Elements that hold a tool's name and, behind it, its arguments: `<name>NAME</name><arguments>…</arguments>`.
+const NAME_TAGS: [&str; 3] = ["name", "tool_name", "function_name"];
+const ARGUMENT_TAGS: [&str; 5] = ["arguments", "args", "parameters", "params", "input"];
 /// Longest tag, in bytes.
 const LONGEST: usize = 1024;
 
@@ -81,6 +84,11 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
     if scanner.tools.offers(tag.name) {
         return function(scanner, &tag, tag.name);
     }
+    if NAME_TAGS.contains(&tag.name)
+        && let Some(piece) = named_element(scanner, &tag)
+    {
+        return piece;
+    }
     if CALL_TAGS.contains(&tag.name) {
         scanner.open(form);
         scanner.at = end;
@@ -92,6 +100,36 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
         return Piece::Separator { end, closes: false };
     }
     Piece::Text { end }
+}
+
+/// A call whose tool is named in an element of its own.
+fn named_element(scanner: &Scanner<'_>, tag: &Tag<'_>) -> Option<Piece> {
+    let body = bounded(&scanner.text[scanner.at + tag.len..]);
+    let (name, rest) = body.split_once("</")?;
+    let tool = name.trim();
+    if !scanner.tools.offers(tool) {
+        return None;
+    }
+    let rest = rest.split_once('>')?.1.trim_start();
+    let piece = |call: Call, rest: &str| Piece::Calls {
+        calls: vec![call],
+        form: CallForm::Xml,
+        end: scanner.at + tag.len + body.len() - rest.len(),
+    };
+    let Some(element) = Tag::read(rest).filter(|tag| !tag.closes && ARGUMENT_TAGS.contains(&tag.name)) else {
+        // Without arguments, and outside a tag of a call, it is the name of something.
+        return scanner.wrapper.map(|_| piece(object::named(tool, None, scanner.tools), rest));
+    };
+    let mut reader = Reader::lenient(rest[element.len..].trim_start());
+    let call = if reader.rest.starts_with('{') {
+        match reader.value(0) {
+            Ok(arguments) => object::named(tool, Some(arguments), scanner.tools),
+            Err(why) => Err(format!("the arguments of {tool} are not valid JSON: {why}")),
+        }
+    } else {
+        elements(&mut reader, false, tool, scanner.tools)
+    };
+    Some(piece(call, reader.rest))
 }
 
 /// What a tag contains in which only calls belong.

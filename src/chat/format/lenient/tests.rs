@@ -158,6 +158,8 @@ fn tags_for_the_arguments_are_a_call() {
         "<function=move>\n<parameter=from>\na\n</parameter>\n<parameter=to>b</parameter>\n</function>",
         "<invoke name=\"move\"><parameter name=\"from\">a</parameter><parameter name=\"to\">b</parameter></invoke>",
         "<tool_calls><invoke name=\"move\"><arg name=\"from\">a</arg><arg name=\"to\">b</arg></invoke></tool_calls>",
+        "<tool_call>\n  <name>move</name>\n  <arguments>\n    {\"from\": \"a\", \"to\": \"b\"}\n  </arguments>\n</tool_call>",
+        "<name> move </name><args><from>a</from><to>b</to></args>",
     ] {
         assert_eq!(read(text), call, "{text}");
     }
@@ -169,6 +171,8 @@ fn tags_for_the_arguments_are_a_call() {
         ("<function=read>\n<parameter=q>x</parameter>\n</tool_call> so", r#"so | xml read{"q":"x"}"#),
         ("<read>\n<q>x</q> y</read>", " | xml error: text between the arguments of read"),
         ("<function=other></function>", " | xml error: no tool is named other"),
+        ("<tool_call><name>list</name></tool_call>", " | xml list{}"),
+        ("<row><name>list</name></row>", "<row><name>list</name></row> | "),
     ]);
 }
 

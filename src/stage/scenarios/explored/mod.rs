@@ -168,8 +168,9 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     }
     // What lists and describes the tables is asked about itself, but is there for the queries.
     let beside = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
-    let queries = chosen(queries, task.budget, SPARE * (1.0 - beside), task.seed);
-    candidates.extend(interleaved(queries, chosen(others, task.budget, SPARE * beside, task.seed)));
+    let hops = |candidate: &Candidate| (candidate.family.matches(" > ").count(), String::new());
+    let queries = chosen(queries, sql::subject, task.budget, SPARE * (1.0 - beside), task.seed);
+    candidates.extend(interleaved(queries, chosen(others, hops, task.budget, SPARE * beside, task.seed)));
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
         candidate.alternatives = graph.alternatives(profiles, candidate);
     }
@@ -529,20 +530,26 @@ fn share_of(tasks: usize, share: f64) -> usize {
     (tasks as f64 * share) as usize
 }
 
-/// Takes candidates from the tools and families in turn, in seeded order: `spare` times as many as are wanted.
-fn chosen(candidates: Vec<Candidate>, budget: Budget, spare: f64, seed: u64) -> Vec<Candidate> {
-    /// Candidates of a tool by the number of calls that describe what is asked about, and by family.
-    type Families = BTreeMap<usize, BTreeMap<String, Vec<Candidate>>>;
-    let mut by_tool: BTreeMap<String, Families> = BTreeMap::new();
+/// Takes candidates from the tools, subjects and families in turn, in seeded order: `spare` times as many as are wanted. A
+/// subject is first the number of things that are described on the way to what is asked about, then that thing.
+fn chosen(
+    candidates: Vec<Candidate>,
+    subject: impl Fn(&Candidate) -> (usize, String),
+    budget: Budget,
+    spare: f64,
+    seed: u64,
+) -> Vec<Candidate> {
+    type Families = BTreeMap<String, Vec<Candidate>>;
+    let mut by_tool: BTreeMap<String, BTreeMap<usize, BTreeMap<String, Families>>> = BTreeMap::new();
     for candidate in candidates {
         let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
-        let hops = candidate.family.matches(" > ").count();
-        let of_hops = by_tool.entry(tool).or_default().entry(hops).or_default();
-        of_hops.entry(candidate.family.clone()).or_default().push(candidate);
+        let (hops, thing) = subject(&candidate);
+        let of_thing = by_tool.entry(tool).or_default().entry(hops).or_default().entry(thing).or_default();
+        of_thing.entry(candidate.family.clone()).or_default().push(candidate);
     }
     let order =
         |candidate: &Candidate| graph::rank(seed, &candidate.task, &format!("{:?}", candidate.entity));
-    let of_families = |families: BTreeMap<String, Vec<Candidate>>| {
+    let of_families = |families: Families| {
         let families = families.into_values().map(|mut family| {
             family.sort_by_cached_key(order);
             family.truncate(budget.per_family);
@@ -550,7 +557,10 @@ fn chosen(candidates: Vec<Candidate>, budget: Budget, spare: f64, seed: u64) -> 
         });
         evenly(families.collect(), usize::MAX)
     };
+    let of_things = |things: BTreeMap<String, Families>| {
+        evenly(things.into_values().map(of_families).collect(), usize::MAX)
+    };
     let lists =
-        by_tool.into_values().map(|hops| evenly(hops.into_values().map(of_families).collect(), usize::MAX));
+        by_tool.into_values().map(|hops| evenly(hops.into_values().map(of_things).collect(), usize::MAX));
     evenly(lists.collect(), share_of(budget.tasks, spare))
 }

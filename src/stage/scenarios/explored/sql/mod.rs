@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
+    mcp::plain,
     stage::scenarios::candidate::{Candidate, value_of},
 };
 
@@ -387,6 +388,13 @@ fn is_flag(table: &Table<'_>, column: &str) -> bool {
     let values: BTreeSet<String> = table.distinct(column).into_iter().map(str::to_lowercase).collect();
     let pairs = [["0", "1"], ["no", "yes"], ["false", "true"], ["n", "y"], ["f", "t"]];
     pairs.iter().any(|pair| values.iter().eq(pair))
+}
+
+/// Whether a query joins tables, and the table that it is about.
+pub fn subject(candidate: &Candidate) -> (usize, String) {
+    let is_join = |call: &ToolCall| call.arguments.values().any(|value| plain(value).contains(" JOIN "));
+    let table = candidate.family.split(':').next().unwrap_or_default();
+    (usize::from(candidate.calls.last().is_some_and(is_join)), table.to_owned())
 }
 
 /// Candidates about every table that was sampled.

@@ -46,7 +46,9 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
             let Some(name) = reference.to.name() else { continue };
             referring(&mut asked, reference, name);
             most_referring(&mut asked, reference, name);
-            for other in references.iter().filter(|other| other.to.name != reference.to.name) {
+            let is_near = |one: &&Reference<'_, '_>| one.joins.len() == 1;
+            let others = references.iter().filter(|other| is_near(other) && is_near(&reference));
+            for other in others.filter(|other| other.to.name != reference.to.name) {
                 asked.tables = tables_of(table, &[reference, other]);
                 linked(&mut asked, reference, name, other);
             }
@@ -581,7 +583,9 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
     let from = joined(table, &[reference]);
     for row in &table.rows {
         let Some(value) = value_of(row, key).filter(|value| super::is_said(value)) else { continue };
-        for column in to.facts().chain(to.name()) {
+        // Of what is two references away, who it is.
+        let facts = to.facts().filter(|_| reference.joins.len() == 1);
+        for column in facts.chain(to.name()) {
             asked.push(
                 &format!("{column} of the {role}"),
                 &[(key, value)],
@@ -611,6 +615,9 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 .with("{row}", rows.clone())
                 .with("{things}", [things.clone()]),
         );
+        if reference.joins.len() > 1 {
+            continue;
+        }
         for (number, is_whole) in table.quantities() {
             let sense = Sense::of(table, number);
             for (operation, sql, decimals) in operations_on(sense, &table.of(number), is_whole) {
@@ -681,6 +688,9 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         largest("total", name),
         &Wordings::of(phrases::most_of(table, to, role, name)),
     );
+    if reference.joins.len() > 1 {
+        return;
+    }
     for (number, _) in table.quantities() {
         let q = phrases::noun(table, number);
         asked.push(

@@ -353,3 +353,24 @@ fn what_was_spent_is_pieces_times_the_price_of_another_table() {
         found.first().map(|one| query(one))
     );
 }
+
+#[test]
+fn as_many_tasks_are_about_one_table_as_about_several_and_each_table_is_asked_about() {
+    let candidates = candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS), ("patients", PATIENTS)]);
+    let budget = super::super::Budget {
+        calls: 0,
+        seconds: 0,
+        tasks: 60,
+        per_family: 4,
+        impossible_share: 0.0,
+        no_call_share: 0.0,
+        result_chars: 0,
+    };
+    let chosen = super::super::chosen(candidates, subject, budget, 1.0, 1);
+    let of = |wanted: (usize, &str)| {
+        chosen.iter().filter(|one| subject(one) == (wanted.0, wanted.1.to_owned())).count()
+    };
+    assert_eq!(chosen.len(), 60);
+    assert_eq!(of((1, "orders")), 30);
+    assert_eq!([of((0, "customers")), of((0, "orders")), of((0, "patients"))], [10, 10, 10]);
+}
