@@ -61,6 +61,11 @@ impl Trace {
                 Err(cause) => return Err(failed(&path)(cause)),
             }
         };
+        let declared = |tool: &Value| match tool.get("function") {
+            Some(_) => tool.clone(),
+            None => json!({"type": "function", "function": tool}),
+        };
+        let tools: Vec<Value> = tools.iter().map(declared).collect();
         let mut head = json!({"model": model, "time": now.to_rfc3339(), "tools": tools});
         if let Some(system) = system {
             head["system"] = system.clone().into();
@@ -165,7 +170,7 @@ mod tests {
     use super::*;
 
     fn header(folder: &Path, system: Option<&str>) -> Header {
-        let tools = vec![json!({"type": "function", "function": {"name": "look", "parameters": {}}})];
+        let tools = vec![json!({"name": "look", "parameters": {}})];
         Header {
             folder: folder.to_owned(),
             model: "run/train".into(),

@@ -44,7 +44,7 @@ pub struct View {
 
 impl View {
     pub fn new(printer: Printer, agent: &Arc<Agent>, shows: Shows) -> Self {
-        let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
+        let name = |tool: &Value| tool.get("function").unwrap_or(tool)["name"].as_str().map(str::to_owned);
         Self {
             printer,
             shows,
