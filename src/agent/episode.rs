@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::conversation::{
-    Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server, Turned,
+use super::{
+    conversation::{
+        Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server, Turned,
+    },
+    settings::AgentSettings,
 };
 use crate::{
     data::{AnswerSource, CallError, End},
@@ -27,29 +30,61 @@ pub struct Episode {
     pub lost: Option<LostCall>,
 }
 
-/// How an episode ended.
-struct Ending(End, Option<(String, AnswerSource)>, Option<LostCall>);
+/// How the answer to a message of the user ended.
+#[derive(Debug)]
+pub struct Ending {
+    pub end: End,
+    pub answer: Option<(String, AnswerSource)>,
+    /// The call during which the server was lost.
+    pub lost: Option<LostCall>,
+}
 
-impl From<End> for Ending {
-    fn from(end: End) -> Self {
-        Self(end, None, None)
+impl Ending {
+    fn completed(answer: String, source: AnswerSource) -> Self {
+        Self { end: End::Completed, answer: Some((answer, source)), lost: None }
     }
 }
 
-/// Calls that may reach the server in an episode.
-struct CallLimit(u32);
+impl From<End> for Ending {
+    fn from(end: End) -> Self {
+        Self { end, answer: None, lost: None }
+    }
+}
 
-impl Hooks for CallLimit {
+/// An episode has nothing to follow.
+struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+/// Refuses calls beyond a number of them; lets `inner` decide about the others.
+struct CallLimit<'h, H> {
+    inner: &'h mut H,
+    /// Calls of the conversation that may reach the server.
+    most: usize,
+}
+
+impl<H: Hooks> Hooks for CallLimit<'_, H> {
+    const SEES_TOKENS: bool = H::SEES_TOKENS;
+
+    fn token(&mut self, token: u32) {
+        self.inner.token(token);
+    }
+
     async fn permit(
         &mut self,
-        _: &str,
-        _: &mut Map<String, Value>,
+        tool: &str,
+        arguments: &mut Map<String, Value>,
         history: &History,
     ) -> Result<(), Refusal> {
-        match history.tools.len() < self.0 as usize {
-            true => Ok(()),
-            false => Err(Refusal(CallError::NoCallsLeft, "no calls are left; complete the task".into())),
+        if history.tools.len() >= self.most {
+            let why = "no calls are left; complete the task".into();
+            return Err(Refusal(CallError::NoCallsLeft, why));
         }
+        self.inner.permit(tool, arguments, history).await
+    }
+
+    fn answered(&mut self, result: &Value) {
+        self.inner.answered(result);
     }
 }
 
@@ -64,39 +99,51 @@ pub async fn episode(
     prompt: &PromptTokens,
 ) -> Result<Episode, EngineError> {
     let mut conversation = Conversation::new(agent.clone(), policy, prompt.clone());
-    let Ending(end, answer, lost) = play(&mut conversation, server, agent).await?;
+    let reminds = agent.settings.reminder;
+    let Ending { end, answer, lost } =
+        self::answer(&mut conversation, server, &agent.settings, reminds, &mut NoHooks).await?;
     let (answer, answer_source) = answer.unzip();
     Ok(Episode { history: conversation.into_history(), end, answer, answer_source, lost })
 }
 
-async fn play(
+/// Lets the agent answer the user's last message: turns until it is done, or a limit is reached. Turns and calls are counted
+/// from here.
+///
+/// # Errors
+/// Only if the engine fails.
+pub async fn answer<H: Hooks>(
     conversation: &mut Conversation<impl PolicyHandle>,
     server: &impl Server,
-    Agent { settings, .. }: &Agent,
+    settings: &AgentSettings,
+    reminds: bool,
+    hooks: &mut H,
 ) -> Result<Ending, EngineError> {
-    let mut limit = CallLimit(settings.max_calls);
+    let History { turns: before, tools, .. } = conversation.history();
+    let before = *before;
+    let mut hooks = CallLimit { most: tools.len() + settings.max_calls as usize, inner: hooks };
     let mut is_reminded = false;
-    while conversation.history().turns < settings.max_turns {
+    let has_turns = |history: &History| history.turns - before < settings.max_turns;
+    while has_turns(conversation.history()) {
         let left = settings.max_episode_tokens.saturating_sub(conversation.context_tokens());
-        let text = match conversation.turn(server, &mut limit, left).await? {
+        let text = match conversation.turn(server, &mut hooks, left).await? {
             Turned::Called => continue,
             Turned::Text(text) => text,
-            Turned::Completed(answer) => {
-                return Ok(Ending(End::Completed, Some((answer, AnswerSource::Tool)), None));
-            }
+            Turned::Completed(answer) => return Ok(Ending::completed(answer, AnswerSource::Tool)),
             Turned::Cut { tokens }
                 if settings.max_turn_tokens < left && tokens >= settings.max_turn_tokens =>
             {
                 return Ok(End::OutOfTurnTokens.into());
             }
             Turned::Cut { .. } | Turned::NoRoom => return Ok(End::OutOfTokens.into()),
-            Turned::Lost(lost) => return Ok(Ending(End::ServerDown, None, Some(lost))),
+            Turned::Lost(lost) => {
+                return Ok(Ending { end: End::ServerDown, answer: None, lost: Some(lost) });
+            }
         };
-        let may_remind = settings.reminder && !is_reminded;
-        if may_remind && conversation.history().turns < settings.max_turns && conversation.say(REMINDER) {
+        let may_remind = reminds && !is_reminded;
+        if may_remind && has_turns(conversation.history()) && conversation.say(REMINDER) {
             is_reminded = true;
         } else if settings.text_answers && !text.is_empty() {
-            return Ok(Ending(End::Completed, Some((text, AnswerSource::Text)), None));
+            return Ok(Ending::completed(text, AnswerSource::Text));
         } else {
             return Ok(End::NoCall.into());
         }

@@ -17,8 +17,10 @@ mod toolbox;
 #[cfg(test)]
 mod tests;
 
-pub use conversation::{Agent, LostCall, PolicyHandle, PromptTokens, Server};
-pub use episode::{Episode, episode};
+pub use conversation::{
+    Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
+};
+pub use episode::{Ending, Episode, REMINDER, answer, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
 pub use toolbox::Toolbox;

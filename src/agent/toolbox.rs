@@ -133,6 +133,14 @@ impl Toolbox {
         }
     }
 
+    /// Why a call would be answered by mcprl with an error.
+    pub fn problem(&self, call: &ToolCall) -> Option<String> {
+        match self.action(call) {
+            Action::Refuse(_, why) => Some(why),
+            Action::Call { .. } | Action::Complete { .. } => None,
+        }
+    }
+
     /// The server's name of a tool. A tool that the agent does not have is returned as it is.
     pub fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.tools.get(name).and_then(Option::as_ref).map_or(name, |tool| &tool.wire_name)

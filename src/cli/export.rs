@@ -127,15 +127,11 @@ impl Diagnostic for ExportError {
             }
             Self::NoPolicy(_) => "`model`, `adapter`, `warmup` and `grpo` stages write policies".into(),
             Self::Untrained { run, stage } => {
-                format!(
-                    "continue the run with `mcprl resume {run}`, or export that policy with `mcprl export {run}/{stage}`"
-                )
+                format!("continue the run with `mcprl resume {run}`, or name that policy: `{run}/{stage}`")
             }
             Self::NoneYet { run } => format!("continue the run with `mcprl resume {run}`"),
             Self::Gone { run, .. } => {
-                format!(
-                    "make it again with `mcprl resume {run}`, or export another policy with `mcprl export {run}/STAGE`"
-                )
+                format!("make it again with `mcprl resume {run}`, or name another policy: `{run}/STAGE`")
             }
             Self::Exists(_) => "choose another `--out`, or remove it".into(),
             Self::FileExists(_) => "choose another file, or remove it".into(),
@@ -162,12 +158,12 @@ impl Diagnostic for ExportError {
     }
 }
 
-/// The policy to export.
-struct PolicySource {
-    store: Store,
-    folder: PathBuf,
+/// A policy that a command line names.
+pub struct PolicySource {
+    pub store: Store,
+    pub folder: PathBuf,
     /// The run and stage that wrote it, if it was named by them.
-    of: Option<(RunHistory, String)>,
+    pub of: Option<(RunHistory, String)>,
 }
 
 /// How an adapter names its base model.
@@ -192,7 +188,7 @@ impl Export {
         if let Some(file) = &self.inspect {
             return self.write_logs(printer, file);
         }
-        let PolicySource { store, folder: policy, of } = self.find()?;
+        let PolicySource { store, folder: policy, of } = find(&self.policy, &self.locations)?;
         let out = self.out().to_owned();
         if out.exists() {
             return Err(ExportError::Exists(out).into());
@@ -318,57 +314,6 @@ impl Export {
         Ok(Outcome::Success)
     }
 
-    /// Finds the policy in a run's folder, in its own folder, or by a run's id.
-    fn find(&self) -> Result<PolicySource> {
-        let folder = Path::new(&self.policy);
-        if let Some(Target { store, run, part }) = Target::at(folder)? {
-            return self.of_run(store, &run, part.as_deref());
-        }
-        if folder.is_dir() {
-            let inner = folder.join("policy");
-            let found = [folder.to_owned(), inner].into_iter().find(|folder| folder::is_policy(folder));
-            let folder = found.ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
-            return Ok(PolicySource { store: self.locations.store(None)?, folder, of: None });
-        }
-        let Target { store, run, part } = Target::new(&self.locations, &self.policy)?;
-        let run = folder::named(&store, &run);
-        if run.is_empty() || !store.runs().join(&run).is_dir() {
-            return Err(ExportError::NotThere(self.policy.clone()).into());
-        }
-        self.of_run(store, &run, part.as_deref())
-    }
-
-    /// The newest policy of a run, or of a part of it. An unfinished run may have trained none; the policy it
-    /// started with is then an error.
-    fn of_run(&self, store: Store, id: &str, part: Option<&str>) -> Result<PolicySource> {
-        let run = history::run(&store, id)?;
-        let path = store.runs().join(id);
-        let mut policies = folder::policies(&store, id);
-        if let Some(part) = part {
-            run.named(part)?;
-            let named = NodeName::parse(part);
-            policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
-        }
-        let none = || match part {
-            None if run.state != RunState::Finished => ExportError::NoneYet { run: id.to_owned() },
-            _ => ExportError::NoPolicy(self.policy.clone()),
-        };
-        let folder = policies.pop().ok_or_else(none)?;
-        // Do not fall back to an earlier policy: it would be mistaken for this one.
-        if !folder::is_policy(&folder) {
-            return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
-        }
-        let writer = folder.strip_prefix(&path).ok().and_then(Path::to_str).and_then(|at| run.node(at).ok());
-        if let Some(node) = writer.filter(|_| part.is_none() && run.state != RunState::Finished)
-            && is_start(&store, &Stages::new(&store, &run).stage(node))
-        {
-            let (run, stage) = (run.id.clone(), node.id.clone());
-            return Err(ExportError::Untrained { run, stage }.into());
-        }
-        let writer = writer.map(|node| node.id.clone());
-        Ok(PolicySource { store, folder, of: writer.map(|stage| (run, stage)) })
-    }
-
     /// The adapter's base model and its digest: the given one, or else the artifact that `policy.json` names.
     /// Required only for a merge.
     fn base_of(&self, policy: &Path, store: &Store) -> Result<Option<(PathBuf, Option<Digest>)>> {
@@ -443,6 +388,57 @@ impl Export {
         std::fs::rename(folder.path(), &out).map_err(writing)?;
         Ok(())
     }
+}
+
+/// Finds the policy in a run's folder, in its own folder, or by a run's id.
+pub fn find(text: &str, locations: &Locations) -> Result<PolicySource> {
+    let folder = Path::new(text);
+    if let Some(Target { store, run, part }) = Target::at(folder)? {
+        return of_run(store, text, &run, part.as_deref());
+    }
+    if folder.is_dir() {
+        let inner = folder.join("policy");
+        let found = [folder.to_owned(), inner].into_iter().find(|folder| folder::is_policy(folder));
+        let folder = found.ok_or_else(|| ExportError::NoPolicy(text.to_owned()))?;
+        return Ok(PolicySource { store: locations.store(None)?, folder, of: None });
+    }
+    let Target { store, run, part } = Target::new(locations, text)?;
+    let run = folder::named(&store, &run);
+    if run.is_empty() || !store.runs().join(&run).is_dir() {
+        return Err(ExportError::NotThere(text.to_owned()).into());
+    }
+    of_run(store, text, &run, part.as_deref())
+}
+
+/// The newest policy of a run, or of a part of it. An unfinished run may have trained none; the policy it
+/// started with is then an error.
+pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<PolicySource> {
+    let run = history::run(&store, id)?;
+    let path = store.runs().join(id);
+    let mut policies = folder::policies(&store, id);
+    if let Some(part) = part {
+        run.named(part)?;
+        let named = NodeName::parse(part);
+        policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
+    }
+    let none = || match part {
+        None if run.state != RunState::Finished => ExportError::NoneYet { run: id.to_owned() },
+        _ => ExportError::NoPolicy(text.to_owned()),
+    };
+    let folder = policies.pop().ok_or_else(none)?;
+    // Do not fall back to an earlier policy: it would be mistaken for this one.
+    if !folder::is_policy(&folder) {
+        return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
+    }
+    let writer = folder.strip_prefix(&path).ok().and_then(Path::to_str).and_then(|at| run.node(at).ok());
+    if let Some(node) = writer.filter(|_| part.is_none() && run.state != RunState::Finished)
+        && is_start(&store, &Stages::new(&store, &run).stage(node))
+    {
+        let (run, stage) = (run.id.clone(), node.id.clone());
+        return Err(ExportError::Untrained { run, stage }.into());
+    }
+    let writer = writer.map(|node| node.id.clone());
+    Ok(PolicySource { store, folder, of: writer.map(|stage| (run, stage)) })
 }
 
 impl BaseName {

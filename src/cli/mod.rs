@@ -5,6 +5,7 @@
 
 mod bench;
 mod cache;
+mod chat;
 mod completions;
 mod conformance;
 mod connect;
@@ -25,6 +26,7 @@ mod scenarios;
 mod schema;
 mod server;
 mod stage;
+mod stage_context;
 mod target;
 mod track;
 mod ui;
@@ -66,6 +68,8 @@ enum Command {
     Runs(runs::Runs),
     /// Write a policy as a folder for PEFT, or merged for Transformers.
     Export(export::Export),
+    /// Chat with an agent at the prompt: the policy of a run, or a model and a server.
+    Chat(chat::Chat),
     /// Show a run or one of its stages: artifacts and their origin, metrics, times, key.
     Show(runs::Show),
     /// Compare the keys and metrics of two runs, stage by stage.
@@ -146,6 +150,7 @@ impl Command {
             Self::Plan(command) => command.execute(printer),
             Self::Runs(command) => command.execute(printer),
             Self::Export(command) => command.execute(printer),
+            Self::Chat(command) => command.execute(printer),
             Self::Show(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
             Self::Report(command) => command.execute(printer),

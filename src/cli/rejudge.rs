@@ -1,25 +1,26 @@
 //! `mcprl rejudge`: scores the episodes of a run with another judge and shows what would change. Writes nothing into the run.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
-use super::{Outcome, locations::Locations, run_args::environment, runtime, target::Target};
+use super::{
+    Outcome,
+    locations::Locations,
+    run_args::environment,
+    runtime,
+    stage_context::{Notes, outside_a_run},
+    target::Target,
+};
 use crate::{
     data::{self, JudgeAudit, Reward, Trajectory},
     error::{At, Class, Diagnostic, Result},
     exec::history::{self, StageHistory, Stages, Written},
     hash::Digest,
     plan::{Job, Ledger, Node, Overrides, Plan, Source},
-    progress::Observer,
-    stage::{self, Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards},
+    stage::{self, Cards, Context, Input, Metrics, RewardChange, compare_rewards},
     store::{FileDigests, Store, StoreError},
     ui::{OutputFormat, Printer, plural},
     usage::Prices,
@@ -298,25 +299,13 @@ async fn rejudge(
     let scratch = tempfile::tempdir().map_err(RejudgeError::Scratch)?;
     let card = &node.stage.card;
     let notes = Arc::new(Notes::default());
-    let output_folder = scratch.path().join("out");
-    std::fs::create_dir_all(&output_folder).map_err(RejudgeError::Scratch)?;
     let context = Context {
         stage: judged.node.id.clone(),
-        card: card.clone(),
-        params: node.stage.params.clone(),
         inputs,
-        output_folder,
-        scratch: scratch.path().join("scratch"),
         seed: judged.fields.as_ref().map_or(0, |fields| fields.stage_seed(0)),
-        servers: None,
-        engine: plan.engine.clone(),
-        artifacts: Arc::new(Stored(store.clone())),
-        rows: Arc::new(NoRows),
-        observer: notes.clone(),
-        models: Arc::default(),
         prices: node.stage.prices,
-        meter: Arc::default(),
-        cancel: CancellationToken::new(),
+        ..outside_a_run((card, &node.stage.params), store, &plan.engine, scratch.path(), &notes)
+            .map_err(RejudgeError::Scratch)?
     };
     let metrics = stage::parse(card, &context.params)?.run(&context).await?;
     let port = card.output_of_type("rewards").unwrap_or("rewards");
@@ -342,47 +331,6 @@ async fn rejudge(
         audit,
         tables,
     })
-}
-
-/// Nothing is resumed and nothing is kept.
-struct NoRows;
-
-impl Rows for NoRows {
-    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        Ok(BTreeMap::new())
-    }
-
-    fn record(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn replace_checkpoint(&self, _: &dyn Fn(&Path) -> Result<()>) -> Result<()> {
-        Ok(())
-    }
-}
-
-struct Stored(Store);
-
-impl Artifacts for Stored {
-    fn folder(&self, digest: &Digest) -> Result<PathBuf> {
-        Ok(self.0.artifact(digest))
-    }
-}
-
-/// The notes of a stage, for the end.
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl Notes {
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Observer for Notes {
-    fn note(&self, text: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
-    }
 }
 
 /// One line per figure.

@@ -142,6 +142,18 @@ impl NamedServer {
 }
 
 impl ServerArgs {
+    /// A server that these words name, in a file of several by its name.
+    pub fn of(words: &[String], name: Option<&str>) -> Self {
+        Self {
+            server: words.to_vec(),
+            name: name.map(str::to_owned),
+            bearer_env: None,
+            headers: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+        }
+    }
+
     /// `hides_secrets`: replaces literal secrets by references to variables, except in the words of a command.
     pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer> {
         let mut server = self.named()?;

@@ -32,7 +32,7 @@ pub use verdict::verdict_text;
 
 use log::Level;
 use serde_json::Value;
-use style::{ERROR, HINT, NOTE, paint, shown};
+use style::{ERROR, FAINT, HINT, NOTE, paint, shown};
 
 use crate::{error::Failure, plan::Problem};
 
@@ -48,6 +48,11 @@ fn hint_line(hint: Option<String>) -> String {
 
 fn hint_text(hint: &str) -> String {
     format!("{} {hint}", paint(HINT, "hint:"))
+}
+
+/// A text that matters less than others.
+pub fn faint(text: &str) -> String {
+    paint(FAINT, text)
 }
 
 /// The output format.
@@ -79,6 +84,12 @@ impl Printer {
         let mut out = std::io::stdout().lock();
         let text = format!("{}\n", text.trim_end());
         _ = out.write_all(shown(&text, &out).as_bytes());
+    }
+
+    /// Writes a part of a line to standard output, at once.
+    pub fn part(self, text: &str) {
+        let mut out = std::io::stdout().lock();
+        _ = out.write_all(shown(text, &out).as_bytes()).and_then(|()| out.flush());
     }
 
     /// Writes a JSON document to standard output.

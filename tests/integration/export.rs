@@ -285,7 +285,7 @@ fn an_untrained_run_exports_its_initial_policy_only_if_named() {
     assert_eq!(refused.code, Some(1), "{}", refused.out);
     let expected = format!(
         "error: run \"{run}\" has not trained a policy yet: its newest one is the initial policy of \"start\"\n\
-         hint: continue the run with `mcprl resume {run}`, or export that policy with `mcprl export {run}/start`\n"
+         hint: continue the run with `mcprl resume {run}`, or name that policy: `{run}/start`\n"
     );
     assert_eq!(refused.err, expected);
     project.kind("first", "seeded", "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n", "exit 1");

@@ -7,6 +7,7 @@
 
 mod cache;
 mod cassettes;
+mod chat;
 mod checks;
 mod common;
 mod connect;

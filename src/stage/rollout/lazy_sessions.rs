@@ -41,7 +41,8 @@ pub struct LazySessions<'a> {
     pub sessions: Visit<'a>,
     /// On sessions of its own, which no other episode can take down.
     pub exclusive: bool,
-    pub outage: &'a Outage,
+    /// Where other episodes find out that the server is down; none for a conversation by itself.
+    pub outage: Option<&'a Outage>,
 }
 
 impl LazySessions<'_> {
@@ -58,12 +59,13 @@ impl LazySessions<'_> {
                 true => pool.own_session_with(reservation).await,
             }
         };
+        let Some(outage) = self.outage else { return session.await };
         let session = tokio::select! {
             biased;
-            () = self.outage.is_known.cancelled() => return Err(McpError::PoolClosed),
+            () = outage.is_known.cancelled() => return Err(McpError::PoolClosed),
             session = session => session,
         };
-        self.outage.count(server, &session);
+        outage.count(server, &session);
         session
     }
 

@@ -9,6 +9,7 @@
 pub(super) mod choice;
 mod error;
 mod lazy_sessions;
+mod open_agent;
 pub mod play;
 mod probe;
 pub mod prompts;
@@ -20,6 +21,9 @@ mod watch;
 
 #[cfg(test)]
 mod tests;
+
+pub use lazy_sessions::LazySessions;
+pub use open_agent::OpenAgent;
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -395,7 +395,11 @@ impl Player {
         if outage.is_known.is_cancelled() {
             return Ok(TryOutcome::Skipped);
         }
-        let server = LazySessions { sessions: self.pools.visit(), exclusive: how != Try::Pooled, outage };
+        let server = LazySessions {
+            sessions: self.pools.visit(),
+            exclusive: how != Try::Pooled,
+            outage: Some(outage),
+        };
         let agent = self.agents.of(attempt.scenario);
         let mut episode = match &self.actor {
             Actor::Policy(sampler) => {

@@ -1,0 +1,322 @@
+//! Conversations with an agent, one after another: what the user says, and what comes of it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::error::TalkError;
+use crate::{
+    agent::{
+        self, Agent, Conversation, Ending, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server,
+    },
+    data::End,
+    engine::{Sampling, Sequence},
+    error::Result,
+    mcp::McpError,
+    stage::{LazySessions, OpenAgent},
+};
+
+/// Where conversations come from: the engine and servers, or a script in tests.
+pub trait Source {
+    type Policy: PolicyHandle;
+    type Server: Server;
+
+    fn agent(&self) -> &Arc<Agent>;
+    fn policy(&self, prompt: &PromptTokens) -> Self::Policy;
+    /// Sessions in a fresh state.
+    fn server(&self) -> Self::Server;
+}
+
+/// An agent that samples so.
+pub struct Sampled<'a> {
+    pub open: &'a OpenAgent,
+    pub sampling: Sampling,
+    pub seed: u64,
+}
+
+impl<'a> Source for Sampled<'a> {
+    type Policy = Sequence;
+    type Server = LazySessions<'a>;
+
+    fn agent(&self) -> &Arc<Agent> {
+        &self.open.agent
+    }
+
+    fn policy(&self, prompt: &PromptTokens) -> Sequence {
+        self.open.policy(prompt, self.sampling, self.seed)
+    }
+
+    fn server(&self) -> LazySessions<'a> {
+        self.open.sessions()
+    }
+}
+
+/// A call as it was made or refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    pub tool: String,
+    pub arguments: Value,
+    pub result: String,
+    /// Why it failed, a name of [`CallError`](crate::data::CallError).
+    pub error: Option<String>,
+}
+
+/// What the agent did about a message.
+#[derive(Debug)]
+pub struct Reply {
+    pub end: End,
+    pub answer: Option<String>,
+    pub calls: Vec<Made>,
+    /// Tokens that were sampled for it, and those of the context afterwards.
+    pub sampled: usize,
+    pub context: usize,
+    /// Why the server was lost.
+    pub lost: Option<McpError>,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        let call = |call: &Made| {
+            let Made { tool, arguments, result, error } = call;
+            json!({"tool": tool, "arguments": arguments, "result": result, "error": error})
+        };
+        json!({
+            "answer": self.answer, "calls": self.calls.iter().map(call).collect::<Vec<_>>(),
+            "end": self.end.to_string(), "tokens": {"sampled": self.sampled, "context": self.context},
+        })
+    }
+}
+
+pub struct Talk<S: Source> {
+    source: S,
+    server: S::Server,
+    conversation: Option<Conversation<S::Policy>>,
+    /// Whether a message was answered, so that there is something to continue.
+    is_answered: bool,
+}
+
+impl<S: Source> Talk<S> {
+    pub fn new(source: S) -> Self {
+        Self { server: source.server(), source, conversation: None, is_answered: false }
+    }
+
+    /// Connects to the servers of these tools.
+    ///
+    /// # Errors
+    /// If one cannot be reached.
+    pub async fn connect<'t>(&self, wire_names: impl Iterator<Item = &'t str>) -> Result<(), McpError> {
+        for name in wire_names {
+            self.server.ready(name).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the conversation. The next one has new sessions.
+    pub fn reset(&mut self) {
+        self.conversation = None;
+        self.is_answered = false;
+        self.server = self.source.server();
+    }
+
+    pub fn history(&self) -> Option<&History> {
+        self.conversation.as_ref().map(Conversation::history)
+    }
+
+    /// Says a message, and lets the agent answer. If the future is dropped, the message is taken back by the next one.
+    ///
+    /// # Errors
+    /// If the template cannot carry the message, or the engine fails.
+    pub async fn reply<H: Hooks>(&mut self, text: &str, reminds: bool, hooks: &mut H) -> Result<Reply> {
+        let agent = self.source.agent().clone();
+        match self.conversation.as_mut().filter(|_| self.is_answered) {
+            Some(conversation) => {
+                if !conversation.say(text) {
+                    return Err(TalkError::OneMessage.into());
+                }
+            }
+            None => {
+                // Frees the context of what was taken back.
+                self.conversation = None;
+                let prompt = PromptTokens::new(&agent.chat, text)?;
+                let policy = self.source.policy(&prompt);
+                self.conversation = Some(Conversation::new(agent.clone(), policy, prompt));
+            }
+        }
+        let Some(conversation) = &mut self.conversation else { return Err(TalkError::OneMessage.into()) };
+        let sampled = |history: &History| history.sampled.iter().filter(|sampled| **sampled).count();
+        let (said, before) = (conversation.history().messages.len(), sampled(conversation.history()));
+        let Ending { end, answer, lost } =
+            agent::answer(conversation, &self.server, &agent.settings, reminds, hooks).await?;
+        let reply = Reply {
+            end,
+            answer: answer.map(|(text, _)| text),
+            calls: calls(&conversation.history().messages[said..]),
+            sampled: sampled(conversation.history()) - before,
+            context: conversation.context_tokens(),
+            lost: lost.map(|LostCall { cause, .. }| cause),
+        };
+        match reply.lost {
+            Some(_) => self.server = self.source.server(),
+            None => self.is_answered = true,
+        }
+        Ok(reply)
+    }
+}
+
+/// The calls of these messages, with their results.
+fn calls(messages: &[Value]) -> Vec<Made> {
+    let written = |id: &Value| {
+        let mut all = messages.iter().rev().filter_map(|message| message["tool_calls"].as_array()).flatten();
+        all.find(|call| call["id"] == *id).map(|call| call["function"]["arguments"].clone())
+    };
+    let results = messages.iter().filter(|message| message["role"] == "tool");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    results
+        .map(|result| Made {
+            tool: text(&result["name"]),
+            arguments: match result.get("arguments") {
+                Some(sent) => sent.clone(),
+                None => written(&result["tool_call_id"]).unwrap_or_else(|| Map::new().into()),
+            },
+            result: text(&result["content"]),
+            error: result["error"].as_str().map(str::to_owned),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::{
+        super::testing::{Line, Scripted, call},
+        *,
+    };
+    use crate::{agent::Refusal, data::CallError};
+
+    /// Notes what it sees, and refuses calls of `add_note`.
+    #[derive(Default)]
+    struct Noted {
+        tokens: usize,
+        results: Vec<Value>,
+    }
+
+    impl Hooks for Noted {
+        const SEES_TOKENS: bool = true;
+
+        fn token(&mut self, _: u32) {
+            self.tokens += 1;
+        }
+
+        async fn permit(
+            &mut self,
+            tool: &str,
+            _: &mut Map<String, Value>,
+            _: &History,
+        ) -> Result<(), Refusal> {
+            match tool {
+                "add_note" => Err(Refusal(CallError::Refused, "the user did not allow this call".into())),
+                _ => Ok(()),
+            }
+        }
+
+        fn answered(&mut self, result: &Value) {
+            self.results.push(result.clone());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_permitted_is_an_error_that_the_model_sees() {
+        let lines =
+            [call("add_note", r#"{"text": "milk"}"#), call("complete_task", r#"{"answer": "I may not."}"#)];
+        let mut talk = Talk::new(Scripted::new(lines));
+        let mut hooks = Noted::default();
+        let reply = talk.reply("Note milk.", false, &mut hooks).await.unwrap();
+        assert_eq!((reply.end, reply.answer.as_deref()), (End::Completed, Some("I may not.")));
+        let made = Made {
+            tool: "add_note".into(),
+            arguments: json!({"text": "milk"}),
+            result: "error: the user did not allow this call".into(),
+            error: Some("refused".into()),
+        };
+        assert_eq!(reply.calls, [made]);
+        assert!(talk.source.calls().is_empty(), "it does not reach the server");
+        assert_eq!(hooks.results[0]["is_error"], true);
+        assert!(talk.source.seen().contains("the user did not allow this call"));
+        assert_eq!(hooks.tokens, reply.sampled);
+    }
+
+    #[tokio::test]
+    async fn each_message_has_turns_and_calls_of_its_own() {
+        let look = || call("get_note", "{}");
+        let lines = [look(), look(), look(), Line::text("Done.")];
+        let mut talk = Talk::new(Scripted::new(lines));
+        let limited = talk.reply("Look.", false, &mut Noted::default()).await.unwrap();
+        assert_eq!((limited.end, limited.calls.len()), (End::OutOfTurns, 3));
+        let next = talk.reply("And now?", false, &mut Noted::default()).await.unwrap();
+        assert_eq!((next.answer.as_deref(), next.calls.len()), (Some("Done."), 0));
+        assert_eq!(talk.history().unwrap().turns, 4);
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_message_is_taken_back_by_the_next_one() {
+        let lines = [Line::text("Hello."), call("get_note", "{}"), Line::text("Good."), Line::text("Again.")];
+        let mut talk = Talk::new(Scripted::new(lines));
+        talk.reply("Hi", false, &mut Noted::default()).await.unwrap();
+        let before = talk.history().unwrap().tokens.len();
+        let (called, hangs) = oneshot::channel();
+        talk.source.hang(called);
+        let mut hooks = Noted::default();
+        tokio::select! {
+            _ = talk.reply("Look.", false, &mut hooks) => panic!("the call is answered"),
+            _ = hangs => {}
+        }
+        let reply = talk.reply("Never mind.", false, &mut Noted::default()).await.unwrap();
+        assert_eq!(reply.answer.as_deref(), Some("Good."));
+        let history = talk.history().unwrap();
+        let said: Vec<&str> =
+            history.messages.iter().filter_map(|message| message["content"].as_str()).collect();
+        assert_eq!(said[said.len() - 4..], ["Hi", "Hello.", "Never mind.", "Good."]);
+        assert!(history.tokens.len() > before);
+        talk.reset();
+        talk.reply("Hi", false, &mut Noted::default()).await.unwrap();
+        assert_eq!(talk.history().unwrap().turns, 1, "another conversation");
+    }
+
+    #[tokio::test]
+    async fn a_first_message_that_was_cancelled_is_as_if_it_had_not_been_said() {
+        let mut talk = Talk::new(Scripted::new([call("get_note", "{}"), Line::text("Hello.")]));
+        let (called, hangs) = oneshot::channel();
+        talk.source.hang(called);
+        let mut hooks = Noted::default();
+        tokio::select! {
+            _ = talk.reply("Look.", false, &mut hooks) => panic!("the call is answered"),
+            _ = hangs => {}
+        }
+        let reply = talk.reply("Hi", false, &mut Noted::default()).await.unwrap();
+        assert_eq!(reply.answer.as_deref(), Some("Hello."));
+        assert!(!talk.history().unwrap().messages.iter().any(|message| message["content"] == "Look."));
+    }
+
+    #[tokio::test]
+    async fn after_a_lost_server_the_conversation_goes_on_with_new_sessions() {
+        let lines = [Line::text("Hello."), call("crash", "{}"), call("get_note", "{}"), Line::text("Fine.")];
+        let mut talk = Talk::new(Scripted::new(lines));
+        talk.reply("Hi", false, &mut Noted::default()).await.unwrap();
+        let lost = talk.reply("Crash.", false, &mut Noted::default()).await.unwrap();
+        assert_eq!((lost.end, lost.lost.is_some()), (End::ServerDown, true));
+        let sessions = talk.source.sessions();
+        let next = talk.reply("Look.", false, &mut Noted::default()).await.unwrap();
+        assert_eq!((next.answer.as_deref(), sessions), (Some("Fine."), 2));
+        let messages = &talk.history().unwrap().messages;
+        assert!(!messages.iter().any(|message| message["content"] == "Crash."));
+    }
+
+    #[tokio::test]
+    async fn a_full_context_is_an_end_and_another_conversation_begins() {
+        let mut talk =
+            Talk::new(Scripted::new([Line::text("Hello."), Line::text("Again.")]).with_context(60));
+        let full = talk.reply(&"word ".repeat(400), false, &mut Noted::default()).await.unwrap();
+        assert_eq!((full.end, full.sampled), (End::OutOfTokens, 0));
+    }
+}
