@@ -86,7 +86,7 @@ impl Trace {
     /// # Errors
     /// If it cannot be written.
     pub fn push(&mut self, message: &Value) -> Result<(), TalkError> {
-        self.write(&[message.clone()])
+        self.write(std::slice::from_ref(message))
     }
 
     /// Makes the messages of the file these. A cancelled turn leaves the file with the next message.
@@ -96,9 +96,8 @@ impl Trace {
     pub fn sync(&mut self, messages: &[Value]) -> Result<(), TalkError> {
         let is_own = |message: &&Value| !(self.has_own_system && message["role"] == "system");
         let messages: Vec<Value> = messages.iter().filter(is_own).cloned().collect();
-        let same = messages.iter().zip(&self.written);
-        let same =
-            same.take_while(|(message, (text, _))| in_openai_form(message).to_string() == *text).count();
+        let texts = messages.iter().map(|message| in_openai_form(message).to_string());
+        let same = texts.zip(&self.written).take_while(|(text, (written, _))| text == written).count();
         if same == messages.len() && same == self.written.len() {
             return Ok(());
         }

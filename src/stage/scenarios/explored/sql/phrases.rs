@@ -579,7 +579,7 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
             if sense == Sense::Pieces {
                 let pieces = ["pieces", "units", "items"];
                 texts.extend(pieces.map(|piece| format!("How many {piece} do {{rows}} have in total?")));
-                texts.push(format!("How many pieces are there in {{rows}} altogether?"));
+                texts.push("How many pieces are there in {rows} altogether?".to_owned());
             }
         }
         Operation::Average if sense == Sense::Units => {
