@@ -85,7 +85,7 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
         return function(scanner, &tag, tag.name);
     }
     if NAME_TAGS.contains(&tag.name)
-        && let Some(piece) = named_element(scanner, &tag)
+        && let Some(piece) = named_element(scanner, &tag, false)
     {
         return piece;
     }
@@ -102,8 +102,9 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
     Piece::Text { end }
 }
 
-/// A call whose tool is named in an element of its own.
-fn named_element(scanner: &Scanner<'_>, tag: &Tag<'_>) -> Option<Piece> {
+/// A call whose tool is named in an element of its own. Unless it stands in a call's tag (`is_call`), its arguments must follow:
+/// it may be the name of something else.
+fn named_element(scanner: &Scanner<'_>, tag: &Tag<'_>, is_call: bool) -> Option<Piece> {
     let body = bounded(&scanner.text[scanner.at + tag.len..]);
     let (name, rest) = body.split_once("</")?;
     let tool = name.trim();
@@ -117,8 +118,7 @@ fn named_element(scanner: &Scanner<'_>, tag: &Tag<'_>) -> Option<Piece> {
         end: scanner.at + tag.len + body.len() - rest.len(),
     };
     let Some(element) = Tag::read(rest).filter(|tag| !tag.closes && ARGUMENT_TAGS.contains(&tag.name)) else {
-        // Without arguments, and outside a tag of a call, it is the name of something.
-        return scanner.wrapper.map(|_| piece(object::named(tool, None, scanner.tools), rest));
+        return is_call.then(|| piece(object::named(tool, None, scanner.tools), rest));
     };
     let mut reader = Reader::lenient(rest[element.len..].trim_start());
     let call = if reader.rest.starts_with('{') {
@@ -149,7 +149,11 @@ fn content(scanner: &mut Scanner<'_>, form: CallForm) -> Piece {
     match rest.chars().next() {
         Some('{') => attempted(scanner.value(form), form),
         Some('[') => attempted(scanner.list(), form),
-        Some('<') if !rest.starts_with("</") => Piece::Separator { end: scanner.at, closes: false },
+        Some('<') if !rest.starts_with("</") => {
+            let name = Tag::read(rest).filter(|tag| NAME_TAGS.contains(&tag.name));
+            let call = name.and_then(|tag| named_element(scanner, &tag, true));
+            call.unwrap_or(Piece::Separator { end: scanner.at, closes: false })
+        }
         _ => {
             if let Some(piece) = statement::read(scanner) {
                 return piece;

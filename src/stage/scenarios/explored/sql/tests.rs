@@ -86,6 +86,10 @@ fn tables_are_joined_by_references_and_never_by_ids_that_only_share_their_name()
         query(joined[0]),
         "SELECT customers.city FROM orders JOIN customers ON orders.customer_id = customers.id WHERE orders.id = 1"
     );
+    let of_seeds: Vec<Candidate> = (0..9)
+        .flat_map(|seed| candidates_with(&[("customers", CUSTOMERS), ("orders", ORDERS)], seed))
+        .collect();
+    let joined = of_family(&of_seeds, "orders: city of the customer");
     let plain = joined.iter().find(|candidate| !candidate.may_fail).unwrap();
     let names: Vec<&str> = plain.calls.iter().map(|call| call.name.as_str()).collect();
     assert_eq!(names, ["list_tables", "describe_table", "describe_table", "read_query"]);
@@ -322,7 +326,7 @@ fn a_reference_is_found_by_the_name_of_a_key_and_by_codes_and_followed_further()
     ] {
         assert!(all.iter().any(|task| task.contains(text)), "{text}");
     }
-    for odd in ["appt", "seen by", "the hired", "held on of", "the private", "staffs", "dob"] {
+    for odd in ["appt", "seen by", "the hired", "held on of", "staffs", "dob"] {
         assert!(
             !all.iter().any(|task| task.contains(odd)),
             "{:?}",
@@ -360,7 +364,7 @@ fn as_many_tasks_are_about_one_table_as_about_several_and_each_table_is_asked_ab
     let budget = super::super::Budget {
         calls: 0,
         seconds: 0,
-        tasks: 60,
+        tasks: 24,
         per_family: 4,
         impossible_share: 0.0,
         no_call_share: 0.0,
@@ -370,7 +374,7 @@ fn as_many_tasks_are_about_one_table_as_about_several_and_each_table_is_asked_ab
     let of = |wanted: (usize, &str)| {
         chosen.iter().filter(|one| subject(one) == (wanted.0, wanted.1.to_owned())).count()
     };
-    assert_eq!(chosen.len(), 60);
-    assert_eq!(of((1, "orders")), 30);
-    assert_eq!([of((0, "customers")), of((0, "orders")), of((0, "patients"))], [10, 10, 10]);
+    assert_eq!(chosen.len(), 24);
+    assert_eq!(of((1, "orders")), 12);
+    assert_eq!([of((0, "customers")), of((0, "orders")), of((0, "patients"))], [4, 4, 4]);
 }
