@@ -49,7 +49,7 @@ pub struct Chat {
     /// `train[3]/update`.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// The server of a model: a run file, with its sections [agent] and [engine], a client's mcp.json, or a URL.
+    /// The server of a model: a run file, with its agent and engine sections, a client's mcp.json, or a URL.
     #[arg(long, value_name = "FILE|URL", conflicts_with = "command")]
     server: Option<String>,
     /// Which server of an mcp.json.
