@@ -489,7 +489,7 @@ fn unmasked(turn: Turn) -> Turn {
 }
 
 /// A function schema as templates expect it: `{"type": "function", "function": …}`.
-fn declared(tool: &Value) -> Value {
+pub fn declared(tool: &Value) -> Value {
     match tool.get("function") {
         Some(_) => tool.clone(),
         None => json!({"type": "function", "function": tool}),

@@ -172,21 +172,20 @@ impl Approval {
                         reason => format!("the user did not allow this call: {reason}"),
                     });
                 }
-                "e" | "edit" => {
-                    let mut problem = String::new();
-                    let mut text = Value::Object(arguments.clone()).to_string();
-                    loop {
-                        text = ask(&format!("{problem}arguments: "), &text)?;
-                        match self.edited(tool, &text) {
-                            Ok(edited) => {
-                                *arguments = edited;
-                                return Ok(Ok(()));
-                            }
-                            Err(why) => problem = format!("{}\n", visible(&why)),
-                        }
-                    }
-                }
+                "e" | "edit" => break,
                 _ => {}
+            }
+        }
+        let mut problem = String::new();
+        let mut text = Value::Object(arguments.clone()).to_string();
+        loop {
+            text = ask(&format!("{problem}arguments: "), &text)?;
+            match self.edited(tool, &text) {
+                Ok(edited) => {
+                    *arguments = edited;
+                    return Ok(Ok(()));
+                }
+                Err(why) => problem = format!("{}\n", visible(&why)),
             }
         }
     }

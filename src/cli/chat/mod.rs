@@ -322,14 +322,12 @@ impl Told<'_> {
         match script {
             Script::Once(text) => {
                 let reply = session.message(text).await?.ok_or(Interrupted)?;
-                match (printer.format, &reply.answer) {
-                    (OutputFormat::Json, _) => printer.json(&self.json(text, &reply, session)),
-                    (_, Some(answer)) => printer.data(&visible(answer)),
-                    (_, None) => self.remark(&reply),
+                match printer.format {
+                    OutputFormat::Json => printer.json(&self.json(text, &reply, session)),
+                    OutputFormat::Human => self.show(text, &reply, session),
                 }
                 Ok(if reply.answer.is_some() { Outcome::Success } else { Outcome::Failed })
             }
-            Script::Tasks(texts) | Script::Replay(texts) if texts.is_empty() => Ok(Outcome::Success),
             Script::Tasks(texts) => self.all(session, texts, true).await,
             Script::Replay(texts) => self.all(session, texts, false).await,
             Script::Typed(input) => self.typed(session, input).await,
@@ -353,11 +351,7 @@ impl Told<'_> {
             }
             let reply = session.message(text).await?.ok_or(Interrupted)?;
             is_answered &= reply.answer.is_some();
-            match (self.printer.format, &reply.answer) {
-                (OutputFormat::Json, _) => self.printer.data(&self.json(text, &reply, session).to_string()),
-                (_, Some(answer)) => self.printer.data(&visible(answer)),
-                (_, None) => self.remark(&reply),
-            }
+            self.show(text, &reply, session);
         }
         Ok(if is_answered { Outcome::Success } else { Outcome::Failed })
     }
@@ -385,7 +379,7 @@ impl Told<'_> {
                 "/tools" => printer.say(&self.tools(&session.approval)),
                 "/reset" => session.reset(),
                 text => match session.message(text).await {
-                    Ok(Some(reply)) => self.show(&session.view, text, &reply, session),
+                    Ok(Some(reply)) => self.show(text, &reply, session),
                     Ok(None) if matches!(input, Input::Pipe(_)) => return Err(Interrupted.into()),
                     Ok(None) => printer.say("stopped; the message is taken back"),
                     Err(failure) if is_of_conversation(&failure) => printer.error(&failure),
@@ -395,12 +389,13 @@ impl Told<'_> {
         }
     }
 
-    fn show<S: Source>(&self, view: &View, text: &str, reply: &Reply, session: &Session<S>) {
+    /// Prints what came of a message, as far as it was not shown while it was sampled.
+    fn show<S: Source>(&self, text: &str, reply: &Reply, session: &Session<S>) {
         if self.printer.format == OutputFormat::Json {
             return self.printer.data(&self.json(text, reply, session).to_string());
         }
         match &reply.answer {
-            Some(answer) if !view.has_shown(answer) => self.printer.data(&visible(answer)),
+            Some(answer) if !session.view.has_shown(answer) => self.printer.data(&visible(answer)),
             Some(_) => {}
             None => self.remark(reply),
         }

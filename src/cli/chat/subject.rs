@@ -137,11 +137,11 @@ impl Named<'_> {
         plan: &Plan,
         finished: &[StageHistory],
     ) -> Result<(PathBuf, String)> {
-        let (run_id, found) = (run.id.clone(), |part: Option<&str>| {
+        let found = |part: Option<&str>| {
             let found = export::of_run(store.clone(), &run.id, &run.id, part)?;
             let stage = found.of.map_or_else(String::new, |(_, stage)| format!("/{stage}"));
             Ok((found.folder, format!("{}{stage}", run.id)))
-        });
+        };
         let Some(name) = self.policy else { return found(part) };
         let mut known = Vec::new();
         for stage in finished.iter().rev() {
@@ -151,14 +151,14 @@ impl Named<'_> {
             };
             for input in stage.inputs.iter().filter(|input| is_compared(&input.role)) {
                 if input.name == name {
-                    return Ok((store.artifact(&input.digest), format!("{run_id}/{name}")));
+                    return Ok((store.artifact(&input.digest), format!("{}/{name}", run.id)));
                 }
                 known.push(input.name.clone());
             }
         }
         match run.named(name) {
             Ok(_) => found(Some(name)),
-            Err(_) => Err(TalkError::NoPolicy { run: run_id, name: name.to_owned(), known }.into()),
+            Err(_) => Err(TalkError::NoPolicy { run: run.id.clone(), name: name.to_owned(), known }.into()),
         }
     }
 

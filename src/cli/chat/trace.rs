@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::error::TalkError;
-use crate::agent::REMINDER;
+use crate::{agent::REMINDER, chat::declared};
 
 /// What closes the list of messages and the conversation.
 const END: &str = "]}\n";
@@ -60,10 +60,6 @@ impl Trace {
                 Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => count += 1,
                 Err(cause) => return Err(failed(&path)(cause)),
             }
-        };
-        let declared = |tool: &Value| match tool.get("function") {
-            Some(_) => tool.clone(),
-            None => json!({"type": "function", "function": tool}),
         };
         let tools: Vec<Value> = tools.iter().map(declared).collect();
         let mut head = json!({"model": model, "time": now.to_rfc3339(), "tools": tools});

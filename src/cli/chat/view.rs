@@ -64,7 +64,7 @@ impl View {
 
     /// Whether the last turn's text, which was shown while it was sampled, is this one.
     pub fn has_shown(&self, text: &str) -> bool {
-        self.last == text
+        self.shows.text && self.last == text
     }
 
     /// The agent begins to answer.

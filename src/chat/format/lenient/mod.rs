@@ -323,10 +323,7 @@ impl<'a> Scanner<'a> {
             reader.word(|c| c.is_ascii_alphanumeric());
         }
         reader.take("[ARGS]");
-        let call = match reader.value(0) {
-            Ok(arguments) => object::named(name, Some(arguments), self.tools),
-            Err(why) => Err(format!("the arguments of {name} are not valid JSON: {why}")),
-        };
+        let call = object::followed(name, &mut reader, self.tools);
         Piece::Calls { calls: vec![call], form, end: self.at + whole - reader.rest.len() }
     }
 }

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::{Call, Schemas};
-use crate::chat::{ToolCall, literal};
+use crate::chat::{
+    ToolCall,
+    literal::{self, Reader},
+};
 
 /// Keys with a tool's name.
 const NAMES: [&str; 6] = ["name", "tool", "tool_name", "function", "function_name", "action"];
@@ -119,6 +122,14 @@ pub fn named(name: &str, arguments: Option<Value>, tools: &Schemas) -> Call {
         Some(value) => positional(name, vec![value], tools)?,
     };
     Ok(ToolCall { name: name.to_owned(), arguments })
+}
+
+/// A call of the tool `name` with the JSON value that follows as its arguments.
+pub fn followed(name: &str, reader: &mut Reader<'_>, tools: &Schemas) -> Call {
+    match reader.value(0) {
+        Ok(arguments) => named(name, Some(arguments), tools),
+        Err(why) => Err(format!("the arguments of {name} are not valid JSON: {why}")),
+    }
 }
 
 /// Arguments without their names: those that the tool requires, in its schema's order.

@@ -122,10 +122,7 @@ fn named_element(scanner: &Scanner<'_>, tag: &Tag<'_>, is_call: bool) -> Option<
     };
     let mut reader = Reader::lenient(rest[element.len..].trim_start());
     let call = if reader.rest.starts_with('{') {
-        match reader.value(0) {
-            Ok(arguments) => object::named(tool, Some(arguments), scanner.tools),
-            Err(why) => Err(format!("the arguments of {tool} are not valid JSON: {why}")),
-        }
+        object::followed(tool, &mut reader, scanner.tools)
     } else {
         elements(&mut reader, false, tool, scanner.tools)
     };
@@ -167,12 +164,11 @@ fn content(scanner: &mut Scanner<'_>, form: CallForm) -> Piece {
                 reader.take("");
                 reader.rest.starts_with('{')
             };
-            let arguments = if has_arguments { reader.value(0).map(Some) } else { Ok(None) };
-            let call = match (name, arguments) {
-                ("", _) => Err("incomplete: no call follows the tag".into()),
-                (name, Ok(arguments)) => object::named(name, arguments, scanner.tools),
-                (name, Err(why)) => Err(format!("the arguments of {name} are not valid JSON: {why}")),
+            let call = match has_arguments {
+                true => object::followed(name, &mut reader, scanner.tools),
+                false => object::named(name, None, scanner.tools),
             };
+            let call = if name.is_empty() { Err("incomplete: no call follows the tag".into()) } else { call };
             Piece::Calls { calls: vec![call], form, end: scanner.at + whole - reader.rest.len() }
         }
     }
@@ -188,10 +184,7 @@ fn function(scanner: &mut Scanner<'_>, tag: &Tag<'_>, tool: &str) -> Piece {
     let body = bounded(&scanner.text[inner..]);
     let mut reader = Reader::lenient(body.trim_start());
     if reader.rest.starts_with('{') {
-        let call = match reader.value(0) {
-            Ok(arguments) => object::named(tool, Some(arguments), scanner.tools),
-            Err(why) => Err(format!("the arguments of {tool} are not valid JSON: {why}")),
-        };
+        let call = object::followed(tool, &mut reader, scanner.tools);
         return one(call, CallForm::Tags, inner + body.len() - reader.rest.len());
     }
     let closing = format!("</{}>", tag.name);

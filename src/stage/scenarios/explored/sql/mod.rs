@@ -144,6 +144,11 @@ struct Join<'t, 'g> {
 }
 
 impl<'t> Reference<'t, '_> {
+    /// Whether a row names the other row itself.
+    fn is_direct(&self) -> bool {
+        self.joins.len() == 1
+    }
+
     fn key(&self) -> &'t str {
         self.joins.last().map_or("", |join| join.key)
     }
@@ -152,9 +157,9 @@ impl<'t> Reference<'t, '_> {
 /// What a first and a last name are together.
 const FULL_NAME: &str = "full_name";
 /// Columns of first names, and of last names.
-const NAME_PARTS: [&[&[&str]]; 2] = [
-    &[&["first", "name"], &["given", "name"], &["firstname"], &["forename"]],
-    &[&["last", "name"], &["family", "name"], &["lastname"], &["surname"]],
+const NAME_PARTS: [[&str; 4]; 2] = [
+    ["first name", "given name", "firstname", "forename"],
+    ["last name", "family name", "lastname", "surname"],
 ];
 
 impl<'g> Table<'g> {
@@ -474,9 +479,8 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
 
 /// Adds full names to rows that have a first and a last name, if they tell the rows apart.
 fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2]> {
-    let part = |names: &[&[&str]]| {
-        columns.iter().find(|column| names.iter().any(|name| words::split(column) == **name)).cloned()
-    };
+    let part =
+        |names: [&str; 4]| columns.iter().find(|column| names.contains(&&*words::spoken(column))).cloned();
     let parts = [part(NAME_PARTS[0])?, part(NAME_PARTS[1])?];
     let full = |row: &Record| {
         let [first, last] = [value_of(row, &parts[0])?, value_of(row, &parts[1])?];

@@ -185,35 +185,32 @@ const ABBREVIATIONS: [(&str, &str); 12] = [
 
 /// A column as a noun: `date held` for `held_on`, `year hired`, `order number` for the key `ord_no`. `since` is no noun.
 pub fn noun(table: &Table<'_>, column: &str) -> String {
-    let mut names = words::split(column);
-    let full = |name: &mut String| {
-        if let Some((_, full)) = ABBREVIATIONS.iter().find(|(short, _)| short == name) {
-            *name = (*full).to_owned();
-        }
+    let names = words::split(column);
+    let full = |name: &String| {
+        let found = ABBREVIATIONS.iter().find(|(short, _)| short == name);
+        found.map_or_else(|| name.clone(), |(_, full)| (*full).to_owned())
     };
     if let ([_, last], true) = (&*names, table.id() == Some(column)) {
-        let mut last = last.clone();
-        full(&mut last);
-        return format!("{} {last}", table.thing);
+        return format!("{} {}", table.thing, full(last));
     }
     let moment = match Sense::of(table, column) {
-        Sense::Date => "date",
-        Sense::Year => "year",
-        _ => {
-            names.iter_mut().for_each(full);
-            return names.join(" ");
-        }
+        Sense::Date => Some("date"),
+        Sense::Year => Some("year"),
+        _ => None,
     };
-    if names == ["since"] {
-        return if is_person(&table.thing) { "joining year".to_owned() } else { "starting year".to_owned() };
+    if let Some(moment) = moment {
+        if names == ["since"] {
+            let since = if is_person(&table.thing) { "joining year" } else { "starting year" };
+            return since.to_owned();
+        }
+        let mut kept = names.iter().filter(|name| !PREPOSITIONS.contains(&name.as_str()));
+        if let (Some(only), None) = (kept.next(), kept.next())
+            && participle(column).is_some_and(|done| done == *only)
+        {
+            return format!("{moment} {only}");
+        }
     }
-    names.retain(|name| !PREPOSITIONS.contains(&name.as_str()));
-    if participle(column).is_some_and(|done| names == [done]) {
-        return format!("{moment} {}", names.join(" "));
-    }
-    let mut names = words::split(column);
-    names.iter_mut().for_each(full);
-    names.join(" ")
+    names.iter().map(full).collect::<Vec<_>>().join(" ")
 }
 
 fn last_word(thing: &str) -> &str {

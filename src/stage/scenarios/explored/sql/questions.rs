@@ -46,8 +46,7 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
             let Some(name) = reference.to.name() else { continue };
             referring(&mut asked, reference, name);
             most_referring(&mut asked, reference, name);
-            let is_near = |one: &&Reference<'_, '_>| one.joins.len() == 1;
-            let others = references.iter().filter(|other| is_near(other) && is_near(&reference));
+            let others = references.iter().filter(|other| other.is_direct() && reference.is_direct());
             for other in others.filter(|other| other.to.name != reference.to.name) {
                 asked.tables = tables_of(table, &[reference, other]);
                 linked(&mut asked, reference, name, other);
@@ -584,7 +583,7 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
     for row in &table.rows {
         let Some(value) = value_of(row, key).filter(|value| super::is_said(value)) else { continue };
         // Of what is two references away, who it is.
-        let facts = to.facts().filter(|_| reference.joins.len() == 1);
+        let facts = to.facts().filter(|_| reference.is_direct());
         for column in facts.chain(to.name()) {
             asked.push(
                 &format!("{column} of the {role}"),
@@ -615,7 +614,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 .with("{row}", rows.clone())
                 .with("{things}", [things.clone()]),
         );
-        if reference.joins.len() > 1 {
+        if !reference.is_direct() {
             continue;
         }
         for (number, is_whole) in table.quantities() {
@@ -688,9 +687,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         largest("total", name),
         &Wordings::of(phrases::most_of(table, to, role, name)),
     );
-    if reference.joins.len() > 1 {
-        return;
-    }
+    let [join] = &*reference.joins else { return };
     for (number, _) in table.quantities() {
         let q = phrases::noun(table, number);
         asked.push(
@@ -705,9 +702,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
             ]),
         );
     }
-    if let [join] = &*reference.joins {
-        with_and_without(asked, reference, name, &quoted(join.column));
-    }
+    with_and_without(asked, reference, name, &quoted(join.column));
     for (category, values) in to.categories() {
         for value in values.into_iter().take(VALUES) {
             let set = phrases::rows(to, role, category, value);
