@@ -227,6 +227,7 @@ def pipeline(kit):
     if kit.small:
         sets = ["stages.base.traces=24", "stages.base.layers=1", "stages.tasks.questions_per_family=8",
                 "stages.tasks.heldout_per_split=2", "loop.train.iterations=1"]
+        sets += ["loop.train.patience=0"]  # A model this small may have nothing to learn from.
         sets += [f"loop.train.stages.rollout.{name}" for name in ["prompts=2", "group_size=2", "refill_waves=1"]]
         sets += ["agent.max_turns=1", "agent.max_turn_tokens=16"]
     sets.append(f'engine.devices=["{kit.device}"]')
