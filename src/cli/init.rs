@@ -25,7 +25,7 @@ use crate::{
     data::Tool,
     error::{Class, Diagnostic, Result},
     mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
-    stage::model::knows_thinking,
+    stage::model::{About, about},
     ui::{OutputFormat, Printer},
 };
 
@@ -89,7 +89,7 @@ const STAGES: &str = "[stages.tools]";
 const SOURCE: &str = "source = \"file\"\nfile = \"tasks.jsonl\"";
 const EXPLORED: &str =
     "source = \"explored\"                       # questions about what the server's tools return
-start_share = 0.4                         # of the training tasks go to `tasks.start`
+start_share = 0.5                         # of the training tasks go to `tasks.start`
 # Your own instead:
 # source = \"file\"
 # file = \"tasks.jsonl\"";
@@ -102,7 +102,7 @@ tasks = 160
 heldout_share = 0.0
 
 ";
-/// A start before the loop; `SOLVED` and `TRIED` name its tasks.
+/// A start before the loop; `SOLVED` and `TRIED` name its tasks. `EPOCHS`: see [`epochs`].
 const START: &str = "# A start: a model that solves next to none of its tasks gives GRPO nothing to compare. It learns from reference
 # solutions first, unless it solves more than `skip_above` of its tries.
 [stages.tries]
@@ -125,8 +125,8 @@ policy = \"base\"
 trajectories = \"solved\"
 tries = \"tries\"
 skip_above = 0.2
-epochs = 1
-learning_rate = 4e-4                      # one short pass: few steps, each of them large
+epochs = EPOCHS
+learning_rate = 4e-4                      # few steps, each of them large
 batch_size = 4
 
 ";
@@ -281,16 +281,27 @@ fn run_file(
         }
         None => EXPLORED.to_owned(),
     };
-    let rest = rest.replace(SOURCE, &source).replacen(STAGES, &(agent(model, folder) + STAGES), 1);
+    let model = about(model, folder);
+    let start = start.replace("EPOCHS", epochs(model));
+    let rest = rest.replace(SOURCE, &source).replacen(STAGES, &(agent(model) + STAGES), 1);
     let rest = STARTED.into_iter().fold(rest, |rest, [from, to]| rest.replacen(from, to, 1));
     let rest = rest.replacen(LOOP, &(start + LOOP), 1);
     text + "\n" + &rest
 }
 
+/// Passes over the solutions of a start. A small model learns less from each (docs/benchmarks.md).
+fn epochs(model: Option<About>) -> &'static str {
+    match model.and_then(|model| model.weights) {
+        Some(..=200_000_000) => "4                                # a small model needs several passes",
+        Some(..=330_000_000) => "2                                # a small model needs several passes",
+        _ => "1",
+    }
+}
+
 /// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
-fn agent(model: &str, folder: &Path) -> String {
+fn agent(model: Option<About>) -> String {
     let about = "the model acts without reasoning first, which takes most of the tokens of a turn";
-    match knows_thinking(model, folder) {
+    match model.map(|model| model.knows_thinking) {
         Some(true) => format!("[agent]\nthinking = \"off\"                          # {about}\n\n"),
         Some(false) => String::new(),
         None => {

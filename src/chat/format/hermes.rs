@@ -8,7 +8,7 @@ use super::{
 use crate::chat::ToolCall;
 
 pub const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+pub const CLOSE: &str = "</tool_call>";
 
 pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     let mut out = text.to_owned();

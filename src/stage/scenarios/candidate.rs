@@ -67,6 +67,10 @@ pub enum AnswerRule {
     Count { list: String },
     /// A field of every record, as a set.
     Column { list: String, field: String },
+    /// The field of every record with these values, as a set; without a field, the number of these records.
+    Matching { list: String, keys: Vec<(String, String)>, field: Option<String> },
+    /// What the text that starts and ends so has between. It is one of those in a field of the record with this key.
+    Between { list: String, key: (String, String), field: String, before: String, after: String },
     /// The field `key` of the record with the largest number in `field`.
     Largest { list: String, field: String, key: String },
     /// The same with the smallest number.
@@ -102,6 +106,9 @@ impl AnswerRule {
             Self::Field { key: None, .. } => "field",
             Self::Count { .. } => "count",
             Self::Column { .. } => "column",
+            Self::Matching { field: Some(_), .. } => "matching",
+            Self::Matching { field: None, .. } => "count of matching",
+            Self::Between { .. } => "between",
             Self::Largest { .. } => "largest",
             Self::Smallest { .. } => "smallest",
             Self::Only => "value",
@@ -119,6 +126,8 @@ impl AnswerRule {
             Self::Field { list, key, field } => json!([list, key, field]),
             Self::Count { list } => json!([list]),
             Self::Column { list, field } => json!([list, field]),
+            Self::Matching { list, keys, field } => json!([list, keys, field]),
+            Self::Between { list, key, field, before, after } => json!([list, key, field, before, after]),
             Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
                 json!([list, field, key])
             }
@@ -139,10 +148,13 @@ impl AnswerRule {
         let is_cut = |view: Option<&(String, bool)>| view.is_some_and(|(_, is_cut)| *is_cut);
         match self {
             Self::Absent { .. } | Self::Nothing => true,
-            Self::Count { .. } | Self::Column { .. } | Self::Largest { .. } | Self::Smallest { .. } => {
-                !is_cut(views.last())
-            }
+            Self::Count { .. }
+            | Self::Column { .. }
+            | Self::Matching { .. }
+            | Self::Largest { .. }
+            | Self::Smallest { .. } => !is_cut(views.last()),
             Self::Field { .. }
+            | Self::Between { .. }
             | Self::Only
             | Self::Number { .. }
             | Self::Quoted(_)
@@ -220,7 +232,9 @@ impl AnswerRule {
                 .collect()
         };
         match self {
-            Self::Field { list, field, .. } | Self::Column { list, field } => of_lists(list, field),
+            Self::Field { list, field, .. }
+            | Self::Column { list, field }
+            | Self::Matching { list, field: Some(field), .. } => of_lists(list, field),
             Self::Absent { field } => of_lists("", field),
             Self::Largest { list, key, .. } | Self::Smallest { list, key, .. } => of_lists(list, key),
             Self::Only => self.read(reading).into_iter().collect(),
@@ -232,7 +246,11 @@ impl AnswerRule {
                 });
                 fields.collect()
             }
-            Self::Count { .. } | Self::Number { .. } | Self::Nothing => Vec::new(),
+            Self::Count { .. }
+            | Self::Matching { .. }
+            | Self::Between { .. }
+            | Self::Number { .. }
+            | Self::Nothing => Vec::new(),
         }
     }
 
@@ -251,18 +269,29 @@ impl AnswerRule {
                 Ok(value_of(record, field).ok_or("the record lacks the field")?.to_owned())
             }
             Self::Count { list } => Ok(whole(named(reading, list)?)?.records.len().to_string()),
-            Self::Column { list, field } => {
-                let list = whole(named(reading, list)?)?;
-                let mut values: Vec<&str> =
-                    list.records.iter().filter_map(|record| value_of(record, field)).collect();
-                if values.len() < list.records.len()
-                    || values.iter().any(|value| value.is_empty() || value.contains(','))
-                {
-                    return Err("not every record has the field");
+            Self::Column { list, field } => set_of(whole(named(reading, list)?)?.records.iter(), field),
+            Self::Matching { list, keys, field } => {
+                let records = whole(named(reading, list)?)?.records.iter();
+                let fits = |record: &&harvest::Record| {
+                    keys.iter().all(|(name, value)| value_of(record, name) == Some(value))
+                };
+                match field {
+                    Some(field) => set_of(records.filter(fits), field),
+                    None => Ok(records.filter(fits).count().to_string()),
                 }
-                values.sort_unstable();
-                values.dedup();
-                if values.len() > SET { Err("the answer is long") } else { Ok(values.join(", ")) }
+            }
+            Self::Between { list, key: (name, value), field, before, after } => {
+                let mut records = named(reading, list)?.records.iter();
+                let record = records.find(|record| value_of(record, name) == Some(value));
+                let texts =
+                    record.and_then(|record| value_of(record, field)).ok_or("there is no such record")?;
+                let between =
+                    |text: &str| Some(text.strip_prefix(before)?.strip_suffix(&**after)?.to_owned());
+                let mut found = texts.split(", ").filter_map(between);
+                match (found.next(), found.next()) {
+                    (Some(only), None) => Ok(only),
+                    _ => Err("not one text of the record has this beginning and end"),
+                }
             }
             Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
                 let list = whole(named(reading, list)?)?;
@@ -349,6 +378,19 @@ pub fn numbers(line: &str) -> Vec<String> {
         word.parse::<f64>().is_ok_and(f64::is_finite).then(|| word.to_owned())
     };
     words.filter_map(number).collect()
+}
+
+/// The values of a field, each once.
+fn set_of<'r>(
+    records: impl Iterator<Item = &'r harvest::Record>,
+    field: &str,
+) -> Result<String, &'static str> {
+    let values: Option<BTreeSet<&str>> = records.map(|record| value_of(record, field)).collect();
+    let values = values.ok_or("not every record has the field")?;
+    if values.iter().any(|value| value.is_empty() || value.contains(',')) {
+        return Err("not every record has the field");
+    }
+    if values.len() > SET { Err("the answer is long") } else { Ok(Vec::from_iter(values).join(", ")) }
 }
 
 fn named<'r>(reading: &'r Reading, name: &str) -> Result<&'r List, &'static str> {
@@ -588,7 +630,20 @@ mod tests {
     fn answers_are_read_as_the_task_asks() {
         let absent = || AnswerRule::Absent { field: "price".into() };
         let rows = r#"[{"n": "a", "v": 1}, {"n": "b", "v": 3}, {"n": "b", "v": 2}]"#;
+        let notes = r#"[{"n": "a", "t": ["lives in Oslo", "has 2 dogs"]}, {"n": "b", "t": ["has 3 dogs"]}]"#;
         let list = String::new;
+        let matching = |field: Option<&str>| AnswerRule::Matching {
+            list: list(),
+            keys: vec![("n".into(), "b".into())],
+            field: field.map(str::to_owned),
+        };
+        let between = |name: &str| AnswerRule::Between {
+            list: list(),
+            key: ("n".into(), name.into()),
+            field: "t".into(),
+            before: "lives in ".into(),
+            after: String::new(),
+        };
         for (rule, text, expected) in [
             (field(Some(("n", "a")), "v"), rows, Ok("1")),
             (field(Some(("n", "b")), "v"), rows, Err("there are several such records")),
@@ -613,6 +668,12 @@ mod tests {
             (AnswerRule::Only, "No matches found.", Err("the answer is that there is nothing")),
             (AnswerRule::Quoted("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
             (AnswerRule::Quoted("Low".into()), "below", Err("no result states the answer")),
+            (matching(Some("v")), rows, Ok("2, 3")),
+            (matching(None), rows, Ok("2")),
+            (matching(None), r#"[{"n": "a"}]"#, Ok("0")),
+            (between("a"), notes, Ok("Oslo")),
+            (between("b"), notes, Err("not one text of the record has this beginning and end")),
+            (between("c"), notes, Err("there is no such record")),
             (absent(), "[]", Ok("none")),
             (absent(), "(no rows)", Ok("none")),
             (absent(), "", Ok("none")),

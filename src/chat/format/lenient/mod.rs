@@ -10,7 +10,8 @@
 //!
 //! **What counts.** Only calls to offered tools. Other JSON (a result, an example, a tool's declaration) is text. What
 //! begins as a call but cannot be read is an error text for the model, as is a call that can be read in two ways. Words of an
-//! object may lack their quotes, `{name: TOOL}`, if nothing else of the turn can be read.
+//! object may lack their quotes, `{name: TOOL}`, if nothing else of the turn can be read. Then brackets before a closing tag may
+//! be wrong or missing too: `{"name": TOOL, "arguments": {"q": "x")</tool_call>`.
 //!
 //! **Which calls of a turn.** The first that can be read, and those beside it with nothing but white space, commas, fences and
 //! tags in between. A small model goes on with an invented result and the calls that would follow from it; what follows
@@ -25,7 +26,7 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-use super::{json::LONGEST, schemas::Schemas};
+use super::{hermes, json::LONGEST, schemas::Schemas};
 use crate::chat::{CallForm, ToolCall, literal::Reader};
 
 type Call = Result<ToolCall, String>;
@@ -43,6 +44,54 @@ pub struct Found {
 
 /// Reads a turn without its reasoning. Any text can be read.
 pub fn read(text: &str, tools: &Schemas) -> Found {
+    let found = read_as_written(text, tools);
+    if found.calls.iter().any(|(call, _)| call.is_ok()) {
+        return found;
+    }
+    let mended = with_right_brackets(text).map(|text| read_as_written(&text, tools));
+    mended.filter(|mended| mended.calls.iter().any(|(call, _)| call.is_ok())).unwrap_or(found)
+}
+
+/// The turn with the right brackets before each `</tool_call>`, if others stand there.
+fn with_right_brackets(text: &str) -> Option<String> {
+    let mut parts = text.split(hermes::OPEN);
+    let mut mended = parts.next()?.to_owned();
+    for part in parts {
+        mended.push_str(hermes::OPEN);
+        match part.split_once(hermes::CLOSE).and_then(|(body, after)| Some((closed(body)?, after))) {
+            Some((body, after)) => mended.extend([&body, hermes::CLOSE, after]),
+            None => mended.push_str(part),
+        }
+    }
+    (mended != text).then_some(mended)
+}
+
+/// JSON whose last brackets are replaced by those that close what is open. None if something else is wrong with it.
+fn closed(body: &str) -> Option<String> {
+    let (mut open, mut in_text, mut is_escaped) = (Vec::new(), false, false);
+    let mut end = body.len();
+    for (at, letter) in body.char_indices() {
+        match letter {
+            _ if is_escaped => is_escaped = false,
+            '\\' if in_text => is_escaped = true,
+            '"' => in_text = !in_text,
+            _ if in_text => {}
+            '{' => open.push('}'),
+            '[' => open.push(']'),
+            '}' | ']' if open.last() == Some(&letter) => _ = open.pop(),
+            '}' | ']' | ')' | ';' => {
+                end = at;
+                break;
+            }
+            _ => {}
+        }
+    }
+    let is_rest = |letter: char| letter.is_whitespace() || "})];".contains(letter);
+    (!in_text && body[end..].chars().all(is_rest))
+        .then(|| body[..end].chars().chain(open.into_iter().rev()).collect())
+}
+
+fn read_as_written(text: &str, tools: &Schemas) -> Found {
     let mut runs = Scanner::new(text, tools).runs();
     if !runs.is_empty() && !runs.iter().any(Run::is_readable) {
         let unquoted = Scanner { is_unquoted: true, ..Scanner::new(text, tools) }.runs();

@@ -323,6 +323,33 @@ fn calls_without_quotes_are_read_as_a_model_wrote_them() {
 }
 
 #[test]
+fn wrong_brackets_before_a_closing_tag_are_replaced() {
+    for (body, expected) in [
+        (r#"{"name": "read", "arguments": {"q": "x")"#, r#" | tags read{"q":"x"}"#),
+        ("{\"name\": \"read\", \"arguments\": {\"q\": \"x (y)\")\n}", r#" | tags read{"q":"x (y)"}"#),
+        (r#"{"name": "read", "arguments": {"q": "x'"]}"#, r#" | tags read{"q":"x'"}"#),
+        (r#"{"name": "read", "arguments": {"q": "x";}}"#, r#" | tags read{"q":"x"}"#),
+        (r#"{"name": "read", "arguments": {"q": 15}"#, r#" | tags read{"q":15}"#),
+        (r#"{"name": "read", "arguments": {"q": "a\"b")"#, r#" | tags read{"q":"a\"b"}"#),
+    ] {
+        assert_eq!(read(&format!("<tool_call>\n{body}\n</tool_call>")), expected, "{body}");
+    }
+    // What is no bracket, or within a text that does not end, is not guessed.
+    for body in
+        [r#"{"name": "read", "arguments": {"q": "x") and"#, r#"{"name": "read", "arguments": {"q": "x)}}"#]
+    {
+        let shown = read(&format!("<tool_call>{body}</tool_call>"));
+        assert!(shown.contains("error: "), "{body}: {shown}");
+    }
+    assert_eq!(
+        read(
+            r#"Look. <tool_call>{"name": "list"</tool_call> <tool_call>{"name": "read", "arguments": {"q": "x"</tool_call>"#
+        ),
+        r#"Look. | tags list{}; tags read{"q":"x"}"#
+    );
+}
+
+#[test]
 fn an_attempt_that_cannot_be_read_is_an_error() {
     for text in [
         r#"{"name": "read", "arguments": {"q": "x"}"#,

@@ -15,6 +15,7 @@ mod graph;
 pub mod harvest;
 mod seeds;
 mod sql;
+mod statements;
 mod tools;
 mod trials;
 mod wording;
@@ -57,8 +58,8 @@ const WATCHED: usize = 8;
 const PATTERNS: usize = 4;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
-/// Share of the tasks about other tools of a server that answers queries.
-const BESIDE_QUERIES: f64 = 0.1;
+/// Smallest share of the tasks in general words where people's own words are known: about queries, or statements.
+const GENERAL: f64 = 0.1;
 
 /// Bounds of exploration.
 #[derive(Debug, Clone, Copy)]
@@ -155,7 +156,8 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let runners = task.runners(live, deadline);
     let mut sampled = sample(task, &runners[0]).await?;
     let Sampled { graph, profiles, .. } = &sampled;
-    let queries = sql::candidates(graph, profiles, task.seed);
+    let mut own = sql::candidates(graph, profiles, task.seed);
+    own.extend(statements::candidates(graph, profiles, task.seed));
     let mut others = chains::candidates(graph, profiles, task.seed);
     if !task.servers.is_read_only() {
         others.extend(changes::candidates(graph, profiles));
@@ -163,16 +165,17 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let share = |share: f64| share_of(task.budget.tasks, share);
     // First, because tasks beyond those that are wanted are left out at the end.
     let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
-    if !queries.is_empty() || !others.is_empty() {
+    if !own.is_empty() || !others.is_empty() {
         candidates.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
     }
-    // What lists and describes the tables is asked about itself, but is there for the queries.
-    let beside = if queries.is_empty() { 1.0 } else { BESIDE_QUERIES };
     let hops = |candidate: &Candidate| (candidate.family.matches(" > ").count(), String::new());
-    let queries = chosen(queries, sql::subject, task.budget, SPARE * (1.0 - beside), task.seed);
-    candidates.extend(interleaved(queries, chosen(others, hops, task.budget, SPARE * beside, task.seed)));
+    // What lists and describes the tables is asked about itself, but is there for the queries.
+    let general = if own.is_empty() { 1.0 } else { GENERAL };
+    let own = chosen(own, sql::subject, task.budget, SPARE * (1.0 - general), task.seed);
+    candidates.extend(interleaved(own, chosen(others, hops, task.budget, SPARE * general, task.seed)));
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {
-        candidate.alternatives = graph.alternatives(profiles, candidate);
+        let known = graph.alternatives(profiles, candidate);
+        candidate.alternatives.extend(known);
     }
     let names = task.tool_names();
     let mut judged =

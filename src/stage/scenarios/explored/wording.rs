@@ -93,6 +93,8 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
         AnswerRule::Smallest { .. }
         | AnswerRule::Quoted(_)
         | AnswerRule::Recorded { .. }
+        | AnswerRule::Matching { .. }
+        | AnswerRule::Between { .. }
         | AnswerRule::Absent { .. }
         | AnswerRule::Nothing => Vec::new(),
     };

@@ -213,7 +213,7 @@ pub struct Nameable<'a> {
     pub is_path: bool,
 }
 
-fn is_preposition(word: &str) -> bool {
+pub fn is_preposition(word: &str) -> bool {
     PREPOSITIONS.contains(&word.to_lowercase().as_str())
 }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use serde_json::Map;
 
 use self::phrases::Sense;
+pub use self::phrases::is_person;
 use super::{
     graph::{Arg, Graph, SuccessfulCall},
     harvest::{Field, Record},

@@ -18,8 +18,8 @@ use crate::{
 const ALL: &str = "Give all of them, separated by commas.";
 /// Values that tasks say of a column with few values.
 const VALUES: usize = 12;
-/// Of so many solutions, one has a query that fails before the right one, so that a model learns to go on.
-const SLIPS: u64 = 5;
+/// Of so many solutions, one has queries that fail before the right one, so that a model learns to go on.
+const SLIPS: u64 = 4;
 
 /// Candidates about every table.
 pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
@@ -134,7 +134,11 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         let mut calls: Vec<ToolCall> = table.listing.clone().into_iter().collect();
         calls.extend(self.tables.iter().filter_map(|table| table.describing.clone()));
         if let Some((at, wrong)) = slip {
-            calls.insert((*at).min(calls.len()), table.query(wrong.clone()));
+            // A small model tends to repeat what failed.
+            let is_repeated = *at == LAST && (rank / SLIPS / slips.len() as u64).is_multiple_of(2);
+            let at = (*at).min(calls.len());
+            let failing = std::iter::repeat_n(table.query(wrong.clone()), 1 + usize::from(is_repeated));
+            calls.splice(at..at, failing);
         }
         let may_fail = slip.is_some();
         calls.push(table.query(sql));
@@ -157,9 +161,12 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
     }
 }
 
+/// Right before the right query.
+const LAST: usize = usize::MAX;
+
 /// Queries that fail, each with its place in the solution. Behind it stand the calls that show what is wrong.
 fn slips(tables: &[&Table<'_>], sql: &str) -> Vec<(usize, String)> {
-    let [table, others @ ..] = tables else { return Vec::new() };
+    let [table, ..] = tables else { return Vec::new() };
     let thing = table.thing.replace(' ', "_");
     let mut slips = Vec::new();
     // `product` for `products`, before anything is known.
@@ -172,13 +179,26 @@ fn slips(tables: &[&Table<'_>], sql: &str) -> Vec<(usize, String)> {
         (!table.columns.contains(&wrong)).then(|| replaced(sql, column, &wrong)).flatten()
     });
     if let Some(wrong) = column {
-        slips.extend([(1, wrong.clone()), (usize::MAX, wrong)]);
+        slips.extend([(1, wrong.clone()), (LAST, wrong)]);
     }
-    // A column of another table, without that table.
-    if let (false, Some(from)) = (others.is_empty(), sql.find(" JOIN ")) {
-        let behind = [" WHERE ", " GROUP "].iter().filter_map(|word| sql.find(word)).min();
-        slips.extend(behind.map(|behind| (2, format!("{}{}", &sql[..from], &sql[behind..]))));
+    // A column of another table, without all of the tables on the way, or without the last.
+    let end = [" WHERE ", " GROUP ", " ORDER "].iter().filter_map(|word| sql.find(word)).min();
+    let end = end.unwrap_or(sql.len());
+    let without = |from: usize| format!("{}{}", &sql[..from], &sql[end..]);
+    if let (Some(first), Some(last)) = (sql.find(" JOIN "), sql[..end].rfind(" JOIN ")) {
+        slips.push((2, without(first)));
+        if last > first {
+            slips.push((LAST, without(last)));
+        }
     }
+    // `SELECT products` for `SELECT products.name`.
+    let selected = sql.find(" FROM ").map_or("", |from| &sql[..from]);
+    let whole = tables.iter().find_map(|table| {
+        let column = selected.split_once(&format!(" {}.", table.name))?.1;
+        let is_name = column.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+        is_name.then(|| sql.replacen(&format!("{}.{column}", table.name), &table.name, 1))
+    });
+    slips.extend(whole.map(|wrong| (LAST, wrong)));
     slips
 }
 

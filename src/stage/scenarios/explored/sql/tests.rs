@@ -222,7 +222,7 @@ fn one_question_is_asked_in_many_ways_and_always_names_its_values() {
 #[test]
 fn some_solutions_have_a_query_that_fails_and_behind_it_what_shows_why() {
     let mut kinds: BTreeSet<(usize, &str)> = BTreeSet::new();
-    let (mut some, mut all) = (0, 0);
+    let (mut some, mut all, mut repeated) = (0, 0, 0);
     for seed in 0..20 {
         let candidates = candidates_with(&[("customers", CUSTOMERS), ("orders", ORDERS)], seed);
         all += candidates.len();
@@ -231,8 +231,11 @@ fn some_solutions_have_a_query_that_fails_and_behind_it_what_shows_why() {
         for candidate in slips {
             let is_query = |call: &&ToolCall| call.name == "read_query";
             let queries: Vec<&ToolCall> = candidate.calls.iter().filter(is_query).collect();
-            let [wrong, right] = [0, 1].map(|at| queries[at].arguments["query"].as_str().unwrap());
-            assert_eq!(right, query(candidate));
+            let (right, failing) = queries.split_last().unwrap();
+            assert_eq!(right.arguments["query"], query(candidate));
+            assert!(failing.iter().all(|call| *call == failing[0]), "{failing:?}");
+            repeated += usize::from(failing.len() == 2);
+            let wrong = failing[0].arguments["query"].as_str().unwrap();
             let tables = ["customers", "orders"];
             let is_word = |letter: char| !letter.is_alphanumeric() && letter != '_';
             let words: Vec<&str> = wrong.split(is_word).collect();
@@ -252,15 +255,17 @@ fn some_solutions_have_a_query_that_fails_and_behind_it_what_shows_why() {
                 (_, true, _) => "join",
                 (.., true) => "column",
                 _ if words.contains(&"customer") || words.contains(&"order") => "table",
+                _ if tables.iter().any(|table| wrong.contains(&format!(" {table} FROM "))) => "whole",
                 _ => panic!("nothing is wrong with {wrong}"),
             };
-            let at = candidate.calls.iter().position(|call| call == queries[0]).unwrap();
+            let at = candidate.calls.iter().rposition(|call| call == failing[0]).unwrap();
             kinds.insert((candidate.calls.len() - 2 - at, kind));
         }
     }
-    assert!(some * 4 < all && some * 7 > all, "{some} of {all}");
+    assert!(some * 3 < all && some * 6 > all, "{some} of {all}");
+    assert!(repeated > 0 && repeated * 2 < some, "{repeated} of {some}");
     // Calls between the failing query and the right one: none, descriptions, or the list of tables too.
-    for kind in [(0, "column"), (1, "column"), (2, "table"), (1, "join")] {
+    for kind in [(0, "column"), (0, "whole"), (1, "column"), (2, "table"), (1, "join")] {
         assert!(kinds.contains(&kind), "{kind:?}: {kinds:?}");
     }
 }

@@ -1,0 +1,910 @@
+//! Questions about things that statements relate and notes describe, as a knowledge graph has them: records that say that one
+//! thing does something with another, and short texts about one thing. People ask in the words of the relation and of the
+//! note. They never name the fields where these stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    changes,
+    graph::{self, Graph, SuccessfulCall},
+    harvest::{List, Reading},
+    sql::is_person,
+    tools::ToolProfile,
+    wording, words,
+};
+use crate::{
+    chat::ToolCall,
+    stage::scenarios::candidate::{AnswerRule, Candidate, Check, value_of},
+};
+
+/// First words of the fields that hold the two ends of a statement.
+const ENDS: [[&str; 2]; 4] = [["from", "to"], ["source", "target"], ["subject", "object"], ["head", "tail"]];
+/// Words of the field that says how they are related.
+const RELATIONS: [&str; 4] = ["type", "relation", "predicate", "verb"];
+/// Most things that are asked for at once.
+const SEVERAL: usize = 6;
+/// Questions about a thing that is described by a statement.
+const FOLLOWED: usize = 2;
+/// Fewest calls that must show all about their thing before a tool is taken to show all about any.
+const LOOKUPS: usize = 3;
+const ALL: &str = "Give all of them, separated by commas.";
+
+/// Where results have statements.
+#[derive(Clone)]
+struct Statements {
+    list: String,
+    from: String,
+    relation: String,
+    to: String,
+}
+
+/// Where results have things with notes.
+#[derive(Clone)]
+struct Things {
+    list: String,
+    name: String,
+    kind: Option<String>,
+    notes: String,
+}
+
+/// All that results say, whichever call gave it.
+#[derive(Default)]
+struct Facts {
+    statements_in: Option<Statements>,
+    things_in: Option<Things>,
+    /// First thing, relation and second thing.
+    statements: BTreeSet<[String; 3]>,
+    kinds: BTreeMap<String, String>,
+    notes: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A tool that takes one text.
+struct Tool<'a> {
+    name: &'a str,
+    param: &'a str,
+    /// The parameter takes a list.
+    takes_list: bool,
+}
+
+impl Tool<'_> {
+    fn call(&self, text: &str) -> ToolCall {
+        let value = Value::from(text);
+        let value = if self.takes_list { Value::Array(vec![value]) } else { value };
+        ToolCall {
+            name: self.name.to_owned(),
+            arguments: [(self.param.to_owned(), value)].into_iter().collect(),
+        }
+    }
+}
+
+/// Candidates about everything that statements and notes say, if a tool shows all about a thing.
+pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
+    let facts = Facts::of(graph);
+    let Some(about) = facts.lookup(graph, profiles) else { return Vec::new() };
+    let mut asking =
+        Asking { facts: &facts, about, search: search(graph, profiles), seed, candidates: Vec::new() };
+    asking.ask();
+    asking.candidates
+}
+
+impl Facts {
+    fn of(graph: &Graph) -> Self {
+        let mut facts = Self::default();
+        for list in graph.seen.iter().flat_map(|seen| &seen.reading.lists).filter(|list| !list.is_nested) {
+            facts.add(list);
+        }
+        facts
+    }
+
+    fn add(&mut self, list: &List) {
+        if self.statements_in.is_none() {
+            self.statements_in = statements_in(list);
+        }
+        if self.things_in.is_none() {
+            self.things_in = things_in(list);
+        }
+        self.statements.extend(self.statements_of(list));
+        let Some(things) = self.things_in.clone().filter(|things| things.list == list.name) else { return };
+        for (name, notes) in self.notes_of(list) {
+            self.notes.entry(name).or_default().extend(notes);
+        }
+        for record in &list.records {
+            let kind = things.kind.as_ref().and_then(|kind| value_of(record, kind));
+            if let (Some(name), Some(kind)) = (value_of(record, &things.name), kind) {
+                self.kinds.insert(name.to_owned(), words::spoken(kind));
+            }
+        }
+    }
+
+    fn statements_of<'r>(&self, list: &'r List) -> impl Iterator<Item = [String; 3]> + use<'r> {
+        let known = self.statements_in.clone().filter(|known| known.list == list.name && !list.is_nested);
+        known.into_iter().flat_map(|Statements { from, relation, to, .. }| {
+            list.records.iter().filter_map(move |record| {
+                let of = |name: &str| value_of(record, name).map(str::to_owned);
+                Some([of(&from)?, of(&relation)?, of(&to)?])
+            })
+        })
+    }
+
+    fn notes_of<'r>(&self, list: &'r List) -> impl Iterator<Item = (String, BTreeSet<String>)> + use<'r> {
+        let known = self.things_in.clone().filter(|known| known.list == list.name && !list.is_nested);
+        known.into_iter().flat_map(|Things { name, notes, .. }| {
+            list.records.iter().filter_map(move |record| {
+                let all = value_of(record, &notes)?.split(", ").map(str::to_owned).collect();
+                Some((value_of(record, &name)?.to_owned(), all))
+            })
+        })
+    }
+
+    /// The reading tool whose calls show all that is known about the thing that they name.
+    fn lookup<'g>(&self, graph: &'g Graph, profiles: &'g [ToolProfile]) -> Option<Tool<'g>> {
+        let mut counts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        for (index, seen) in graph.seen.iter().enumerate() {
+            let [arg] = seen.args.as_slice() else { continue };
+            let Some(thing) = arg.leaf.as_deref().filter(|leaf| self.is_thing(leaf)) else { continue };
+            if changes::writes(graph, profiles, index) {
+                continue;
+            }
+            let (shown, all) = counts.entry(seen.tool).or_default();
+            *shown += usize::from(self.shows_all(&seen.reading, thing));
+            *all += 1;
+        }
+        // The first of those that are equally good.
+        let (tool, _) = counts
+            .into_iter()
+            .rev()
+            .filter(|(_, (shown, all))| *all >= LOOKUPS && 10 * shown >= 9 * all)
+            .max_by_key(|(_, (shown, all))| (shown * 100 / all, *shown))?;
+        graph
+            .seen
+            .iter()
+            .find(|seen| seen.tool == tool && seen.args.len() == 1)
+            .map(|seen| of_call(seen, profiles))
+    }
+
+    fn is_thing(&self, name: &str) -> bool {
+        self.notes.contains_key(name)
+            || self.statements.iter().any(|[from, _, to]| from == name || to == name)
+    }
+
+    fn shows_all(&self, reading: &Reading, thing: &str) -> bool {
+        let shown: BTreeSet<[String; 3]> =
+            reading.lists.iter().flat_map(|list| self.statements_of(list)).collect();
+        let mut own = self.statements.iter().filter(|[from, _, to]| from == thing || to == thing);
+        let notes = reading.lists.iter().flat_map(|list| self.notes_of(list));
+        let notes: BTreeSet<String> =
+            notes.filter(|(name, _)| name == thing).flat_map(|(_, notes)| notes).collect();
+        own.all(|statement| shown.contains(statement))
+            && self.notes.get(thing).is_none_or(|known| known.is_subset(&notes))
+    }
+
+    /// The kind that all these things have.
+    fn kind<'f>(&'f self, things: &[&str]) -> Option<&'f str> {
+        let mut kinds = things.iter().map(|thing| self.kinds.get(*thing));
+        let first = kinds.next()??;
+        kinds.all(|kind| kind == Some(first)).then_some(first)
+    }
+}
+
+fn of_call<'g>(seen: &'g SuccessfulCall, profiles: &'g [ToolProfile]) -> Tool<'g> {
+    let param = seen.args[0].name.as_str();
+    let takes_list = seen.call.arguments.get(param).is_some_and(Value::is_array);
+    Tool { name: &profiles[seen.tool].name, param, takes_list }
+}
+
+/// The tool that finds things by words.
+fn search<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Option<Tool<'g>> {
+    let takes_words = |name: &str| {
+        let tokens = words::tokens(name);
+        ["query", "search", "keyword", "text", "q"].iter().any(|word| tokens.contains(*word))
+    };
+    let searches = |(index, seen): &(usize, &SuccessfulCall)| {
+        matches!(seen.args.as_slice(), [only] if takes_words(&only.name))
+            && !changes::writes(graph, profiles, *index)
+    };
+    graph.seen.iter().enumerate().find(searches).map(|(_, seen)| of_call(seen, profiles))
+}
+
+fn statements_in(list: &List) -> Option<Statements> {
+    let names: Vec<&String> = list.records.first()?.iter().map(|field| &field.name).collect();
+    let starting =
+        |word: &str| names.iter().find(|name| words::split(name).first().is_some_and(|first| first == word));
+    let ends = ENDS.iter().find_map(|[from, to]| Some([starting(from)?, starting(to)?]));
+    let [from, to] = ends?.map(|name| (*name).clone());
+    let says_how = |name: &&&String| words::split(name).iter().any(|word| RELATIONS.contains(&word.as_str()));
+    let relation = names.iter().find(says_how)?.to_string();
+    Some(Statements { list: list.name.clone(), from, relation, to })
+}
+
+fn things_in(list: &List) -> Option<Things> {
+    let record = list.records.iter().find(|record| record.iter().any(|field| field.is_set))?;
+    let notes = record.iter().find(|field| field.is_set)?.name.clone();
+    let with = |word: &str| {
+        let named = record.iter().find(|field| !field.is_set && words::tokens(&field.name).contains(word));
+        named.map(|field| field.name.clone())
+    };
+    Some(Things {
+        list: list.name.clone(),
+        name: with("name").or_else(|| with("title"))?,
+        kind: with("type").or_else(|| with("kind")),
+        notes,
+    })
+}
+
+/// What a thing does, in the words of a relation or of a note.
+#[derive(Debug, PartialEq)]
+struct Verb {
+    /// `works on`, `is commissioned by`.
+    one: String,
+    /// `work on`, `are commissioned by`.
+    several: String,
+    /// What stands before and behind the thing in a question: `does … work on`, `is … commissioned by`.
+    asked: [String; 2],
+    /// It may tell what was done, as `joined in`.
+    is_past: bool,
+}
+
+impl Verb {
+    /// None if the first word is not known to be a verb.
+    fn of(said: &[String]) -> Option<Self> {
+        let (first, rest) = said.split_first()?;
+        let is_past = first.len() > 3 && first.ends_with("ed");
+        let base = match first.as_str() {
+            "has" => "have".to_owned(),
+            first if first.ends_with("oes") => first[..first.len() - 2].to_owned(),
+            first => words::singular(first),
+        };
+        let (one, several, asked) = match first.as_str() {
+            "is" | "are" => ("is".to_owned(), "are".to_owned(), ["is", ""]),
+            "was" | "were" => ("was".to_owned(), "were".to_owned(), ["was", ""]),
+            past if is_past => (format!("is {past}"), format!("are {past}"), ["is", past]),
+            verb if verb != base => (verb.to_owned(), base.clone(), ["does", &*base]),
+            _ => return None,
+        };
+        let with = |verb: &str| format!("{verb} {}", rest.join(" ")).trim().to_owned();
+        Some(Self {
+            one: with(&one),
+            several: with(&several),
+            asked: [asked[0].to_owned(), with(asked[1])],
+            is_past,
+        })
+    }
+
+    /// `does Ada work on`
+    fn question(&self, thing: &str) -> String {
+        let [before, behind] = &self.asked;
+        format!("{before} {thing} {behind}").trim_end().to_owned()
+    }
+}
+
+/// A note with a gap: `lives in …`, `budget … euros`.
+#[derive(Debug, PartialEq)]
+struct Gap {
+    before: String,
+    value: String,
+    after: String,
+    asks: Asks,
+}
+
+#[derive(Debug, PartialEq)]
+enum Asks {
+    /// The value of a noun: `budget`.
+    Noun(String),
+    /// A number of what stands behind it.
+    HowMany(Verb),
+    /// A place; the verb without the preposition.
+    Where(Verb),
+    /// A moment, likewise.
+    When(Verb),
+    What(Verb),
+}
+
+impl Gap {
+    fn of(note: &str) -> Option<Self> {
+        if let Some((head, value)) = note.split_once(": ") {
+            return Self {
+                before: format!("{head}: "),
+                value: value.to_owned(),
+                after: String::new(),
+                asks: Asks::Noun(head.to_lowercase()),
+            }
+            .short();
+        }
+        let said: Vec<String> = note.split_whitespace().map(str::to_owned).collect();
+        said.first()?;
+        let split = |at: usize, end: usize, asks: Asks| {
+            let before = said[..at].iter().map(|word| format!("{word} ")).collect();
+            let after = said[end..].iter().map(|word| format!(" {word}")).collect();
+            Self { before, value: said[at..end].join(" "), after, asks }.short()
+        };
+        let verb = |end: usize| Verb::of(&said[..end]);
+        let is_link =
+            |word: &String| words::is_preposition(word) || ["as", "since", "to"].contains(&word.as_str());
+        let number = said.iter().rposition(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+        if let Some(at) = number {
+            let last = said[..at].last()?;
+            let is_moment = at + 1 == said.len() && is_moment(&said[at]);
+            return match verb(at) {
+                Some(_) if is_link(last) && is_moment => split(at, at + 1, Asks::When(verb(at - 1)?)),
+                Some(of_all) if at == 1 && at + 1 < said.len() => split(at, at + 1, Asks::HowMany(of_all)),
+                Some(of_all) if at + 1 == said.len() => split(at, at + 1, Asks::What(of_all)),
+                None if at < 3 && !is_link(last) => split(at, at + 1, Asks::Noun(said[..at].join(" "))),
+                _ => None,
+            };
+        }
+        if let ([noun, is, _, ..], None) = (said.as_slice(), verb(1))
+            && is == "is"
+        {
+            return split(2, said.len(), Asks::Noun(noun.to_lowercase()));
+        }
+        verb(1)?;
+        let link = (1..said.len().min(3)).find(|at| is_link(&said[*at])).filter(|at| at + 1 < said.len());
+        match link {
+            Some(at) => {
+                let is_place = ["in", "at"].contains(&said[at].as_str())
+                    && said[at + 1].starts_with(|first: char| first.is_uppercase());
+                let asks = if is_place { Asks::Where(verb(at)?) } else { Asks::What(verb(at + 1)?) };
+                split(at + 1, said.len(), asks)
+            }
+            None => {
+                let has_article = said.get(1).is_some_and(|word| ["a", "an", "the"].contains(&word.as_str()));
+                let at = 1 + usize::from(has_article);
+                (at < said.len()).then(|| split(at, said.len(), Asks::What(verb(1)?)))?
+            }
+        }
+    }
+
+    fn short(self) -> Option<Self> {
+        let count = self.value.split_whitespace().count();
+        ((1..=4).contains(&count) && self.value.len() <= 40).then_some(self)
+    }
+
+    /// Questions about the thing's note.
+    fn questions(&self, thing: &str) -> Vec<String> {
+        let after = self.after.trim();
+        match &self.asks {
+            Asks::Noun(noun) => {
+                let unit = if after.is_empty() { String::new() } else { format!(" in {after}") };
+                vec![
+                    format!("What is the {noun} of {thing}{unit}?"),
+                    format!("Tell me the {noun} of {thing}{unit}."),
+                    format!("What {noun} does {thing} have{unit}?"),
+                ]
+            }
+            Asks::HowMany(verb) => {
+                vec![format!("How many {after} {}?", verb.question(thing))]
+            }
+            Asks::Where(verb) => {
+                vec![
+                    format!("Where {}?", verb.question(thing)),
+                    format!("Tell me where {thing} {}.", verb.one),
+                ]
+            }
+            Asks::When(verb) if verb.is_past => {
+                let done = verb.asked[1].as_str();
+                vec![format!("When was it that {thing} {done}?"), format!("{thing} {done} when?")]
+            }
+            Asks::When(verb) => {
+                vec![format!("When {}?", verb.question(thing)), format!("Tell me when {thing} {}.", verb.one)]
+            }
+            Asks::What(verb) => {
+                vec![format!("What {}?", verb.question(thing)), format!("Tell me what {thing} {}.", verb.one)]
+            }
+        }
+    }
+}
+
+/// A question about a thing.
+struct Question {
+    /// What is asked, in the names of families.
+    about: String,
+    /// The things or the value that answer it.
+    answers: BTreeSet<String>,
+    /// Other things and values of the same sort.
+    others: BTreeSet<String>,
+    rule: AnswerRule,
+    check: Check,
+    texts: Vec<String>,
+}
+
+/// Collects candidates.
+struct Asking<'a> {
+    facts: &'a Facts,
+    about: Tool<'a>,
+    search: Option<Tool<'a>>,
+    seed: u64,
+    candidates: Vec<Candidate>,
+}
+
+impl<'a> Asking<'a> {
+    fn ask(&mut self) {
+        let facts = self.facts;
+        let ends = facts.statements.iter().flat_map(|[from, _, to]| [from, to]);
+        let things: BTreeSet<&String> =
+            facts.notes.keys().chain(ends).filter(|name| is_sayable(name)).collect();
+        for thing in things {
+            for question in self.questions(thing, &said(thing)) {
+                self.push(question, thing, vec![self.about.call(thing)]);
+            }
+            // By a statement: the project that Ada leads, without its name.
+            for (words, start) in self.descriptions(thing) {
+                let mut questions = self.questions(thing, &words);
+                questions.retain(|question| !question.answers.contains(start));
+                questions
+                    .sort_by_cached_key(|question| graph::rank(self.seed, &words, &question.rule.text()));
+                questions.truncate(FOLLOWED);
+                for question in questions {
+                    let question = Question { about: format!("followed > {}", question.about), ..question };
+                    self.push(question, start, vec![self.about.call(start), self.about.call(thing)]);
+                }
+            }
+        }
+        self.ask_by_notes();
+    }
+
+    fn push(&mut self, question: Question, thing: &str, calls: Vec<ToolCall>) {
+        let Question { about, others, rule, check, texts, .. } = question;
+        let tool = calls.last().map(|call| call.name.clone()).unwrap_or_default();
+        let place = graph::rank(self.seed, &about, thing) % texts.len().max(1) as u64;
+        let Some(text) = usize::try_from(place).ok().and_then(|place| texts.get(place)) else { return };
+        self.candidates.push(Candidate {
+            family: format!("{tool}: {about}"),
+            entity: [("name".to_owned(), thing.to_owned())].into(),
+            task: wording::sentence(text),
+            phrasing: format!("{} {}", about, place + 1),
+            calls,
+            rule,
+            check,
+            checks: None,
+            alternatives: others,
+            may_fail: false,
+        });
+    }
+
+    /// Questions about a thing that is called so.
+    fn questions(&self, thing: &str, words: &str) -> Vec<Question> {
+        let mut questions = Vec::new();
+        for relation in self.relations() {
+            let Some(verb) = Verb::of(&words::split(relation)) else { continue };
+            questions.extend(self.related(thing, words, relation, &verb, true));
+            questions.extend(self.related(thing, words, relation, &verb, false));
+        }
+        let Some(things) = &self.facts.things_in else { return questions };
+        for note in self.facts.notes.get(thing).into_iter().flatten() {
+            let Some(gap) = Gap::of(note) else { continue };
+            let of_all = self.facts.notes.values().flatten().filter_map(|note| Gap::of(note));
+            let alike = of_all.filter(|other| other.before == gap.before && other.after == gap.after);
+            questions.push(Question {
+                about: format!("note {}", gap.before.trim()),
+                answers: [gap.value.clone()].into(),
+                others: alike.map(|other| other.value).collect(),
+                texts: gap.questions(words),
+                check: Check::of(&gap.value),
+                rule: AnswerRule::Between {
+                    list: things.list.clone(),
+                    key: (things.name.clone(), thing.to_owned()),
+                    field: things.notes.clone(),
+                    before: gap.before,
+                    after: gap.after,
+                },
+            });
+        }
+        questions
+    }
+
+    fn relations(&self) -> BTreeSet<&str> {
+        self.facts.statements.iter().map(|[_, relation, _]| relation.as_str()).collect()
+    }
+
+    /// Which things it is related to by this relation, and how many. `forward`: it is the first thing of the statements.
+    fn related(&self, thing: &str, words: &str, relation: &str, verb: &Verb, forward: bool) -> Vec<Question> {
+        let Some(form) = &self.facts.statements_in else { return Vec::new() };
+        let of_relation = self.facts.statements.iter().filter(|[_, other, _]| other == relation);
+        let ends = |[from, _, to]: &[String; 3]| {
+            if forward { (from.clone(), to.clone()) } else { (to.clone(), from.clone()) }
+        };
+        let answers: BTreeSet<String> =
+            of_relation.clone().map(ends).filter(|(one, _)| one == thing).map(|(_, other)| other).collect();
+        if answers.is_empty() || !answers.iter().all(|answer| is_sayable(answer)) {
+            return Vec::new();
+        }
+        // What is known of some is taken for all that stand there.
+        let is_known = |name: &&str| self.facts.kinds.contains_key(*name);
+        let others = of_relation.clone().map(ends).map(|(_, other)| other);
+        let others: BTreeSet<String> = others.collect();
+        let of_answers: Vec<&str> = answers.iter().map(String::as_str).collect();
+        let of_others: Vec<&str> = others.iter().map(String::as_str).filter(is_known).collect();
+        let kind = self.facts.kind(&of_answers).or_else(|| self.facts.kind(&of_others));
+        let (own, field) = if forward { (&form.from, &form.to) } else { (&form.to, &form.from) };
+        let rule = |field: Option<&String>| AnswerRule::Matching {
+            list: form.list.clone(),
+            keys: vec![(own.clone(), thing.to_owned()), (form.relation.clone(), relation.to_owned())],
+            field: field.cloned(),
+        };
+        let asked = format!("{} {}", words::spoken(relation), if forward { "of one" } else { "of which" });
+        let question = |about: String, rule: AnswerRule, check: Check, texts: Vec<String>| Question {
+            about,
+            answers: answers.clone(),
+            others: others.clone(),
+            rule,
+            check,
+            texts,
+        };
+        let mut questions = Vec::new();
+        if answers.len() == 1 {
+            questions.push(question(
+                asked.clone(),
+                rule(Some(field)),
+                Check::Text,
+                one(kind, verb, words, forward),
+            ));
+        } else if answers.len() <= SEVERAL {
+            let texts = several(kind, verb, words, forward);
+            questions.push(question(format!("all {asked}"), rule(Some(field)), Check::Set, texts));
+        }
+        if let Some(kind) = kind.filter(|_| !forward || answers.len() > 1) {
+            let kinds = words::plural(kind);
+            let texts = match forward {
+                true => vec![format!("How many {kinds} {}?", verb.question(words))],
+                false => vec![
+                    format!("How many {kinds} {} {words}?", verb.several),
+                    format!("What is the number of {kinds} that {} {words}?", verb.several),
+                ],
+            };
+            questions.push(question(format!("count {asked}"), rule(None), Check::Number, texts));
+        }
+        questions
+    }
+
+    /// Ways to call a thing by its only statement of a kind, each with the thing that the statement starts from.
+    fn descriptions(&self, thing: &str) -> Vec<(String, &'a str)> {
+        let facts = self.facts;
+        let Some(kind) = facts.kinds.get(thing) else { return Vec::new() };
+        let link = if is_person(kind) { "who" } else { "that" };
+        let is_only = |[from, relation, to]: &[String; 3], forward: bool| {
+            let same = facts
+                .statements
+                .iter()
+                .filter(|[a, b, c]| b == relation && if forward { a == from } else { c == to });
+            same.count() == 1
+        };
+        let mut found = Vec::new();
+        for statement in &facts.statements {
+            let [from, relation, to] = statement;
+            let Some(verb) = Verb::of(&words::split(relation)) else { continue };
+            if to == thing && is_sayable(from) && is_only(statement, true) {
+                found.push((format!("the {kind} {link} {} {}", said(from), verb.one), from.as_str()));
+            } else if from == thing && is_sayable(to) && is_only(statement, false) {
+                found.push((format!("the {kind} {link} {} {}", verb.one, said(to)), to.as_str()));
+            }
+        }
+        found
+    }
+
+    /// Which things have a note, and how many.
+    fn ask_by_notes(&mut self) {
+        let facts = self.facts;
+        let (Some(things), Some(search)) = (&facts.things_in, self.search.take()) else { return };
+        let mut of_note: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (thing, notes) in &facts.notes {
+            notes.iter().for_each(|note| _ = of_note.entry(note).or_default().insert(thing));
+        }
+        let texts: Vec<(&str, String)> = facts
+            .notes
+            .iter()
+            .map(|(thing, notes)| {
+                let kind = facts.kinds.get(thing).map_or("", String::as_str);
+                let notes: Vec<&str> = notes.iter().map(String::as_str).collect();
+                (thing.as_str(), format!("{thing}\n{kind}\n{}", notes.join("\n")).to_lowercase())
+            })
+            .collect();
+        for (note, having) in of_note {
+            let (Some(gap), Some(kind)) =
+                (Gap::of(note), facts.kind(&having.iter().copied().collect::<Vec<_>>()))
+            else {
+                continue;
+            };
+            let Some(verb) = Verb::of(&note.split_whitespace().map(str::to_owned).collect::<Vec<_>>()) else {
+                continue;
+            };
+            let finds = |words: &str| {
+                let words = words.to_lowercase();
+                texts
+                    .iter()
+                    .filter(|(_, text)| text.contains(&words))
+                    .map(|(thing, _)| *thing)
+                    .collect::<BTreeSet<_>>()
+                    == having
+            };
+            let Some(query) = [gap.value.as_str(), note].into_iter().find(|words| finds(words)) else {
+                continue;
+            };
+            let (list, name) = (things.list.clone(), things.name.clone());
+            let kinds = words::plural(kind);
+            let (one, several) =
+                if verb.is_past { (note, note) } else { (verb.one.as_str(), verb.several.as_str()) };
+            let before = gap.before.trim();
+            let all: BTreeSet<String> = having.iter().map(|thing| (*thing).to_owned()).collect();
+            let question = |about: &str, rule: AnswerRule, check: Check, texts: Vec<String>| Question {
+                about: format!("{about} {before}"),
+                answers: all.clone(),
+                others: facts.notes.keys().cloned().collect(),
+                rule,
+                check,
+                texts,
+            };
+            let mut questions = Vec::new();
+            if having.len() == 1 {
+                let who = if is_person(kind) { "Who".to_owned() } else { format!("Which {kind}") };
+                let texts = vec![
+                    format!("{who} {one}?"),
+                    format!("Which {kind} {one}?"),
+                    format!("Find out which {kind} {one}."),
+                ];
+                questions.push(question(
+                    "thing that",
+                    AnswerRule::Field { list, key: None, field: name },
+                    Check::Text,
+                    texts,
+                ));
+            } else {
+                let count = vec![
+                    format!("How many {kinds} {several}?"),
+                    format!("Count the {kinds} that {several}."),
+                ];
+                questions.push(question(
+                    "count that",
+                    AnswerRule::Count { list: list.clone() },
+                    Check::Number,
+                    count,
+                ));
+                if having.len() <= SEVERAL && having.iter().all(|thing| is_sayable(thing)) {
+                    let texts = vec![
+                        format!("Which {kinds} {several}? {ALL}"),
+                        format!("List the {kinds} that {several}. {ALL}"),
+                    ];
+                    questions.push(question(
+                        "things that",
+                        AnswerRule::Column { list, field: name },
+                        Check::Set,
+                        texts,
+                    ));
+                }
+            }
+            for question in questions {
+                self.push(question, note, vec![search.call(query)]);
+            }
+        }
+    }
+}
+
+/// Questions for the one thing that is related to a thing.
+fn one(kind: Option<&str>, verb: &Verb, thing: &str, forward: bool) -> Vec<String> {
+    let who = match kind {
+        Some(kind) if is_person(kind) => "Who".to_owned(),
+        Some(kind) => format!("Which {kind}"),
+        None => "Who or what".to_owned(),
+    };
+    let noun = kind.unwrap_or("thing");
+    if forward {
+        return vec![
+            format!("{who} {}?", verb.question(thing)),
+            format!("Which {noun} {}?", verb.question(thing)),
+            format!("Tell me the {noun} that {thing} {}.", verb.one),
+        ];
+    }
+    vec![
+        format!("{who} {} {thing}?", verb.one),
+        format!("Which {noun} {} {thing}?", verb.one),
+        format!("Tell me the {noun} that {} {thing}.", verb.one),
+    ]
+}
+
+/// Questions for all things that are related to a thing.
+fn several(kind: Option<&str>, verb: &Verb, thing: &str, forward: bool) -> Vec<String> {
+    let things = words::plural(kind.unwrap_or("thing"));
+    if forward {
+        return vec![
+            format!("Which {things} {}? {ALL}", verb.question(thing)),
+            format!("List the {things} that {thing} {}. {ALL}", verb.one),
+        ];
+    }
+    vec![
+        format!("Which {things} {} {thing}? {ALL}", verb.several),
+        format!("List the {things} that {} {thing}. {ALL}", verb.several),
+    ]
+}
+
+/// A name within a sentence.
+fn said(name: &str) -> String {
+    if name.starts_with(|first: char| first.is_uppercase()) { name.to_owned() } else { words::shown(name) }
+}
+
+/// Whether a text is a year, a month or a day: `2024`, `2024-05`.
+fn is_moment(text: &str) -> bool {
+    let digits =
+        |part: &str, count: usize| part.len() == count && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = text.split('-');
+    parts.next().is_some_and(|year| digits(year, 4)) && parts.all(|part| digits(part, 2))
+}
+
+fn is_sayable(name: &str) -> bool {
+    (1..=60).contains(&name.len()) && !name.contains([',', '\n', '"'])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        data,
+        mcp::{ServerSpec, Servers, State, Transport},
+        stage::scenarios::explored::{graph::Arg, profiles},
+    };
+
+    fn split(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_first_word_of_a_relation_says_whether_it_is_a_verb() {
+        for (said, expected) in [
+            ("works on", Some(["works on", "work on", "does Ada work on"])),
+            ("has access to", Some(["has access to", "have access to", "does Ada have access to"])),
+            ("goes to", Some(["goes to", "go to", "does Ada go to"])),
+            ("carries", Some(["carries", "carry", "does Ada carry"])),
+            ("is part of", Some(["is part of", "are part of", "is Ada part of"])),
+            ("located in", Some(["is located in", "are located in", "is Ada located in"])),
+            ("member of", None),
+            ("friend", None),
+        ] {
+            let found = Verb::of(&split(said)).map(|verb| [verb.question("Ada"), verb.one, verb.several]);
+            let expected = expected.map(|[one, several, asked]| [asked, one, several].map(str::to_owned));
+            assert_eq!(found, expected, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_note_is_asked_for_in_its_own_words() {
+        for (note, value, expected) in [
+            ("lives in Ghent", "Ghent", "Where does Ada live?"),
+            ("speaks Dutch", "Dutch", "What does Ada speak?"),
+            ("plays the cello", "cello", "What does Ada play?"),
+            ("is allergic to nuts", "nuts", "What is Ada allergic to?"),
+            ("used for maps", "maps", "What is Ada used for?"),
+            ("joined in 2017", "2017", "When was it that Ada joined?"),
+            ("started in 2024-10", "2024-10", "When was it that Ada started?"),
+            ("takes place on 2025-06-20", "2025-06-20", "When does Ada take place?"),
+            ("has 18 desks", "18", "How many desks does Ada have?"),
+            ("costs 320 euros per month", "320", "How many euros per month does Ada cost?"),
+            ("budget 640000 euros", "640000", "What is the budget of Ada in euros?"),
+            ("deadline 2025-12-20", "2025-12-20", "What is the deadline of Ada?"),
+            ("status: on hold", "on hold", "What is the status of Ada?"),
+            ("contact is Eva Strand", "Eva Strand", "What is the contact of Ada?"),
+        ] {
+            let gap = Gap::of(note).unwrap_or_else(|| panic!("{note}"));
+            assert_eq!((gap.value.as_str(), gap.questions("Ada")[0].as_str()), (value, expected));
+            assert_eq!(format!("{}{}{}", gap.before, gap.value, gap.after), note);
+        }
+        for note in ["tram line extension", "above a bakery", "client since 2018", "runs", ""] {
+            assert_eq!(Gap::of(note), None, "{note}");
+        }
+    }
+
+    /// What `search` and `open` show of a graph of people and projects.
+    fn explored() -> (Graph, Vec<ToolProfile>) {
+        let tool = |name: &str, param: &str, schema: Value| data::Tool {
+            name: name.into(),
+            server_name: name.into(),
+            description: format!("{name} nodes"),
+            input_schema: json!({"required": [param], "properties": {param: schema}}).to_string(),
+            ..data::Tool::default()
+        };
+        let list = json!({"type": "array", "items": {"type": "string"}});
+        let tools =
+            [tool("open_nodes", "names", list), tool("search_nodes", "query", json!({"type": "string"}))];
+        let transport =
+            Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
+        let profiles = profiles(&tools, &Servers::from(ServerSpec::new(transport, State::ReadOnly)));
+        let mut graph = Graph::default();
+        for tool in 0..2 {
+            for name in ["Ada", "Bo", "Heron"] {
+                let value = if tool == 0 { json!([name]) } else { json!(name) };
+                let arguments = [(profiles[tool].params[0].name.clone(), value)].into_iter().collect();
+                let call = ToolCall { name: profiles[tool].name.clone(), arguments };
+                let arg = Arg {
+                    name: profiles[tool].params[0].name.clone(),
+                    leaf: Some(name.into()),
+                    shown: name.into(),
+                };
+                graph.add(&profiles, tool, call, vec![arg], result(name));
+            }
+        }
+        (graph, profiles)
+    }
+
+    /// All about a thing.
+    fn result(name: &str) -> String {
+        let things = [
+            ("Ada", "person", ["keeps bees", "joined in 2017"]),
+            ("Bo", "person", ["lives in Ghent", "joined in 2017"]),
+            ("Heron", "project", ["status: on hold", "budget 640 euros"]),
+        ];
+        let statements = [
+            ["Ada", "leads", "Heron"],
+            ["Bo", "works_on", "Heron"],
+            ["Ada", "works_on", "Heron"],
+            ["Bo", "reports_to", "Ada"],
+        ];
+        let entities = things.iter().filter(|thing| thing.0 == name);
+        let entities: Vec<Value> = entities
+            .map(|(name, kind, notes)| json!({"name": name, "entityType": kind, "observations": notes}))
+            .collect();
+        let relations = statements.iter().filter(|[from, _, to]| *from == name || *to == name);
+        let relations: Vec<Value> = relations
+            .map(|[from, relation, to]| json!({"from": from, "to": to, "relationType": relation}))
+            .collect();
+        json!({"entities": entities, "relations": relations}).to_string()
+    }
+
+    #[test]
+    fn statements_and_notes_become_questions_that_their_own_calls_answer() {
+        let (graph, profiles) = explored();
+        let found = candidates(&graph, &profiles, 1);
+        let answer = |candidate: &Candidate| {
+            let name = |call: &ToolCall| {
+                call.arguments.values().next().map(|value| value[0].as_str().unwrap_or_default().to_owned())
+            };
+            candidate.rule.answer(&[&result(&name(candidate.calls.last().unwrap()).unwrap())])
+        };
+        let of = |family: &str, thing: &str| {
+            let fits =
+                |candidate: &&Candidate| candidate.family == family && candidate.entity["name"] == thing;
+            found.iter().find(fits).unwrap_or_else(|| {
+                panic!(
+                    "{family} {thing} in {:?}",
+                    found.iter().map(|one| (&one.family, &one.entity, &one.task)).collect::<Vec<_>>()
+                )
+            })
+        };
+        for (family, thing, expected) in [
+            ("open_nodes: leads of one", "Ada", "Heron"),
+            ("open_nodes: leads of which", "Heron", "Ada"),
+            ("open_nodes: all works on of which", "Heron", "Ada, Bo"),
+            ("open_nodes: count works on of which", "Heron", "2"),
+            ("open_nodes: note joined in", "Ada", "2017"),
+            ("open_nodes: note status:", "Heron", "on hold"),
+        ] {
+            assert_eq!(answer(of(family, thing)).as_deref(), Ok(expected), "{family}");
+        }
+        // The one whom Bo reports to is Ada, who is not named.
+        let followed = found.iter().find(|one| one.calls.len() == 2 && one.entity["name"] == "Bo").unwrap();
+        assert!(!followed.task.contains("Ada") && followed.task.contains("Bo"), "{}", followed.task);
+        let keeper = of("search_nodes: thing that keeps", "keeps bees");
+        assert_eq!(keeper.calls[0].arguments["query"], "bees");
+        assert!(
+            ["Who keeps bees?", "Which person keeps bees?", "Find out which person keeps bees."]
+                .contains(&&*keeper.task)
+        );
+        assert_eq!(
+            of("search_nodes: count that joined in", "joined in 2017").calls[0].arguments["query"],
+            "2017"
+        );
+    }
+
+    #[test]
+    fn a_server_that_shows_a_part_of_what_is_related_is_not_asked_so() {
+        let (mut graph, profiles) = explored();
+        for seen in &mut graph.seen {
+            seen.reading
+                .lists
+                .iter_mut()
+                .filter(|list| list.name == "relations")
+                .for_each(|list| list.records.truncate(1));
+        }
+        assert_eq!(candidates(&graph, &profiles, 1), []);
+    }
+}
