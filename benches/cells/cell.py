@@ -116,6 +116,18 @@ def verdict(folder, stage):
     ]
 
 
+def newest(folder):
+    return sorted((folder / "cache/runs").iterdir())[-1]
+
+
+def others(file, tasks):
+    """The lines of a file with questions that exploration did not ask in the same words."""
+    import pyarrow.parquet as parquet
+
+    asked = {task for name in ("train", "start") for task in parquet.read_table(tasks / f"{name}.parquet")["task"].to_pylist()}
+    return [line for line in file.read_text().splitlines(keepends=True) if json.loads(line)["task"] not in asked]
+
+
 def cell(model, server, seed, more, goes_on):
     spec = SERVERS[server]
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
@@ -128,8 +140,13 @@ def cell(model, server, seed, more, goes_on):
         weights = REPO / f"target/weights/{model}.gguf"
         env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
         run([MCPRL, "init", "--model", weights, "--out", file, *env, "--", *command], check=True)
-        file.write_text(file.read_text() + PEOPLE.format(file=HERE / spec["people"]))
     settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
+    if not goes_on:
+        people = folder / "people.jsonl"
+        shutil.copy(HERE / spec["people"], people)
+        file.write_text(file.read_text() + PEOPLE.format(file=people))
+        run([MCPRL, "run", file, "--cache", folder / "cache", "--until", "tasks", *settings], stdout=subprocess.DEVNULL, check=True)
+        people.write_text("".join(others(people, newest(folder) / "tasks")))
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):
         sys.exit(f"interrupted: {done.returncode}; --go-on goes on")
@@ -148,10 +165,9 @@ def cell(model, server, seed, more, goes_on):
         "failures": ended["failures"],
         "idle": ended["idle"],
     }
-    newest = sorted((folder / "cache/runs").iterdir())[-1]
     for stage in ("exam", "people"):
-        if (newest / stage / "verdict.parquet").exists():
-            record[stage] = verdict(newest, stage)
+        if (newest(folder) / stage / "verdict.parquet").exists():
+            record[stage] = verdict(newest(folder), stage)
     (HERE / "results").mkdir(exist_ok=True)
     path = HERE / "results" / f"{model}-{server}-{seed}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
