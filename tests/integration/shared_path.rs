@@ -110,6 +110,9 @@ fn a_host_that_lost_its_lease_uses_the_other_result() {
     let run =
         project.command(&["run", "run.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (path, mut content) = lease(&project, "slow");
+    while !std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.contains("slow")) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // Another host overrules it, and lives.
     let key = path.file_name().unwrap().to_str().unwrap().split_once('.').unwrap().0.to_owned();
     let other = project.path(&format!("cache/leases/{key}.9.json"));

@@ -58,7 +58,7 @@ const WATCHED: usize = 8;
 const PATTERNS: usize = 4;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
-/// Smallest share of the tasks in general words where people's own words are known: about queries, or statements.
+/// Smallest share of the tasks in words that fit any server, where there are some in people's own: about tables, or statements.
 const GENERAL: f64 = 0.1;
 
 /// Bounds of exploration.
@@ -151,6 +151,7 @@ pub async fn explore(task: &Task<'_>) -> Result<Explored> {
     explored
 }
 
+#[expect(clippy::cast_precision_loss, reason = "a share of a number of tasks")]
 async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let deadline = Instant::now() + Duration::from_secs(task.budget.seconds);
     let runners = task.runners(live, deadline);
@@ -170,7 +171,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     }
     let hops = |candidate: &Candidate| (candidate.family.matches(" > ").count(), String::new());
     // What lists and describes the tables is asked about itself, but is there for the queries.
-    let general = if own.is_empty() { 1.0 } else { GENERAL };
+    let general = (1.0 - own.len() as f64 / (task.budget.tasks as f64 * SPARE)).max(GENERAL);
     let own = chosen(own, sql::subject, task.budget, SPARE * (1.0 - general), task.seed);
     candidates.extend(interleaved(own, chosen(others, hops, task.budget, SPARE * general, task.seed)));
     for candidate in candidates.iter_mut().filter(|candidate| candidate.check != Check::Number) {

@@ -81,7 +81,7 @@ impl Tool<'_> {
 
 /// Candidates about everything that statements and notes say, if a tool shows all about a thing.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
-    let facts = Facts::of(graph);
+    let facts = Facts::of(graph, profiles);
     let Some(about) = facts.lookup(graph, profiles) else { return Vec::new() };
     let mut asking =
         Asking { facts: &facts, about, search: search(graph, profiles), seed, candidates: Vec::new() };
@@ -90,10 +90,12 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
 }
 
 impl Facts {
-    fn of(graph: &Graph) -> Self {
+    fn of(graph: &Graph, profiles: &[ToolProfile]) -> Self {
         let mut facts = Self::default();
-        for list in graph.seen.iter().flat_map(|seen| &seen.reading.lists).filter(|list| !list.is_nested) {
-            facts.add(list);
+        for (index, seen) in graph.seen.iter().enumerate() {
+            if !changes::writes(graph, profiles, index) {
+                seen.reading.lists.iter().filter(|list| !list.is_nested).for_each(|list| facts.add(list));
+            }
         }
         facts
     }
