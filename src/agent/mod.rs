@@ -20,9 +20,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use conversation::{
-    Agent, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
-};
+pub use conversation::{Agent, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server};
 pub use episode::{Episode, REMINDER, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    conversation::{
-        Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server,
-    },
+    conversation::{Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server},
     episode::{Ending, answer},
 };
 use crate::{

@@ -15,6 +15,9 @@ pub struct GrowingTurn {
     pub text: GrowingText,
 }
 
+/// Tags that open and close reasoning.
+pub(super) const TAGS: [[&str; 2]; 2] = [["<think>", "</think>"], ["[THINK]", "[/THINK]"]];
+
 /// A text that grows, of which a part was taken.
 #[derive(Debug, Default)]
 pub struct GrowingText {
@@ -34,12 +37,28 @@ impl GrowingTurn {
         Self { is_opened: chat.opens_reasoning(prompt), ..Self::default() }
     }
 
-    /// The turn so far. If nothing closes reasoning that the prompt has opened, all of it is reasoning.
+    /// The turn so far. If nothing closes reasoning that the prompt has opened, all of it is reasoning; a tag that closes
+    /// what nothing has opened is text, because what stands before it was text until then.
     fn parsed(&self, chat: &Chat) -> Turn {
         let mut turn = chat.parse(&self.tokens);
-        let is_closed = || ["</think>", "[/THINK]"].iter().any(|end| chat.written(&self.tokens).contains(end));
-        if self.is_opened && turn.reasoning.is_none() && turn.calls.is_empty() && !is_closed() {
-            turn.reasoning = Some(std::mem::take(&mut turn.text)).filter(|text| !text.is_empty());
+        let written = chat.written(&self.tokens);
+        match &turn.reasoning {
+            None if self.is_opened
+                && turn.calls.is_empty()
+                && !TAGS.iter().any(|[_, close]| written.contains(close)) =>
+            {
+                turn.reasoning = Some(std::mem::take(&mut turn.text)).filter(|text| !text.is_empty());
+            }
+            Some(before)
+                if !self.is_opened
+                    && !TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open)) =>
+            {
+                let [_, close] =
+                    TAGS.into_iter().find(|[_, close]| written.contains(close)).unwrap_or_default();
+                turn.text = format!("{before}{close}{}", turn.text);
+                turn.reasoning = None;
+            }
+            _ => {}
         }
         turn
     }
@@ -91,7 +110,9 @@ fn certain<'t>(text: &'t str, tools: &[&str]) -> &'t str {
             _ => {
                 let is_call = |tool: &&str| {
                     tool.starts_with(rest)
-                        || rest.strip_prefix(*tool).is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
+                        || rest
+                            .strip_prefix(*tool)
+                            .is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
                 };
                 begins_line && tools.iter().any(is_call)
             }
@@ -154,10 +175,14 @@ mod tests {
             whole
         };
         let both = |reasoning: &str, text: &str| (reasoning.to_owned(), text.to_owned());
-        assert_eq!(read("<think>\n", &["Let me", " see.", "</think>\n", "It is 7."]), both("Let me see.", "It is 7."));
+        assert_eq!(
+            read("<think>\n", &["Let me", " see.", "</think>\n", "It is 7."]),
+            both("Let me see.", "It is 7.")
+        );
         assert_eq!(read("<think>\n", &["Let me", " see."]), both("Let me see.", ""));
         assert_eq!(read("<think>\n", &["</think>", "It is 7."]), both("", "It is 7."));
         assert_eq!(read("", &["<think>", "Hm.", "</think>", "It is 7."]), both("Hm.", "It is 7."));
         assert_eq!(read("", &["It is", " 7."]), both("", "It is 7."));
+        assert_eq!(read("", &["It is", "</think>", " 7."]), both("", "It is</think>7."));
     }
 }

@@ -145,7 +145,8 @@ impl Turn {
     pub fn own_ids(&self, salt: u64) -> Vec<String> {
         let own = |(index, (call, id)): (usize, (&Result<ToolCall, String>, &String))| match call {
             Ok(call) if *id == ids::call_id(index, call) => {
-                let salted = ToolCall { name: format!("{} {salt}", call.name), arguments: call.arguments.clone() };
+                let salted =
+                    ToolCall { name: format!("{} {salt}", call.name), arguments: call.arguments.clone() };
                 ids::call_id(index, &salted)
             }
             _ => id.clone(),
@@ -358,7 +359,7 @@ impl Chat {
         /// More than an opening tag takes.
         const TAIL: usize = 16;
         let tail = self.decode(&prompt[prompt.len().saturating_sub(TAIL)..]);
-        ["<think>", "[THINK]"].iter().any(|open| tail.trim_end().ends_with(open))
+        growing::TAGS.iter().any(|[open, _]| tail.trim_end().ends_with(open))
     }
 
     fn render(&self, task: &str) -> Result<String, ChatError> {

@@ -21,7 +21,7 @@ use crate::{
     data::CallError,
     error::{Class, Diagnostic, Interrupted, Result},
     report::escape::visible,
-    serve::{AGENT, Agent, ApiServer, AskServer, Permit, Policy, Service},
+    serve::{AGENT, Agent, ApiServer, AskServer, Permit, Policy, Service, check},
     stage::{OpenAgent, OpenPolicy},
     ui::{OutputFormat, Printer},
 };
@@ -47,6 +47,10 @@ pub struct Serve {
     /// Serve the agent as an MCP server on standard input and output. With `--port`, over HTTP, as without this option.
     #[arg(long)]
     mcp: bool,
+    /// Play the tasks of the run's exam by the agent over HTTP, compare with the exam's greedy episodes of the policy, and end.
+    /// Exits with 1 if not as many are solved.
+    #[arg(long, conflicts_with = "mcp")]
+    check: bool,
     /// The port; 0 takes any free one [default: 8080].
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
@@ -69,16 +73,26 @@ pub struct Serve {
 enum ServeArgsError {
     #[error("the environment variable {name} is not set")]
     NoKey { name: String },
+    #[error("there is no exam of the policy with greedy episodes")]
+    NoExam,
 }
 
 impl Diagnostic for ServeArgsError {
     fn code(&self) -> &'static str {
-        "serve::no_key"
+        match self {
+            Self::NoKey { .. } => "serve::no_key",
+            Self::NoExam => "serve::no_exam",
+        }
     }
 
     fn hint(&self) -> Option<String> {
-        let Self::NoKey { name } = self;
-        Some(format!("put the key that clients send into {name}"))
+        Some(match self {
+            Self::NoKey { name } => format!("put the key that clients send into {name}"),
+            Self::NoExam => {
+                "name a run that compares policies by a stage with `greedy = true`, and one of them with `--policy`"
+                    .into()
+            }
+        })
     }
 
     fn class(&self) -> Class {
@@ -100,14 +114,31 @@ impl Serve {
                 // A port in use is found before a model is loaded.
                 let server = match is_stdio {
                     true => None,
-                    false => Some(ApiServer::bind(self.host, self.port.unwrap_or(8080), key.is_some()).await?),
+                    false => {
+                        let port = self.port.unwrap_or(if self.check { 0 } else { 8080 });
+                        Some(ApiServer::bind(self.host, port, key.is_some()).await?)
+                    }
                 };
-                let (service, scratch) = self.open(printer).await?;
+                let (service, exam, scratch) = self.open(printer).await?;
                 let service = Service { key, ..service };
                 match server {
                     None => {
                         let no_server = || SubjectError::NoServer { model: self.subject.clone() };
                         service.agent.clone().ok_or_else(no_server)?.serve_stdio().await?;
+                    }
+                    Some(server) if self.check => {
+                        let (tasks, episodes) = exam.ok_or(ServeArgsError::NoExam)?;
+                        let policy = service.policies.first().map(|policy| policy.input.digest);
+                        let exam = check::exam(&tasks, &episodes, &policy.ok_or(ServeArgsError::NoExam)?)?;
+                        if exam.is_empty() {
+                            return Err(ServeArgsError::NoExam.into());
+                        }
+                        let (url, key) = (server.url(), service.key.clone());
+                        let compared = tokio::select! {
+                            served = server.serve(Arc::new(service)) => return Ok(served.map(|()| Outcome::Failed)?),
+                            compared = check::check(&url, key.as_deref(), exam) => compared?,
+                        };
+                        return Ok(compare(printer, &compared));
                     }
                     Some(server) => {
                         self.show(printer, &server.url(), &service);
@@ -124,8 +155,11 @@ impl Serve {
         })
     }
 
-    /// What is served, and the folder of what was made for it alone.
-    async fn open(&self, printer: Printer) -> Result<(Service, tempfile::TempDir)> {
+    /// What is served, the tasks and episodes of its exam, and the folder of what was made for it alone.
+    async fn open(
+        &self,
+        printer: Printer,
+    ) -> Result<(Service, Option<(PathBuf, PathBuf)>, tempfile::TempDir)> {
         let server: Vec<String> = self.server.iter().cloned().collect();
         let named = Named {
             subject: &self.subject,
@@ -162,11 +196,11 @@ impl Serve {
         service.run = run;
         service.agent = agent.map(|agent| AskServer {
             description: about.description(&agent.open.tools),
-            title: about.title,
+            title: about.title.clone(),
             agent: Arc::new(agent),
             queue: service.queue.clone(),
         });
-        Ok((service, scratch))
+        Ok((service, about.exam, scratch))
     }
 
     /// The rules of chat, without a person who could be asked.
@@ -193,4 +227,23 @@ impl Serve {
             }
         }
     }
+}
+
+/// Prints how the endpoint compares with the exam.
+fn compare(printer: Printer, compared: &check::Comparison) -> Outcome {
+    let check::Comparison { tasks, left_out, exam, served, same_answers } = *compared;
+    match printer.format {
+        OutputFormat::Json => printer.json(compared),
+        OutputFormat::Human => {
+            printer.data(&format!(
+                "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {}",
+                served as i64 - exam as i64
+            ));
+            printer.data(&format!("{same_answers} answers are the same"));
+            if left_out > 0 {
+                printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
+            }
+        }
+    }
+    if served == exam { Outcome::Success } else { Outcome::Failed }
 }

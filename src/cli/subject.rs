@@ -143,6 +143,8 @@ pub struct About {
     pub title: String,
     /// Its success in the run's comparison of policies, on tasks that it was not trained on.
     pub success: Option<f64>,
+    /// The tasks of that comparison, and its episodes.
+    pub exam: Option<(PathBuf, PathBuf)>,
 }
 
 impl About {
@@ -208,13 +210,15 @@ impl Named<'_> {
         let run = history::run(&store, run)?;
         let stages = Stages::new(&store, &run);
         let finished: Vec<StageHistory> = run.nodes.iter().map(|node| stages.stage(node)).collect();
-        let spec = history::spec(&store, &run.id).ok_or_else(|| SubjectError::NoSpec { run: run.id.clone() })?;
+        let spec =
+            history::spec(&store, &run.id).ok_or_else(|| SubjectError::NoSpec { run: run.id.clone() })?;
         let source = Source::parse(&spec.file, spec.text)?;
         let overrides = Overrides::new(environment(), spec.overrides.spelled());
         let plan = Plan::new(&source, &overrides, &Cards::new(spec.stages), &FileDigests::load(&store))?;
         let written = |stage: &StageHistory| {
             let read = stage.inputs.iter().find(|input| input.role == "tools")?;
-            let writes = |stage: &&StageHistory| stage.outputs.iter().any(|written| written.digest == read.digest);
+            let writes =
+                |stage: &&StageHistory| stage.outputs.iter().any(|written| written.digest == read.digest);
             let writer = finished.iter().find(writes)?;
             let table = writer.outputs.iter().find(|written| written.digest == read.digest)?;
             let servers = writer.outputs.iter().find(|written| written.output == "server");
@@ -224,7 +228,8 @@ impl Named<'_> {
             let node = nodes(&plan).find(|node| node.id == stage.node.id)?;
             Some((node, settings(&node.stage.params)?, written(stage)?))
         });
-        let (node, settings, (tools, servers)) = played.ok_or_else(|| SubjectError::NoEpisodes { run: run.id.clone() })?;
+        let (node, settings, (tools, servers)) =
+            played.ok_or_else(|| SubjectError::NoEpisodes { run: run.id.clone() })?;
         let play = Play {
             card: node.stage.card.clone(),
             params: node.stage.params.clone(),
@@ -235,7 +240,8 @@ impl Named<'_> {
         let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
         let compared = compared(&plan, &finished).pop().unwrap_or_default();
         let examined = compared.last().map(|read| read.digest);
-        let compared = compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
+        let compared =
+            compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
         let written = finished.iter().flat_map(|stage| {
             let named = |written: &Written| (stage.node.id.clone(), written.digest, written.path.clone());
             stage.outputs.iter().map(named)
@@ -254,6 +260,7 @@ impl Named<'_> {
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
+            exam: exam(&plan, &finished),
         };
         let chosen = Chosen { policy, policies, tools: Some(tools), run: Some(run.id), about };
         subject(chosen, play, &store, scratch(&store)?)
@@ -281,7 +288,9 @@ impl Named<'_> {
         let known = compared.into_iter().map(|input| input.name).collect();
         match run.named(name) {
             Ok(_) => found(Some(name)),
-            Err(_) => Err(SubjectError::NoPolicy { run: run.id.clone(), name: name.to_owned(), known }.into()),
+            Err(_) => {
+                Err(SubjectError::NoPolicy { run: run.id.clone(), name: name.to_owned(), known }.into())
+            }
         }
     }
 
@@ -351,7 +360,8 @@ impl Named<'_> {
             }
         };
         let base_in_store = |folder: &Path| {
-            let of: AdapterOf = serde_json::from_slice(&std::fs::read(folder.join(AdapterOf::FILE)).ok()?).ok()?;
+            let of: AdapterOf =
+                serde_json::from_slice(&std::fs::read(folder.join(AdapterOf::FILE)).ok()?).ok()?;
             store.inspect(&of.base).is_intact().then_some(())
         };
         let import = async |name: &str, from: &Path, base: Option<&Input>| -> Result<Input> {
@@ -375,7 +385,7 @@ impl Named<'_> {
                 (import("adapter", path, Some(&base)).await?, Some(base))
             }
         };
-        let about = About { title: servers_title.unwrap_or_default(), success: None };
+        let about = About { title: servers_title.unwrap_or_default(), ..About::default() };
         let mut subject = subject(
             Chosen { policies: vec![policy.clone()], policy, tools, run: None, about },
             play,
@@ -417,6 +427,17 @@ fn digest_of(path: &Path) -> Digest {
     Encoder::new("mcprl chat policy v1").text(&path.to_string_lossy()).finish()
 }
 
+/// The tasks and the episodes of the last stage that compares policies.
+fn exam(plan: &Plan, finished: &[StageHistory]) -> Option<(PathBuf, PathBuf)> {
+    let compares = |stage: &&StageHistory| !compared(plan, std::slice::from_ref(*stage)).is_empty();
+    let stage = finished.iter().rev().find(compares)?;
+    let read = stage.inputs.iter().find(|input| input.role == "scenarios")?;
+    let tasks =
+        finished.iter().flat_map(|stage| &stage.outputs).find(|written| written.digest == read.digest)?;
+    let episodes = stage.outputs.iter().find(|written| written.output == "episodes")?;
+    Some((tasks.path.clone(), episodes.path.clone()))
+}
+
 /// What the stages that compare policies read, one list per stage, in the order of the stages.
 fn compared(plan: &Plan, finished: &[StageHistory]) -> Vec<Vec<Read>> {
     let of_stage = |stage: &StageHistory| {
@@ -424,8 +445,7 @@ fn compared(plan: &Plan, finished: &[StageHistory]) -> Vec<Vec<Read>> {
         let is_compared = |role: &str| {
             node.stage.card.inputs.get(role).is_some_and(|role| role.many && role.artifact == "policy")
         };
-        let read: Vec<Read> =
-            stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
+        let read: Vec<Read> = stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
         (!read.is_empty()).then_some(read)
     };
     finished.iter().filter_map(of_stage).collect()

@@ -67,12 +67,13 @@ impl Agent {
     }
 
     /// The prompt of a request: the agent has its own system prompt and tools.
-    fn prompt(&self, messages: &[Value]) -> Result<PromptTokens, ApiError> {
+    pub fn prompt(&self, messages: &[Value]) -> Result<PromptTokens, ApiError> {
         let chat = &self.open.agent.chat;
         for (index, message) in messages.iter().enumerate() {
             let is_text = matches!(message["role"].as_str(), Some("user" | "assistant"));
             if !is_text || message.get("tool_calls").is_some() {
-                let why = " by the agent: it takes texts of user and assistant, and has a system prompt and tools";
+                let why =
+                    " by the agent: it takes texts of user and assistant, and has a system prompt and tools";
                 return Err(ApiError::unsupported(format!("messages[{index}]"), why));
             }
         }
@@ -87,12 +88,15 @@ impl Agent {
     }
 }
 
-/// Lets the agent answer a request.
+/// Lets the agent answer a request with this prompt.
 ///
 /// # Errors
-/// If the request has what the agent does not take, if the engine fails, or the server is lost.
-pub async fn answer(agent: Arc<Agent>, request: &ChatRequest) -> Result<(Part, TokenCount), ApiError> {
-    let prompt = agent.prompt(&request.messages)?;
+/// If the engine fails, or the server is lost.
+pub async fn answer(
+    agent: &Agent,
+    prompt: PromptTokens,
+    request: &ChatRequest,
+) -> Result<(Part, TokenCount), ApiError> {
     let seed = request.seed.unwrap_or_else(super::random);
     let reply = agent.reply(prompt, (request.sampling(0.0), seed), None).await?;
     if let Some(cause) = reply.lost {
@@ -104,7 +108,6 @@ pub async fn answer(agent: Arc<Agent>, request: &ChatRequest) -> Result<(Part, T
         _ => "length",
     };
     let end = Some(End { reason, tokens: Vec::new() });
-    let count =
-        TokenCount { prompt: reply.context.saturating_sub(reply.sampled), completion: reply.sampled };
+    let count = TokenCount { prompt: reply.context.saturating_sub(reply.sampled), completion: reply.sampled };
     Ok((Part { text: reply.answer.unwrap_or_default(), end, ..Part::default() }, count))
 }

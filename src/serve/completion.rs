@@ -114,9 +114,7 @@ impl Answers {
         move |tokens| {
             let ids: Vec<u32> = tokens.iter().map(|(token, _)| *token).collect();
             let texts = chat.iter().flat_map(|chat| chat.token_texts(&ids));
-            let each = |((_, logprob), text): (&(u32, f32), String)| {
-                json!({"bytes": text.as_bytes(), "token": text, "logprob": logprob, "top_logprobs": []})
-            };
+            let each = |((_, logprob), text): (&(u32, f32), String)| json!({"bytes": text.as_bytes(), "token": text, "logprob": logprob, "top_logprobs": []});
             json!({"content": tokens.iter().zip(texts).map(each).collect::<Vec<_>>(), "refusal": null})
         }
     }
@@ -126,10 +124,16 @@ impl Answers {
 ///
 /// # Errors
 /// If the engine or the server fails.
-pub async fn whole(head: Head, answers: Answers, done: impl FnOnce(TokenCount)) -> Result<Response, ApiError> {
+pub async fn whole(
+    head: Head,
+    answers: Answers,
+    done: impl FnOnce(Option<TokenCount>),
+) -> Result<Response, ApiError> {
     let texts = answers.texts();
     let (sender, mut receiver) = unbounded_channel();
-    let count = answers.send(move |choice, part| _ = sender.send((choice, part))).await?;
+    let sent = answers.send(move |choice, part| _ = sender.send((choice, part))).await;
+    done(sent.as_ref().ok().copied());
+    let count = sent?;
     let mut parts: Vec<Part> = Vec::new();
     while let Some((choice, part)) = receiver.recv().await {
         parts.resize(parts.len().max(choice + 1), Part::default());
@@ -142,9 +146,7 @@ pub async fn whole(head: Head, answers: Answers, done: impl FnOnce(TokenCount)) 
             message["reasoning"] = reasoning.as_str().into();
             message["reasoning_content"] = reasoning.into();
         }
-        let call = |call: super::turn::Call| {
-            json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
-        };
+        let call = |call: super::turn::Call| json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
         if !calls.is_empty() {
             message["tool_calls"] = calls.into_iter().map(call).collect();
         }
@@ -155,18 +157,22 @@ pub async fn whole(head: Head, answers: Answers, done: impl FnOnce(TokenCount)) 
     let choices = parts.into_iter().enumerate().map(choice).collect();
     let mut object = head.object("chat.completion", choices);
     object["usage"] = count.json();
-    done(count);
     Ok(Json(object).into_response())
 }
 
 /// The answers to a request as they come.
-pub fn streamed(head: Head, answers: Answers, done: impl FnOnce(TokenCount) + Send + 'static) -> Response {
+pub fn streamed(
+    head: Head,
+    answers: Answers,
+    done: impl FnOnce(Option<TokenCount>) + Send + 'static,
+) -> Response {
     let texts = answers.texts();
     let work = |sender: UnboundedSender<Value>| async move {
         let (out, chunks) = (sender.clone(), head.clone());
         let mut begun: Vec<usize> = Vec::new();
         let (part_sender, mut parts) = unbounded_channel();
-        let mut sending = std::pin::pin!(answers.send(move |choice, part| _ = part_sender.send((choice, part))));
+        let mut sending =
+            std::pin::pin!(answers.send(move |choice, part| _ = part_sender.send((choice, part))));
         let mut send = move |(choice, part): (usize, Part)| {
             let is_first = !begun.contains(&choice);
             if is_first {
@@ -175,7 +181,8 @@ pub fn streamed(head: Head, answers: Answers, done: impl FnOnce(TokenCount) + Se
             for (delta, end) in deltas(part, is_first) {
                 let logprobs = end.as_ref().filter(|_| chunks.logprobs).map(|end| texts(&end.tokens));
                 let reason = end.map(|end| end.reason);
-                let choice = json!({"index": choice, "delta": delta, "finish_reason": reason, "logprobs": logprobs});
+                let choice =
+                    json!({"index": choice, "delta": delta, "finish_reason": reason, "logprobs": logprobs});
                 _ = out.send(chunks.chunk(json!([choice])));
             }
         };
@@ -189,6 +196,7 @@ pub fn streamed(head: Head, answers: Answers, done: impl FnOnce(TokenCount) + Se
         while let Ok(part) = parts.try_recv() {
             send(part);
         }
+        done(ended.as_ref().ok().copied());
         match ended {
             Ok(count) => {
                 if head.include_usage {
@@ -196,7 +204,6 @@ pub fn streamed(head: Head, answers: Answers, done: impl FnOnce(TokenCount) + Se
                     chunk["usage"] = count.json();
                     _ = sender.send(chunk);
                 }
-                done(count);
             }
             Err(error) => _ = sender.send(error.json()),
         }
@@ -230,7 +237,9 @@ fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<super::turn::End>)> 
 }
 
 /// What a future sends. It works while the stream is read, and ends with it.
-fn while_it_works<T, F: Future<Output = ()>>(work: impl FnOnce(UnboundedSender<T>) -> F) -> impl Stream<Item = T> {
+fn while_it_works<T, F: Future<Output = ()>>(
+    work: impl FnOnce(UnboundedSender<T>) -> F,
+) -> impl Stream<Item = T> {
     let (sender, mut receiver) = unbounded_channel();
     let ended = stream::once(work(sender)).filter_map(async |()| None);
     let sent = stream::poll_fn(move |context| receiver.poll_recv(context));

@@ -73,7 +73,10 @@ impl From<EngineError> for ApiError {
             EngineError::Context { tokens, context } => Self::too_long(tokens, context),
             EngineError::Cache { .. } => {
                 let code = "context_length_exceeded";
-                Self { param: Some("messages".into()), ..Self::new(StatusCode::BAD_REQUEST, code, error.to_string()) }
+                Self {
+                    param: Some("messages".into()),
+                    ..Self::new(StatusCode::BAD_REQUEST, code, error.to_string())
+                }
             }
             error => Failure::from(error).into(),
         }
@@ -123,6 +126,8 @@ pub enum ServeError {
     },
     #[error("{address} can be reached from other machines, and no key is set")]
     Open { address: std::net::SocketAddr },
+    #[error("a task cannot be played at the endpoint: {reason}")]
+    Check { reason: String },
     #[error("the server failed")]
     Serve(#[source] std::io::Error),
 }
@@ -132,6 +137,7 @@ impl Diagnostic for ServeError {
         match self {
             Self::Bind { .. } => "serve::bind",
             Self::Open { .. } => "serve::open",
+            Self::Check { .. } => "serve::check",
             Self::Serve(_) => "serve::serve",
         }
     }
@@ -140,7 +146,7 @@ impl Diagnostic for ServeError {
         match self {
             Self::Bind { .. } => Some("another program may use the port; choose one with `--port`".into()),
             Self::Open { .. } => Some("name an environment variable with a key: `--api-key-env NAME`".into()),
-            Self::Serve(_) => None,
+            Self::Check { .. } | Self::Serve(_) => None,
         }
     }
 

@@ -35,7 +35,11 @@ impl Metrics {
     }
 
     /// The text format. `policies`: the tokens that each has sampled, computed and recomputed.
-    pub fn text<'p>(&self, in_progress: usize, policies: impl Iterator<Item = (&'p str, [u64; 3])>) -> String {
+    pub fn text<'p>(
+        &self,
+        in_progress: usize,
+        policies: impl Iterator<Item = (&'p str, [u64; 3])>,
+    ) -> String {
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, about: &str, values: &[(String, f64)]| {
             _ = writeln!(text, "# HELP mcprl_{name} {about}\n# TYPE mcprl_{name} {kind}");
@@ -51,17 +55,30 @@ impl Metrics {
         metric("responses_total", "counter", "Responses.", &by_path.collect::<Vec<_>>());
         let now = [(String::new(), in_progress as f64)];
         metric("answers_in_progress", "gauge", "Answers that are sampled or wait for it.", &now);
-        metric("cancelled_total", "counter", "Requests whose client went before the end.", &one(&self.cancelled));
+        metric(
+            "cancelled_total",
+            "counter",
+            "Requests whose client went before the end.",
+            &one(&self.cancelled),
+        );
         metric("finished_total", "counter", "Requests that were answered to the end.", &one(&self.finished));
         let seconds = [(String::new(), self.milliseconds.load(Ordering::Relaxed) as f64 / 1000.0)];
         metric("finished_seconds_total", "counter", "Time that those took.", &seconds);
         metric("prompt_tokens_total", "counter", "Tokens of their prompts.", &one(&self.prompt_tokens));
-        metric("completion_tokens_total", "counter", "Tokens of their answers.", &one(&self.completion_tokens));
+        metric(
+            "completion_tokens_total",
+            "counter",
+            "Tokens of their answers.",
+            &one(&self.completion_tokens),
+        );
         let policies: Vec<(&str, [u64; 3])> = policies.collect();
         for (index, (name, about)) in [
             ("sampled_tokens_total", "Tokens that a policy has sampled."),
             ("computed_tokens_total", "Tokens that went through the decoder, sampled or given."),
-            ("recomputed_tokens_total", "Tokens that were recomputed because their keys and values were evicted."),
+            (
+                "recomputed_tokens_total",
+                "Tokens that were recomputed because their keys and values were evicted.",
+            ),
         ]
         .into_iter()
         .enumerate()

@@ -6,6 +6,7 @@
 
 mod agent;
 mod ask;
+pub mod check;
 mod completion;
 mod error;
 mod metrics;
@@ -29,7 +30,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use rmcp::transport::{
-    StreamableHttpServerConfig, StreamableHttpService, streamable_http_server::session::local::LocalSessionManager,
+    StreamableHttpServerConfig, StreamableHttpService,
+    streamable_http_server::session::local::LocalSessionManager,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -59,7 +61,7 @@ use crate::{
 /// The name of the agent among the models.
 pub const AGENT: &str = "agent";
 /// Most bytes of a request.
-const BODY: usize = 32 << 20;
+const BODY: usize = 8 << 20;
 /// How long a client may take to send a request.
 const SENDING: Duration = Duration::from_secs(60);
 /// Most answers of one request.
@@ -142,6 +144,9 @@ impl Service {
     }
 
     async fn chat(&self, body: Body) -> Result<Response, ApiError> {
+        let begun = Instant::now();
+        // Bounds the memory of bodies, too.
+        let mut permit = self.queue.clone().try_acquire_owned().map_err(|_| ApiError::busy())?;
         let body = match tokio::time::timeout(SENDING, to_bytes(body, BODY)).await {
             Ok(Ok(body)) => body,
             Ok(Err(_)) => return Err(too_large()),
@@ -151,50 +156,58 @@ impl Service {
             }
         };
         let request = ChatRequest::parse(&body, CHOICES.min(self.most))?;
-        let permits = u32::try_from(request.choices).unwrap_or(u32::MAX);
-        let permit = self.queue.clone().try_acquire_many_owned(permits).map_err(|_| ApiError::busy())?;
-        let progress =
-            InProgress { metrics: self.metrics.clone(), begun: Instant::now(), is_done: false, _permit: permit };
-        let is_agent = request.model.as_deref().is_some_and(|name| self.plain(name) == AGENT);
-        let (mut head, answers, request) = match self.agent.as_ref().filter(|_| is_agent) {
-            Some(AskServer { agent, .. }) => {
-                request.refuse_for_agent()?;
-                let digest = self.policies.first().map(|policy| policy.input.digest.to_string());
-                let head = Head::new(AGENT.into(), fingerprint(&digest.unwrap_or_default()));
-                let (agent, request) = (agent.clone(), Arc::new(request));
-                let asked = request.clone();
-                let answer = async move { agent::answer(agent, &asked).await };
-                (head, Answers::Agent(Box::pin(answer)), request)
-            }
-            None => {
-                let (name, policy) = self.policy(request.model.as_deref()).await?;
-                let head = Head::new(name.to_owned(), fingerprint(&policy.digest.to_string()));
-                let request = Arc::new(request);
-                let asked = request.clone();
-                let task = tokio::task::spawn_blocking(move || Task::new(policy, &asked)).await;
-                let failed = |error: tokio::task::JoinError| {
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string())
-                };
-                let (task, choices) = (Box::new(task.map_err(failed)??), request.choices);
-                (head, Answers::Policy { task, choices }, request)
-            }
-        };
-        (head.logprobs, head.include_usage) = (request.logprobs, request.include_usage);
+        let more = u32::try_from(request.choices - 1).unwrap_or(u32::MAX);
+        permit.merge(self.queue.clone().try_acquire_many_owned(more).map_err(|_| ApiError::busy())?);
+        let (stream, metrics) = (request.stream, self.metrics.clone());
+        let (head, answers) = self.answers(request).await?;
+        let progress = InProgress { metrics, begun, is_done: false, _permit: permit };
         let done = move |count| progress.done(count);
-        match request.stream {
+        match stream {
             true => Ok(completion::streamed(head, answers, done)),
             false => completion::whole(head, answers, done).await,
         }
     }
 
+    /// Prepares the answers to a request.
+    async fn answers(&self, request: ChatRequest) -> Result<(Head, Answers), ApiError> {
+        let (logprobs, include_usage) = (request.logprobs, request.include_usage);
+        let is_agent = request.model.as_deref().is_some_and(|name| self.plain(name) == AGENT);
+        let (mut head, answers) = match self.agent.as_ref().filter(|_| is_agent) {
+            Some(AskServer { agent, .. }) => {
+                request.refuse_for_agent()?;
+                let digest = self.policies.first().map(|policy| policy.input.digest.to_string());
+                let head = Head::new(AGENT.into(), fingerprint(&digest.unwrap_or_default()));
+                let agent = agent.clone();
+                // Before a stream begins.
+                let prompt = agent.prompt(&request.messages)?;
+                let answer = async move { agent::answer(&agent, prompt, &request).await };
+                (head, Answers::Agent(Box::pin(answer)))
+            }
+            None => {
+                let (name, policy) = self.policy(request.model.as_deref()).await?;
+                let head = Head::new(name.to_owned(), fingerprint(&policy.digest.to_string()));
+                let choices = request.choices;
+                let task = tokio::task::spawn_blocking(move || Task::new(policy, &request)).await;
+                let failed = |error: tokio::task::JoinError| {
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string())
+                };
+                (head, Answers::Policy { task: Box::new(task.map_err(failed)??), choices })
+            }
+        };
+        (head.logprobs, head.include_usage) = (logprobs, include_usage);
+        Ok((head, answers))
+    }
+
     fn list(&self) -> Value {
-        let model = |id: &str| json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"});
+        let model =
+            |id: &str| json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"});
         json!({"object": "list", "data": self.models().map(model).collect::<Vec<_>>()})
     }
 
     fn metrics_text(&self) -> String {
         let loaded = |policy: &'_ Policy| Some(policy.open.get()?.usage());
-        let policies = self.policies.iter().filter_map(|policy| Some((policy.input.name.as_str(), loaded(policy)?)));
+        let policies =
+            self.policies.iter().filter_map(|policy| Some((policy.input.name.as_str(), loaded(policy)?)));
         self.metrics.text(self.most - self.queue.available_permits(), policies)
     }
 
@@ -213,7 +226,8 @@ impl Service {
             (&Method::POST, "/v1/chat/completions") => self.chat(body).await,
             (&Method::GET, "/v1/models") => Ok(Json(self.list()).into_response()),
             (&Method::GET, "/v1/models/{model}") => {
-                let name = parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/").unwrap_or_default();
+                let name =
+                    parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/").unwrap_or_default();
                 let mut all = self.list()["data"].as_array().cloned().unwrap_or_default();
                 all.retain(|model| model["id"] == self.plain(name));
                 all.pop().map(|model| Json(model).into_response()).ok_or_else(|| {
@@ -223,7 +237,8 @@ impl Service {
             }
             (&Method::GET, "/health") => Ok(Json(json!({"status": "ok"})).into_response()),
             (&Method::GET, "/metrics") => {
-                Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], self.metrics_text()).into_response())
+                Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], self.metrics_text())
+                    .into_response())
             }
             (_, "other") => {
                 let message = format!("there is nothing at {}", parts.uri.path());
@@ -246,7 +261,8 @@ fn too_large() -> ApiError {
 }
 
 fn is_too_large(headers: &HeaderMap) -> bool {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     length.is_some_and(|length| length > BODY as u64)
 }
 
@@ -269,8 +285,10 @@ struct InProgress {
 }
 
 impl InProgress {
-    fn done(mut self, TokenCount { prompt, completion }: TokenCount) {
+    /// It was answered with this many tokens, or has failed.
+    fn done(mut self, count: Option<TokenCount>) {
         self.is_done = true;
+        let Some(TokenCount { prompt, completion }) = count else { return };
         self.metrics.prompt_tokens.fetch_add(prompt as u64, Ordering::Relaxed);
         self.metrics.completion_tokens.fetch_add(completion as u64, Ordering::Relaxed);
         self.metrics.finished(self.begun.elapsed());
@@ -288,7 +306,7 @@ impl Drop for InProgress {
 /// Who may ask: with a key, who has it; otherwise programs of this machine, but no page of a browser.
 struct Guard {
     key: Option<String>,
-    port: u16,
+    address: SocketAddr,
 }
 
 impl Guard {
@@ -304,9 +322,10 @@ impl Guard {
                 }
             };
         }
-        let is_own = |host: &str| is_own_host(host, self.port);
+        let is_own = |host: &str| is_own_host(host, self.address.port()) || host == self.address.to_string();
         let is_own_page = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
-        let is_foreign = headers.contains_key(header::ORIGIN) && !text(header::ORIGIN).is_some_and(is_own_page);
+        let is_foreign =
+            headers.contains_key(header::ORIGIN) && !text(header::ORIGIN).is_some_and(is_own_page);
         if !text(header::HOST).is_some_and(is_own) || is_foreign {
             let message = "without a key, this server answers programs of its own machine only";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "foreign_host", message));
@@ -346,7 +365,7 @@ impl ApiServer {
     /// # Errors
     /// If the listener fails.
     pub async fn serve(self, service: Arc<Service>) -> Result<(), ServeError> {
-        let guard = Arc::new(Guard { key: service.key.clone(), port: self.address.port() });
+        let guard = Arc::new(Guard { key: service.key.clone(), address: self.address });
         let admit = move |request: Request, next: Next| {
             let guard = guard.clone();
             async move {
@@ -361,7 +380,8 @@ impl ApiServer {
             // The guard has checked host and origin.
             let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
             let sessions = LocalSessionManager::default().into();
-            router = router.route_service("/mcp", StreamableHttpService::new(move || Ok(ask.clone()), sessions, config));
+            router = router
+                .route_service("/mcp", StreamableHttpService::new(move || Ok(ask.clone()), sessions, config));
         }
         let answer = move |request: Request| {
             let service = service.clone();

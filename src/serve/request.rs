@@ -44,7 +44,11 @@ impl ChatRequest {
     /// Names the parameter that is wrong or not supported.
     pub fn parse(body: &[u8], most_choices: usize) -> Result<Self, ApiError> {
         let wrong = |cause: serde_json::Error| {
-            ApiError::new(axum::http::StatusCode::BAD_REQUEST, "invalid_json", format!("the body is not a JSON object: {cause}"))
+            ApiError::new(
+                axum::http::StatusCode::BAD_REQUEST,
+                "invalid_json",
+                format!("the body is not a JSON object: {cause}"),
+            )
         };
         let mut given = Fields { at: String::new(), fields: serde_json::from_slice(body).map_err(wrong)? };
         let mut request = Self {
@@ -227,12 +231,14 @@ impl Fields {
     /// Refuses a value that would change the result.
     fn neutral(&mut self, name: &str, neutral: &[Value]) -> Result<(), ApiError> {
         let Some(value) = self.take(name) else { return Ok(()) };
-        let is = |neutral: &Value| *neutral == value || neutral.is_number() && neutral.as_f64() == value.as_f64();
+        let is =
+            |neutral: &Value| *neutral == value || neutral.is_number() && neutral.as_f64() == value.as_f64();
         if neutral.iter().any(is) {
             return Ok(());
         }
         let values: Vec<String> = neutral.iter().map(Value::to_string).collect();
-        let only = if values.is_empty() { String::new() } else { format!(", except {}", values.join(" and ")) };
+        let only =
+            if values.is_empty() { String::new() } else { format!(", except {}", values.join(" and ")) };
         Err(ApiError::unsupported(self.path(name), &only))
     }
 
@@ -258,7 +264,11 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
             Some(Value::String(text)) => text,
             Some(Value::Array(parts)) => {
                 let at = fields.path("content");
-                parts.into_iter().enumerate().map(|(part, value)| text_part(format!("{at}[{part}]"), value)).collect::<Result<_, _>>()?
+                parts
+                    .into_iter()
+                    .enumerate()
+                    .map(|(part, value)| text_part(format!("{at}[{part}]"), value))
+                    .collect::<Result<_, _>>()?
             }
             Some(_) => return Err(fields.invalid("content", "should be a text or a list of parts")),
         };
@@ -273,7 +283,8 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
                     message["reasoning_content"] = reasoning.into();
                 }
                 let mut calls = Vec::new();
-                for (number, value) in fields.items("tool_calls")?.unwrap_or_default().into_iter().enumerate() {
+                for (number, value) in fields.items("tool_calls")?.unwrap_or_default().into_iter().enumerate()
+                {
                     let (id, name, arguments) = call(fields.path(&format!("tool_calls[{number}]")), value)?;
                     calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
                     called.insert(id, name);
@@ -349,7 +360,8 @@ fn tools(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         let name = function.text("name")?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| function.invalid("name", "should be a text"))?;
         let description = function.text("description")?;
-        let parameters = function.take("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+        let parameters =
+            function.take("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
         if !parameters.is_object() {
             return Err(function.invalid("parameters", "should be an object"));
         }
@@ -402,13 +414,25 @@ mod tests {
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": 3, "max_completion_tokens": 4}), "max_tokens"),
             (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
-            (json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]}), "tools[0].function.strict"),
+            (
+                json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]}),
+                "tools[0].function.strict",
+            ),
             (json!({"tools": [{"type": "function", "function": {}}]}), "tools[0].function.name"),
             (json!({"messages": []}), "messages"),
             (json!({"messages": [{"role": "critic", "content": "x"}]}), "messages[0].role"),
-            (json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "messages[0].content[0].type"),
-            (json!({"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}), "messages[0].tool_call_id"),
-            (json!({"messages": [{"role": "user", "content": "x", "audio": {"id": 1}}]}), "messages[0].audio"),
+            (
+                json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+                "messages[0].content[0].type",
+            ),
+            (
+                json!({"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}),
+                "messages[0].tool_call_id",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x", "audio": {"id": 1}}]}),
+                "messages[0].audio",
+            ),
         ] {
             let error = with(fields.clone()).err().unwrap_or_else(|| panic!("{fields} is taken"));
             assert_eq!(error.json()["error"]["param"], param, "{fields}: {}", error.json());
@@ -424,12 +448,16 @@ mod tests {
             "stream_options": {"include_usage": true}, "parallel_tool_calls": true, "stop": "END", "seed": -1,
         }))
         .unwrap();
-        assert_eq!((request.stop, request.seed, request.include_usage), (vec!["END".to_owned()], Some(u64::MAX), true));
+        assert_eq!(
+            (request.stop, request.seed, request.include_usage),
+            (vec!["END".to_owned()], Some(u64::MAX), true)
+        );
     }
 
     #[test]
     fn messages_are_as_a_template_expects_them() {
-        let call = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{\"at\": 7}"}});
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{\"at\": 7}"}});
         let request = parse(json!({"messages": [
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -437,7 +465,8 @@ mod tests {
             {"role": "tool", "tool_call_id": "c1", "content": "8"},
         ]}))
         .unwrap();
-        let call = json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"at": 7}}});
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"at": 7}}});
         let expected = json!([
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "ab"},
@@ -448,7 +477,10 @@ mod tests {
         let wrong = json!({"messages": [{"role": "assistant", "tool_calls": [
             {"id": "c", "function": {"name": "f", "arguments": "[1"}}
         ]}]});
-        assert_eq!(parse(wrong).err().unwrap().json()["error"]["param"], "messages[0].tool_calls[0].function.arguments");
+        assert_eq!(
+            parse(wrong).err().unwrap().json()["error"]["param"],
+            "messages[0].tool_calls[0].function.arguments"
+        );
     }
 
     #[test]

@@ -73,14 +73,15 @@ impl Guard {
         let prefix = format!("{}=", self.cookie_name());
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut cookies = cookies.flat_map(|value| value.split(';'));
-        cookies.any(|cookie| cookie.trim().strip_prefix(&prefix).is_some_and(|token| is_same(token, &self.token)))
+        cookies.any(|cookie| {
+            cookie.trim().strip_prefix(&prefix).is_some_and(|token| is_same(token, &self.token))
+        })
     }
 
     /// The value of `Set-Cookie`.
     pub fn cookie(&self) -> String {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie_name(), self.token)
     }
-
 }
 
 fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {

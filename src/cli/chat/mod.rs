@@ -178,8 +178,7 @@ impl Chat {
         settings.max_turn_tokens = self.max_tokens.map_or(settings.max_turn_tokens, |most| most as usize);
         settings.result_chars = self.truncate.map_or(settings.result_chars, |most| most as usize);
         settings.system = self.system.clone().or(settings.system.take());
-        let open =
-            OpenAgent::open(&subject.context, &subject.policy, &tools, &subject.settings).await?;
+        let open = OpenAgent::open(&subject.context, &subject.policy, &tools, &subject.settings).await?;
         Ok((subject, open))
     }
 }
