@@ -1,4 +1,4 @@
-"""Talks with a served run through openai-python and the Python MCP SDK (see serve.sh)."""
+"""Talks with a served run through openai-python and the Python MCP SDK (see serve.sh): `serve.py MCPRL SUBJECT [OPTION…]`."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from openai.lib.streaming._deltas import accumulate_delta
 
-MCPRL, CACHE, RUN = sys.argv[1:]
-SERVE = ["serve", RUN, "--cache", CACHE]
+MCPRL, *SUBJECT = sys.argv[1:]
+SERVE = ["serve", *SUBJECT]
 SYSTEM = Path("pipelines/sqlite.system.txt").read_text().strip()
 QUESTIONS = ["How many employees are there?", "How many departments are there?", "How many projects are there?"]
 
@@ -47,7 +47,7 @@ def check_stream(client, **request):
 
 def check_completions(client):
     names = [model.id for model in client.models.list()]
-    assert "agent" in names and "base" in names, names
+    assert "agent" in names and len(names) > 1, names
     streamed = 0
     for model in (name for name in names if name != "agent"):
         for seed in range(3):
@@ -62,7 +62,7 @@ def check_completions(client):
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError),
         ({"model": "gpt-4"}, openai.NotFoundError),
     ]:
-        request = {"model": "base", "messages": [{"role": "user", "content": "Hello?"}], **wrong}
+        request = {"model": names[0], "messages": [{"role": "user", "content": "Hello?"}], **wrong}
         try:
             client.chat.completions.create(**request)
         except problem as error:
@@ -80,7 +80,7 @@ async def check_calls(client):
             await session.initialize()
             listed = (await session.list_tools()).tools
             tools = [
-                {"name": tool.name, "description": tool.description, "parameters": tool.inputSchema} for tool in listed
+                {"name": tool.name, "description": tool.description, "parameters": tool.input_schema} for tool in listed
             ]
             answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
             tools.append({"name": "complete_task", "description": "Ends the task with the answer.", "parameters": answer})
@@ -89,7 +89,7 @@ async def check_calls(client):
                 messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
                 for _ in range(6):
                     completion = check_stream(
-                        client, model="trained", messages=messages, tools=tools, temperature=0, max_tokens=400
+                        client, model=client.models.list().data[0].id, messages=messages, tools=tools, temperature=0, max_tokens=400
                     )
                     message = completion.choices[0].message
                     messages.append(message.to_dict())
@@ -123,7 +123,7 @@ async def check_ask(session, how):
     replies = []
     for question in QUESTIONS:
         result = await session.call_tool("ask", {"task": question, "calls": True}, progress_callback=progress)
-        made = result.structuredContent["calls"]
+        made = result.structured_content["calls"]
         replies.append((result.content[0].text, len(made)))
         assert all(call["tool"] and isinstance(call["arguments"], dict) for call in made), made
     assert len(heard) > 0 and [done for done, _ in heard][0] == 1.0, heard

@@ -17,7 +17,7 @@ packages=$PWD/target/servers/openai
 if [ ! -f "$packages/bin/complete" ]; then
     rm -rf "$packages"
     python3 -m venv "$packages"
-    "$packages/bin/pip" install --quiet --disable-pip-version-check openai mcp
+    "$packages/bin/pip" install --quiet --disable-pip-version-check openai==3.57.0 mcp==2.3.0
     touch "$packages/bin/complete"
 fi
-"$packages/bin/python" tests/reference/serve.py "$mcprl" "$cache" "$run"
+"$packages/bin/python" tests/reference/serve.py "$mcprl" "$run" --cache "$cache"

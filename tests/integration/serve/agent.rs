@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
+    time::{Duration, Instant},
 };
 
 use mcprl::mcp::{ServerSpec, Session, State, Transport};
@@ -148,6 +149,29 @@ fn a_client_asks_the_agent_as_one_tool() {
     }
     drop(asked.input);
     assert!(asked.child.wait().unwrap().success(), "it ends with its client");
+}
+
+#[test]
+fn a_client_cancels_a_task_and_its_place_is_free() {
+    let project = querying();
+    project.llama(1);
+    let mut asked = Asked::new(&project, &["llama", "--server", "sqlite.json", "--max-requests", "1"]);
+    let params = json!({"name": "ask", "arguments": {"task": "Never mind."}});
+    asked.send(&json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}));
+    let busy = asked.ask(&json!({"task": "Another."})).1;
+    assert_eq!(busy["id"], 1, "the first one is not answered before: {busy}");
+    assert!(busy["result"]["content"][0]["text"].as_str().unwrap().contains("too many tasks"), "{busy}");
+    let cancelled = json!({"requestId": 7});
+    asked.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
+    let begun = Instant::now();
+    loop {
+        let reply = asked.ask(&json!({"task": "Another."})).1;
+        assert_eq!(reply["id"], 1, "what was cancelled is not answered: {reply}");
+        if !reply["result"]["content"][0]["text"].as_str().unwrap().contains("too many tasks") {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "its place is not free");
+    }
 }
 
 #[test]
