@@ -67,6 +67,7 @@ mod plan;
 mod progress;
 mod random;
 mod report;
+mod serve;
 mod stage;
 mod store;
 mod text;

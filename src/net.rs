@@ -1,4 +1,5 @@
-//! Rules for all HTTP clients: where a secret may be sent, and how long to wait before a retry. Nothing here sends a request.
+//! Rules for all HTTP clients: where a secret may be sent, and how long to wait before a retry. And for servers on this
+//! machine: whose requests they answer. Nothing here sends a request.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -17,6 +18,21 @@ pub fn is_confidential(url: &Url) -> bool {
     let is_loopback =
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     url.scheme() == "https" || is_loopback
+}
+
+/// Whether a `Host` header names a server at this port of this machine. A page of another site may reach such a server by a
+/// name of its own (DNS rebinding), and then says that name.
+pub fn is_own_host(host: &str, port: u16) -> bool {
+    ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| {
+        let given = host.strip_prefix(own).and_then(|rest| rest.strip_prefix(':'));
+        given.is_some_and(|given| given.parse() == Ok(port))
+    })
+}
+
+/// Whether a secret is this one. Takes the same time wherever they differ.
+pub fn is_same(one: &str, other: &str) -> bool {
+    let pairs = one.bytes().zip(other.bytes());
+    one.len() == other.len() && pairs.fold(0, |all, (one, other)| all | (one ^ other)) == 0
 }
 
 /// The wait that a `Retry-After` header asks for, in seconds or by a date. A date in the past asks for none.

@@ -162,6 +162,20 @@ impl PromptTokens {
         let pieces = pieces.map(Arc::from).collect();
         Ok(Self { messages, pieces })
     }
+
+    /// The prompt of a conversation in which user and assistant have said these texts, the user last. Earlier turns are as
+    /// the template renders them, without their calls.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation.
+    pub fn of_messages(chat: &Chat, said: &[Value]) -> Result<Self, ChatError> {
+        let mut messages = said.to_vec();
+        if !chat.system().is_empty() {
+            messages.insert(0, json!({"role": "system", "content": chat.system()}));
+        }
+        let pieces = chat.conversation(&messages)?;
+        Ok(Self { messages, pieces })
+    }
 }
 
 /// What was said and done. `tokens`, `sampled` and `logprobs` have equal length.
@@ -603,11 +617,11 @@ async fn sample<H: Hooks>(
     let sampled = loop {
         tokio::select! {
             biased;
-            Some(token) = tokens.recv() => hooks.token(token),
+            Some((token, _)) = tokens.recv() => hooks.token(token),
             sampled = &mut turn => break sampled,
         }
     };
-    while let Ok(token) = tokens.try_recv() {
+    while let Ok((token, _)) = tokens.try_recv() {
         hooks.token(token);
     }
     sampled

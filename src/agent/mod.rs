@@ -12,15 +12,17 @@ mod episode;
 mod schema;
 mod script;
 mod settings;
+mod talk;
 mod toolbox;
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
-pub use conversation::{
-    Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
-};
-pub use episode::{Ending, Episode, REMINDER, answer, episode};
+pub use conversation::{Agent, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server};
+pub use episode::{Episode, REMINDER, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
+pub use talk::{OneMessage, Reply, Source, Talk};
 pub use toolbox::Toolbox;

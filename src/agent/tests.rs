@@ -39,7 +39,7 @@ impl PolicyHandle for Script {
             stop = Stop::Length;
         }
         if let Some(sender) = sender {
-            tokens.iter().for_each(|token| sender.send(*token).unwrap());
+            tokens.iter().for_each(|token| sender.send((*token, -0.5)).unwrap());
         }
         Ok(Sampled { logprobs: vec![-0.5; tokens.len()], tokens, stop })
     }

@@ -11,6 +11,7 @@ mod built_in;
 mod error;
 mod folder;
 mod format;
+mod growing;
 mod history;
 mod ids;
 mod jinja;
@@ -34,6 +35,7 @@ pub use error::ChatError;
 pub use folder::TOOL_TEMPLATE;
 pub use format::type_of;
 use format::{Format, Schemas};
+pub use growing::GrowingTurn;
 use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, RenderedTurn, ResultText, UserText, learn};
@@ -136,6 +138,22 @@ struct SharedPrefix {
 
 /// Up to this many bytes between the last control token and the task are not worth sharing.
 const HEADER: usize = 64;
+
+impl Turn {
+    /// Ids of the calls that no other turn of a conversation has. `salt` differs from turn to turn. Ids that the model wrote
+    /// stay.
+    pub fn own_ids(&self, salt: u64) -> Vec<String> {
+        let own = |(index, (call, id)): (usize, (&Result<ToolCall, String>, &String))| match call {
+            Ok(call) if *id == ids::call_id(index, call) => {
+                let salted =
+                    ToolCall { name: format!("{} {salt}", call.name), arguments: call.arguments.clone() };
+                ids::call_id(index, &salted)
+            }
+            _ => id.clone(),
+        };
+        self.calls.iter().zip(&self.ids).enumerate().map(own).collect()
+    }
+}
 
 impl Chat {
     /// Loads tokenizer and chat template of a Hugging Face folder.
@@ -291,6 +309,59 @@ impl Chat {
         Ok(self)
     }
 
+    /// The same conversation format with these tools, for [conversations](Self::conversation) that others write.
+    pub fn offering(&self, tools: &[Value]) -> Self {
+        let setup = Setup {
+            tools: tools.iter().map(|tool| self.masked(&declared(tool))).collect(),
+            schemas: Schemas::new(tools),
+            ..Setup::default()
+        };
+        Self { setup, ..self.clone() }
+    }
+
+    /// Names of the tools.
+    fn tool_names(&self) -> Vec<&str> {
+        self.setup.schemas.names().collect()
+    }
+
+    /// The tokens of a conversation up to the model's next turn, as the template renders it with the tools. A message is
+    /// as a template expects it: {role, content, tool_calls?, reasoning_content?}, with arguments as objects; a system
+    /// prompt is one of them. In pieces that longer conversations of this beginning share: a piece ends where a turn does.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation.
+    pub fn conversation(&self, messages: &[Value]) -> Result<Vec<Arc<[u32]>>, ChatError> {
+        /// Fewer tokens are no piece of their own.
+        const PIECE: usize = 64;
+        let masked = |message: &Value| {
+            let mut masked = self.masked(message);
+            if let (Some("tool"), Some(text)) = (message["role"].as_str(), message["content"].as_str()) {
+                masked["content"] = self.vocabulary.mask_with(text, &self.tags).into();
+            }
+            masked
+        };
+        let messages: Vec<Value> = messages.iter().map(masked).collect();
+        let rendered = self.template.render(&messages, &self.setup.tools, true)?;
+        let tokens = self.vocabulary.encode(&rendered);
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        for (at, token) in tokens.iter().enumerate() {
+            if self.stop.first() == Some(token) && at - start >= PIECE && at + 1 < tokens.len() {
+                pieces.push(tokens[start..=at].into());
+                start = at + 1;
+            }
+        }
+        pieces.push(tokens[start..].into());
+        Ok(pieces)
+    }
+
+    /// Whether a prompt ends within the reasoning of the next turn.
+    fn opens_reasoning(&self, prompt: &[u32]) -> bool {
+        /// More than an opening tag takes.
+        const TAIL: usize = 16;
+        let tail = self.decode(&prompt[prompt.len().saturating_sub(TAIL)..]);
+        growing::TAGS.iter().any(|[open, _]| tail.trim_end().ends_with(open))
+    }
+
     fn render(&self, task: &str) -> Result<String, ChatError> {
         let Setup { messages, tools, .. } = &self.setup;
         let mut messages = messages.clone();
@@ -420,6 +491,11 @@ impl Chat {
     /// Tokens that end a turn, the format's own first.
     pub fn stop(&self) -> &[u32] {
         &self.stop
+    }
+
+    /// The text of each token. Where several tokens make one character, the first has it.
+    pub fn token_texts(&self, tokens: &[u32]) -> Vec<String> {
+        self.vocabulary.pieces(tokens)
     }
 
     pub fn decode(&self, tokens: &[u32]) -> String {

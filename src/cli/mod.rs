@@ -3,6 +3,7 @@
 //! Exit codes: 0 success, 1 the operation failed, 2 the command line or a file it names is wrong, 130
 //! interrupted.
 
+mod approval;
 mod bench;
 mod cache;
 mod chat;
@@ -24,9 +25,11 @@ mod run_args;
 mod runs;
 mod scenarios;
 mod schema;
+mod serve;
 mod server;
 mod stage;
 mod stage_context;
+mod subject;
 mod target;
 mod track;
 mod ui;
@@ -70,6 +73,8 @@ enum Command {
     Export(export::Export),
     /// Chat with an agent at the prompt: the policy of a run, or a model and a server.
     Chat(chat::Chat),
+    /// Serve a policy and its agent to other programs: OpenAI's API, and MCP.
+    Serve(serve::Serve),
     /// Show a run or one of its stages: artifacts and their origin, metrics, times, key.
     Show(runs::Show),
     /// Compare the keys and metrics of two runs, stage by stage.
@@ -151,6 +156,7 @@ impl Command {
             Self::Runs(command) => command.execute(printer),
             Self::Export(command) => command.execute(printer),
             Self::Chat(command) => command.execute(printer),
+            Self::Serve(command) => command.execute(printer),
             Self::Show(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
             Self::Report(command) => command.execute(printer),

@@ -108,8 +108,8 @@ pub enum Command {
     },
 }
 
-/// Gets the tokens of a turn one by one.
-pub type TokenSender = UnboundedSender<u32>;
+/// Gets the tokens of a turn one by one, each with its log-probability as in [`Sampled`].
+pub type TokenSender = UnboundedSender<(u32, f32)>;
 
 type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
@@ -516,7 +516,7 @@ impl Worker {
         turn.sampled.tokens.push(token);
         if let Some(tokens) = &turn.tokens {
             // Nobody may listen any more.
-            _ = tokens.send(token);
+            _ = tokens.send((token, logprob));
         }
         turn.sampled.logprobs.push(logprob);
         segment.tokens.push(token);

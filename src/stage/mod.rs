@@ -44,5 +44,5 @@ pub use judge::{RewardChange, compare_rewards};
 pub use kind::StageKind;
 pub use parts::{CardFile, CardParts};
 pub use policy::{model_folder, policy_shape, shape};
-pub use rollout::{LazySessions, OpenAgent};
+pub use rollout::{AgentSource, OpenAgent, OpenPolicy};
 pub use shared_models::SharedModels;

@@ -13,6 +13,8 @@ use std::io::Read;
 
 use axum::http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 
+use crate::net::{is_own_host, is_same};
+
 /// `require-trusted-types-for` makes `innerHTML` and its like fail.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
@@ -39,11 +41,9 @@ impl Guard {
     /// Checks everything but the path.
     pub fn admit(&self, request: &Parts) -> Admission {
         let headers = &request.headers;
-        let own = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{}", self.port));
-        let is_own_host = text(headers, header::HOST).is_some_and(|host| own.iter().any(|own| own == host));
-        let is_own_origin = |origin: &str| {
-            origin.strip_prefix("http://").is_some_and(|host| own.iter().any(|own| own == host))
-        };
+        let is_own = |host: &str| is_own_host(host, self.port);
+        let is_own_host = text(headers, header::HOST).is_some_and(is_own);
+        let is_own_origin = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
         let reads = [Method::GET, Method::HEAD].contains(&request.method);
         let is_own = match headers.get(header::ORIGIN) {
             None => reads,
@@ -53,12 +53,12 @@ impl Guard {
             return Admission::Foreign;
         }
         let bearer = text(headers, header::AUTHORIZATION).and_then(|text| text.strip_prefix("Bearer "));
-        if bearer.is_some_and(|token| self.is_token(token)) || self.has_cookie(headers) {
+        if bearer.is_some_and(|token| is_same(token, &self.token)) || self.has_cookie(headers) {
             return Admission::Granted;
         }
         let pairs = request.uri.query().into_iter().flat_map(|query| query.split('&'));
         let mut tokens = pairs.filter_map(|pair| pair.strip_prefix("token="));
-        match tokens.any(|token| self.is_token(token)) && reads && request.uri.path() == "/" {
+        match tokens.any(|token| is_same(token, &self.token)) && reads && request.uri.path() == "/" {
             true => Admission::StoreToken,
             false => Admission::NoToken,
         }
@@ -73,18 +73,14 @@ impl Guard {
         let prefix = format!("{}=", self.cookie_name());
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut cookies = cookies.flat_map(|value| value.split(';'));
-        cookies.any(|cookie| cookie.trim().strip_prefix(&prefix).is_some_and(|token| self.is_token(token)))
+        cookies.any(|cookie| {
+            cookie.trim().strip_prefix(&prefix).is_some_and(|token| is_same(token, &self.token))
+        })
     }
 
     /// The value of `Set-Cookie`.
     pub fn cookie(&self) -> String {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie_name(), self.token)
-    }
-
-    /// Takes the same time wherever the texts differ.
-    fn is_token(&self, text: &str) -> bool {
-        let pairs = text.bytes().zip(self.token.bytes());
-        text.len() == self.token.len() && pairs.fold(0, |all, (one, other)| all | (one ^ other)) == 0
     }
 }
 

@@ -13,11 +13,11 @@ const LAYERS: [&[&str]; 11] = [
     &["view"],
     &["inspect", "report"],
     &["track"],
-    &["cli", "ui", "web"],
+    &["cli", "ui", "web", "serve"],
 ];
 
 /// Neighbours on one layer that may still be imported, each for a reason.
-const NEIGHBOURS: [(&str, &str); 7] = [
+const NEIGHBOURS: [(&str, &str); 8] = [
     // Everything can carry an error and a digest.
     ("data", "error"),
     ("data", "hash"),
@@ -28,6 +28,7 @@ const NEIGHBOURS: [(&str, &str); 7] = [
     // Commands speak through the printer.
     ("cli", "ui"),
     ("cli", "web"),
+    ("cli", "serve"),
 ];
 
 fn layer(module: &str) -> Option<usize> {

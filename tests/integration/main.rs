@@ -33,6 +33,7 @@ mod run_files;
 mod scheduling;
 mod schema;
 mod secrets;
+mod serve;
 mod server_identity;
 mod server_settings;
 mod shared_cache;

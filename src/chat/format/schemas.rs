@@ -40,6 +40,11 @@ impl Schemas {
         Self(tools.iter().filter_map(schema).collect())
     }
 
+    /// The names of the tools.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// Whether there is a tool of this name.
     pub fn offers(&self, tool: &str) -> bool {
         self.0.contains_key(tool)

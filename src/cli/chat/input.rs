@@ -17,10 +17,8 @@ use rustyline::{
     validate::{ValidationContext, ValidationResult, Validator},
 };
 
-use super::{
-    approval::{Ask, Person},
-    error::TalkError,
-};
+use super::error::TalkError;
+use crate::cli::approval::{Ask, Person};
 
 const PROMPT: &str = "> ";
 /// Messages that are remembered.

@@ -3,13 +3,8 @@
 //! What was trained is what answers: the system prompt, tools, limits, history and view of results are those of the run's
 //! episodes ([`OpenAgent`]). The conversation itself is [`Conversation`](crate::agent::Conversation); here are its hooks.
 
-mod approval;
 mod error;
 mod input;
-mod subject;
-mod talk;
-#[cfg(test)]
-mod testing;
 mod trace;
 mod view;
 
@@ -20,22 +15,25 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    approval::{Approval, Cancelled, RuleArgs},
     error::TalkError,
     input::Input,
-    subject::{Named, Subject},
-    talk::{Reply, Sampled, Source, Talk},
     trace::{Header, Trace, user_messages},
     view::{Shows, View},
 };
-use super::{Outcome, locations::Locations, runtime};
+use super::{
+    Outcome,
+    approval::{Approval, Cancelled, RuleArgs},
+    locations::Locations,
+    runtime,
+    subject::{Named, Subject, SubjectError},
+};
 use crate::{
-    agent::{History, Hooks, Refusal},
+    agent::{History, Hooks, OneMessage, Refusal, Reply, Source, Talk},
     data::End,
     engine::Sampling,
     error::{Failure, Interrupted, Result},
     report::escape::visible,
-    stage::OpenAgent,
+    stage::{AgentSource, OpenAgent},
     ui::{OutputFormat, Printer},
 };
 
@@ -126,7 +124,7 @@ impl Chat {
         let (subject, open) = runtime.block_on(opening)?;
         subject.notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
         let sampling = Sampling { temperature: self.temperature, ..Sampling::GREEDY };
-        let talk = Talk::new(Sampled { open: &open, sampling, seed: self.seed });
+        let talk = Talk::new(AgentSource { open: &open, sampling, seed: self.seed });
         let person = match &script {
             Script::Typed(input) => input.person(),
             _ => None,
@@ -170,15 +168,17 @@ impl Chat {
             policy: self.policy.as_deref(),
             server: &server,
             server_name: self.name.as_deref(),
+            base: None,
             locations: &self.locations,
         };
         let mut subject = named.find().await?;
+        let no_server = || SubjectError::NoServer { model: self.subject.clone() };
+        let tools = subject.tools.clone().ok_or_else(no_server)?;
         let settings = &mut subject.settings;
         settings.max_turn_tokens = self.max_tokens.map_or(settings.max_turn_tokens, |most| most as usize);
         settings.result_chars = self.truncate.map_or(settings.result_chars, |most| most as usize);
         settings.system = self.system.clone().or(settings.system.take());
-        let open =
-            OpenAgent::open(&subject.context, &subject.policy, &subject.tools, &subject.settings).await?;
+        let open = OpenAgent::open(&subject.context, &subject.policy, &tools, &subject.settings).await?;
         Ok((subject, open))
     }
 }
@@ -433,7 +433,7 @@ impl Told<'_> {
 /// Whether the chat goes on after this.
 fn is_of_conversation(failure: &Failure) -> bool {
     let cause: &dyn std::error::Error = failure.cause();
-    matches!(cause.downcast_ref(), Some(TalkError::OneMessage))
+    cause.is::<OneMessage>()
 }
 
 #[cfg(test)]

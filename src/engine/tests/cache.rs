@@ -282,7 +282,8 @@ async fn a_listener_gets_the_tokens_of_a_turn_as_they_are_sampled() {
     while let Some(token) = receiver.recv().await {
         heard.push(token);
     }
-    assert_eq!(heard, turn.tokens);
+    let sampled = turn.tokens.iter().copied().zip(turn.logprobs.iter().copied());
+    assert_eq!(heard, sampled.collect::<Vec<_>>());
     // A listener who leaves changes nothing.
     let (sender, _) = tokio::sync::mpsc::unbounded_channel();
     let mut other = sampler.open(vec![tokens(20, 1).into()], WARM, 1);

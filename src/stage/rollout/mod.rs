@@ -22,8 +22,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use lazy_sessions::LazySessions;
-pub use open_agent::OpenAgent;
+pub use open_agent::{AgentSource, OpenAgent, OpenPolicy};
 
 use std::{collections::BTreeMap, ops::Range};
 

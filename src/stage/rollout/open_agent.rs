@@ -1,13 +1,22 @@
-//! An agent outside a stage, for a person. It is made as those of episodes are, so that what was trained is what answers.
+//! A policy and an agent outside a stage, for a person or a client. They are made as those of episodes are, so that what was
+//! trained is what answers.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
-use super::{lazy_sessions::LazySessions, settings::prepare};
+use super::{
+    lazy_sessions::LazySessions,
+    settings::{chat, prepare},
+};
 use crate::{
-    agent::{Agent, AgentSettings, PromptTokens},
+    agent::{Agent, AgentSettings, PromptTokens, Source},
+    chat::Chat,
     data::{self, Tool},
     engine::{Sampler, Sampling, Sequence},
     error::{At, Result},
+    hash::Digest,
     mcp::Pools,
     stage::{
         Context, Input,
@@ -15,6 +24,45 @@ use crate::{
         policy::{self, PolicyFolder},
     },
 };
+
+/// A loaded policy.
+pub struct OpenPolicy {
+    /// Its conversation format, read as in episodes, without system prompt and tools.
+    pub chat: Chat,
+    /// Tokens of the model's context.
+    pub context: usize,
+    pub digest: Digest,
+    folder: PolicyFolder,
+    sampler: Sampler,
+}
+
+impl OpenPolicy {
+    /// Loads the policy. Policies of one context share the frozen weights of their model.
+    ///
+    /// # Errors
+    /// If it cannot be loaded.
+    pub async fn open(context: &Context, policy: &Input, settings: &AgentSettings) -> Result<Self> {
+        let named = || format!("policy \"{}\"", policy.name);
+        let folder = PolicyFolder::open(policy, context).at(named)?;
+        let chat = chat(context, &folder, settings).at(named)?;
+        let expected = folder.expected().at(named)?;
+        let tokens = expected.config.context;
+        let peak = Load::of(&context.engine).sampling(&expected, 1, settings.max_episode_tokens.min(tokens));
+        let sampler = policy::start(folder.clone(), context, &peak).await.at(named)?;
+        Ok(Self { chat, context: tokens, digest: policy.digest, folder, sampler })
+    }
+
+    /// Begins a conversation with this prompt, given in the pieces that others share.
+    pub fn sequence(&self, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64) -> Sequence {
+        self.sampler.open(prompt, sampling, seed)
+    }
+
+    /// Tokens sampled, computed and recomputed so far.
+    pub fn usage(&self) -> [u64; 3] {
+        let usage = self.sampler.usage();
+        [&usage.sampled, &usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
+    }
+}
 
 /// A loaded policy with its tools, and the servers that answer its calls.
 pub struct OpenAgent {
@@ -25,8 +73,8 @@ pub struct OpenAgent {
 }
 
 impl OpenAgent {
-    /// Loads the policy and reads its tools, a table that `discover` wrote. Servers are connected to by
-    /// [`sessions`](Self::sessions).
+    /// Loads the policy and reads its tools, a table that `discover` wrote. Servers are connected to by the sessions of
+    /// [`AgentSource`].
     ///
     /// # Errors
     /// If the policy cannot be loaded, its template cannot write the tools, or there is no server.
@@ -36,27 +84,51 @@ impl OpenAgent {
         tools: &Path,
         settings: &AgentSettings,
     ) -> Result<Self> {
-        let named = || format!("policy \"{}\"", policy.name);
-        let folder = PolicyFolder::open(policy, context).at(named)?;
-        let (agents, pools) = prepare(context, (policy, &folder), tools, &[], settings)?;
-        let expected = folder.expected().at(named)?;
-        let peak = Load::of(&context.engine).sampling(&expected, 1, settings.max_episode_tokens);
-        let sampler = policy::start(folder, context, &peak).await.at(named)?;
-        Ok(Self { agent: agents.all, tools: data::read(tools)?, sampler, pools })
+        Self::of(context, &OpenPolicy::open(context, policy, settings).await?, policy, tools, settings)
     }
 
-    pub fn policy(&self, prompt: &PromptTokens, sampling: Sampling, seed: u64) -> Sequence {
-        self.sampler.open(prompt.pieces.clone(), sampling, seed)
-    }
-
-    /// Sessions with the servers, in a state as fresh as an episode's.
-    pub fn sessions(&self) -> LazySessions<'_> {
-        LazySessions { sessions: self.pools.visit(), exclusive: false, outage: None }
+    /// The agent of a policy that is loaded.
+    ///
+    /// # Errors
+    /// If its template cannot write the tools, or there is no server.
+    pub fn of(
+        context: &Context,
+        open: &OpenPolicy,
+        policy: &Input,
+        tools: &Path,
+        settings: &AgentSettings,
+    ) -> Result<Self> {
+        let (agents, pools) = prepare(context, (policy, &open.folder), tools, &[], settings)?;
+        Ok(Self { agent: agents.all, tools: data::read(tools)?, sampler: open.sampler.clone(), pools })
     }
 
     /// Closes the sessions and frees the policy's memory. Waits for the conversations that are still open.
     pub async fn close(self) {
         self.pools.close().await;
         self.sampler.close().await;
+    }
+}
+
+/// Conversations with an agent that samples so. Each has sessions in a state as fresh as an episode's.
+pub struct AgentSource<'a> {
+    pub open: &'a OpenAgent,
+    pub sampling: Sampling,
+    pub seed: u64,
+}
+
+impl<'a> Source for AgentSource<'a> {
+    type Policy = Sequence;
+    type Server = LazySessions<'a>;
+
+    fn agent(&self) -> &Arc<Agent> {
+        &self.open.agent
+    }
+
+    fn policy(&self, prompt: &PromptTokens) -> Sequence {
+        self.open.sampler.open(prompt.pieces.clone(), self.sampling, self.seed)
+    }
+
+    fn server(&self) -> LazySessions<'a> {
+        LazySessions { sessions: self.open.pools.visit(), exclusive: false, outage: None }
     }
 }

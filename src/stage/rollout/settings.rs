@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::error::PlayError;
 use crate::{
     agent::{Agent, AgentSettings, Toolbox},
-    chat::Chat,
+    chat::{Chat, ChatError},
     data::{self, Scenario, ServerName},
     engine::{Footprint, available},
     error::{At, Result},
@@ -63,6 +63,18 @@ impl Agents {
     }
 }
 
+/// The conversation format of a policy, without system prompt and tools.
+pub(super) fn chat(
+    context: &Context,
+    folder: &PolicyFolder,
+    settings: &AgentSettings,
+) -> Result<Chat, ChatError> {
+    let vocabulary = context.models.vocabulary(folder.model_digest(), folder.model())?;
+    Chat::load_over(vocabulary, folder.model(), settings.thinking)?
+        .with_reading(settings.reading())
+        .with_history(settings.history_thinking)
+}
+
 /// The agents of these scenarios, and the server's sessions.
 pub fn prepare(
     context: &Context,
@@ -79,12 +91,7 @@ pub fn prepare(
             servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
         });
         let system = settings.system_prompt(context.text(SYSTEM), toolbox.functions())?;
-        let chat = context
-            .models
-            .vocabulary(folder.model_digest(), folder.model())
-            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), settings.thinking))
-            .map(|chat| chat.with_reading(settings.reading()))
-            .and_then(|chat| chat.with_history(settings.history_thinking))
+        let chat = chat(context, folder, settings)
             .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         Ok(Arc::new(Agent { chat, toolbox, settings: settings.clone() }))

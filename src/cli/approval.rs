@@ -11,11 +11,11 @@ use clap::Args;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::error::TalkError;
 use crate::{
     agent::{Agent, Refusal},
     chat::ToolCall,
     data::{CallError, Tool},
+    error::{Class, Diagnostic},
     report::escape::visible,
 };
 
@@ -37,6 +37,41 @@ pub struct RuleArgs {
     pub yes: bool,
 }
 
+impl RuleArgs {
+    /// An option that is given.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--allow", !self.allow.is_empty()),
+            ("--ask", !self.ask.is_empty()),
+            ("--deny", !self.deny.is_empty()),
+            ("--yes", self.yes),
+        ];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{option} {glob}` fits none of the tools")]
+pub struct RuleError {
+    option: &'static str,
+    glob: String,
+    tools: Vec<String>,
+}
+
+impl Diagnostic for RuleError {
+    fn code(&self) -> &'static str {
+        "talk::rule"
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(format!("`*` stands for any letters; the tools are {}", self.tools.join(", ")))
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Allow,
@@ -55,14 +90,14 @@ struct Rules {
 }
 
 impl Rules {
-    fn new(given: &RuleArgs, tools: &[Tool]) -> Result<Self, TalkError> {
+    fn new(given: &RuleArgs, tools: &[Tool]) -> Result<Self, RuleError> {
         let names = || tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str());
         let rule = |option, glob: &String| {
             let rule = regex(glob).filter(|rule| names().any(|name| rule.is_match(name)));
             let tools = || names().map(str::to_owned).collect();
-            rule.ok_or_else(|| TalkError::Rule { option, glob: glob.clone(), tools: tools() })
+            rule.ok_or_else(|| RuleError { option, glob: glob.clone(), tools: tools() })
         };
-        let rules = |option, globs: &[String]| -> Result<Vec<Regex>, TalkError> {
+        let rules = |option, globs: &[String]| -> Result<Vec<Regex>, RuleError> {
             globs.iter().map(|glob| rule(option, glob)).collect()
         };
         let is_read_only = |tool: &&Tool| tool.hint("readOnlyHint") == Some(true);
@@ -120,7 +155,7 @@ impl Approval {
         tools: &[Tool],
         agent: &Arc<Agent>,
         person: Option<Person>,
-    ) -> Result<Self, TalkError> {
+    ) -> Result<Self, RuleError> {
         let rules = Rules::new(given, tools)?;
         Ok(Self { rules, always: BTreeSet::new(), person, agent: agent.clone() })
     }
@@ -206,11 +241,11 @@ impl Approval {
 mod tests {
     use super::*;
 
-    fn rules(given: &RuleArgs) -> Result<Rules, TalkError> {
+    fn rules(given: &RuleArgs) -> Result<Rules, RuleError> {
         let tool = |name: &str, annotations: &str| Tool {
             name: name.into(),
             annotations: Some(annotations.into()),
-            ..super::super::testing::tool(name)
+            ..crate::agent::testing::tool(name)
         };
         let read_only = r#"{"readOnlyHint": true}"#;
         Rules::new(given, &[tool("get_note", read_only), tool("add_note", "{}"), tool("drop_note", "{}")])
@@ -269,8 +304,8 @@ mod tests {
     /// The decisions about calls of `add_note` with these answers, the arguments afterwards, and the questions.
     fn asked(answers: &[&'static str], calls: usize) -> (Vec<String>, Value, Vec<String>) {
         let person = Arc::new(Mutex::new(Answers(answers.to_vec(), Vec::new())));
-        let agent = super::super::testing::agent();
-        let tools = super::super::testing::tools();
+        let agent = crate::agent::testing::agent();
+        let tools = crate::agent::testing::tools();
         let mut approval = Approval::new(&RuleArgs::default(), &tools, &agent, Some(person.clone())).unwrap();
         let mut arguments = Map::from_iter([("text".to_owned(), Value::from("milk"))]);
         let mut decide = || match approval.decide("add_note", &mut arguments) {
@@ -305,9 +340,9 @@ mod tests {
 
     #[test]
     fn without_a_person_a_call_that_would_be_asked_for_is_refused() {
-        let agent = super::super::testing::agent();
+        let agent = crate::agent::testing::agent();
         let mut approval =
-            Approval::new(&RuleArgs::default(), &super::super::testing::tools(), &agent, None).unwrap();
+            Approval::new(&RuleArgs::default(), &crate::agent::testing::tools(), &agent, None).unwrap();
         let Ok(Err(Refusal(CallError::Refused, why))) = approval.decide("add_note", &mut Map::new()) else {
             panic!("the call is made");
         };

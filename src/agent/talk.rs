@@ -1,19 +1,17 @@
-//! Conversations with an agent, one after another: what the user says, and what comes of it.
+//! Conversations with an agent outside a stage, one after another: what the user says, and what comes of it.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::error::TalkError;
+use super::{
+    conversation::{Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server},
+    episode::{Ending, answer},
+};
 use crate::{
-    agent::{
-        self, Agent, Conversation, Ending, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server,
-    },
     data::End,
-    engine::{Sampling, Sequence},
-    error::Result,
+    error::{Diagnostic, Result},
     mcp::McpError,
-    stage::{LazySessions, OpenAgent},
 };
 
 /// Where conversations come from: the engine and servers, or a script in tests.
@@ -27,27 +25,17 @@ pub trait Source {
     fn server(&self) -> Self::Server;
 }
 
-/// An agent that samples so.
-pub struct Sampled<'a> {
-    pub open: &'a OpenAgent,
-    pub sampling: Sampling,
-    pub seed: u64,
-}
+#[derive(Debug, thiserror::Error)]
+#[error("the chat template cannot carry a second message of the user")]
+pub struct OneMessage;
 
-impl<'a> Source for Sampled<'a> {
-    type Policy = Sequence;
-    type Server = LazySessions<'a>;
-
-    fn agent(&self) -> &Arc<Agent> {
-        &self.open.agent
+impl Diagnostic for OneMessage {
+    fn code(&self) -> &'static str {
+        "talk::one_message"
     }
 
-    fn policy(&self, prompt: &PromptTokens) -> Sequence {
-        self.open.policy(prompt, self.sampling, self.seed)
-    }
-
-    fn server(&self) -> LazySessions<'a> {
-        self.open.sessions()
+    fn hint(&self) -> Option<String> {
+        Some("start another conversation; `/reset` does so in a chat".into())
     }
 }
 
@@ -131,22 +119,38 @@ impl<S: Source> Talk<S> {
         match self.conversation.as_mut().filter(|_| self.is_answered) {
             Some(conversation) => {
                 if !conversation.say(text) {
-                    return Err(TalkError::OneMessage.into());
+                    return Err(OneMessage.into());
                 }
             }
-            None => {
-                // Frees the context of what was taken back.
-                self.conversation = None;
-                let prompt = PromptTokens::new(&agent.chat, text)?;
-                let policy = self.source.policy(&prompt);
-                self.conversation = Some(Conversation::new(agent.clone(), policy, prompt));
-            }
+            None => return self.begin(PromptTokens::new(&agent.chat, text)?, reminds, hooks).await,
         }
-        let Some(conversation) = &mut self.conversation else { return Err(TalkError::OneMessage.into()) };
+        self.answered(reminds, hooks).await
+    }
+
+    /// Begins a conversation with this prompt in place of the last one, and lets the agent answer.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub async fn begin<H: Hooks>(
+        &mut self,
+        prompt: PromptTokens,
+        reminds: bool,
+        hooks: &mut H,
+    ) -> Result<Reply> {
+        // Frees the context of what was taken back.
+        self.conversation = None;
+        let policy = self.source.policy(&prompt);
+        self.conversation = Some(Conversation::new(self.source.agent().clone(), policy, prompt));
+        self.answered(reminds, hooks).await
+    }
+
+    async fn answered<H: Hooks>(&mut self, reminds: bool, hooks: &mut H) -> Result<Reply> {
+        let agent = self.source.agent().clone();
+        let Some(conversation) = &mut self.conversation else { return Err(OneMessage.into()) };
         let sampled = |history: &History| history.sampled.iter().filter(|sampled| **sampled).count();
         let (said, before) = (conversation.history().messages.len(), sampled(conversation.history()));
         let Ending { end, answer, lost } =
-            agent::answer(conversation, &self.server, &agent.settings, reminds, hooks).await?;
+            answer(conversation, &self.server, &agent.settings, reminds, hooks).await?;
         let reply = Reply {
             end,
             answer: answer.map(|(text, _)| text),

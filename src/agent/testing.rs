@@ -162,7 +162,7 @@ impl PolicyHandle for ScriptedPolicy {
         let stop = if tokens.len() > max_new { Stop::Length } else { Stop::Token };
         tokens.truncate(max_new);
         if let Some(sender) = sender {
-            tokens.iter().for_each(|token| sender.send(*token).unwrap());
+            tokens.iter().for_each(|token| sender.send((*token, 0.0)).unwrap());
         }
         Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop })
     }

@@ -1,0 +1,249 @@
+//! `mcprl serve`: a policy and its agent for other programs.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Outcome,
+    approval::{Approval, Cancelled, RuleArgs},
+    locations::Locations,
+    runtime,
+    subject::{Named, Subject, SubjectError},
+};
+use crate::{
+    agent::Refusal,
+    data::CallError,
+    error::{Class, Diagnostic, Interrupted, Result},
+    report::escape::visible,
+    serve::{AGENT, Agent, ApiServer, AskServer, Permit, Policy, Service, check},
+    stage::{OpenAgent, OpenPolicy},
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Args)]
+pub struct Serve {
+    /// What is served: a run, as `mcprl runs` lists it or as a path, with all its policies and its agent; a run file, for its
+    /// newest run; or a model's folder or GGUF file, or an adapter's folder.
+    #[arg(value_name = "RUN | FILE | MODEL | ADAPTER", default_value = "latest")]
+    subject: String,
+    /// The policy of the run that the agent plays, and that answers requests without a model [default: the newest].
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// The server of a model's agent: a run file, with its agent and engine sections, a client's mcp.json, or a URL.
+    #[arg(long, value_name = "FILE|URL")]
+    server: Option<String>,
+    /// Which server of an mcp.json.
+    #[arg(long, value_name = "NAME", requires = "server")]
+    name: Option<String>,
+    /// The model of an adapter [default: what its configuration names].
+    #[arg(long, value_name = "FOLDER")]
+    base: Option<PathBuf>,
+    /// Serve the agent as an MCP server on standard input and output. With `--port`, over HTTP, as without this option.
+    #[arg(long)]
+    mcp: bool,
+    /// Play the tasks of the run's exam by the agent over HTTP, compare with the exam's greedy episodes of the policy, and end.
+    /// Exits with 1 if not as many are solved.
+    #[arg(long, conflicts_with = "mcp")]
+    check: bool,
+    /// The port; 0 takes any free one [default: 8080].
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// The address to listen on. An address that other machines can reach needs a key.
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The environment variable with the key that clients send.
+    #[arg(long, value_name = "NAME")]
+    api_key_env: Option<String>,
+    /// Most answers in progress; further requests are refused until one has ended.
+    #[arg(long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
+    max_requests: u16,
+    #[command(flatten)]
+    rules: RuleArgs,
+    #[command(flatten)]
+    locations: Locations,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ServeArgsError {
+    #[error("the environment variable {name} is not set")]
+    NoKey { name: String },
+    #[error("there is no exam of the policy with greedy episodes")]
+    NoExam,
+}
+
+impl Diagnostic for ServeArgsError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoKey { .. } => "serve::no_key",
+            Self::NoExam => "serve::no_exam",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoKey { name } => format!("put the key that clients send into {name}"),
+            Self::NoExam => {
+                "name a run that compares policies by a stage with `greedy = true`, and one of them with `--policy`"
+                    .into()
+            }
+        })
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+impl Serve {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let key = self.api_key_env.as_ref().map(|name| {
+            let key = std::env::var(name).ok().filter(|key| !key.is_empty());
+            key.ok_or_else(|| ServeArgsError::NoKey { name: name.clone() })
+        });
+        let key = key.transpose()?;
+        let runtime = runtime()?;
+        let is_stdio = self.mcp && self.port.is_none();
+        runtime.block_on(async {
+            let served = async {
+                // A port in use is found before a model is loaded.
+                let server = match is_stdio {
+                    true => None,
+                    false => {
+                        let port = self.port.unwrap_or(if self.check { 0 } else { 8080 });
+                        Some(ApiServer::bind(self.host, port, key.is_some()).await?)
+                    }
+                };
+                let (service, exam, scratch) = self.open(printer).await?;
+                let service = Service { key, ..service };
+                match server {
+                    None => {
+                        let no_server = || SubjectError::NoServer { model: self.subject.clone() };
+                        service.agent.clone().ok_or_else(no_server)?.serve_stdio().await?;
+                    }
+                    Some(server) if self.check => {
+                        let (tasks, episodes) = exam.ok_or(ServeArgsError::NoExam)?;
+                        let policy = service.policies.first().map(|policy| policy.input.digest);
+                        let exam = check::exam(&tasks, &episodes, &policy.ok_or(ServeArgsError::NoExam)?)?;
+                        if exam.is_empty() {
+                            return Err(ServeArgsError::NoExam.into());
+                        }
+                        let (url, key) = (server.url(), service.key.clone());
+                        let compared = tokio::select! {
+                            served = server.serve(Arc::new(service)) => return Ok(served.map(|()| Outcome::Failed)?),
+                            compared = check::check(&url, key.as_deref(), exam) => compared?,
+                        };
+                        return Ok(compare(printer, &compared));
+                    }
+                    Some(server) => {
+                        self.show(printer, &server.url(), &service);
+                        server.serve(Arc::new(service)).await?;
+                    }
+                }
+                drop(scratch);
+                Ok(Outcome::Success)
+            };
+            tokio::select! {
+                served = served => served,
+                _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+            }
+        })
+    }
+
+    /// What is served, the tasks and episodes of its exam, and the folder of what was made for it alone.
+    async fn open(
+        &self,
+        printer: Printer,
+    ) -> Result<(Service, Option<(PathBuf, PathBuf)>, tempfile::TempDir)> {
+        let server: Vec<String> = self.server.iter().cloned().collect();
+        let named = Named {
+            subject: &self.subject,
+            policy: self.policy.as_deref(),
+            server: &server,
+            server_name: self.name.as_deref(),
+            base: self.base.as_deref(),
+            locations: &self.locations,
+        };
+        let Subject { policy, run, policies, tools, about, settings, context, notes, scratch, .. } =
+            named.find().await?;
+        let open = Arc::new(OpenPolicy::open(&context, &policy, &settings).await?);
+        let queue = usize::from(self.max_requests);
+        let agent = match &tools {
+            None if self.mcp => return Err(SubjectError::NoServer { model: self.subject.clone() }.into()),
+            None => match self.rules.first() {
+                Some(option) => return Err(SubjectError::Stray { option, to: "an agent" }.into()),
+                None => None,
+            },
+            Some(tools) => {
+                let open = OpenAgent::of(&context, &open, &policy, tools, &settings)?;
+                Some(Agent { permit: self.permit(&open)?, open })
+            }
+        };
+        notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
+        let is_chosen = |known: &crate::stage::Input| known.digest == policy.digest;
+        let (mut first, others): (Vec<_>, Vec<_>) = policies.into_iter().partition(is_chosen);
+        if first.is_empty() {
+            first.push(policy.clone());
+        }
+        let chosen = first.into_iter().map(|input| Policy::new(input, Some(open.clone())));
+        let all = chosen.chain(others.into_iter().map(|input| Policy::new(input, None))).collect();
+        let mut service = Service::new(context, settings, all, queue);
+        service.run = run;
+        service.agent = agent.map(|agent| AskServer {
+            description: about.description(&agent.open.tools),
+            title: about.title.clone(),
+            agent: Arc::new(agent),
+            queue: service.queue.clone(),
+        });
+        Ok((service, about.exam, scratch))
+    }
+
+    /// The rules of chat, without a person who could be asked.
+    fn permit(&self, open: &OpenAgent) -> Result<Permit> {
+        let approval = Mutex::new(Approval::new(&self.rules, &open.tools, &open.agent, None)?);
+        Ok(Arc::new(move |tool: &str, arguments: &mut Map<String, Value>| {
+            let mut approval = approval.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nobody is asked, so nobody cancels.
+            let cancelled = |_: Cancelled| Err(Refusal(CallError::Refused, "cancelled".into()));
+            approval.decide(tool, arguments).unwrap_or_else(cancelled)
+        }))
+    }
+
+    fn show(&self, printer: Printer, url: &str, service: &Service) {
+        let models: Vec<&str> = service.models().collect();
+        match printer.format {
+            OutputFormat::Json => printer.data(&json!({"url": url, "models": models}).to_string()),
+            OutputFormat::Human => {
+                printer.say(&format!("listening on {url}"));
+                printer.say(&format!("openai   {url}/v1 with the models {}", visible(&models.join(", "))));
+                if models.contains(&AGENT) {
+                    printer.say(&format!("mcp      {url}/mcp"));
+                }
+            }
+        }
+    }
+}
+
+/// Prints how the endpoint compares with the exam.
+fn compare(printer: Printer, compared: &check::Comparison) -> Outcome {
+    let check::Comparison { tasks, left_out, exam, served, same_answers } = *compared;
+    match printer.format {
+        OutputFormat::Json => printer.json(compared),
+        OutputFormat::Human => {
+            printer.data(&format!(
+                "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {}",
+                served as i64 - exam as i64
+            ));
+            printer.data(&format!("{same_answers} answers are the same"));
+            if left_out > 0 {
+                printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
+            }
+        }
+    }
+    if served == exam { Outcome::Success } else { Outcome::Failed }
+}

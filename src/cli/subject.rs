@@ -1,0 +1,505 @@
+//! Who answers: a policy of a run, on the run's servers with its section `[agent]`, or a model or adapter, perhaps on a server.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::{Map, Value};
+
+use crate::{
+    agent::AgentSettings,
+    cli::{
+        export,
+        locations::Locations,
+        run_args::environment,
+        server::ServerArgs,
+        stage_context::{Notes, outside_a_run},
+        target::Target,
+    },
+    data::{self, Tool},
+    engine::EngineSpec,
+    error::{At, Class, Diagnostic, Result},
+    exec::{
+        folder,
+        history::{self, Read, RunHistory, StageHistory, Stages, Written},
+    },
+    hash::{Digest, Encoder},
+    mcp::Servers,
+    plan::{Node, Overrides, Plan, Source, stage_settings},
+    stage::{
+        self, Artifacts, Card, Cards, Context, Input,
+        model::{KIND, gguf::is_gguf},
+        policy::AdapterOf,
+    },
+    store::{FileDigests, Store},
+};
+
+/// What is named on the command line.
+pub struct Named<'a> {
+    pub subject: &'a str,
+    pub policy: Option<&'a str>,
+    /// The server of a model, and its name in a file of several.
+    pub server: &'a [String],
+    pub server_name: Option<&'a str>,
+    /// The model of an adapter.
+    pub base: Option<&'a Path>,
+    pub locations: &'a Locations,
+}
+
+/// A policy, and everything that it plays with.
+pub struct Subject {
+    pub policy: Input,
+    /// What the policy is called in traces.
+    pub label: String,
+    /// All policies of the run, by the names that its comparison and its stages give them; otherwise this one.
+    pub policies: Vec<Input>,
+    /// A table of tools; none without a server.
+    pub tools: Option<PathBuf>,
+    pub settings: AgentSettings,
+    pub context: Context,
+    pub notes: Arc<Notes>,
+    /// The run, if it is one.
+    pub run: Option<String>,
+    pub about: About,
+    /// What was made for this command alone.
+    pub scratch: tempfile::TempDir,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SubjectError {
+    #[error("{model} is a model, and no server is named")]
+    NoServer { model: String },
+    #[error("`{option}` applies only to {to}")]
+    Stray { option: &'static str, to: &'static str },
+    #[error("there is no run of {file}")]
+    NoRun { file: PathBuf },
+    #[error("the run file of \"{run}\" cannot be read")]
+    NoSpec { run: String },
+    #[error("run \"{run}\" has no finished stage that plays episodes")]
+    NoEpisodes { run: String },
+    #[error("run \"{run}\" has no policy \"{name}\"")]
+    NoPolicy { run: String, name: String, known: Vec<String> },
+    #[error("the model of the adapter {adapter} is not here")]
+    NoBase { adapter: PathBuf },
+    #[error("cannot make a temporary folder")]
+    Scratch(#[source] std::io::Error),
+}
+
+impl Diagnostic for SubjectError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoServer { .. } => "talk::no_server",
+            Self::Stray { .. } => "talk::option",
+            Self::NoRun { .. } => "talk::no_run",
+            Self::NoSpec { .. } => "talk::no_spec",
+            Self::NoEpisodes { .. } => "talk::no_episodes",
+            Self::NoPolicy { .. } => "talk::no_policy",
+            Self::NoBase { .. } => "talk::no_base",
+            Self::Scratch(_) => "talk::scratch",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoServer { .. } => {
+                "name it with `--server FILE`, a run file or a client's mcp.json, or put its command behind `--`".into()
+            }
+            Self::NoRun { file } => {
+                format!("train it with `mcprl run {}`, or name a model and its server", file.display())
+            }
+            Self::NoSpec { .. } => "name the model and `--server` instead".into(),
+            Self::NoEpisodes { run } => format!("continue the run with `mcprl resume {run}`"),
+            Self::NoPolicy { run, known, .. } => match known.as_slice() {
+                [] => format!("`mcprl show {run}` lists its stages"),
+                known => format!("it compares {}; a stage that writes a policy counts, too", known.join(", ")),
+            },
+            Self::NoBase { .. } => "name the folder of the model that it was trained on with `--base FOLDER`".into(),
+            Self::Stray { .. } | Self::Scratch(_) => return None,
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Scratch(_) => Class::Work,
+            _ => Class::Usage,
+        }
+    }
+}
+
+/// How episodes are played.
+struct Play {
+    card: Arc<Card>,
+    params: Map<String, Value>,
+    settings: AgentSettings,
+    servers: Option<Servers>,
+    engine: EngineSpec,
+}
+
+/// What a policy's agent is for.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// What its servers call themselves.
+    pub title: String,
+    /// Its success in the run's comparison of policies, on tasks that it was not trained on.
+    pub success: Option<f64>,
+    /// The tasks of that comparison, and its episodes.
+    pub exam: Option<(PathBuf, PathBuf)>,
+}
+
+impl About {
+    /// For those who choose among agents.
+    pub fn description(&self, tools: &[Tool]) -> String {
+        let names: Vec<&str> =
+            tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
+        let of = if self.title.is_empty() { String::new() } else { format!(" of {}", self.title) };
+        let success = self.success.map(|success| {
+            format!(" It solved {:.0} % of the tasks that it was examined on.", 100.0 * success)
+        });
+        format!(
+            "An agent that finds out or does what a task asks for, with the {} tools{of}: {}.{}",
+            names.len(),
+            names.join(", "),
+            success.unwrap_or_default(),
+        )
+    }
+}
+
+/// What was found.
+struct Chosen {
+    policy: Input,
+    policies: Vec<Input>,
+    tools: Option<PathBuf>,
+    run: Option<String>,
+    about: About,
+}
+
+/// A model and a server without a run: its stages, with the defaults of their cards.
+const STAGES: &str = "[stages.model]\nkind = \"model\"\n[stages.adapter]\nkind = \"adapter\"\n[stages.tools]\nkind = \"discover\"\n[stages.play]\nkind = \"rollout\"\n";
+
+impl Named<'_> {
+    /// # Errors
+    /// If there is no such run, policy, model or server, or it cannot be used.
+    pub async fn find(&self) -> Result<Subject> {
+        let path = Path::new(self.subject);
+        let is_model = path.join("config.json").is_file() && Target::at(path)?.is_none();
+        let is_adapter = path.join("adapter_config.json").is_file() && Target::at(path)?.is_none();
+        if is_model || is_adapter || is_gguf(path) && path.is_file() {
+            return self.of_model(path, is_adapter).await;
+        }
+        if !self.server.is_empty() {
+            return Err(SubjectError::Stray {
+                option: "--server",
+                to: "a model, because a run has its servers",
+            }
+            .into());
+        }
+        if path.extension().is_some_and(|extension| extension == "toml") && path.is_file() {
+            let store = self.locations.store(Some(path))?;
+            let same = |file: &Path| file.canonicalize().ok() == path.canonicalize().ok();
+            let mut runs = folder::list(&store).into_iter().rev();
+            let newest = runs.find(|run| history::spec(&store, run).is_some_and(|spec| same(&spec.file)));
+            let run = newest.ok_or_else(|| SubjectError::NoRun { file: path.to_owned() })?;
+            return self.of_run(store, &run, None);
+        }
+        let Target { store, run, part } = Target::new(self.locations, self.subject)?;
+        self.of_run(store, &run, part.as_deref())
+    }
+
+    fn of_run(&self, store: Store, run: &str, part: Option<&str>) -> Result<Subject> {
+        let run = history::run(&store, run)?;
+        let stages = Stages::new(&store, &run);
+        let finished: Vec<StageHistory> = run.nodes.iter().map(|node| stages.stage(node)).collect();
+        let spec =
+            history::spec(&store, &run.id).ok_or_else(|| SubjectError::NoSpec { run: run.id.clone() })?;
+        let source = Source::parse(&spec.file, spec.text)?;
+        let overrides = Overrides::new(environment(), spec.overrides.spelled());
+        let plan = Plan::new(&source, &overrides, &Cards::new(spec.stages), &FileDigests::load(&store))?;
+        let written = |stage: &StageHistory| {
+            let read = stage.inputs.iter().find(|input| input.role == "tools")?;
+            let writes =
+                |stage: &&StageHistory| stage.outputs.iter().any(|written| written.digest == read.digest);
+            let writer = finished.iter().find(writes)?;
+            let table = writer.outputs.iter().find(|written| written.digest == read.digest)?;
+            let servers = writer.outputs.iter().find(|written| written.output == "server");
+            Some((table.path.clone(), servers.map(|written| written.path.clone())))
+        };
+        let played = finished.iter().rev().find_map(|stage| {
+            let node = nodes(&plan).find(|node| node.id == stage.node.id)?;
+            Some((node, settings(&node.stage.params)?, written(stage)?))
+        });
+        let (node, settings, (tools, servers)) =
+            played.ok_or_else(|| SubjectError::NoEpisodes { run: run.id.clone() })?;
+        let play = Play {
+            card: node.stage.card.clone(),
+            params: node.stage.params.clone(),
+            settings,
+            servers: plan.servers.clone(),
+            engine: plan.engine.clone(),
+        };
+        let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
+        let compared = compared(&plan, &finished).pop().unwrap_or_default();
+        let examined = compared.last().map(|read| read.digest);
+        let compared =
+            compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
+        let written = finished.iter().flat_map(|stage| {
+            let named = |written: &Written| (stage.node.id.clone(), written.digest, written.path.clone());
+            stage.outputs.iter().map(named)
+        });
+        let mut policies: Vec<Input> = Vec::new();
+        for (name, digest, path) in compared.chain(written) {
+            if folder::is_policy(&path) && !policies.iter().any(|known| known.name == name) {
+                policies.push(Input { name, digest, path });
+            }
+        }
+        let path = folder.canonicalize().unwrap_or(folder);
+        let same = |known: &&Input| known.path.canonicalize().is_ok_and(|known| known == path);
+        let digest = policies.iter().find(same).map(|known| known.digest);
+        let policy = Input { name: label.clone(), digest: digest.unwrap_or_else(|| digest_of(&path)), path };
+        let headline = run.headline().filter(|_| examined == Some(policy.digest));
+        let about = About {
+            title: servers.as_deref().map(title).unwrap_or_default(),
+            success: headline.map(|headline| headline.success),
+            exam: exam(&plan, &finished),
+        };
+        let chosen = Chosen { policy, policies, tools: Some(tools), run: Some(run.id), about };
+        subject(chosen, play, &store, scratch(&store)?)
+    }
+
+    /// The folder of the policy, and its name.
+    fn policy(
+        &self,
+        store: &Store,
+        run: &RunHistory,
+        part: Option<&str>,
+        plan: &Plan,
+        finished: &[StageHistory],
+    ) -> Result<(PathBuf, String)> {
+        let found = |part: Option<&str>| {
+            let found = export::of_run(store.clone(), &run.id, &run.id, part)?;
+            let stage = found.of.map_or_else(String::new, |(_, stage)| format!("/{stage}"));
+            Ok((found.folder, format!("{}{stage}", run.id)))
+        };
+        let Some(name) = self.policy else { return found(part) };
+        let compared: Vec<Read> = compared(plan, finished).into_iter().rev().flatten().collect();
+        if let Some(input) = compared.iter().find(|input| input.name == name) {
+            return Ok((store.artifact(&input.digest), format!("{}/{name}", run.id)));
+        }
+        let known = compared.into_iter().map(|input| input.name).collect();
+        match run.named(name) {
+            Ok(_) => found(Some(name)),
+            Err(_) => {
+                Err(SubjectError::NoPolicy { run: run.id.clone(), name: name.to_owned(), known }.into())
+            }
+        }
+    }
+
+    async fn of_model(&self, path: &Path, is_adapter: bool) -> Result<Subject> {
+        if self.policy.is_some() {
+            return Err(SubjectError::Stray { option: "--policy", to: "a run" }.into());
+        }
+        let run_file = self.server.first().map(Path::new).filter(|file| {
+            self.server.len() == 1 && file.extension().is_some_and(|extension| extension == "toml")
+        });
+        let store = self.locations.store(run_file)?;
+        let cards = self.locations.cards(run_file);
+        let defaults = Source::parse(Path::new("chat.toml"), STAGES.to_owned())?;
+        let stages = stage_settings(&defaults, &Overrides::new([], Vec::new()), &cards);
+        let default = |name: &str| -> Result<(Arc<Card>, Map<String, Value>)> {
+            let found = stages.iter().find(|stage| stage.name == name);
+            let (kind, params) =
+                found.map(|stage| (stage.kind.clone(), stage.params.clone())).unwrap_or_default();
+            let card = cards.get(&kind)?.ok_or(stage::StageError::NotBuiltIn { kind })?;
+            Ok((card, params))
+        };
+        let plan = match run_file {
+            Some(file) => {
+                let overrides = Overrides::new(environment(), Vec::new());
+                Some(Plan::new(&Source::read(file)?, &overrides, &cards, &FileDigests::load(&store))?)
+            }
+            None => None,
+        };
+        let servers = match &plan {
+            Some(plan) => plan.servers.clone(),
+            None if self.server.is_empty() => None,
+            None => Some(ServerArgs::of(self.server, self.server_name).resolve(false)?.spec.into()),
+        };
+        let engine = plan.as_ref().map(|plan| plan.engine.clone()).unwrap_or_default();
+        let of_plan = |wanted: &dyn Fn(&Node) -> bool| {
+            let node = plan.as_ref().and_then(|plan| nodes(plan).filter(|node| wanted(node)).last())?;
+            Some((node.stage.card.clone(), node.stage.params.clone()))
+        };
+        let (card, params) = match of_plan(&|node| settings(&node.stage.params).is_some()) {
+            Some(found) => found,
+            None => default("play")?,
+        };
+        let (lists, mut list_params) = match of_plan(&|node| node.stage.card.outputs.contains_key("tools")) {
+            Some(found) => found,
+            None => {
+                let (card, mut params) = default("tools")?;
+                // A person is asked before each call of those.
+                params.insert("destructive".into(), true.into());
+                (card, params)
+            }
+        };
+        list_params.remove("seed");
+        let settings =
+            settings(&params).ok_or_else(|| SubjectError::NoEpisodes { run: self.subject.to_owned() })?;
+        let play = Play { card, params, settings, servers, engine };
+
+        let scratch = scratch(&store)?;
+        let mut servers_title = None;
+        let tools = match play.servers {
+            None => None,
+            Some(_) => {
+                let folder = scratch.path().join("tools");
+                let listed = run(&play, (&lists, &list_params), &store, &folder, None).await?;
+                let output = |kind: &str| listed.output(lists.output_of_type(kind).unwrap_or(kind), kind);
+                servers_title = output("server").ok().map(|path| title(&path));
+                Some(output("tools")?)
+            }
+        };
+        let base_in_store = |folder: &Path| {
+            let of: AdapterOf =
+                serde_json::from_slice(&std::fs::read(folder.join(AdapterOf::FILE)).ok()?).ok()?;
+            store.inspect(&of.base).is_intact().then_some(())
+        };
+        let import = async |name: &str, from: &Path, base: Option<&Input>| -> Result<Input> {
+            let (card, mut params) = default(name)?;
+            params.insert("from".into(), absolute(from).to_string_lossy().into());
+            let folder = scratch.path().join(name);
+            let imported = run(&play, (&card, &params), &store, &folder, base).await?;
+            let path = imported.output(card.output_of_type("policy").unwrap_or("policy"), "policy")?;
+            Ok(Input { name: self.subject.to_owned(), digest: digest_of(&path), path })
+        };
+        let (policy, base) = match is_adapter {
+            false => (import(KIND, path, None).await?, None),
+            true if self.base.is_none() && base_in_store(path).is_some() => {
+                let path = absolute(path);
+                (Input { name: self.subject.to_owned(), digest: digest_of(&path), path }, None)
+            }
+            true => {
+                let named = self.base.map(Path::to_owned).or_else(|| base_of(path));
+                let named = named.ok_or_else(|| SubjectError::NoBase { adapter: path.to_owned() })?;
+                let base = import(KIND, &named, None).await?;
+                (import("adapter", path, Some(&base)).await?, Some(base))
+            }
+        };
+        let about = About { title: servers_title.unwrap_or_default(), ..About::default() };
+        let mut subject = subject(
+            Chosen { policies: vec![policy.clone()], policy, tools, run: None, about },
+            play,
+            &store,
+            scratch,
+        )?;
+        if let Some(base) = base {
+            subject.context.artifacts = Arc::new(Imported(base));
+        }
+        Ok(subject)
+    }
+}
+
+/// The folder of an adapter's model, if `adapter_config.json` names one.
+fn base_of(adapter: &Path) -> Option<PathBuf> {
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(adapter.join("adapter_config.json")).ok()?).ok()?;
+    let name = Path::new(config["base_model_name_or_path"].as_str()?);
+    [adapter.join(name), name.to_owned()].into_iter().find(|folder| folder.join("config.json").is_file())
+}
+
+/// The model of an adapter, imported with it.
+struct Imported(Input);
+
+impl Artifacts for Imported {
+    fn folder(&self, _: &Digest) -> Result<PathBuf> {
+        Ok(self.0.path.clone())
+    }
+}
+
+/// What the servers of this table call themselves.
+fn title(table: &Path) -> String {
+    let servers: Vec<data::Server> = data::read(table).unwrap_or_default();
+    servers.into_iter().map(|server| server.name).collect::<Vec<_>>().join(", ")
+}
+
+/// What stands for the digest of a policy that is no artifact.
+fn digest_of(path: &Path) -> Digest {
+    Encoder::new("mcprl chat policy v1").text(&path.to_string_lossy()).finish()
+}
+
+/// The tasks and the episodes of the last stage that compares policies.
+fn exam(plan: &Plan, finished: &[StageHistory]) -> Option<(PathBuf, PathBuf)> {
+    let compares = |stage: &&StageHistory| !compared(plan, std::slice::from_ref(*stage)).is_empty();
+    let stage = finished.iter().rev().find(compares)?;
+    let read = stage.inputs.iter().find(|input| input.role == "scenarios")?;
+    let tasks =
+        finished.iter().flat_map(|stage| &stage.outputs).find(|written| written.digest == read.digest)?;
+    let episodes = stage.outputs.iter().find(|written| written.output == "episodes")?;
+    Some((tasks.path.clone(), episodes.path.clone()))
+}
+
+/// What the stages that compare policies read, one list per stage, in the order of the stages.
+fn compared(plan: &Plan, finished: &[StageHistory]) -> Vec<Vec<Read>> {
+    let of_stage = |stage: &StageHistory| {
+        let node = nodes(plan).find(|node| node.id == stage.node.id)?;
+        let is_compared = |role: &str| {
+            node.stage.card.inputs.get(role).is_some_and(|role| role.many && role.artifact == "policy")
+        };
+        let read: Vec<Read> = stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
+        (!read.is_empty()).then_some(read)
+    };
+    finished.iter().filter_map(of_stage).collect()
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn nodes(plan: &Plan) -> impl Iterator<Item = &Node> {
+    plan.order().iter().map(|index| plan.node(*index))
+}
+
+/// The section `[agent]` of a stage that plays by all of it.
+fn settings(params: &Map<String, Value>) -> Option<AgentSettings> {
+    serde_json::from_value(params.clone().into()).ok()
+}
+
+/// A folder next to the store's artifacts, where files may be cloned instead of copied.
+fn scratch(store: &Store) -> Result<tempfile::TempDir> {
+    let folder = absolute(&store.root().join("tmp"));
+    std::fs::create_dir_all(&folder).map_err(SubjectError::Scratch)?;
+    Ok(tempfile::Builder::new().prefix("chat-").tempdir_in(folder).map_err(SubjectError::Scratch)?)
+}
+
+/// Runs a stage that needs no inputs, or a base. Its context has its outputs.
+async fn run(
+    play: &Play,
+    stage: (&Arc<Card>, &Map<String, Value>),
+    store: &Store,
+    folder: &Path,
+    base: Option<&Input>,
+) -> Result<Context> {
+    let notes = Arc::new(Notes::default());
+    let context = outside_a_run(stage, store, &play.engine, folder, &notes).map_err(SubjectError::Scratch)?;
+    let inputs = base.map(|base| ("base".to_owned(), vec![base.clone()])).into_iter().collect();
+    let context = Context { servers: play.servers.clone(), inputs, ..context };
+    let (card, params) = stage;
+    stage::parse(card, params)?.run(&context).await.at(|| card.kind.clone())?;
+    Ok(context)
+}
+
+fn subject(
+    Chosen { policy, policies, tools, run, about }: Chosen,
+    play: Play,
+    store: &Store,
+    scratch: tempfile::TempDir,
+) -> Result<Subject> {
+    let Play { card, params, settings, mut servers, engine } = play;
+    // A cassette has the calls of runs.
+    servers.iter_mut().flat_map(Servers::iter_mut).for_each(|(_, spec)| spec.record = None);
+    let notes = Arc::new(Notes::default());
+    let context = outside_a_run((&card, &params), store, &engine, scratch.path(), &notes);
+    let context = Context { servers, ..context.map_err(SubjectError::Scratch)? };
+    let (label, tools) = (policy.name.clone(), tools.as_deref().map(absolute));
+    Ok(Subject { policy, label, policies, tools, settings, context, notes, run, about, scratch })
+}

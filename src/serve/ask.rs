@@ -1,0 +1,157 @@
+//! The agent as an MCP server with one tool: `ask`.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+        ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig,
+        Tool, ToolAnnotations,
+    },
+    service::RequestContext,
+    transport::io::stdio_pipes,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::{Semaphore, mpsc::unbounded_channel};
+
+use super::agent::{Agent, Calls};
+use crate::{
+    agent::{PromptTokens, Reply},
+    engine::Sampling,
+    mcp::McpError,
+};
+
+const NAME: &str = "ask";
+
+/// The agent, and how it is described to clients.
+#[derive(Clone)]
+pub struct AskServer {
+    pub agent: Arc<Agent>,
+    pub title: String,
+    pub description: String,
+    /// Tasks at once.
+    pub queue: Arc<Semaphore>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    task: String,
+    #[serde(default)]
+    calls: bool,
+}
+
+impl AskServer {
+    /// Serves MCP on stdin and stdout until stdin ends.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn serve_stdio(self) -> Result<(), McpError> {
+        let running = match self.serve(stdio_pipes()).await {
+            Ok(running) => running,
+            // Stdin ended before a handshake, which is not an error.
+            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(error) => return Err(McpError::Serve(error.into())),
+        };
+        running.waiting().await.map_err(|error| McpError::Serve(error.into()))?;
+        Ok(())
+    }
+
+    fn tool(&self) -> Tool {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "task": {"type": "string", "description": "What to find out or do, with everything that matters for it."},
+                "calls": {"type": "boolean", "description": "Whether to return the calls that were made, too."},
+            },
+            "required": ["task"],
+        });
+        let schema = schema.as_object().cloned().unwrap_or_default();
+        let reads = self.agent.open.tools.iter().filter(|tool| !tool.synthetic);
+        let reads = reads.clone().all(|tool| tool.hint("readOnlyHint") == Some(true));
+        Tool::new(NAME, self.description.clone(), schema).annotate(ToolAnnotations::new().read_only(reads))
+    }
+
+    /// Plays a task as an episode does: a fresh session, the reminder, the limits.
+    async fn ask(&self, task: &str, calls: Option<Calls>) -> crate::error::Result<Reply> {
+        let prompt = PromptTokens::new(&self.agent.open.agent.chat, task)?;
+        self.agent.reply(prompt, (Sampling::GREEDY, 0), calls).await
+    }
+}
+
+impl ServerHandler for AskServer {
+    fn get_info(&self) -> ServerConfig {
+        let mut server = Implementation::new("mcprl", env!("CARGO_PKG_VERSION"));
+        server.title = Some(self.title.clone());
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build()).with_server_info(server)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(vec![self.tool()]))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if request.name != NAME {
+            return Err(ErrorData::invalid_params(format!("no such tool: {}", request.name), None));
+        }
+        let arguments = Value::Object(request.arguments.unwrap_or_default());
+        let Arguments { task, calls } = serde_json::from_value(arguments)
+            .map_err(|cause| ErrorData::invalid_params(format!("wrong arguments: {cause}"), None))?;
+        let Ok(_permit) = self.queue.clone().try_acquire_owned() else {
+            return Ok(failed("too many tasks are in progress; try again later").into());
+        };
+        let (sender, mut called) = unbounded_channel::<String>();
+        let follow: Calls = Arc::new(move |tool| _ = sender.send(tool.to_owned()));
+        let count = AtomicU32::new(0);
+        let progress = async {
+            let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
+            while let Some(tool) = called.recv().await {
+                let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+                let mut made = ProgressNotificationParam::new(token.clone(), f64::from(number));
+                made.message = Some(format!("calls {tool}"));
+                // A client that is gone cancels the request.
+                _ = context.peer.notify_progress(made).await;
+            }
+            std::future::pending().await
+        };
+        let reply = tokio::select! {
+            reply = self.ask(&task, Some(follow)) => reply,
+            () = context.ct.cancelled() => return Err(ErrorData::internal_error("cancelled", None)),
+            never = progress => never,
+        };
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(failure) => return Ok(failed(&failure.to_string()).into()),
+        };
+        let mut result = match (&reply.answer, &reply.lost) {
+            (Some(answer), _) => CallToolResult::success(vec![ContentBlock::text(answer)]),
+            (None, Some(cause)) => failed(&format!("the agent has lost its server: {cause}")),
+            (None, None) => failed(&format!("the agent has no answer: {}", reply.end)),
+        };
+        if calls {
+            let structured: Map<String, Value> = match reply.json() {
+                Value::Object(all) => all.into_iter().filter(|(name, _)| name != "tokens").collect(),
+                _ => Map::new(),
+            };
+            result.structured_content = Some(structured.into());
+        }
+        Ok(result.into())
+    }
+}
+
+fn failed(why: &str) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(why)])
+}

@@ -1,0 +1,393 @@
+//! Serves policies and an agent to other programs: OpenAI's chat completions and MCP.
+//!
+//! Requests are parsed strictly ([`request`]), what a policy writes is read as in episodes ([`turn`]), and a client that goes
+//! away cancels its work, because dropping a turn's future does. Nothing here prints, writes a file or starts a task that
+//! outlives its request. The number of answers in progress is bounded, and so is the size of a request.
+
+mod agent;
+mod ask;
+pub mod check;
+mod completion;
+mod error;
+mod metrics;
+mod request;
+mod turn;
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Json, Router,
+    body::{Body, to_bytes},
+    extract::Request,
+    http::{HeaderMap, Method, StatusCode, header},
+    middleware::{Next, from_fn},
+    response::{IntoResponse, Response},
+};
+use rmcp::transport::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    streamable_http_server::session::local::LocalSessionManager,
+};
+use serde_json::{Value, json};
+use tokio::{
+    net::TcpListener,
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
+};
+
+pub use self::{
+    agent::{Agent, Permit},
+    ask::AskServer,
+    error::ServeError,
+};
+use self::{
+    completion::{Answers, Head, TokenCount},
+    error::ApiError,
+    metrics::Metrics,
+    request::ChatRequest,
+    turn::Task,
+};
+use crate::{
+    agent::AgentSettings,
+    net::{is_own_host, is_same},
+    progress::now_ms,
+    stage::{Context, Input, OpenPolicy},
+};
+
+/// The name of the agent among the models.
+pub const AGENT: &str = "agent";
+/// Most bytes of a request.
+const BODY: usize = 8 << 20;
+/// How long a client may take to send a request.
+const SENDING: Duration = Duration::from_secs(60);
+/// Most answers of one request.
+const CHOICES: usize = 64;
+
+/// A policy that is loaded when it is asked for.
+pub struct Policy {
+    pub input: Input,
+    open: OnceCell<Arc<OpenPolicy>>,
+}
+
+impl Policy {
+    pub fn new(input: Input, open: Option<Arc<OpenPolicy>>) -> Self {
+        Self { input, open: OnceCell::new_with(open) }
+    }
+}
+
+/// What is served.
+pub struct Service {
+    /// What policies are loaded with.
+    pub context: Context,
+    pub settings: AgentSettings,
+    /// The first answers requests that name no model. Names are unique.
+    pub policies: Vec<Policy>,
+    pub agent: Option<AskServer>,
+    /// Of the run, which may stand before the name of a model.
+    pub run: Option<String>,
+    /// Bounds the answers in progress.
+    pub queue: Arc<Semaphore>,
+    pub most: usize,
+    pub key: Option<String>,
+    pub metrics: Arc<Metrics>,
+    pub started: u64,
+}
+
+impl Service {
+    pub fn new(context: Context, settings: AgentSettings, policies: Vec<Policy>, most: usize) -> Self {
+        Self {
+            context,
+            settings,
+            policies,
+            agent: None,
+            run: None,
+            queue: Arc::new(Semaphore::new(most)),
+            most,
+            key: None,
+            metrics: Arc::default(),
+            started: now_ms() / 1000,
+        }
+    }
+
+    /// Names of all models.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let policies = self.policies.iter().map(|policy| policy.input.name.as_str());
+        policies.chain(self.agent.iter().map(|_| AGENT))
+    }
+
+    /// A name without the run's.
+    fn plain<'n>(&self, name: &'n str) -> &'n str {
+        let of_run = |run: &String| name.strip_prefix(run.as_str())?.strip_prefix('/');
+        self.run.as_ref().and_then(of_run).unwrap_or(name)
+    }
+
+    async fn policy(&self, name: Option<&str>) -> Result<(&str, Arc<OpenPolicy>), ApiError> {
+        let found = match name {
+            None => self.policies.first(),
+            Some(name) => self.policies.iter().find(|policy| policy.input.name == self.plain(name)),
+        };
+        let Some(policy) = found else {
+            let name = name.unwrap_or_default();
+            let known: Vec<&str> = self.models().collect();
+            let message = format!("there is no model \"{name}\"; there is {}", known.join(", "));
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message));
+        };
+        let open = async || {
+            let settings = AgentSettings { max_episode_tokens: usize::MAX, ..self.settings.clone() };
+            OpenPolicy::open(&self.context, &policy.input, &settings).await.map(Arc::new)
+        };
+        Ok((&policy.input.name, policy.open.get_or_try_init(open).await?.clone()))
+    }
+
+    async fn chat(&self, body: Body) -> Result<Response, ApiError> {
+        let begun = Instant::now();
+        // Bounds the memory of bodies, too.
+        let mut permit = self.queue.clone().try_acquire_owned().map_err(|_| ApiError::busy())?;
+        let body = match tokio::time::timeout(SENDING, to_bytes(body, BODY)).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(_)) => return Err(too_large()),
+            Err(_) => {
+                let message = "the request took too long to arrive";
+                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message));
+            }
+        };
+        let request = ChatRequest::parse(&body, CHOICES.min(self.most))?;
+        let more = u32::try_from(request.choices - 1).unwrap_or(u32::MAX);
+        permit.merge(self.queue.clone().try_acquire_many_owned(more).map_err(|_| ApiError::busy())?);
+        let (stream, metrics) = (request.stream, self.metrics.clone());
+        let (head, answers) = self.answers(request).await?;
+        let progress = InProgress { metrics, begun, is_done: false, _permit: permit };
+        let done = move |count| progress.done(count);
+        match stream {
+            true => Ok(completion::streamed(head, answers, done)),
+            false => completion::whole(head, answers, done).await,
+        }
+    }
+
+    /// Prepares the answers to a request.
+    async fn answers(&self, request: ChatRequest) -> Result<(Head, Answers), ApiError> {
+        let (logprobs, include_usage) = (request.logprobs, request.include_usage);
+        let is_agent = request.model.as_deref().is_some_and(|name| self.plain(name) == AGENT);
+        let (mut head, answers) = match self.agent.as_ref().filter(|_| is_agent) {
+            Some(AskServer { agent, .. }) => {
+                request.refuse_for_agent()?;
+                let digest = self.policies.first().map(|policy| policy.input.digest.to_string());
+                let head = Head::new(AGENT.into(), fingerprint(&digest.unwrap_or_default()));
+                let agent = agent.clone();
+                // Before a stream begins.
+                let prompt = agent.prompt(&request.messages)?;
+                let answer = async move { agent::answer(&agent, prompt, &request).await };
+                (head, Answers::Agent(Box::pin(answer)))
+            }
+            None => {
+                let (name, policy) = self.policy(request.model.as_deref()).await?;
+                let head = Head::new(name.to_owned(), fingerprint(&policy.digest.to_string()));
+                let choices = request.choices;
+                let task = tokio::task::spawn_blocking(move || Task::new(policy, &request)).await;
+                let failed = |error: tokio::task::JoinError| {
+                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string())
+                };
+                (head, Answers::Policy { task: Box::new(task.map_err(failed)??), choices })
+            }
+        };
+        (head.logprobs, head.include_usage) = (logprobs, include_usage);
+        Ok((head, answers))
+    }
+
+    fn list(&self) -> Value {
+        let model =
+            |id: &str| json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"});
+        json!({"object": "list", "data": self.models().map(model).collect::<Vec<_>>()})
+    }
+
+    fn metrics_text(&self) -> String {
+        let loaded = |policy: &'_ Policy| Some(policy.open.get()?.usage());
+        let policies =
+            self.policies.iter().filter_map(|policy| Some((policy.input.name.as_str(), loaded(policy)?)));
+        self.metrics.text(self.most - self.queue.available_permits(), policies)
+    }
+
+    async fn answer(&self, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        let path = match parts.uri.path().trim_end_matches('/') {
+            "/v1/chat/completions" => "/v1/chat/completions",
+            "/v1/models" => "/v1/models",
+            "/health" => "/health",
+            "/metrics" => "/metrics",
+            path if path.starts_with("/v1/models/") => "/v1/models/{model}",
+            _ => "other",
+        };
+        let answered = match (&parts.method, path) {
+            (&Method::POST, "/v1/chat/completions") if is_too_large(&parts.headers) => Err(too_large()),
+            (&Method::POST, "/v1/chat/completions") => self.chat(body).await,
+            (&Method::GET, "/v1/models") => Ok(Json(self.list()).into_response()),
+            (&Method::GET, "/v1/models/{model}") => {
+                let name =
+                    parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/").unwrap_or_default();
+                let mut all = self.list()["data"].as_array().cloned().unwrap_or_default();
+                all.retain(|model| model["id"] == self.plain(name));
+                all.pop().map(|model| Json(model).into_response()).ok_or_else(|| {
+                    let message = format!("there is no model \"{name}\"");
+                    ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
+                })
+            }
+            (&Method::GET, "/health") => Ok(Json(json!({"status": "ok"})).into_response()),
+            (&Method::GET, "/metrics") => {
+                Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], self.metrics_text())
+                    .into_response())
+            }
+            (_, "other") => {
+                let message = format!("there is nothing at {}", parts.uri.path());
+                Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message))
+            }
+            _ => {
+                let message = format!("{} does not answer {}", parts.uri.path(), parts.method);
+                Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
+            }
+        };
+        let response = answered.unwrap_or_else(IntoResponse::into_response);
+        self.metrics.responded(path, response.status().as_u16());
+        response
+    }
+}
+
+fn too_large() -> ApiError {
+    let message = format!("a request has at most {} MiB", BODY >> 20);
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
+}
+
+fn is_too_large(headers: &HeaderMap) -> bool {
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    length.is_some_and(|length| length > BODY as u64)
+}
+
+fn fingerprint(digest: &str) -> String {
+    let end = digest.char_indices().nth(16).map_or(digest.len(), |(at, _)| at);
+    format!("mcprl-{}", &digest[..end])
+}
+
+/// A number that nobody can foresee.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A request that is answered. Its place in the queue is free when it is dropped.
+struct InProgress {
+    metrics: Arc<Metrics>,
+    begun: Instant,
+    is_done: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl InProgress {
+    /// It was answered with this many tokens, or has failed.
+    fn done(mut self, count: Option<TokenCount>) {
+        self.is_done = true;
+        let Some(TokenCount { prompt, completion }) = count else { return };
+        self.metrics.prompt_tokens.fetch_add(prompt as u64, Ordering::Relaxed);
+        self.metrics.completion_tokens.fetch_add(completion as u64, Ordering::Relaxed);
+        self.metrics.finished(self.begun.elapsed());
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.metrics.cancelled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Who may ask: with a key, who has it; otherwise programs of this machine, but no page of a browser.
+struct Guard {
+    key: Option<String>,
+    address: SocketAddr,
+}
+
+impl Guard {
+    fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        if let Some(key) = &self.key {
+            let given = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+            return match given.is_some_and(|given| is_same(given, key)) || path == "/health" {
+                true => Ok(()),
+                false => {
+                    let message = "this server needs its key, as `Authorization: Bearer KEY`";
+                    Err(ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message))
+                }
+            };
+        }
+        let is_own = |host: &str| is_own_host(host, self.address.port()) || host == self.address.to_string();
+        let is_own_page = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
+        let is_foreign =
+            headers.contains_key(header::ORIGIN) && !text(header::ORIGIN).is_some_and(is_own_page);
+        if !text(header::HOST).is_some_and(is_own) || is_foreign {
+            let message = "without a key, this server answers programs of its own machine only";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "foreign_host", message));
+        }
+        Ok(())
+    }
+}
+
+/// A server that is bound to its port but does not answer yet.
+pub struct ApiServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl ApiServer {
+    /// Port 0 picks any free port.
+    ///
+    /// # Errors
+    /// If the port is in use, or if other machines can reach it and there is no key.
+    pub async fn bind(host: IpAddr, port: u16, has_key: bool) -> Result<Self, ServeError> {
+        let address = SocketAddr::from((host, port));
+        if !host.is_loopback() && !has_key {
+            return Err(ServeError::Open { address });
+        }
+        let failed = |source| ServeError::Bind { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { listener, address })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Answers requests until the future is dropped.
+    ///
+    /// # Errors
+    /// If the listener fails.
+    pub async fn serve(self, service: Arc<Service>) -> Result<(), ServeError> {
+        let guard = Arc::new(Guard { key: service.key.clone(), address: self.address });
+        let admit = move |request: Request, next: Next| {
+            let guard = guard.clone();
+            async move {
+                match guard.check(request.uri().path(), request.headers()) {
+                    Ok(()) => next.run(request).await,
+                    Err(error) => error.into_response(),
+                }
+            }
+        };
+        let mut router = Router::new();
+        if let Some(ask) = service.agent.clone() {
+            // The guard has checked host and origin.
+            let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
+            let sessions = LocalSessionManager::default().into();
+            router = router
+                .route_service("/mcp", StreamableHttpService::new(move || Ok(ask.clone()), sessions, config));
+        }
+        let answer = move |request: Request| {
+            let service = service.clone();
+            async move { service.answer(request).await }
+        };
+        let router = router.fallback(answer).layer(from_fn(admit));
+        axum::serve(self.listener, router).await.map_err(ServeError::Serve)
+    }
+}

@@ -1,0 +1,492 @@
+//! Requests for chat completions. A parameter that would change the result and is not supported is refused by its name.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::error::ApiError;
+use crate::engine::Sampling;
+
+/// Parameters that change nothing here, whatever they are.
+const WITHOUT_EFFECT: [&str; 5] =
+    ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"];
+
+/// Most stop strings, and characters of each.
+const STOPS: usize = 16;
+const STOP_CHARS: usize = 1000;
+
+/// A request that can be answered.
+#[derive(Debug, Default)]
+pub struct ChatRequest {
+    pub model: Option<String>,
+    /// As a chat template expects them: texts instead of parts, arguments as objects.
+    pub messages: Vec<Value>,
+    pub tools: Vec<Value>,
+    pub stream: bool,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<usize>,
+    pub min_p: Option<f32>,
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    pub max_tokens: Option<usize>,
+    /// How many answers are sampled.
+    pub choices: usize,
+    pub logprobs: bool,
+}
+
+impl ChatRequest {
+    /// Reads a request for at most this many choices.
+    ///
+    /// # Errors
+    /// Names the parameter that is wrong or not supported.
+    pub fn parse(body: &[u8], most_choices: usize) -> Result<Self, ApiError> {
+        let wrong = |cause: serde_json::Error| {
+            ApiError::new(
+                axum::http::StatusCode::BAD_REQUEST,
+                "invalid_json",
+                format!("the body is not a JSON object: {cause}"),
+            )
+        };
+        let mut given = Fields { at: String::new(), fields: serde_json::from_slice(body).map_err(wrong)? };
+        let mut request = Self {
+            model: given.text("model")?,
+            messages: messages(given.items("messages")?.unwrap_or_default())?,
+            tools: tools(given.items("tools")?.unwrap_or_default())?,
+            stream: given.boolean("stream")?.unwrap_or(false),
+            include_usage: false,
+            temperature: given.number("temperature", 0.0, 2.0)?,
+            top_p: given.number("top_p", 0.0, 1.0)?,
+            top_k: given.integer("top_k", 0, 1 << 20)?,
+            min_p: given.number("min_p", 0.0, 1.0)?,
+            seed: given.seed()?,
+            stop: given.stop()?,
+            max_tokens: given.integer("max_completion_tokens", 1, 1 << 30)?,
+            choices: given.integer("n", 1, most_choices)?.unwrap_or(1),
+            logprobs: given.boolean("logprobs")?.unwrap_or(false),
+        };
+        if let Some(most) = given.integer("max_tokens", 1, 1 << 30)? {
+            match request.max_tokens {
+                Some(other) if other != most => {
+                    return Err(ApiError::invalid("max_tokens", "is not `max_completion_tokens`"));
+                }
+                _ => request.max_tokens = Some(most),
+            }
+        }
+        if let Some(options) = given.take("stream_options") {
+            let mut options = Fields::of("stream_options", options)?;
+            request.include_usage = options.boolean("include_usage")?.unwrap_or(false);
+            options.neutral("include_obfuscation", &[json!(false)])?;
+            options.end()?;
+        }
+        match given.take("tool_choice") {
+            None => {}
+            Some(Value::String(choice)) if choice == "auto" => {}
+            Some(Value::String(choice)) if choice == "none" => request.tools.clear(),
+            Some(_) => return Err(ApiError::unsupported("tool_choice", "; only \"auto\" and \"none\" are")),
+        }
+        for (name, neutral) in [
+            ("top_logprobs", json!([0])),
+            ("frequency_penalty", json!([0])),
+            ("presence_penalty", json!([0])),
+            ("repetition_penalty", json!([1])),
+            ("logit_bias", json!([{}])),
+            ("parallel_tool_calls", json!([true])),
+            ("response_format", json!([{"type": "text"}])),
+            ("modalities", json!([["text"]])),
+            ("service_tier", json!(["auto", "default"])),
+            ("store", json!([false])),
+        ] {
+            given.neutral(name, neutral.as_array().map_or(&[], Vec::as_slice))?;
+        }
+        for name in WITHOUT_EFFECT {
+            given.take(name);
+        }
+        given.end()?;
+        if request.messages.is_empty() {
+            return Err(ApiError::invalid("messages", "should be a list of messages"));
+        }
+        Ok(request)
+    }
+
+    /// How tokens are drawn, if the request does not say otherwise at this temperature.
+    pub fn sampling(&self, temperature: f32) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(temperature),
+            top_p: self.top_p.unwrap_or(1.0),
+            top_k: self.top_k.unwrap_or(0),
+            min_p: self.min_p.unwrap_or(0.0),
+        }
+    }
+
+    /// The parameters beyond those of a conversation and of sampling, which an agent does not take.
+    pub fn refuse_for_agent(&self) -> Result<(), ApiError> {
+        let given = [
+            ("tools", !self.tools.is_empty()),
+            ("stop", !self.stop.is_empty()),
+            ("max_tokens", self.max_tokens.is_some()),
+            ("n", self.choices > 1),
+            ("logprobs", self.logprobs),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(ApiError::unsupported(name, " by the agent, which has its own")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The fields of an object, of which each is taken once.
+struct Fields {
+    /// Where it is, for errors.
+    at: String,
+    fields: Map<String, Value>,
+}
+
+impl Fields {
+    fn of(at: impl Into<String>, value: Value) -> Result<Self, ApiError> {
+        let at = at.into();
+        match value {
+            Value::Object(fields) => Ok(Self { at, fields }),
+            _ => Err(ApiError::invalid(at, "should be an object")),
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+    }
+
+    fn invalid(&self, name: &str, message: impl Into<String>) -> ApiError {
+        ApiError::invalid(self.path(name), message)
+    }
+
+    /// A field that is there and not null.
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.remove(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.invalid(name, "should be a text")),
+        }
+    }
+
+    fn items(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(_) => Err(self.invalid(name, "should be a list")),
+        }
+    }
+
+    fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(_) => Err(self.invalid(name, "should be true or false")),
+        }
+    }
+
+    fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_f64().filter(|number| (least..=most).contains(number)) {
+            Some(number) => Ok(Some(number as f32)),
+            None => Err(self.invalid(name, format!("should be a number from {least} to {most}"))),
+        }
+    }
+
+    fn integer(&mut self, name: &str, least: usize, most: usize) -> Result<Option<usize>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+        match number.filter(|number| (least..=most).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.invalid(name, format!("should be a whole number from {least} to {most}"))),
+        }
+    }
+
+    fn seed(&mut self) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.take("seed") else { return Ok(None) };
+        let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
+        seed.map(Some).ok_or_else(|| self.invalid("seed", "should be a whole number of 64 bits"))
+    }
+
+    fn stop(&mut self) -> Result<Vec<String>, ApiError> {
+        let texts = match self.take("stop") {
+            None => return Ok(Vec::new()),
+            Some(Value::String(text)) => vec![text],
+            Some(value) => serde_json::from_value(value)
+                .map_err(|_| self.invalid("stop", "should be a text or a list of texts"))?,
+        };
+        let fits = |text: &String| (1..=STOP_CHARS).contains(&text.chars().count());
+        if texts.len() > STOPS || !texts.iter().all(fits) {
+            let message = format!("should be at most {STOPS} texts of 1 to {STOP_CHARS} characters");
+            return Err(self.invalid("stop", message));
+        }
+        Ok(texts)
+    }
+
+    /// Refuses a value that would change the result.
+    fn neutral(&mut self, name: &str, neutral: &[Value]) -> Result<(), ApiError> {
+        let Some(value) = self.take(name) else { return Ok(()) };
+        let is =
+            |neutral: &Value| *neutral == value || neutral.is_number() && neutral.as_f64() == value.as_f64();
+        if neutral.iter().any(is) {
+            return Ok(());
+        }
+        let values: Vec<String> = neutral.iter().map(Value::to_string).collect();
+        let only =
+            if values.is_empty() { String::new() } else { format!(", except {}", values.join(" and ")) };
+        Err(ApiError::unsupported(self.path(name), &only))
+    }
+
+    /// Refuses what is left.
+    fn end(mut self) -> Result<(), ApiError> {
+        self.fields.retain(|_, value| !value.is_null());
+        match self.fields.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(ApiError::unsupported(self.path(name), "")),
+        }
+    }
+}
+
+fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    /// The name of each call so far.
+    type Calls = BTreeMap<String, String>;
+    let mut called = Calls::new();
+    let message = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
+        let mut fields = Fields::of(format!("messages[{index}]"), value)?;
+        let role = fields.text("role")?.unwrap_or_default();
+        let content = match fields.take("content") {
+            None => String::new(),
+            Some(Value::String(text)) => text,
+            Some(Value::Array(parts)) => {
+                let at = fields.path("content");
+                parts
+                    .into_iter()
+                    .enumerate()
+                    .map(|(part, value)| text_part(format!("{at}[{part}]"), value))
+                    .collect::<Result<_, _>>()?
+            }
+            Some(_) => return Err(fields.invalid("content", "should be a text or a list of parts")),
+        };
+        let mut message = match role.as_str() {
+            "system" | "developer" => json!({"role": "system", "content": content}),
+            "user" => json!({"role": "user", "content": content}),
+            "assistant" => {
+                let mut message = json!({"role": "assistant", "content": content});
+                // Clients send one or the other, or both.
+                let others = fields.text("reasoning")?;
+                if let Some(reasoning) = fields.text("reasoning_content")?.or(others) {
+                    message["reasoning_content"] = reasoning.into();
+                }
+                let mut calls = Vec::new();
+                for (number, value) in fields.items("tool_calls")?.unwrap_or_default().into_iter().enumerate()
+                {
+                    let (id, name, arguments) = call(fields.path(&format!("tool_calls[{number}]")), value)?;
+                    calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
+                    called.insert(id, name);
+                }
+                if !calls.is_empty() {
+                    message["tool_calls"] = calls.into();
+                }
+                fields.neutral("annotations", &[json!([])])?;
+                message
+            }
+            "tool" => {
+                let id = fields.text("tool_call_id")?.unwrap_or_default();
+                let Some(name) = called.get(&id) else {
+                    return Err(fields.invalid("tool_call_id", "is not the id of an earlier call"));
+                };
+                fields.take("name");
+                json!({"role": "tool", "tool_call_id": id, "name": name, "content": content})
+            }
+            _ => return Err(fields.invalid("role", "should be system, developer, user, assistant or tool")),
+        };
+        if let Some(name) = fields.text("name")? {
+            message["name"] = name.into();
+        }
+        fields.end()?;
+        Ok(message)
+    };
+    given.into_iter().enumerate().map(message).collect()
+}
+
+fn text_part(at: String, value: Value) -> Result<String, ApiError> {
+    let mut part = Fields::of(at, value)?;
+    let kind = part.text("type")?;
+    if kind.as_deref() != Some("text") {
+        return Err(ApiError::unsupported(part.path("type"), ", except \"text\""));
+    }
+    let text = part.text("text")?;
+    let text = text.ok_or_else(|| part.invalid("text", "should be a text"))?;
+    part.end()?;
+    Ok(text)
+}
+
+/// Id, name and arguments of a call.
+fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
+    let mut call = Fields::of(at, value)?;
+    let id = call.text("id")?.ok_or_else(|| call.invalid("id", "should be a text"))?;
+    call.neutral("type", &[json!("function")])?;
+    call.take("index");
+    let mut function = Fields::of(call.path("function"), call.take("function").unwrap_or_default())?;
+    call.end()?;
+    let name = function.text("name")?.ok_or_else(|| function.invalid("name", "should be a text"))?;
+    let arguments = match function.take("arguments") {
+        None => json!({}),
+        Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+        Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or_default(),
+        Some(other) => other,
+    };
+    if !arguments.is_object() {
+        return Err(function.invalid("arguments", "should be a JSON object, as text"));
+    }
+    function.end()?;
+    Ok((id, name, arguments))
+}
+
+fn tools(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    let tool = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
+        let mut tool = Fields::of(format!("tools[{index}]"), value)?;
+        if tool.text("type")?.as_deref() != Some("function") {
+            return Err(ApiError::unsupported(tool.path("type"), ", except \"function\""));
+        }
+        let mut function = Fields::of(tool.path("function"), tool.take("function").unwrap_or_default())?;
+        tool.end()?;
+        function.neutral("strict", &[json!(false)])?;
+        let name = function.text("name")?.filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| function.invalid("name", "should be a text"))?;
+        let description = function.text("description")?;
+        let parameters =
+            function.take("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+        if !parameters.is_object() {
+            return Err(function.invalid("parameters", "should be an object"));
+        }
+        function.end()?;
+        let mut declared = json!({"name": name});
+        if let Some(description) = description {
+            declared["description"] = description.into();
+        }
+        declared["parameters"] = parameters;
+        Ok(json!({"type": "function", "function": declared}))
+    };
+    given.into_iter().enumerate().map(tool).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(request: Value) -> Result<ChatRequest, ApiError> {
+        ChatRequest::parse(request.to_string().as_bytes(), 4)
+    }
+
+    /// A request with these fields in addition.
+    fn with(fields: Value) -> Result<ChatRequest, ApiError> {
+        let mut request = json!({"messages": [{"role": "user", "content": "Hi"}]});
+        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        parse(request)
+    }
+
+    #[test]
+    fn what_would_change_the_result_and_is_not_supported_is_refused_by_name() {
+        for (fields, param) in [
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
+            (json!({"top_logprobs": 2, "logprobs": true}), "top_logprobs"),
+            (json!({"response_format": {"type": "json_object"}}), "response_format"),
+            (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
+            (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
+            (json!({"reasoning_effort": "low"}), "reasoning_effort"),
+            (json!({"functions": []}), "functions"),
+            (json!({"stream_options": {"other": 1}}), "stream_options.other"),
+            (json!({"n": 5}), "n"),
+            (json!({"n": 0}), "n"),
+            (json!({"temperature": -1}), "temperature"),
+            (json!({"temperature": "hot"}), "temperature"),
+            (json!({"top_p": 1.5}), "top_p"),
+            (json!({"seed": 1.5}), "seed"),
+            (json!({"stop": ["a", 7]}), "stop"),
+            (json!({"stop": ""}), "stop"),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": 3, "max_completion_tokens": 4}), "max_tokens"),
+            (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+            (
+                json!({"tools": [{"type": "function", "function": {"name": "f", "strict": true}}]}),
+                "tools[0].function.strict",
+            ),
+            (json!({"tools": [{"type": "function", "function": {}}]}), "tools[0].function.name"),
+            (json!({"messages": []}), "messages"),
+            (json!({"messages": [{"role": "critic", "content": "x"}]}), "messages[0].role"),
+            (
+                json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+                "messages[0].content[0].type",
+            ),
+            (
+                json!({"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}),
+                "messages[0].tool_call_id",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": "x", "audio": {"id": 1}}]}),
+                "messages[0].audio",
+            ),
+        ] {
+            let error = with(fields.clone()).err().unwrap_or_else(|| panic!("{fields} is taken"));
+            assert_eq!(error.json()["error"]["param"], param, "{fields}: {}", error.json());
+        }
+        assert!(ChatRequest::parse(b"{\"messages\": ", 4).is_err() && ChatRequest::parse(b"[]", 4).is_err());
+    }
+
+    #[test]
+    fn what_changes_nothing_is_taken() {
+        let request = with(json!({
+            "temperature": null, "tool_choice": "auto", "top_logprobs": 0, "frequency_penalty": 0.0, "logit_bias": {},
+            "response_format": {"type": "text"}, "user": "me", "metadata": {"a": "b"}, "store": false, "n": 1,
+            "stream_options": {"include_usage": true}, "parallel_tool_calls": true, "stop": "END", "seed": -1,
+        }))
+        .unwrap();
+        assert_eq!(
+            (request.stop, request.seed, request.include_usage),
+            (vec!["END".to_owned()], Some(u64::MAX), true)
+        );
+    }
+
+    #[test]
+    fn messages_are_as_a_template_expects_them() {
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{\"at\": 7}"}});
+        let request = parse(json!({"messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "reasoning": "Hm.", "refusal": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "8"},
+        ]}))
+        .unwrap();
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"at": 7}}});
+        let expected = json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "ab"},
+            {"role": "assistant", "content": "", "reasoning_content": "Hm.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "8"},
+        ]);
+        assert_eq!(Value::from(request.messages), expected);
+        let wrong = json!({"messages": [{"role": "assistant", "tool_calls": [
+            {"id": "c", "function": {"name": "f", "arguments": "[1"}}
+        ]}]});
+        assert_eq!(
+            parse(wrong).err().unwrap().json()["error"]["param"],
+            "messages[0].tool_calls[0].function.arguments"
+        );
+    }
+
+    #[test]
+    fn no_tools_are_offered_if_none_is_to_be_called() {
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        assert_eq!(with(json!({"tools": tools})).unwrap().tools.len(), 1);
+        assert!(with(json!({"tools": tools, "tool_choice": "none"})).unwrap().tools.is_empty());
+    }
+}

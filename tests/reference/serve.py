@@ -1,0 +1,158 @@
+"""Talks with a served run through openai-python and the Python MCP SDK (see serve.sh): `serve.py MCPRL SUBJECT [OPTION…]`."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import openai
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from openai.lib.streaming._deltas import accumulate_delta
+
+MCPRL, *SUBJECT = sys.argv[1:]
+SERVE = ["serve", *SUBJECT]
+SYSTEM = Path("pipelines/sqlite.system.txt").read_text().strip()
+QUESTIONS = ["How many employees are there?", "How many departments are there?", "How many projects are there?"]
+
+
+def added(stream):
+    """The message that the library makes of a stream's deltas, and how it ended."""
+    message, reason, usage = {}, None, None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            message = accumulate_delta(message, choice.delta.to_dict())
+            reason = choice.finish_reason or reason
+    for call in message.get("tool_calls") or []:
+        del call["index"]
+    return message, reason, usage
+
+
+def check_stream(client, **request):
+    """Streamed and whole are the same. Returns the whole completion."""
+    whole = client.chat.completions.create(**request)
+    message, reason, usage = added(
+        client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
+    )
+    expected = whole.choices[0].message.to_dict()
+    for name in ("content", "tool_calls", "reasoning", "reasoning_content", "role"):
+        assert (message.get(name) or None) == (expected.get(name) or None), (name, message, expected)
+    assert reason == whole.choices[0].finish_reason
+    assert usage == whole.usage
+    return whole
+
+
+def check_completions(client):
+    names = [model.id for model in client.models.list()]
+    assert "agent" in names and len(names) > 1, names
+    streamed = 0
+    for model in (name for name in names if name != "agent"):
+        for seed in range(3):
+            request = {"model": model, "seed": seed, "max_tokens": 60, "messages": [{"role": "user", "content": "Hello?"}]}
+            whole = check_stream(client, **request)
+            # The library's own accumulator, the strictest.
+            with client.chat.completions.stream(**request) as stream:
+                final = stream.get_final_completion()
+            assert (final.choices[0].message.content or "") == (whole.choices[0].message.content or "")
+            streamed += 1
+    for wrong, problem in [
+        ({"response_format": {"type": "json_object"}}, openai.BadRequestError),
+        ({"model": "gpt-4"}, openai.NotFoundError),
+    ]:
+        request = {"model": names[0], "messages": [{"role": "user", "content": "Hello?"}], **wrong}
+        try:
+            client.chat.completions.create(**request)
+        except problem as error:
+            assert error.body["message"], error
+        else:
+            raise AssertionError(f"{wrong} is taken")
+    print(f"openai {openai.__version__}: {streamed} streams add up to their whole answers")
+
+
+async def check_calls(client):
+    """The model calls the demo server's tools through a client's own loop."""
+    calls = answers = 0
+    async with stdio_client(StdioServerParameters(command=MCPRL, args=["demo-server", "sqlite"])) as pipes:
+        async with ClientSession(*pipes) as session:
+            await session.initialize()
+            listed = (await session.list_tools()).tools
+            tools = [
+                {"name": tool.name, "description": tool.description, "parameters": tool.input_schema} for tool in listed
+            ]
+            answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+            tools.append({"name": "complete_task", "description": "Ends the task with the answer.", "parameters": answer})
+            tools = [{"type": "function", "function": tool} for tool in tools]
+            for question in QUESTIONS:
+                messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+                for _ in range(6):
+                    completion = check_stream(
+                        client, model=client.models.list().data[0].id, messages=messages, tools=tools, temperature=0, max_tokens=400
+                    )
+                    message = completion.choices[0].message
+                    messages.append(message.to_dict())
+                    if not message.tool_calls:
+                        break
+                    assert completion.choices[0].finish_reason == "tool_calls"
+                    for call in message.tool_calls:
+                        calls += 1
+                        if call.function.name == "complete_task":
+                            answers += 1
+                            break
+                        result = await session.call_tool(call.function.name, json.loads(call.function.arguments))
+                        text = "".join(part.text for part in result.content if part.type == "text")
+                        messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+                    else:
+                        continue
+                    break
+    assert calls > 0, "the model makes no call"
+    print(f"openai {openai.__version__}: {calls} calls, {answers} answers of {len(QUESTIONS)} questions")
+
+
+async def check_ask(session, how):
+    await session.initialize()
+    (tool,) = (await session.list_tools()).tools
+    assert tool.name == "ask" and "tools of" in tool.description, tool
+    heard = []
+
+    async def progress(done, total, message):
+        heard.append((done, message))
+
+    replies = []
+    for question in QUESTIONS:
+        result = await session.call_tool("ask", {"task": question, "calls": True}, progress_callback=progress)
+        made = result.structured_content["calls"]
+        replies.append((result.content[0].text, len(made)))
+        assert all(call["tool"] and isinstance(call["arguments"], dict) for call in made), made
+    assert len(heard) > 0 and [done for done, _ in heard][0] == 1.0, heard
+    print(f"mcp, {how}: {replies}")
+    return replies
+
+
+async def main():
+    server = subprocess.Popen([MCPRL, "--json", *SERVE, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = json.loads(server.stdout.readline())["url"]
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        check_completions(client)
+        await check_calls(client)
+        async with streamable_http_client(f"{url}/mcp") as (read, write, *_):
+            async with ClientSession(read, write) as session:
+                over_http = await check_ask(session, "streamable HTTP")
+        endpoint = [
+            client.chat.completions.create(model="agent", messages=[{"role": "user", "content": question}])
+            for question in QUESTIONS
+        ]
+        texts = [completion.choices[0].message.content for completion in endpoint]
+        for (text, _), other in zip(over_http, texts):
+            assert other in (text, ""), (text, other)
+        async with stdio_client(StdioServerParameters(command=MCPRL, args=[*SERVE, "--mcp"])) as pipes:
+            async with ClientSession(*pipes) as session:
+                assert await check_ask(session, "stdio") == over_http
+    finally:
+        server.kill()
+
+
+asyncio.run(main())
