@@ -49,10 +49,7 @@ impl GrowingTurn {
             {
                 turn.reasoning = Some(std::mem::take(&mut turn.text)).filter(|text| !text.is_empty());
             }
-            Some(before)
-                if !self.is_opened
-                    && !TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open)) =>
-            {
+            Some(before) if !self.has_reasoning(&written) => {
                 let [_, close] =
                     TAGS.into_iter().find(|[_, close]| written.contains(close)).unwrap_or_default();
                 turn.text = format!("{before}{close}{}", turn.text);
@@ -76,8 +73,21 @@ impl GrowingTurn {
     pub fn written(&self, chat: &Chat) -> String {
         match self.parsed(chat) {
             turn if turn.calls.is_empty() => turn.text,
-            _ => chat.format.after_reasoning(&chat.written(&self.tokens)).trim().to_owned(),
+            _ => {
+                let written = chat.written(&self.tokens);
+                let text = if self.has_reasoning(&written) {
+                    chat.format.after_reasoning(&written)
+                } else {
+                    &written
+                };
+                text.trim().to_owned()
+            }
         }
+    }
+
+    /// Whether reasoning was opened, by the prompt or by the turn.
+    fn has_reasoning(&self, written: &str) -> bool {
+        self.is_opened || TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open))
     }
 
     /// The whole turn.

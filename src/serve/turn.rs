@@ -117,23 +117,28 @@ impl Task {
             stops: Stops { strings: &self.stop, held: String::new() },
             logprobs: Vec::new(),
         };
+        let mut pass = |answer: &mut Answer<'_>| {
+            if !self.stream && self.stop.is_empty() {
+                return false;
+            }
+            let part = answer.more(&self.chat);
+            let is_stopped = part.end.is_some();
+            if !part.is_empty() {
+                send(part);
+            }
+            is_stopped
+        };
         let sampled = loop {
             tokio::select! {
                 biased;
                 Some(token) = receiver.recv() => {
                     answer.take(token);
-                    while let Ok(token) = receiver.try_recv() {
+                    // Where a stop string may end the answer, it must not matter how many tokens are there.
+                    while self.stop.is_empty() && let Ok(token) = receiver.try_recv() {
                         answer.take(token);
                     }
-                    if self.stream || !self.stop.is_empty() {
-                        let part = answer.more(&self.chat);
-                        let is_stopped = part.end.is_some();
-                        if !part.is_empty() {
-                            send(part);
-                        }
-                        if is_stopped {
-                            return Ok(());
-                        }
+                    if pass(&mut answer) {
+                        return Ok(());
                     }
                 }
                 sampled = &mut sampling => break sampled?,
@@ -141,6 +146,9 @@ impl Task {
         };
         while let Ok(token) = receiver.try_recv() {
             answer.take(token);
+            if !self.stop.is_empty() && pass(&mut answer) {
+                return Ok(());
+            }
         }
         send(answer.end(self, choice, &sampled));
         Ok(())

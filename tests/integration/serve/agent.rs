@@ -21,10 +21,8 @@ fn project(tool: &str, arguments: &Value) -> Project {
         format!("<tool_call>\n{}\n</tool_call>\n", json!({"name": name, "arguments": arguments}))
     };
     project.replier("caller", &(call(tool, arguments) + &call("complete_task", &json!({"answer": ANSWER}))));
-    for kind in ["sqlite", "desk"] {
-        let server = json!({"command": env!("CARGO_BIN_EXE_mcprl"), "args": ["demo-server", kind]});
-        project.write(&format!("{kind}.json"), &json!({"mcpServers": {kind: server}}).to_string());
-    }
+    let server = json!({"command": env!("CARGO_BIN_EXE_mcprl"), "args": ["demo-server", "sqlite"]});
+    project.write("sqlite.json", &json!({"mcpServers": {"sqlite": server}}).to_string());
     project
 }
 
@@ -158,6 +156,8 @@ fn a_client_cancels_a_task_and_its_place_is_free() {
     let mut asked = Asked::new(&project, &["llama", "--server", "sqlite.json", "--max-requests", "1"]);
     let params = json!({"name": "ask", "arguments": {"task": "Never mind."}});
     asked.send(&json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}));
+    // Messages are answered at the same time.
+    std::thread::sleep(Duration::from_millis(300));
     let busy = asked.ask(&json!({"task": "Another."})).1;
     assert_eq!(busy["id"], 1, "the first one is not answered before: {busy}");
     assert!(busy["result"]["content"][0]["text"].as_str().unwrap().contains("too many tasks"), "{busy}");
@@ -177,13 +177,21 @@ fn a_client_cancels_a_task_and_its_place_is_free() {
 #[test]
 fn calls_that_may_change_something_need_yes() {
     let project = project("set_status", &json!({"ticket_id": "T-1", "status": "closed"}));
-    let refused = |more: &[&str]| {
-        let mut asked = Asked::new(&project, &[&["caller", "--server", "desk.json"], more].concat());
+    let command = [env!("CARGO_BIN_EXE_mcprl"), "demo-server", "desk"];
+    let file = format!(
+        "[server]\ncommand = {command:?}\nstate = \"fresh-process\"\n[stages.tools]\nkind = \"discover\"\n"
+    );
+    project.write("desk.toml", &file);
+    let error = |more: &[&str]| {
+        let mut asked = Asked::new(&project, &[&["caller", "--server", "desk.toml"], more].concat());
         let (_, reply) = asked.ask(&json!({"task": "Close it.", "calls": true}));
-        reply["result"]["structuredContent"]["calls"][0]["error"] == "refused"
+        let calls = &reply["result"]["structuredContent"]["calls"];
+        assert_eq!(calls[0]["tool"], "set_status", "{reply}");
+        calls[0]["error"].clone()
     };
-    assert!(refused(&[]) && refused(&["--yes", "--deny", "*"]));
-    assert!(!refused(&["--yes"]));
+    assert_eq!(error(&[]), "refused");
+    assert_eq!(error(&["--yes", "--deny", "*"]), "refused");
+    assert_ne!(error(&["--yes"]), "refused");
 }
 
 #[test]

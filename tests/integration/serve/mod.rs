@@ -48,8 +48,9 @@ impl Served {
     /// A connection on which this request was sent. HTTP/1.0, so that the end of the body is that of the connection.
     pub fn open(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.host).unwrap();
-        let mut head = format!("{line} HTTP/1.0\r\nContent-Length: {}\r\n", body.len());
-        let own = [("Host", self.host.as_str())];
+        let mut head = format!("{line} HTTP/1.0\r\n");
+        let length = body.len().to_string();
+        let own = [("Host", self.host.as_str()), ("Content-Length", length.as_str())];
         let given = |name: &str| headers.iter().any(|(other, _)| *other == name);
         for (name, value) in own.iter().filter(|(name, _)| !given(name)).chain(headers) {
             head += &format!("{name}: {value}\r\n");
