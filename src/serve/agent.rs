@@ -1,6 +1,6 @@
 //! A run's agent behind an endpoint: it plays a conversation with the run's server, and its answer is the reply.
 
-use std::{ops::Deref, sync::Arc};
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
@@ -32,7 +32,7 @@ pub struct Agent {
 pub type Calls = Arc<dyn Fn(&str) + Send + Sync>;
 
 struct Following<'a> {
-    permit: &'a (dyn Fn(&str, &mut Map<String, Value>) -> Result<(), Refusal> + Send + Sync),
+    permit: &'a Permit,
     calls: Option<Calls>,
 }
 
@@ -62,7 +62,7 @@ impl Agent {
         calls: Option<Calls>,
     ) -> Result<Reply> {
         let mut talk = Talk::new(AgentSource { open: &self.open, sampling, seed });
-        let mut hooks = Following { permit: self.permit.deref(), calls };
+        let mut hooks = Following { permit: &self.permit, calls };
         talk.begin(prompt, self.open.agent.settings.reminder, &mut hooks).await
     }
 
