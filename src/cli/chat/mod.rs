@@ -1,7 +1,7 @@
 //! `mcprl chat`: an agent at the prompt.
 //!
 //! What was trained is what answers: the system prompt, tools, limits, history and view of results are those of the run's
-//! episodes ([`OpenAgent`]). The conversation itself is [`Conversation`](crate::agent::Conversation); here are its hooks.
+//! episodes ([`OpenAgent`]). The conversation itself is [`Talk`](crate::agent::Talk); here are its hooks.
 
 mod error;
 mod input;
