@@ -340,7 +340,11 @@ fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     assert!(run.out.contains("unseen_entities"), "{}", run.out);
     let steps = project.newest().join("start/steps.parquet");
-    assert_eq!(data::read::<Step>(&steps).unwrap().len(), 4, "sixteen solutions, four of a step");
+    assert_eq!(
+        data::read::<Step>(&steps).unwrap().len(),
+        16,
+        "sixteen solutions, four of a step, four times"
+    );
     assert!(run.out.contains("start against base"), "{}", run.out);
 }
 

@@ -152,25 +152,33 @@ fn a_client_asks_the_agent_as_one_tool() {
 #[test]
 fn a_client_cancels_a_task_and_its_place_is_free() {
     let project = querying();
-    project.llama(1);
-    let mut asked = Asked::new(&project, &["llama", "--server", "sqlite.json", "--max-requests", "1"]);
-    let params = json!({"name": "ask", "arguments": {"task": "Never mind."}});
-    asked.send(&json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}));
-    // Messages are answered at the same time.
-    std::thread::sleep(Duration::from_millis(300));
-    let busy = asked.ask(&json!({"task": "Another."})).1;
-    assert_eq!(busy["id"], 1, "the first one is not answered before: {busy}");
-    assert!(busy["result"]["content"][0]["text"].as_str().unwrap().contains("too many tasks"), "{busy}");
-    let cancelled = json!({"requestId": 7});
-    asked.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
+    // A server that is never called, so that its calls have no answer.
+    let server =
+        format!("grep --line-buffered -v tools/call | {} demo-server sqlite", env!("CARGO_BIN_EXE_mcprl"));
+    let server = json!({"command": "sh", "args": ["-c", server]});
+    project.write("silent.json", &json!({"mcpServers": {"silent": server}}).to_string());
+    let mut asked = Asked::new(&project, &["caller", "--server", "silent.json", "--max-requests", "1"]);
+    let task = |id: u64| {
+        let arguments = json!({"task": "Never mind."});
+        let params = json!({"name": "ask", "arguments": arguments, "_meta": {"progressToken": id}});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    };
+    asked.send(&task(7));
+    assert_eq!(asked.receive()["params"]["progressToken"], 7, "it calls");
+    asked.send(&task(8));
+    let busy = asked.receive();
+    assert!(busy["id"] == 8 && busy.to_string().contains("too many tasks"), "{busy}");
+    asked.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}));
     let begun = Instant::now();
-    loop {
-        let reply = asked.ask(&json!({"task": "Another."})).1;
-        assert_eq!(reply["id"], 1, "what was cancelled is not answered: {reply}");
-        if !reply["result"]["content"][0]["text"].as_str().unwrap().contains("too many tasks") {
+    for id in 9.. {
+        asked.send(&task(id));
+        let reply = asked.receive();
+        if reply["params"]["progressToken"] == id {
             break;
         }
+        assert!(reply["id"] == id && reply.to_string().contains("too many tasks"), "{reply}");
         assert!(begun.elapsed() < Duration::from_secs(20), "its place is not free");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -4,15 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{
     graph::{Arg, Effect, Graph, SuccessfulCall},
     tools::ToolProfile,
     wording, words,
 };
 use crate::{
+    chat::ToolCall,
     data::{Checks, StateCheck, TextCheck},
     judge::truth,
-    mcp::Outcome,
+    mcp::{Outcome, plain},
     stage::scenarios::{
         admission::Today,
         candidate::{AnswerRule, Candidate, Check},
@@ -109,11 +112,13 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
 }
 
 /// Reading calls that may show the effect of a call: those that share one of its values, or have no argument.
-pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, args: &[Arg]) -> Vec<usize> {
+pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, call: &ToolCall) -> Vec<usize> {
     if reads(&profiles[tool]) {
         return Vec::new();
     }
-    let values: BTreeSet<&str> = args.iter().filter_map(|arg| arg.leaf.as_deref()).collect();
+    let mut values = BTreeSet::new();
+    call.arguments.values().for_each(|value| add_values(value, &mut values));
+    let values: BTreeSet<&str> = values.iter().map(String::as_str).collect();
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     let folders: BTreeSet<String> = values.iter().filter_map(|value| folder(value)).collect();
     let is_near = |other: &SuccessfulCall| {
@@ -134,6 +139,15 @@ pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, args: &[Arg]
     near.retain(|(count, _)| *count <= 2);
     near.sort_unstable();
     near.into_iter().map(|(_, index)| index).take(PROBES).collect()
+}
+
+/// The scalars in a value, as texts.
+fn add_values(value: &Value, values: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| add_values(item, values)),
+        Value::Object(fields) => fields.values().for_each(|field| add_values(field, values)),
+        scalar => _ = values.insert(plain(scalar)),
+    }
 }
 
 /// The first sentence of a description as a request.

@@ -275,7 +275,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 .iter()
                 .map(|(tool, trial)| match watches {
                     true => Vec::new(),
-                    false => changes::probes(&graph, &profiles, *tool, &trial.args),
+                    false => changes::probes(&graph, &profiles, *tool, &trial.call),
                 })
                 .collect();
             let sequence = |((_, trial), probes): (&(usize, trials::Trial), &Vec<usize>)| {
