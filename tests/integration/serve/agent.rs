@@ -150,6 +150,19 @@ fn a_client_asks_the_agent_as_one_tool() {
 }
 
 #[test]
+fn a_check_plays_the_exam_at_the_endpoint() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let check = project.mcprl(&["serve", "--check", "--json"]);
+    assert_eq!(check.code, Some(0), "{}", check.err);
+    let compared: Value = serde_json::from_str(check.out.trim()).unwrap();
+    assert!(compared["tasks"].as_u64().unwrap() > 0, "{compared}");
+    assert_eq!((&compared["served"], &compared["same_answers"]), (&compared["exam"], &compared["tasks"]));
+    let none = project.mcprl(&["serve", "llama", "--check", "--json"]);
+    assert!(none.code == Some(2) && none.err.contains("serve::no_exam"), "{}", none.err);
+}
+
+#[test]
 fn a_client_cancels_a_task_and_its_place_is_free() {
     let project = querying();
     // A server that is never called, so that its calls have no answer.
