@@ -39,7 +39,7 @@ impl GrowingTurn {
 
     /// The turn so far. If nothing closes reasoning that the prompt has opened, all of it is reasoning; a tag that closes
     /// what nothing has opened is text, because what stands before it was text until then.
-    fn parsed(&self, chat: &Chat) -> Turn {
+    pub fn parsed(&self, chat: &Chat) -> Turn {
         let mut turn = chat.parse(&self.tokens);
         let written = chat.written(&self.tokens);
         match &turn.reasoning {
@@ -88,11 +88,6 @@ impl GrowingTurn {
     /// Whether reasoning was opened, by the prompt or by the turn.
     fn has_reasoning(&self, written: &str) -> bool {
         self.is_opened || TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open))
-    }
-
-    /// The whole turn.
-    pub fn end(&self, chat: &Chat) -> Turn {
-        self.parsed(chat)
     }
 }
 
@@ -179,7 +174,7 @@ mod tests {
                 reasoning += &more.reasoning;
                 text += &more.text;
             }
-            let end = turn.end(&chat);
+            let end = turn.parsed(&chat);
             let whole = (end.reasoning.unwrap_or_default(), end.text);
             assert!(whole.0.starts_with(&reasoning) && whole.1.starts_with(&text), "{reasoning} {text}");
             whole

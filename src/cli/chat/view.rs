@@ -93,7 +93,7 @@ impl View {
 
     fn end_turn(&mut self) {
         if !self.turn.tokens.is_empty() {
-            let whole = self.turn.end(&self.agent.chat);
+            let whole = self.turn.parsed(&self.agent.chat);
             let reasoning = self.turn.reasoning.take(&whole.reasoning.unwrap_or_default());
             let text = self.turn.text.take(&whole.text);
             self.show(&reasoning, &text);

@@ -44,12 +44,13 @@ pub struct Found {
 
 /// Reads a turn without its reasoning. Any text can be read.
 pub fn read(text: &str, tools: &Schemas) -> Found {
+    let is_readable = |found: &Found| found.calls.iter().any(|(call, _)| call.is_ok());
     let found = read_as_written(text, tools);
-    if found.calls.iter().any(|(call, _)| call.is_ok()) {
+    if is_readable(&found) {
         return found;
     }
     let mended = with_right_brackets(text).map(|text| read_as_written(&text, tools));
-    mended.filter(|mended| mended.calls.iter().any(|(call, _)| call.is_ok())).unwrap_or(found)
+    mended.filter(is_readable).unwrap_or(found)
 }
 
 /// The turn with the right brackets before each `</tool_call>`, if others stand there.

@@ -83,8 +83,12 @@ impl Tool<'_> {
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let facts = Facts::of(graph, profiles);
     let Some(about) = facts.lookup(graph, profiles) else { return Vec::new() };
-    let mut asking =
-        Asking { facts: &facts, about, search: search(graph, profiles), seed, candidates: Vec::new() };
+    let mut gaps: BTreeMap<[String; 2], BTreeSet<String>> = BTreeMap::new();
+    for gap in facts.notes.values().flatten().filter_map(|note| Gap::of(note)) {
+        gaps.entry(gap.ends()).or_default().insert(gap.value);
+    }
+    let search = search(graph, profiles);
+    let mut asking = Asking { facts: &facts, gaps, about, search, seed, candidates: Vec::new() };
     asking.ask();
     asking.candidates
 }
@@ -358,6 +362,11 @@ impl Gap {
         }
     }
 
+    /// What stands before and behind the gap.
+    fn ends(&self) -> [String; 2] {
+        [self.before.clone(), self.after.clone()]
+    }
+
     fn short(self) -> Option<Self> {
         let count = self.value.split_whitespace().count();
         ((1..=4).contains(&count) && self.value.len() <= 40).then_some(self)
@@ -414,6 +423,8 @@ struct Question {
 /// Collects candidates.
 struct Asking<'a> {
     facts: &'a Facts,
+    /// What stands in each gap in the notes of all things, by what is before and behind it.
+    gaps: BTreeMap<[String; 2], BTreeSet<String>>,
     about: Tool<'a>,
     search: Option<Tool<'a>>,
     seed: u64,
@@ -476,12 +487,10 @@ impl<'a> Asking<'a> {
         let Some(things) = &self.facts.things_in else { return questions };
         for note in self.facts.notes.get(thing).into_iter().flatten() {
             let Some(gap) = Gap::of(note) else { continue };
-            let of_all = self.facts.notes.values().flatten().filter_map(|note| Gap::of(note));
-            let alike = of_all.filter(|other| other.before == gap.before && other.after == gap.after);
             questions.push(Question {
                 about: format!("note {}", gap.before.trim()),
                 answers: [gap.value.clone()].into(),
-                others: alike.map(|other| other.value).collect(),
+                others: self.gaps.get(&gap.ends()).cloned().unwrap_or_default(),
                 texts: gap.questions(words),
                 check: Check::of(&gap.value),
                 rule: AnswerRule::Between {
