@@ -25,4 +25,4 @@ pub use episode::{Episode, REMINDER, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
 pub use talk::{OneMessage, Reply, Source, Talk};
-pub use toolbox::Toolbox;
+pub use toolbox::{Toolbox, answer_of};

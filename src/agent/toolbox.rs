@@ -149,7 +149,7 @@ impl Toolbox {
     pub(super) fn action<'a>(&'a self, call: &'a ToolCall) -> Action<'a> {
         match self.tools.get(&call.name) {
             Some(Some(tool)) => self.checked(tool, call),
-            Some(None) => match answer(&call.arguments) {
+            Some(None) => match answer_of(&call.arguments) {
                 Some(answer) => Action::Complete { answer },
                 None => {
                     let why = format!("{} needs the argument `answer`", call.name);
@@ -180,8 +180,8 @@ impl Toolbox {
     }
 }
 
-/// The answer as text. Models may write a number or a list.
-fn answer(arguments: &Map<String, Value>) -> Option<String> {
+/// The answer in arguments of `complete_task`, as text. Models may write a number or a list.
+pub fn answer_of(arguments: &Map<String, Value>) -> Option<String> {
     match arguments.get("answer")? {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),

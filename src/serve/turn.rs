@@ -9,6 +9,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::{error::ApiError, request::ChatRequest};
 use crate::{
+    agent::answer_of,
     chat::{Chat, GrowingTurn},
     engine::{Sampled, Sampling, Stop},
     hash::Encoder,
@@ -184,7 +185,7 @@ impl Answer<'_> {
     /// What is left at the end of the turn.
     fn end(mut self, task: &Task, choice: usize, sampled: &Sampled) -> Part {
         let is_cut = sampled.stop != Stop::Token;
-        let turn = self.turn.end(&task.chat);
+        let turn = self.turn.parsed(&task.chat);
         let ids = turn.own_ids((task.prompt_tokens * 64 + choice) as u64);
         let is_offered = |name: &str| task.tools.iter().any(|tool| tool == name);
         let (mut calls, mut answer, mut is_text) = (Vec::new(), None, false);
@@ -192,10 +193,7 @@ impl Answer<'_> {
             match call {
                 // The policy ends episodes so. A client that does not offer it gets the answer.
                 Ok(call) if call.name == COMPLETE_TASK && !is_offered(COMPLETE_TASK) => {
-                    answer = call.arguments.get("answer").map(|answer| match answer {
-                        Value::String(text) => text.clone(),
-                        other => other.to_string(),
-                    });
+                    answer = answer_of(&call.arguments);
                     break;
                 }
                 Ok(call) if !task.tools.is_empty() => {
