@@ -63,6 +63,7 @@ mod json;
 mod judge;
 mod llm;
 mod net;
+mod openai;
 mod plan;
 mod progress;
 mod random;

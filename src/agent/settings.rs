@@ -37,6 +37,11 @@ pub struct AgentSettings {
     pub reminder: bool,
     /// Whether the text of a turn without a call is an answer.
     pub text_answers: bool,
+    /// The words of a program that plays episodes in place of mcprl's own loop.
+    #[serde(default)]
+    pub harness: Vec<String>,
+    /// How long it may take for an episode.
+    pub harness_timeout_s: f64,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -55,6 +55,8 @@ fn agent_with(max_episode_tokens: usize) -> Arc<Agent> {
         strict_calls: true,
         reminder: true,
         text_answers: true,
+        harness: Vec::new(),
+        harness_timeout_s: 600.0,
     };
     Arc::new(Agent { chat, toolbox, settings })
 }

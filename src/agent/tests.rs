@@ -125,6 +125,8 @@ fn strict() -> AgentSettings {
         strict_calls: true,
         reminder: false,
         text_answers: false,
+        harness: Vec::new(),
+        harness_timeout_s: 600.0,
     }
 }
 

@@ -572,6 +572,18 @@ pub fn declared(tool: &Value) -> Value {
     }
 }
 
+/// A message with arguments as text, as OpenAI's API has them.
+pub fn in_openai_form(message: &Value) -> Value {
+    let mut message = message.clone();
+    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        let arguments = &mut call["function"]["arguments"];
+        if !arguments.is_string() {
+            *arguments = arguments.to_string().into();
+        }
+    }
+    message
+}
+
 fn common_prefix<'a>(one: &'a str, other: &str) -> &'a str {
     let same = one.char_indices().zip(other.chars()).find(|((_, a), b)| a != b);
     same.map_or(one, |((at, _), _)| &one[..at])

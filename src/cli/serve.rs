@@ -19,9 +19,9 @@ use super::{
 use crate::{
     agent::Refusal,
     data::CallError,
-    error::{Class, Diagnostic, Interrupted, Result},
+    error::{Class, Diagnostic, Failure, Interrupted, Result},
     report::escape::visible,
-    serve::{AGENT, Agent, ApiServer, AskServer, Permit, Policy, Service, check},
+    serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
     stage::{OpenAgent, OpenPolicy},
     ui::{OutputFormat, Printer},
 };
@@ -63,6 +63,9 @@ pub struct Serve {
     /// Most answers in progress; further requests are refused until one has ended.
     #[arg(long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     max_requests: u16,
+    /// Keep each conversation as a file in this folder: its messages, and the sampled tokens with their log-probabilities.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
     #[command(flatten)]
     rules: RuleArgs,
     #[command(flatten)]
@@ -173,6 +176,11 @@ impl Serve {
             named.find().await?;
         let open = Arc::new(OpenPolicy::open(&context, &policy, &settings).await?);
         let queue = usize::from(self.max_requests);
+        let report = move |failure: ServeError| {
+            let failure = Failure::from(failure);
+            printer.say(&format!("note: {}", visible(&failure.to_string())));
+        };
+        let keeper = self.keep.clone().map(|folder| Keeper::new(folder, report).map(Arc::new)).transpose()?;
         let agent = match &tools {
             None if self.mcp => return Err(SubjectError::NoServer { model: self.subject.clone() }.into()),
             None => match self.rules.first() {
@@ -181,7 +189,13 @@ impl Serve {
             },
             Some(tools) => {
                 let open = OpenAgent::of(&context, &open, &policy, tools, &settings)?;
-                Some(Agent { permit: self.permit(&open)?, open })
+                let origin = || Origin {
+                    model: AGENT.into(),
+                    policy: policy.digest.to_string(),
+                    tools: open.agent.toolbox.functions().to_vec(),
+                };
+                let keeper = keeper.clone().map(|keeper| (keeper, origin()));
+                Some(Agent { permit: self.permit(&open)?, open, keeper })
             }
         };
         notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
@@ -194,6 +208,7 @@ impl Serve {
         let all = chosen.chain(others.into_iter().map(|input| Policy::new(input, None))).collect();
         let mut service = Service::new(context, settings, all, queue);
         service.run = run;
+        service.keeper = keeper;
         service.agent = agent.map(|agent| AskServer {
             description: about.description(&agent.open.tools),
             title: about.title.clone(),

@@ -51,7 +51,8 @@ table! {
         loose_calls: u32,
         /// Why it ended: `completed` (with an answer), `no_call` (a turn had neither a call nor an answer), `out_of_turns`,
         /// `out_of_turn_tokens` (a turn was cut at `max_turn_tokens`), `out_of_tokens` (of the episode or the model's
-        /// context), `server_down` (the policy's own call crashed the server; an episode lost for another reason has no row).
+        /// context), `server_down` (the policy's own call crashed the server; an episode lost for another reason has no row),
+        /// `harness_failed` (the program that plays in place of mcprl's loop failed or took too long).
         end: String,
         /// The answer.
         answer: Option<String>,
@@ -206,16 +207,19 @@ pub enum End {
     OutOfTokens,
     /// The server was lost during a call. The caller finds out whether that call was the cause.
     ServerDown,
+    /// The program that plays in place of mcprl's loop failed, or took too long.
+    HarnessFailed,
 }
 
 impl End {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Completed,
         Self::NoCall,
         Self::OutOfTurns,
         Self::OutOfTurnTokens,
         Self::OutOfTokens,
         Self::ServerDown,
+        Self::HarnessFailed,
     ];
 
     /// The reason of this name.
@@ -232,6 +236,7 @@ impl End {
             Self::OutOfTurnTokens => "out_of_turn_tokens",
             Self::OutOfTokens => "out_of_tokens",
             Self::ServerDown => "server_down",
+            Self::HarnessFailed => "harness_failed",
         }
     }
 

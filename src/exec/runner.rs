@@ -576,10 +576,7 @@ impl Runner {
         let id = || self.id(job).to_owned();
         let folder = stage.card.folder.as_deref().unwrap_or(Path::new(""));
         let code = stage.card.code.iter().map(|(name, digest)| (folder.join(name), digest));
-        let files = stage.files.iter().map(|(param, digest)| {
-            let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
-            (PathBuf::from(path), digest)
-        });
+        let files = stage.files.iter().map(|(param, digest)| (stage.file(param), digest));
         for (path, digest) in code.chain(files) {
             if is_changed(&path, digest)? {
                 return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());

@@ -101,7 +101,15 @@ impl KeyFields {
         let mut params = stage.params.clone();
         params.retain(|name, _| card.params.get(name).is_none_or(|param| param.keyed));
         for (name, digest) in &stage.files {
-            params.insert(name.clone(), json!({ "file": digest }));
+            let content = json!({ "file": digest });
+            match name.split_once('/') {
+                None => _ = params.insert(name.clone(), content),
+                // A word of a command.
+                Some((param, word)) => {
+                    let word = params.get_mut(param).and_then(|words| words.pointer_mut(&format!("/{word}")));
+                    word.into_iter().for_each(|word| *word = content.clone());
+                }
+            }
         }
         let uses_server = stage.uses.contains(&Section::Server);
         let server = environment.server.filter(|_| uses_server).map(|server| {

@@ -64,7 +64,7 @@ pub struct Stage {
     pub params: Map<String, Value>,
     /// What the stage does. None if the parameters do not parse; preflight checks report why.
     pub kind: Option<Box<dyn StageKind>>,
-    /// Digests of the parameters of type `file`, by parameter.
+    /// Digests of the parameters of type `file`, by parameter, and of the words of commands, as `harness/1`.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
@@ -72,6 +72,17 @@ pub struct Stage {
     pub prices: Option<Prices>,
     /// Dotted path of its table in the run file.
     pub path: String,
+}
+
+impl Stage {
+    /// The path of a file in [`files`](Self::files).
+    pub fn file(&self, name: &str) -> PathBuf {
+        let (param, word) = name.split_once('/').unzip();
+        let value = self.params.get(param.unwrap_or(name));
+        let value =
+            value.and_then(|value| word.map_or(Some(value), |word| value.pointer(&format!("/{word}"))));
+        value.and_then(Value::as_str).unwrap_or_default().into()
+    }
 }
 
 pub struct ParsedStage<'a> {
@@ -502,6 +513,12 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong_secret::<()>(entry, message, hint.to_owned());
                 continue;
             }
+            if param.kind == ParamType::Command {
+                for (index, path, digest) in self.words(&value) {
+                    value[index] = path.display().to_string().into();
+                    files.insert(format!("{param_name}/{index}"), digest);
+                }
+            }
             let content = match (param.kind, value.as_str()) {
                 (ParamType::File, Some(text)) => self.file(entry, text).map(Some),
                 (ParamType::Model, Some(text)) => self.model(entry, text),
@@ -569,6 +586,18 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong(entry, Part::Value, message, Some(hint))
             }
         }
+    }
+
+    /// The words of a command that are files, with their paths and digests.
+    fn words(&self, command: &Value) -> Vec<(usize, PathBuf, Digest)> {
+        let words = command.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
+        let file = |(index, word): (usize, &str)| {
+            let path = self.layers.source().folder().join(word);
+            let path =
+                std::path::absolute(&path).ok().filter(|path| path.is_file() && !word.starts_with('/'))?;
+            Some((index, path.clone(), self.files.digest(&path).ok()?))
+        };
+        words.filter_map(file).collect()
     }
 
     /// Lists of values by name, those in files included.

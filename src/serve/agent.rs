@@ -5,17 +5,13 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::{
-    completion::TokenCount,
-    error::ApiError,
-    request::ChatRequest,
-    turn::{End, Part},
-};
+use super::keep::{Keeper, Origin};
 use crate::{
     agent::{History, Hooks, PromptTokens, Refusal, Reply, Talk},
     data,
     engine::Sampling,
     error::Result,
+    openai::{ApiError, ChatRequest, End, Part, TokenCount, random},
     stage::{AgentSource, OpenAgent},
 };
 
@@ -26,6 +22,7 @@ pub type Permit = Arc<dyn Fn(&str, &mut Map<String, Value>) -> Result<(), Refusa
 pub struct Agent {
     pub open: OpenAgent,
     pub permit: Permit,
+    pub keeper: Option<(Arc<Keeper>, Origin)>,
 }
 
 /// Gets the name of each tool that is called.
@@ -63,7 +60,11 @@ impl Agent {
     ) -> Result<Reply> {
         let mut talk = Talk::new(AgentSource { open: &self.open, sampling, seed });
         let mut hooks = Following { permit: &self.permit, calls };
-        talk.begin(prompt, self.open.agent.settings.reminder, &mut hooks).await
+        let reply = talk.begin(prompt, self.open.agent.settings.reminder, &mut hooks).await;
+        if let (Some((keeper, origin)), Some(history), Ok(_)) = (&self.keeper, talk.history(), &reply) {
+            keeper.conversation(origin, history);
+        }
+        reply
     }
 
     /// The prompt of a request: the agent has its own system prompt and tools.
@@ -97,7 +98,7 @@ pub async fn answer(
     prompt: PromptTokens,
     request: &ChatRequest,
 ) -> Result<(Part, TokenCount), ApiError> {
-    let seed = request.seed.unwrap_or_else(super::random);
+    let seed = request.seed.unwrap_or_else(random);
     let reply = agent.reply(prompt, (request.sampling(0.0), seed), None).await?;
     if let Some(cause) = reply.lost {
         let message = format!("the agent has lost its server: {cause}");

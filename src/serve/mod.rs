@@ -1,29 +1,24 @@
 //! Serves policies and an agent to other programs: OpenAI's chat completions and MCP.
 //!
-//! Requests are parsed strictly ([`request`]), what a policy writes is read as in episodes ([`turn`]), and a client that goes
-//! away cancels its work, because dropping a turn's future does. Nothing here prints, writes a file or starts a task that
-//! outlives its request. The number of answers in progress is bounded, and so is the size of a request.
+//! [`openai`](crate::openai) has the requests and answers. Nothing here prints or starts a task that outlives its request. The
+//! number of answers in progress is bounded.
 
 mod agent;
 mod ask;
 pub mod check;
-mod completion;
 mod error;
+mod keep;
 mod metrics;
-mod request;
-mod turn;
 
 use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use axum::{
     Json, Router,
-    body::{Body, to_bytes},
+    body::Body,
     extract::Request,
     http::{HeaderMap, Method, StatusCode, header},
     middleware::{Next, from_fn},
@@ -39,33 +34,25 @@ use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 
+use self::metrics::Metrics;
 pub use self::{
     agent::{Agent, Permit},
     ask::AskServer,
     error::ServeError,
-};
-use self::{
-    completion::{Answers, Head, TokenCount},
-    error::ApiError,
-    metrics::Metrics,
-    request::ChatRequest,
-    turn::Task,
+    keep::{Keeper, Origin},
 };
 use crate::{
     agent::AgentSettings,
     net::{is_own_host, is_same},
+    openai::{
+        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, streamed, whole,
+    },
     progress::now_ms,
     stage::{Context, Input, OpenPolicy},
 };
 
 /// The name of the agent among the models.
 pub const AGENT: &str = "agent";
-/// Most bytes of a request.
-const BODY: usize = 8 << 20;
-/// How long a client may take to send a request.
-const SENDING: Duration = Duration::from_secs(60);
-/// Most answers of one request.
-const CHOICES: usize = 64;
 
 /// A policy that is loaded when it is asked for.
 pub struct Policy {
@@ -94,6 +81,7 @@ pub struct Service {
     pub most: usize,
     pub key: Option<String>,
     pub metrics: Arc<Metrics>,
+    pub keeper: Option<Arc<Keeper>>,
     pub started: u64,
 }
 
@@ -109,6 +97,7 @@ impl Service {
             most,
             key: None,
             metrics: Arc::default(),
+            keeper: None,
             started: now_ms() / 1000,
         }
     }
@@ -147,14 +136,7 @@ impl Service {
         let begun = Instant::now();
         // Bounds the memory of bodies, too.
         let mut permit = self.queue.clone().try_acquire_owned().map_err(|_| ApiError::busy())?;
-        let body = match tokio::time::timeout(SENDING, to_bytes(body, BODY)).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(_)) => return Err(too_large()),
-            Err(_) => {
-                let message = "the request took too long to arrive";
-                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message));
-            }
-        };
+        let body = read_body(body).await?;
         let request = ChatRequest::parse(&body, CHOICES.min(self.most))?;
         let more = u32::try_from(request.choices - 1).unwrap_or(u32::MAX);
         permit.merge(self.queue.clone().try_acquire_many_owned(more).map_err(|_| ApiError::busy())?);
@@ -163,8 +145,8 @@ impl Service {
         let progress = InProgress { metrics, begun, is_done: false, _permit: permit };
         let done = move |count| progress.done(count);
         match stream {
-            true => Ok(completion::streamed(head, answers, done)),
-            false => completion::whole(head, answers, done).await,
+            true => Ok(streamed(head, answers, done)),
+            false => whole(head, answers, done).await,
         }
     }
 
@@ -187,11 +169,26 @@ impl Service {
                 let (name, policy) = self.policy(request.model.as_deref()).await?;
                 let head = Head::new(name.to_owned(), fingerprint(&policy.digest.to_string()));
                 let choices = request.choices;
-                let task = tokio::task::spawn_blocking(move || Task::new(policy, &request)).await;
+                let origin = Origin {
+                    model: name.to_owned(),
+                    policy: policy.digest.to_string(),
+                    tools: request.tools.clone(),
+                };
+                let messages = self.keeper.is_some().then(|| request.messages.clone());
+                let model = policy.model();
+                let task = tokio::task::spawn_blocking(move || Task::new(&model, &request)).await;
                 let failed = |error: tokio::task::JoinError| {
                     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string())
                 };
-                (head, Answers::Policy { task: Box::new(task.map_err(failed)??), choices })
+                let task = Box::new(task.map_err(failed)??);
+                let keep = self.keeper.clone().zip(messages).map(|(keeper, messages)| -> Keep {
+                    let prompt = task.prompt();
+                    Box::new(move |message, tokens| {
+                        let messages = messages.iter().cloned().chain([message]).collect();
+                        keeper.request(&origin, &prompt, tokens, messages);
+                    })
+                });
+                (head, Answers::Policy { task, choices, keep })
             }
         };
         (head.logprobs, head.include_usage) = (logprobs, include_usage);
@@ -222,7 +219,6 @@ impl Service {
             _ => "other",
         };
         let answered = match (&parts.method, path) {
-            (&Method::POST, "/v1/chat/completions") if is_too_large(&parts.headers) => Err(too_large()),
             (&Method::POST, "/v1/chat/completions") => self.chat(body).await,
             (&Method::GET, "/v1/models") => Ok(Json(self.list()).into_response()),
             (&Method::GET, "/v1/models/{model}") => {
@@ -255,25 +251,9 @@ impl Service {
     }
 }
 
-fn too_large() -> ApiError {
-    let message = format!("a request has at most {} MiB", BODY >> 20);
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
-}
-
-fn is_too_large(headers: &HeaderMap) -> bool {
-    let length =
-        headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    length.is_some_and(|length| length > BODY as u64)
-}
-
 fn fingerprint(digest: &str) -> String {
     let end = digest.char_indices().nth(16).map_or(digest.len(), |(at, _)| at);
     format!("mcprl-{}", &digest[..end])
-}
-
-/// A number that nobody can foresee.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// A request that is answered. Its place in the queue is free when it is dropped.

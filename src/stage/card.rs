@@ -111,6 +111,8 @@ pub enum ParamType {
     /// A model folder or GGUF file relative to the run file, keyed by content, or a hub id.
     Model,
     Strings,
+    /// Words of a command. Those that are files relative to the run file are made absolute and keyed by content.
+    Command,
     Table,
     /// Names with lists of values, or with text files relative to the run file that have a value a line. The values are in
     /// the key.
@@ -127,7 +129,7 @@ impl ParamType {
             Self::String => "a string",
             Self::File => "a path",
             Self::Model => "a folder, a GGUF file or a hub id",
-            Self::Strings => "a list of strings",
+            Self::Strings | Self::Command => "a list of strings",
             Self::Table | Self::Values => "a table",
         }
     }
@@ -138,7 +140,9 @@ impl ParamType {
             Self::Number => value.is_number(),
             Self::Boolean => value.is_boolean(),
             Self::String | Self::File | Self::Model => value.is_string(),
-            Self::Strings => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
+            Self::Strings | Self::Command => {
+                value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
+            }
             Self::Table | Self::Values => value.is_object(),
         }
     }

@@ -97,6 +97,7 @@ fn parameter((name, param): (&String, &Param)) -> String {
         ParamType::File => "path",
         ParamType::Model => "folder, GGUF file or hub id",
         ParamType::Strings => "strings",
+        ParamType::Command => "words of a command",
         ParamType::Table => "table",
         ParamType::Values => "table of lists or paths",
     };

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "json", "text", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
     &["agent", "judge", "grpo", "eval"],
+    &["openai"],
     &["stage"],
     &["plan"],
     &["exec"],

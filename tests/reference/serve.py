@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import openai
@@ -131,8 +132,24 @@ async def check_ask(session, how):
     return replies
 
 
+def check_kept(folder):
+    """Conversations are kept with their tokens: one file for all requests of a loop."""
+    kept = [json.loads(path.read_text()) for path in folder.iterdir()]
+    for one in kept:
+        assert len(one["tokens"]) == len(one["sampled"]) == len(one["logprobs"]) > 0
+        assert one["messages"][-1]["role"] in ("assistant", "tool"), one["messages"]
+    loops = [one for one in kept if one["model"] != "agent" and one["tools"]]
+    turns = [sum(message["role"] == "assistant" for message in one["messages"]) for one in loops]
+    assert len(loops) == len(QUESTIONS) and max(turns) > 1, turns
+    agents = sum(one["model"] == "agent" for one in kept)
+    assert agents >= 2 * len(QUESTIONS), agents
+    print(f"kept: {len(loops)} loops of {turns} turns, {agents} conversations of the agent")
+
+
 async def main():
-    server = subprocess.Popen([MCPRL, "--json", *SERVE, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    kept = tempfile.TemporaryDirectory()
+    command = [MCPRL, "--json", *SERVE, "--port", "0", "--keep", kept.name]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = json.loads(server.stdout.readline())["url"]
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
@@ -151,6 +168,7 @@ async def main():
         async with stdio_client(StdioServerParameters(command=MCPRL, args=[*SERVE, "--mcp"])) as pipes:
             async with ClientSession(*pipes) as session:
                 assert await check_ask(session, "stdio") == over_http
+        check_kept(Path(kept.name))
     finally:
         server.kill()
 

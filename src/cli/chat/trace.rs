@@ -12,7 +12,10 @@ use std::{
 use serde_json::{Value, json};
 
 use super::error::TalkError;
-use crate::{agent::REMINDER, chat::declared};
+use crate::{
+    agent::REMINDER,
+    chat::{declared, in_openai_form},
+};
 
 /// What closes the list of messages and the conversation.
 const END: &str = "]}\n";
@@ -115,18 +118,6 @@ impl Trace {
         let done = done.and_then(|()| self.file.set_len(begin + text.len() as u64));
         done.map_err(|source| TalkError::Trace { path: self.path.clone(), source })
     }
-}
-
-/// A message with arguments as text, as OpenAI's API has them.
-fn in_openai_form(message: &Value) -> Value {
-    let mut message = message.clone();
-    for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
-        let arguments = &mut call["function"]["arguments"];
-        if !arguments.is_string() {
-            *arguments = arguments.to_string().into();
-        }
-    }
-    message
 }
 
 /// The messages of the user in a trace. Reminders of an episode are no messages of a user.

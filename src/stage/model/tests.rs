@@ -388,7 +388,7 @@ async fn a_server_that_re_tokenizes_a_conversation_gives_a_merged_model_the_toke
     let settings = json!({
         "system": null, "max_turns": 4, "max_turn_tokens": 400, "max_episode_tokens": 4000, "max_calls": 3,
         "result_chars": 100, "thinking": "template", "history_thinking": "template", "strict_calls": true,
-        "reminder": false, "text_answers": false,
+        "reminder": false, "text_answers": false, "harness_timeout_s": 600.0,
     });
     let settings = serde_json::from_value(settings).unwrap();
     let (script, prompt) =

@@ -14,6 +14,14 @@ pub enum PlayError {
         "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room for a sampled token"
     )]
     LittleRoom { without_room: usize, all: usize, room: usize },
+    #[error("the harness `{command}` failed: {problem}")]
+    Harness { command: String, problem: String },
+    #[error("the harness `{command}` cannot be started")]
+    NoHarness {
+        command: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("the server was lost in {lost} of {episodes} episodes")]
     ServerLost {
         lost: usize,
@@ -31,6 +39,8 @@ impl Diagnostic for PlayError {
             Self::UnknownServer { .. } => "play::unknown_server",
             Self::NoRoom { .. } => "play::no_room",
             Self::LittleRoom { .. } => "play::little_room",
+            Self::Harness { .. } => "play::harness",
+            Self::NoHarness { .. } => "play::no_harness",
             Self::ServerLost { .. } => "play::server_lost",
         }
     }
@@ -44,6 +54,13 @@ impl Diagnostic for PlayError {
                  them) make a shorter prompt"
                     .into(),
             ),
+            Self::Harness { .. } => Some(
+                "start it by hand with OPENAI_BASE_URL, OPENAI_API_KEY and MCPRL_MCP_URL; `mcprl serve` gives it an endpoint"
+                    .into(),
+            ),
+            Self::NoHarness { .. } => {
+                Some("`harness` under [agent] is a list of words: a program on PATH, and files relative to the run file".into())
+            }
             Self::ServerLost { cause, .. } => {
                 let of_cause = match cause {
                     McpError::Lost { .. } => None,

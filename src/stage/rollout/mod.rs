@@ -8,6 +8,7 @@
 
 pub(super) mod choice;
 mod error;
+mod harness;
 mod lazy_sessions;
 mod open_agent;
 pub mod play;

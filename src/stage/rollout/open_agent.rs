@@ -18,6 +18,7 @@ use crate::{
     error::{At, Result},
     hash::Digest,
     mcp::Pools,
+    openai::Model,
     stage::{
         Context, Input,
         memory::Load,
@@ -52,9 +53,9 @@ impl OpenPolicy {
         Ok(Self { chat, context: tokens, digest: policy.digest, folder, sampler })
     }
 
-    /// Begins a conversation with this prompt, given in the pieces that others share.
-    pub fn sequence(&self, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64) -> Sequence {
-        self.sampler.open(prompt, sampling, seed)
+    /// What answers requests.
+    pub fn model(&self) -> Model {
+        Model { sampler: self.sampler.clone(), chat: self.chat.clone(), context: self.context }
     }
 
     /// Tokens sampled, computed and recomputed so far.

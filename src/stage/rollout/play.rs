@@ -31,12 +31,13 @@ use futures::{FutureExt, StreamExt};
 
 use super::{
     error::PlayError,
+    harness::Harness,
     lazy_sessions::{LazySessions, Outage},
     probe::FIRST_WAIT,
     records::{RolloutSpec, StateResults, known, trajectory},
     reference,
     scoreboard::Scoreboard,
-    settings::{Agents, PlaySettings, prepare},
+    settings::{Agents, PlaySettings, chat, prepare},
     watch::{STALL, Watched},
 };
 use crate::{
@@ -49,6 +50,7 @@ use crate::{
     judge::truth,
     mcp::{McpError, Pools},
     model::ModelConfig,
+    openai::Model,
     stage::{
         Context, Input,
         memory::Load,
@@ -81,6 +83,8 @@ fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
 /// Who says the assistant's turns.
 enum Actor {
     Policy(Sampler),
+    /// A policy that a program of the user asks.
+    Harness(Box<Harness>),
     /// The reference solutions of the scenarios.
     Reference,
 }
@@ -89,6 +93,7 @@ impl Actor {
     fn sampler(&self) -> Option<&Sampler> {
         match self {
             Self::Policy(sampler) => Some(sampler),
+            Self::Harness(harness) => Some(&harness.model.sampler),
             Self::Reference => None,
         }
     }
@@ -153,7 +158,16 @@ impl Player {
         let named = || format!("policy \"{}\"", input.name);
         let expected = folder.expected().at(named)?;
         let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
-        let actor = Actor::Policy(policy::start(folder, context, &peak).await.at(named)?);
+        let chat = chat(context, &folder, &play.agent).at(named)?;
+        let sampler = policy::start(folder, context, &peak).await.at(named)?;
+        let actor = match play.agent.harness.as_slice() {
+            [] => Actor::Policy(sampler),
+            command => {
+                let model = Model { sampler, chat, context: expected.config.context };
+                let folder = context.scratch.join("harness");
+                Actor::Harness(Box::new(Harness::start(command, &play.agent, model, folder).await?))
+            }
+        };
         Ok(Self { policy: input.digest, actor, agents, pools, play, episodes: 0, lost: 0 })
     }
 
@@ -227,6 +241,18 @@ impl Player {
         if let Some(cause) = cause.filter(|_| self.lost_too_many(self.lost, self.episodes)) {
             return Err(PlayError::ServerLost { lost: self.lost, episodes: self.episodes, cause }.into());
         }
+        let has_failed = |trajectory: &Trajectory| trajectory.end() == Some(End::HarnessFailed);
+        if let Actor::Harness(harness) = &self.actor
+            && let Some(failure) = harness.failure()
+        {
+            if played.iter().flatten().all(has_failed) {
+                return Err(failure.into());
+            }
+            let failed = played.iter().flatten().filter(|trajectory| has_failed(trajectory)).count();
+            context
+                .observer
+                .note(&format!("{failed} of {} episodes ended without an answer: {failure}", played.len()));
+        }
         match shortest_without_room(&played) {
             Some(tokens) => Err(PlayError::NoRoom { tokens }.into()),
             None => Ok(played),
@@ -276,7 +302,7 @@ impl Player {
             let mut tries = Vec::with_capacity(missing.len());
             for missing in missing.drain(..) {
                 let attempt = &attempts[missing.index];
-                let prompt_tokens = &prompts[attempt.scenario.id.as_str()];
+                let prompt_tokens = prompts.get(attempt.scenario.id.as_str());
                 let tried = self.attempt(how, attempt, prompt_tokens, &outage);
                 tries.push(tried.map(move |tried| (missing, tried)));
             }
@@ -339,7 +365,10 @@ impl Player {
         let (context, attempt) = (progress.context, &progress.attempts[index]);
         let trajectory = self.judged(trajectory(episode, state, attempt, &self.policy), attempt.scenario);
         progress.tool_calls += u64::from(trajectory.calls);
-        if let Ok(row) = serde_json::to_vec(&trajectory) {
+        // A program that failed is tried again by a stage that is resumed.
+        if trajectory.end() != Some(End::HarnessFailed)
+            && let Ok(row) = serde_json::to_vec(&trajectory)
+        {
             context.rows.record(&attempt.row(&self.policy), &row)?;
         }
         progress.scoreboard.count(&trajectory);
@@ -353,16 +382,20 @@ impl Player {
     /// stage.
     pub async fn close(self) {
         self.pools.close().await;
-        if let Actor::Policy(sampler) = self.actor {
-            sampler.close().await;
-        }
+        let sampler = match self.actor {
+            Actor::Policy(sampler) => sampler,
+            // What listens for its programs ends with it.
+            Actor::Harness(harness) => harness.model.sampler.clone(),
+            Actor::Reference => return,
+        };
+        sampler.close().await;
     }
 
     /// Sets what depends on the scenario's known answer, which may have changed since the episode was played.
     fn judged(&self, trajectory: Trajectory, scenario: &Scenario) -> Trajectory {
         let correct = truth::correct(scenario, (&trajectory).into());
         match self.actor {
-            Actor::Policy(_) => Trajectory { correct, ..trajectory },
+            Actor::Policy(_) | Actor::Harness(_) => Trajectory { correct, ..trajectory },
             // The answer is the known one, so that the calls decide.
             Actor::Reference => {
                 let correct = correct.map(|correct| correct && reference::holds(&trajectory));
@@ -375,6 +408,9 @@ impl Player {
         &self,
         scenarios: impl Iterator<Item = &'a Scenario>,
     ) -> Result<BTreeMap<&'a str, PromptTokens>> {
+        if let Actor::Harness(_) = self.actor {
+            return Ok(BTreeMap::new());
+        }
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
@@ -389,7 +425,7 @@ impl Player {
         &self,
         how: Try,
         attempt: &RolloutSpec<'_>,
-        prompt_tokens: &PromptTokens,
+        prompt_tokens: Option<&PromptTokens>,
         outage: &Outage,
     ) -> Result<TryOutcome> {
         if outage.is_known.is_cancelled() {
@@ -401,8 +437,11 @@ impl Player {
             outage: Some(outage),
         };
         let agent = self.agents.of(attempt.scenario);
-        let mut episode = match &self.actor {
-            Actor::Policy(sampler) => {
+        let mut episode = match (&self.actor, prompt_tokens) {
+            (Actor::Harness(harness), _) => harness.episode(attempt, &server, agent).await?,
+            // Every scenario has a prompt.
+            (_, None) => return Ok(TryOutcome::Skipped),
+            (Actor::Policy(sampler), Some(prompt_tokens)) => {
                 let pieces = prompt_tokens.pieces.clone();
                 let policy = sampler.open(pieces, attempt.sampling, attempt.seed);
                 let usage = sampler.usage();
@@ -410,7 +449,7 @@ impl Player {
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
                 episode(Watched { policy, progress, stall: STALL }, &server, agent, prompt_tokens).await?
             }
-            Actor::Reference => {
+            (Actor::Reference, Some(prompt_tokens)) => {
                 let calls = reference::calls(attempt.scenario).unwrap_or_default();
                 episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens).await?
             }

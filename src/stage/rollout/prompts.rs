@@ -10,6 +10,7 @@ use crate::{
     agent::{AgentSettings, Toolbox},
     chat::Chat,
     data::{self, Tool},
+    mcp::find_program,
     stage::{
         card::SYSTEM,
         preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
@@ -27,6 +28,14 @@ pub fn check(
     agent: &AgentSettings,
     preflight: &mut Preflight,
 ) {
+    if let Some(program) = agent.harness.first() {
+        if let Err(source) = find_program(program, None) {
+            let command = agent.harness.join(" ");
+            preflight.error("harness", PlayError::NoHarness { command, source });
+        }
+        // Its prompts are its own.
+        return;
+    }
     for (_, expected) in context.inputs.get(role).into_iter().flatten() {
         if let ExpectedOutput::Policy(policy) = expected {
             check_policy(context, (role, policy), agent, preflight);

@@ -575,3 +575,120 @@ async fn episodes_that_are_lost_are_left_out_up_to_a_share_and_played_later() {
     let all = bench.trajectories();
     assert!(all.len() == 16 && left.iter().all(|episode| all.contains(episode)));
 }
+
+/// Begins a program that asks as a client does. `chat BODY` gives a completion, `tool NAME ARGUMENTS` a result.
+const CLIENT: &str = r#"
+host=${OPENAI_BASE_URL#http://}; host=${host%%/*}
+post() {
+    exec 3<>"/dev/tcp/${host%:*}/${host#*:}"
+    printf 'POST %s HTTP/1.0\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s' "${1#http://"$host"}" "$host" "${#2}" "$2" >&3
+    cat <&3
+}
+chat() { post "$OPENAI_BASE_URL/chat/completions" "$1"; }
+tool() { post "$MCPRL_MCP_URL" '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"'"$1"'","arguments":'"$2"'}}'; }
+tools='[{"type":"function","function":{"name":"describe_table","parameters":{"type":"object","properties":{"table_name":{"type":"string"}}}}}]'
+said='{"role":"user","content":"'"$1"'"}'
+ask() { chat '{"messages":['"$said"'],"tools":'"$tools"'}'; }
+"#;
+
+/// A rollout of this program, which has [`CLIENT`].
+fn harness(script: &str, more: Value) -> Value {
+    let mut params = json!({
+        "prompts": 1, "group_size": 2, "refill_waves": 0, "harness": ["bash", "-c", format!("{CLIENT}{script}"), "harness"],
+    });
+    params.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    params
+}
+
+/// A policy that calls `describe_table`, for a client that does not offer `complete_task`.
+async fn counting() -> Bench {
+    let bench = Bench::on(sqlite_server().await).await;
+    caller(
+        &bench.path("policy"),
+        &[json!({"name": "describe_table", "arguments": {"table_name": "employees"}})],
+    );
+    bench
+}
+
+#[tokio::test]
+async fn a_program_plays_episodes_whose_tokens_are_what_the_policy_sampled_for_it() {
+    let bench = Bench::on(sqlite_server().await).await;
+    testing::replier(&bench.path("policy"), &["Looking.".to_owned()], 2048);
+    let script = r#"
+ask | grep -q 'Looking' || exit 1
+result=$(tool describe_table '{"table_name":"employees"}')
+[[ $result == *'"isError":false'* ]] || { echo "$result" >&2; exit 1; }
+said+=',{"role":"assistant","content":"Looking."},{"role":"user","content":"What do you see?"}'
+ask > /dev/null
+# Another conversation.
+said='{"role":"user","content":"Something else."}'
+ask > /dev/null
+echo 'some talk'; echo 7; echo
+"#;
+    let metrics = testing::run(&bench.context(harness(script, json!({}))).0).await.unwrap();
+    assert_eq!((metrics["episodes"], metrics["ended_completed"], metrics["success"]), (2.0, 1.0, 1.0));
+    for trajectory in bench.trajectories() {
+        assert_eq!((trajectory.answer.as_deref(), trajectory.turns), (Some("7"), 3));
+        assert_eq!((trajectory.tools, trajectory.calls), (vec!["describe_table".to_owned()], 1));
+        let rows = trajectory.row_starts.map(|starts| starts.len() + 1);
+        assert_eq!(rows, Some(2), "the second request continued the first");
+        let turns = trajectory.sampled.chunk_by(|one, other| one == other).filter(|run| run[0]).count();
+        assert_eq!(turns, 3);
+        let messages: Value = serde_json::from_str(&trajectory.messages).unwrap();
+        let contents: Vec<&str> =
+            messages.as_array().unwrap().iter().filter_map(|message| message["content"].as_str()).collect();
+        assert_eq!(contents[1..], ["Looking.", "What do you see?", "Looking."]);
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_fails_before_it_asks_fails_the_stage_and_says_why() {
+    let bench = counting().await;
+    let failed = testing::run(&bench.context(harness("echo no such module >&2; exit 3", json!({}))).0)
+        .await
+        .unwrap_err();
+    assert_eq!(failed.code(), "play::harness");
+    assert!(failed.to_string().contains("exit status: 3\nno such module"), "{failed}");
+    let (context, _) = bench.context(json!({"harness": ["/no/such/program"]}));
+    let failed = testing::run(&context).await.unwrap_err();
+    assert!(failed.to_string().contains("cannot be started"), "{failed}");
+}
+
+#[tokio::test]
+async fn an_episode_whose_program_fails_or_hangs_has_no_answer_and_is_not_recorded_for_a_resumed_stage() {
+    let bench = counting().await;
+    let flaky = r#"ask > /dev/null; [[ $1 == *1* ]] && { echo wrong >&2; exit 1; }; [[ $1 == *2* ]] && sleep 60; echo 7"#;
+    let params = harness(flaky, json!({"prompts": 6, "harness_timeout_s": 2.0}));
+    let (context, rows) = bench.context(params);
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!((metrics["episodes"], metrics["success"]), (12.0, 4.0 / 6.0));
+    assert!((metrics["ended_harness_failed"] - 2.0 / 6.0).abs() < 1e-9);
+    assert_eq!(crate::stage::Rows::finished(&*rows).unwrap().len(), 8);
+
+    let all = harness("ask > /dev/null; echo wrong >&2; exit 1", json!({}));
+    let failed = testing::run(&bench.context(all).0).await.unwrap_err();
+    assert!(failed.to_string().contains("wrong"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_program_meets_the_limits_of_an_episode() {
+    let bench = counting().await;
+    let endless = "while ask | grep -q '200 OK'; do :; done; exit 1";
+    testing::run(&bench.context(harness(endless, json!({"max_turns": 3}))).0).await.unwrap();
+    for trajectory in bench.trajectories() {
+        assert_eq!((trajectory.end(), trajectory.turns), (Some(End::OutOfTurns), 3));
+        assert_eq!(trajectory.row_starts.unwrap_or_default().len() + 1, 1, "the same answer stands once");
+        let messages: Value = serde_json::from_str(&trajectory.messages).unwrap();
+        let call = &messages[1]["tool_calls"][0]["function"];
+        assert_eq!(call["arguments"], json!({"table_name": "employees"}));
+    }
+    let calls = r#"ask > /dev/null; for i in 1 2 3; do tool describe_table '{"table_name":"employees"}'; done > /dev/null; tool nothing '{}' | grep -o 'no calls are left'"#;
+    testing::run(&bench.context(harness(calls, json!({"max_calls": 2}))).0).await.unwrap();
+    for trajectory in bench.trajectories() {
+        assert_eq!((trajectory.calls, trajectory.tool_errors), (2, 2));
+        assert_eq!(trajectory.answer.as_deref(), Some("no calls are left"));
+    }
+    let long = r#"said='{"role":"user","content":"'$(printf 'word %.0s' {1..3000})'"}'; ask | grep -q context_length && exit 1"#;
+    let failed = testing::run(&bench.context(harness(long, json!({}))).0).await.unwrap_err();
+    assert_eq!(failed.code(), "play::no_room");
+}

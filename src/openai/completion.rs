@@ -19,7 +19,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
     error::ApiError,
-    turn::{Part, Task},
+    turn::{Call, End, Part, Task},
 };
 use crate::progress::now_ms;
 
@@ -73,10 +73,13 @@ impl TokenCount {
     }
 }
 
+/// Gets each whole answer: its message, and its tokens with their log-probabilities.
+pub type Keep = Box<dyn Fn(Value, &[(u32, f32)]) + Send + Sync>;
+
 /// Where answers come from.
 pub enum Answers {
     /// As many as are asked for, sampled by a policy.
-    Policy { task: Box<Task>, choices: usize },
+    Policy { task: Box<Task>, choices: usize, keep: Option<Keep> },
     /// One of the agent.
     Agent(BoxFuture<'static, Result<(Part, TokenCount), ApiError>>),
 }
@@ -90,11 +93,17 @@ impl Answers {
                 send(0, part);
                 Ok(count)
             }
-            Self::Policy { task, choices } => {
+            Self::Policy { task, choices, keep } => {
                 let answer = async |choice: usize| {
-                    let (mut send, mut count) = (send.clone(), 0);
+                    let (mut send, mut count, mut whole) = (send.clone(), 0, Part::default());
                     let each = |part: Part| {
-                        count += part.end.as_ref().map_or(0, |end| end.tokens.len());
+                        if keep.is_some() {
+                            whole.add(part.clone());
+                        }
+                        if let Some(end) = &part.end {
+                            count += end.tokens.len();
+                            keep.iter().for_each(|keep| keep(message(&whole), &end.tokens));
+                        }
                         send(choice, part);
                     };
                     task.answer(choice, each).await.map(|()| count)
@@ -120,6 +129,22 @@ impl Answers {
     }
 }
 
+/// A whole answer as a message.
+fn message(part: &Part) -> Value {
+    let Part { reasoning, text, calls, .. } = part;
+    let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.as_str().into() };
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !reasoning.is_empty() {
+        message["reasoning"] = reasoning.as_str().into();
+        message["reasoning_content"] = reasoning.as_str().into();
+    }
+    let call = |Call { id, name, arguments }: &Call| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.iter().map(call).collect();
+    }
+    message
+}
+
 /// The whole answers to a request.
 ///
 /// # Errors
@@ -139,20 +164,10 @@ pub async fn whole(
         parts.resize(parts.len().max(choice + 1), Part::default());
         parts[choice].add(part);
     }
-    let choice = |(index, Part { reasoning, text, calls, end }): (usize, Part)| {
-        let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.into() };
-        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
-        if !reasoning.is_empty() {
-            message["reasoning"] = reasoning.as_str().into();
-            message["reasoning_content"] = reasoning.into();
-        }
-        let call = |call: super::turn::Call| json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
-        if !calls.is_empty() {
-            message["tool_calls"] = calls.into_iter().map(call).collect();
-        }
-        let logprobs = end.as_ref().filter(|_| head.logprobs).map(|end| texts(&end.tokens));
-        let reason = end.map(|end| end.reason);
-        json!({"index": index, "message": message, "finish_reason": reason, "logprobs": logprobs})
+    let choice = |(index, part): (usize, Part)| {
+        let logprobs = part.end.as_ref().filter(|_| head.logprobs).map(|end| texts(&end.tokens));
+        let reason = part.end.as_ref().map(|end| end.reason);
+        json!({"index": index, "message": message(&part), "finish_reason": reason, "logprobs": logprobs})
     };
     let choices = parts.into_iter().enumerate().map(choice).collect();
     let mut object = head.object("chat.completion", choices);
@@ -214,7 +229,7 @@ pub fn streamed(
 }
 
 /// The deltas of a part: the role before the first, and the end on the last.
-fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<super::turn::End>)> {
+fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<End>)> {
     let Part { reasoning, text, calls, end } = part;
     let mut deltas = Vec::new();
     if is_first {

@@ -1,11 +1,22 @@
 //! Requests for chat completions. A parameter that would change the result and is not supported is refused by its name.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use axum::{
+    body::{Body, Bytes, to_bytes},
+    http::StatusCode,
+};
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use crate::engine::Sampling;
+
+/// Most bytes of a request.
+const BODY: usize = 8 << 20;
+/// How long a client may take to send a request.
+const SENDING: Duration = Duration::from_secs(60);
+/// Most answers of one request.
+pub const CHOICES: usize = 64;
 
 /// Parameters that change nothing here, whatever they are.
 const WITHOUT_EFFECT: [&str; 5] =
@@ -14,6 +25,24 @@ const WITHOUT_EFFECT: [&str; 5] =
 /// Most stop strings, and characters of each.
 const STOPS: usize = 16;
 const STOP_CHARS: usize = 1000;
+
+/// Reads the body of a request.
+///
+/// # Errors
+/// If it is too large, or comes too slowly.
+pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    match tokio::time::timeout(SENDING, to_bytes(body, BODY)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(_)) => {
+            let message = format!("a request has at most {} MiB", BODY >> 20);
+            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message))
+        }
+        Err(_) => {
+            let message = "the request took too long to arrive";
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message))
+        }
+    }
+}
 
 /// A request that can be answered.
 #[derive(Debug, Default)]
@@ -45,7 +74,7 @@ impl ChatRequest {
     pub fn parse(body: &[u8], most_choices: usize) -> Result<Self, ApiError> {
         let wrong = |cause: serde_json::Error| {
             ApiError::new(
-                axum::http::StatusCode::BAD_REQUEST,
+                StatusCode::BAD_REQUEST,
                 "invalid_json",
                 format!("the body is not a JSON object: {cause}"),
             )

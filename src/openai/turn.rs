@@ -11,11 +11,20 @@ use super::{error::ApiError, request::ChatRequest};
 use crate::{
     agent::answer_of,
     chat::{Chat, GrowingTurn},
-    engine::{Sampled, Sampling, Stop},
+    engine::{Sampled, Sampler, Sampling, Stop},
     hash::Encoder,
     mcp::COMPLETE_TASK,
-    stage::OpenPolicy,
 };
+
+/// A loaded policy.
+#[derive(Clone)]
+pub struct Model {
+    pub sampler: Sampler,
+    /// Its conversation format, without system prompt and tools.
+    pub chat: Chat,
+    /// Tokens of its context.
+    pub context: usize,
+}
 
 /// A part of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -58,7 +67,7 @@ impl Part {
 
 /// What is sampled for a request.
 pub struct Task {
-    policy: Arc<OpenPolicy>,
+    sampler: Sampler,
     /// With the request's tools.
     pub chat: Chat,
     prompt: Vec<Arc<[u32]>>,
@@ -77,13 +86,13 @@ impl Task {
     ///
     /// # Errors
     /// If the template refuses the messages, or the context is too short for them.
-    pub fn new(policy: Arc<OpenPolicy>, request: &ChatRequest) -> Result<Self, ApiError> {
-        let chat = policy.chat.offering(&request.tools);
+    pub fn new(model: &Model, request: &ChatRequest) -> Result<Self, ApiError> {
+        let chat = model.chat.offering(&request.tools);
         let prompt = chat.conversation(&request.messages)?;
         let prompt_tokens: usize = prompt.iter().map(|piece| piece.len()).sum();
-        let left = policy.context.saturating_sub(prompt_tokens);
+        let left = model.context.saturating_sub(prompt_tokens);
         if left == 0 {
-            return Err(ApiError::too_long(prompt_tokens, policy.context));
+            return Err(ApiError::too_long(prompt_tokens, model.context));
         }
         let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
         Ok(Self {
@@ -96,8 +105,18 @@ impl Task {
             stop: request.stop.clone(),
             tools: request.tools.iter().filter_map(name).collect(),
             stream: request.stream,
-            policy,
+            sampler: model.sampler.clone(),
         })
+    }
+
+    pub fn prompt(&self) -> Vec<u32> {
+        self.prompt.concat()
+    }
+
+    /// Samples so, and at most this many tokens, whatever the request says.
+    pub fn sampling(mut self, sampling: Sampling, seed: u64, most: usize) -> Self {
+        (self.sampling, self.seed, self.most) = (sampling, seed, self.most.min(most));
+        self
     }
 
     /// Samples one answer and sends its parts. If the future is dropped, sampling ends.
@@ -109,7 +128,7 @@ impl Task {
             0 => self.seed,
             _ => Encoder::new("mcprl choice v1").number(self.seed).number(choice as u64).finish().seed(),
         };
-        let mut sequence = self.policy.sequence(self.prompt.clone(), self.sampling, seed);
+        let mut sequence = self.sampler.open(self.prompt.clone(), self.sampling, seed);
         let (sender, mut receiver) = unbounded_channel();
         let mut sampling = pin!(sequence.streamed_turn(&[], self.chat.stop(), self.most, Some(sender)));
         let last = self.prompt.last().map_or(&[][..], |piece| piece);
