@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::{
-    body::{Body, Bytes, to_bytes},
+    body::{Body, Bytes, HttpBody, to_bytes},
     http::StatusCode,
 };
 use serde_json::{Map, Value, json};
@@ -31,12 +31,17 @@ const STOP_CHARS: usize = 1000;
 /// # Errors
 /// If it is too large, or comes too slowly.
 pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        let message = format!("a request has at most {} MiB", BODY >> 20);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
+    };
+    // Its length as announced: nothing is waited for.
+    if body.size_hint().lower() > BODY as u64 {
+        return Err(too_large());
+    }
     match tokio::time::timeout(SENDING, to_bytes(body, BODY)).await {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => {
-            let message = format!("a request has at most {} MiB", BODY >> 20);
-            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message))
-        }
+        Ok(Err(_)) => Err(too_large()),
         Err(_) => {
             let message = "the request took too long to arrive";
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message))
