@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
     error::ApiError,
+    request::ChatRequest,
     turn::{Call, End, Part, Task},
 };
 use crate::progress::now_ms;
@@ -31,15 +32,16 @@ pub struct Head {
     model: String,
     /// The digest of the policy.
     fingerprint: String,
-    pub logprobs: bool,
-    pub include_usage: bool,
+    logprobs: bool,
+    include_usage: bool,
 }
 
 impl Head {
-    pub fn new(model: String, fingerprint: String) -> Self {
+    pub fn new(request: &ChatRequest, model: String, fingerprint: String) -> Self {
         let id = format!("chatcmpl-{:016x}{:016x}", super::random(), super::random());
         let created = now_ms() / 1000;
-        Self { id, created, model, fingerprint, logprobs: false, include_usage: false }
+        let ChatRequest { logprobs, include_usage, .. } = *request;
+        Self { id, created, model, fingerprint, logprobs, include_usage }
     }
 
     fn object(&self, kind: &str, choices: Value) -> Value {
@@ -145,11 +147,24 @@ fn message(part: &Part) -> Value {
     message
 }
 
-/// The whole answers to a request.
+/// Answers a request, as a stream or whole.
 ///
 /// # Errors
-/// If the engine or the server fails.
-pub async fn whole(
+/// If the engine or the server fails before anything is sent.
+pub async fn respond(
+    stream: bool,
+    head: Head,
+    answers: Answers,
+    done: impl FnOnce(Option<TokenCount>) + Send + 'static,
+) -> Result<Response, ApiError> {
+    match stream {
+        true => Ok(streamed(head, answers, done)),
+        false => whole(head, answers, done).await,
+    }
+}
+
+/// The whole answers to a request.
+async fn whole(
     head: Head,
     answers: Answers,
     done: impl FnOnce(Option<TokenCount>),
@@ -176,7 +191,7 @@ pub async fn whole(
 }
 
 /// The answers to a request as they come.
-pub fn streamed(
+fn streamed(
     head: Head,
     answers: Answers,
     done: impl FnOnce(Option<TokenCount>) + Send + 'static,

@@ -15,7 +15,7 @@ use std::{
 };
 
 pub use self::{
-    completion::{Answers, Head, Keep, TokenCount, streamed, whole},
+    completion::{Answers, Head, Keep, TokenCount, respond},
     error::ApiError,
     request::{CHOICES, ChatRequest, read_body},
     rows::Rows,

@@ -6,8 +6,10 @@
 
 use serde_json::Value;
 
+use crate::agent::History;
+
 /// A sequence of tokens as the policy saw it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Row {
     tokens: Vec<u32>,
     sampled: Vec<bool>,
@@ -16,7 +18,7 @@ struct Row {
 }
 
 /// The rows of a conversation, or of several that belong together.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Rows(Vec<Row>);
 
 impl Rows {
@@ -47,12 +49,8 @@ impl Rows {
         if self.contains(prompt, answer) {
             return;
         }
-        let mut row = match self.longest(prompt) {
-            Some(index) => self.0.remove(index),
-            None => {
-                Row { tokens: Vec::new(), sampled: Vec::new(), logprobs: Vec::new(), messages: Vec::new() }
-            }
-        };
+        let longest = self.longest(prompt);
+        let mut row = longest.map(|index| self.0.remove(index)).unwrap_or_default();
         row.tokens.extend(&prompt[row.tokens.len()..]);
         row.sampled.resize(row.tokens.len(), false);
         row.logprobs.resize(row.tokens.len(), 0.0);
@@ -65,26 +63,19 @@ impl Rows {
         self.0.push(row);
     }
 
-    /// The messages of the longest row, of those the one that was answered last.
-    pub fn messages(&self) -> &[Value] {
-        self.0
-            .iter()
-            .map(|row| row.messages.as_slice())
-            .max_by_key(|messages| messages.len())
-            .unwrap_or_default()
-    }
-
-    /// Tokens, whether each was sampled, log-probabilities, and the starts of further rows.
-    pub fn columns(&self) -> (Vec<u32>, Vec<bool>, Vec<f32>, Vec<usize>) {
-        let (mut tokens, mut sampled, mut logprobs, mut starts) = (vec![], vec![], vec![], vec![]);
-        for row in &self.0 {
-            starts.push(tokens.len());
-            tokens.extend(&row.tokens);
-            sampled.extend(&row.sampled);
-            logprobs.extend(&row.logprobs);
+    /// All rows, with the messages of the longest; of several, those of the one that was answered last.
+    pub fn history(&self) -> History {
+        let messages = self.0.iter().map(|row| &row.messages).max_by_key(|messages| messages.len());
+        let mut history = History { messages: messages.cloned().unwrap_or_default(), ..History::default() };
+        for (index, row) in self.0.iter().enumerate() {
+            if index > 0 {
+                history.row_starts.push(history.tokens.len());
+            }
+            history.tokens.extend(&row.tokens);
+            history.sampled.extend(&row.sampled);
+            history.logprobs.extend(&row.logprobs);
         }
-        starts.splice(..starts.len().min(1), []);
-        (tokens, sampled, logprobs, starts)
+        history
     }
 }
 
@@ -107,12 +98,12 @@ mod tests {
         rows.add(&[1, 2, 3, 4, 5], &[(6, -1.0)], said(4));
         // Its history was changed.
         rows.add(&[1, 2, 9, 5], &[(7, -2.0)], said(4));
-        let (tokens, sampled, logprobs, starts) = rows.columns();
+        let History { tokens, sampled, logprobs, row_starts, .. } = rows.history();
         assert_eq!(tokens, [1, 2, 3, 4, 5, 6, 1, 2, 9, 5, 7]);
         let sampled: Vec<u8> = sampled.into_iter().map(u8::from).collect();
         assert_eq!(sampled, [0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 1]);
         assert_eq!(logprobs[2..6], [-0.5, -0.25, 0.0, -1.0]);
-        assert_eq!((logprobs[10], starts), (-2.0, vec![6]));
+        assert_eq!((logprobs[10], row_starts), (-2.0, vec![6]));
     }
 
     #[test]
@@ -123,14 +114,14 @@ mod tests {
         }
         // Another choice of the same request.
         rows.add(&[1], &[(3, -0.5)], said(2));
-        assert_eq!(rows.columns().0, [1, 2, 1, 3]);
+        assert_eq!(rows.history().tokens, [1, 2, 1, 3]);
         // Also if the conversation went on.
         rows.add(&[1, 2, 4], &[(5, -0.5)], said(4));
         rows.add(&[1], &[(2, -0.5)], said(2));
-        assert_eq!(rows.columns().0, [1, 3, 1, 2, 4, 5]);
+        assert_eq!(rows.history().tokens, [1, 3, 1, 2, 4, 5]);
         // What was given is not what was sampled.
         rows.add(&[1, 2], &[(4, -0.5)], said(2));
-        assert_eq!(rows.columns().0.len(), 9);
+        assert_eq!(rows.history().tokens.len(), 9);
     }
 
     #[test]
@@ -139,7 +130,7 @@ mod tests {
         rows.add(&[1], &[(2, 0.0)], said(2));
         rows.add(&[1, 3], &[(4, 0.0)], said(4));
         rows.add(&[1, 2, 5], &[(6, 0.0)], said(3));
-        assert_eq!(rows.columns().0, [1, 3, 4, 1, 2, 5, 6]);
-        assert_eq!(rows.messages().len(), 4);
+        assert_eq!(rows.history().tokens, [1, 3, 4, 1, 2, 5, 6]);
+        assert_eq!(rows.history().messages.len(), 4);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::{pin::pin, sync::Arc};
 
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -82,11 +83,16 @@ pub struct Task {
 }
 
 impl Task {
-    /// Writes the prompt of a request. Takes a while for a long one.
+    /// Writes the prompt of a request, on a thread of its own because it takes a while for a long one.
     ///
     /// # Errors
     /// If the template refuses the messages, or the context is too short for them.
-    pub fn new(model: &Model, request: &ChatRequest) -> Result<Self, ApiError> {
+    pub async fn prepare(model: Model, request: ChatRequest) -> Result<Self, ApiError> {
+        let task = tokio::task::spawn_blocking(move || Self::new(&model, &request)).await;
+        task.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string()))?
+    }
+
+    fn new(model: &Model, request: &ChatRequest) -> Result<Self, ApiError> {
         let chat = model.chat.offering(&request.tools);
         let prompt = chat.conversation(&request.messages)?;
         let prompt_tokens: usize = prompt.iter().map(|piece| piece.len()).sum();

@@ -87,10 +87,7 @@ impl Keeper {
             rows: Rows::default(),
         });
         conversation.rows.add(prompt, answer, messages);
-        let (tokens, sampled, logprobs, starts) = conversation.rows.columns();
-        let columns =
-            json!({"tokens": tokens, "sampled": sampled, "logprobs": logprobs, "row_starts": starts});
-        self.write(&conversation.path, origin, conversation.rows.messages(), columns);
+        self.write(&conversation.path, origin, &conversation.rows.history());
         open.push_back(conversation);
         if open.len() > OPEN {
             open.pop_front();
@@ -99,10 +96,7 @@ impl Keeper {
 
     /// Keeps a whole conversation of the agent.
     pub fn conversation(&self, origin: &Origin, history: &History) {
-        let History { tokens, sampled, logprobs, row_starts, .. } = history;
-        let columns =
-            json!({"tokens": tokens, "sampled": sampled, "logprobs": logprobs, "row_starts": row_starts});
-        self.write(&self.fresh(), origin, &history.messages, columns);
+        self.write(&self.fresh(), origin, history);
     }
 
     fn fresh(&self) -> PathBuf {
@@ -110,16 +104,15 @@ impl Keeper {
         self.folder.join(format!("served-{now}-{:016x}.jsonl", crate::openai::random()))
     }
 
-    fn write(&self, path: &Path, origin: &Origin, messages: &[Value], columns: Value) {
+    fn write(&self, path: &Path, origin: &Origin, history: &History) {
         let Origin { model, policy, tools } = origin;
-        let mut line = json!({
+        let History { messages, tokens, sampled, logprobs, row_starts, .. } = history;
+        let line = json!({
             "model": model, "policy": policy, "time": chrono::Local::now().to_rfc3339(),
             "tools": tools.iter().map(declared).collect::<Vec<_>>(),
             "messages": messages.iter().map(in_openai_form).collect::<Vec<_>>(),
+            "tokens": tokens, "sampled": sampled, "logprobs": logprobs, "row_starts": row_starts,
         });
-        if let (Some(line), Value::Object(columns)) = (line.as_object_mut(), columns) {
-            line.extend(columns);
-        }
         let written = || -> std::io::Result<()> {
             let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
             writeln!(file, "{line}")?;

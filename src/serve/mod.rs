@@ -44,9 +44,7 @@ pub use self::{
 use crate::{
     agent::AgentSettings,
     net::{is_own_host, is_same},
-    openai::{
-        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, streamed, whole,
-    },
+    openai::{Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, respond},
     progress::now_ms,
     stage::{Context, Input, OpenPolicy},
 };
@@ -144,21 +142,17 @@ impl Service {
         let (head, answers) = self.answers(request).await?;
         let progress = InProgress { metrics, begun, is_done: false, _permit: permit };
         let done = move |count| progress.done(count);
-        match stream {
-            true => Ok(streamed(head, answers, done)),
-            false => whole(head, answers, done).await,
-        }
+        respond(stream, head, answers, done).await
     }
 
     /// Prepares the answers to a request.
     async fn answers(&self, request: ChatRequest) -> Result<(Head, Answers), ApiError> {
-        let (logprobs, include_usage) = (request.logprobs, request.include_usage);
         let is_agent = request.model.as_deref().is_some_and(|name| self.plain(name) == AGENT);
-        let (mut head, answers) = match self.agent.as_ref().filter(|_| is_agent) {
+        Ok(match self.agent.as_ref().filter(|_| is_agent) {
             Some(AskServer { agent, .. }) => {
                 request.refuse_for_agent()?;
                 let digest = self.policies.first().map(|policy| policy.input.digest.to_string());
-                let head = Head::new(AGENT.into(), fingerprint(&digest.unwrap_or_default()));
+                let head = Head::new(&request, AGENT.into(), fingerprint(&digest.unwrap_or_default()));
                 let agent = agent.clone();
                 // Before a stream begins.
                 let prompt = agent.prompt(&request.messages)?;
@@ -167,21 +161,15 @@ impl Service {
             }
             None => {
                 let (name, policy) = self.policy(request.model.as_deref()).await?;
-                let head = Head::new(name.to_owned(), fingerprint(&policy.digest.to_string()));
+                let head = Head::new(&request, name.to_owned(), fingerprint(&policy.digest.to_string()));
                 let choices = request.choices;
-                let origin = Origin {
-                    model: name.to_owned(),
-                    policy: policy.digest.to_string(),
-                    tools: request.tools.clone(),
-                };
-                let messages = self.keeper.is_some().then(|| request.messages.clone());
-                let model = policy.model();
-                let task = tokio::task::spawn_blocking(move || Task::new(&model, &request)).await;
-                let failed = |error: tokio::task::JoinError| {
-                    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string())
-                };
-                let task = Box::new(task.map_err(failed)??);
-                let keep = self.keeper.clone().zip(messages).map(|(keeper, messages)| -> Keep {
+                let kept = self.keeper.clone().map(|keeper| {
+                    let (model, policy) = (name.to_owned(), policy.digest.to_string());
+                    let origin = Origin { model, policy, tools: request.tools.clone() };
+                    (keeper, origin, request.messages.clone())
+                });
+                let task = Box::new(Task::prepare(policy.model.clone(), request).await?);
+                let keep = kept.map(|(keeper, origin, messages)| -> Keep {
                     let prompt = task.prompt();
                     Box::new(move |message, tokens| {
                         let messages = messages.iter().cloned().chain([message]).collect();
@@ -190,9 +178,7 @@ impl Service {
                 });
                 (head, Answers::Policy { task, choices, keep })
             }
-        };
-        (head.logprobs, head.include_usage) = (logprobs, include_usage);
-        Ok((head, answers))
+        })
     }
 
     fn list(&self) -> Value {

@@ -56,8 +56,7 @@ use crate::{
     hash::{Digest, Encoder},
     mcp::{COMPLETE_TASK, McpError},
     openai::{
-        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Model, Rows, Task, random, read_body, streamed,
-        whole,
+        Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Model, Rows, Task, random, read_body, respond,
     },
 };
 
@@ -159,7 +158,7 @@ impl Harness {
             lost = answer_calls(calls, server, agent, &mut made) => Ended::Lost(lost),
             ended = self.program(&token, &attempt.scenario.task) => ended?,
         };
-        let asked = locked(&endpoint.asked).clone();
+        let asked = std::mem::take(&mut *locked(&endpoint.asked));
         self.record(ended, asked, made)
     }
 
@@ -215,24 +214,13 @@ impl Harness {
                 (None, End::HarnessFailed, None)
             }
         };
-        let (tokens, sampled, logprobs, row_starts) = rows.columns();
-        let messages = rows.messages().to_vec();
+        let history = rows.history();
         let tools = match made.tools.is_empty() {
             false => made.tools,
             // Its tools are its own.
-            true => answered_calls(&messages),
+            true => answered_calls(&history.messages),
         };
-        let history = History {
-            messages,
-            tokens,
-            sampled,
-            logprobs,
-            row_starts,
-            turns,
-            tools,
-            tool_errors: made.errors,
-            ..History::default()
-        };
+        let history = History { turns, tools, tool_errors: made.errors, ..history };
         let answer_source = answer.as_ref().map(|_| AnswerSource::Text);
         Ok(Episode { history, end, answer, answer_source, lost })
     }
@@ -354,7 +342,7 @@ async fn answer_call(
 }
 
 /// What the program has asked the policy.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Asked {
     rows: Rows,
     turns: u32,
@@ -429,13 +417,8 @@ impl Endpoint {
             asked.turns += 1;
         }
         let (is_stream, choices, messages) = (request.stream, request.choices, request.messages.clone());
-        let mut head = Head::new(MODEL.to_owned(), self.fingerprint.clone());
-        (head.logprobs, head.include_usage) = (request.logprobs, request.include_usage);
-        let model = self.model.clone();
-        let task = tokio::task::spawn_blocking(move || Task::new(&model, &request)).await;
-        let task = task
-            .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string()))?;
-        let task = task.inspect_err(|error| {
+        let head = Head::new(&request, MODEL.to_owned(), self.fingerprint.clone());
+        let task = Task::prepare(self.model.clone(), request).await.inspect_err(|error| {
             locked(&self.asked).is_out_of_tokens |= error.is_too_long();
         })?;
         let prompt = task.prompt();
@@ -446,10 +429,7 @@ impl Endpoint {
             locked(&asked).rows.add(&prompt, tokens, messages);
         });
         let answers = Answers::Policy { task, choices, keep: Some(keep) };
-        match is_stream {
-            true => Ok(streamed(head, answers, |_| ())),
-            false => whole(head, answers, |_| ()).await,
-        }
+        respond(is_stream, head, answers, |_| ()).await
     }
 
     /// The seed of an answer: another one if the same prompt is sent again.

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     agent::{Agent, AgentSettings, PromptTokens, Source},
-    chat::Chat,
     data::{self, Tool},
     engine::{Sampler, Sampling, Sequence},
     error::{At, Result},
@@ -28,13 +27,10 @@ use crate::{
 
 /// A loaded policy.
 pub struct OpenPolicy {
-    /// Its conversation format, read as in episodes, without system prompt and tools.
-    pub chat: Chat,
-    /// Tokens of the model's context.
-    pub context: usize,
+    /// What answers requests. Turns are read as in episodes.
+    pub model: Model,
     pub digest: Digest,
     folder: PolicyFolder,
-    sampler: Sampler,
 }
 
 impl OpenPolicy {
@@ -50,17 +46,12 @@ impl OpenPolicy {
         let tokens = expected.config.context;
         let peak = Load::of(&context.engine).sampling(&expected, 1, settings.max_episode_tokens.min(tokens));
         let sampler = policy::start(folder.clone(), context, &peak).await.at(named)?;
-        Ok(Self { chat, context: tokens, digest: policy.digest, folder, sampler })
-    }
-
-    /// What answers requests.
-    pub fn model(&self) -> Model {
-        Model { sampler: self.sampler.clone(), chat: self.chat.clone(), context: self.context }
+        Ok(Self { model: Model { sampler, chat, context: tokens }, digest: policy.digest, folder })
     }
 
     /// Tokens sampled, computed and recomputed so far.
     pub fn usage(&self) -> [u64; 3] {
-        let usage = self.sampler.usage();
+        let usage = self.model.sampler.usage();
         [&usage.sampled, &usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
     }
 }
@@ -100,7 +91,7 @@ impl OpenAgent {
         settings: &AgentSettings,
     ) -> Result<Self> {
         let (agents, pools) = prepare(context, (policy, &open.folder), tools, &[], settings)?;
-        Ok(Self { agent: agents.all, tools: data::read(tools)?, sampler: open.sampler.clone(), pools })
+        Ok(Self { agent: agents.all, tools: data::read(tools)?, sampler: open.model.sampler.clone(), pools })
     }
 
     /// Closes the sessions and frees the policy's memory. Waits for the conversations that are still open.

@@ -158,11 +158,11 @@ impl Player {
         let named = || format!("policy \"{}\"", input.name);
         let expected = folder.expected().at(named)?;
         let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
-        let chat = chat(context, &folder, &play.agent).at(named)?;
-        let sampler = policy::start(folder, context, &peak).await.at(named)?;
+        let sampler = policy::start(folder.clone(), context, &peak).await.at(named)?;
         let actor = match play.agent.harness.as_slice() {
             [] => Actor::Policy(sampler),
             command => {
+                let chat = chat(context, &folder, &play.agent).at(named)?;
                 let model = Model { sampler, chat, context: expected.config.context };
                 let folder = context.scratch.join("harness");
                 Actor::Harness(Box::new(Harness::start(command, &play.agent, model, folder).await?))
@@ -302,8 +302,7 @@ impl Player {
             let mut tries = Vec::with_capacity(missing.len());
             for missing in missing.drain(..) {
                 let attempt = &attempts[missing.index];
-                let prompt_tokens = prompts.get(attempt.scenario.id.as_str());
-                let tried = self.attempt(how, attempt, prompt_tokens, &outage);
+                let tried = self.attempt(how, attempt, &prompts, &outage);
                 tries.push(tried.map(move |tried| (missing, tried)));
             }
             let at_once = if how == Try::Alone { 1 } else { self.play.concurrency.max(1) };
@@ -425,7 +424,7 @@ impl Player {
         &self,
         how: Try,
         attempt: &RolloutSpec<'_>,
-        prompt_tokens: Option<&PromptTokens>,
+        prompts: &BTreeMap<&str, PromptTokens>,
         outage: &Outage,
     ) -> Result<TryOutcome> {
         if outage.is_known.is_cancelled() {
@@ -437,11 +436,11 @@ impl Player {
             outage: Some(outage),
         };
         let agent = self.agents.of(attempt.scenario);
-        let mut episode = match (&self.actor, prompt_tokens) {
-            (Actor::Harness(harness), _) => harness.episode(attempt, &server, agent).await?,
-            // Every scenario has a prompt.
-            (_, None) => return Ok(TryOutcome::Skipped),
-            (Actor::Policy(sampler), Some(prompt_tokens)) => {
+        let prompt_tokens = || &prompts[attempt.scenario.id.as_str()];
+        let mut episode = match &self.actor {
+            Actor::Harness(harness) => harness.episode(attempt, &server, agent).await?,
+            Actor::Policy(sampler) => {
+                let prompt_tokens = prompt_tokens();
                 let pieces = prompt_tokens.pieces.clone();
                 let policy = sampler.open(pieces, attempt.sampling, attempt.seed);
                 let usage = sampler.usage();
@@ -449,9 +448,9 @@ impl Player {
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
                 episode(Watched { policy, progress, stall: STALL }, &server, agent, prompt_tokens).await?
             }
-            (Actor::Reference, Some(prompt_tokens)) => {
+            Actor::Reference => {
                 let calls = reference::calls(attempt.scenario).unwrap_or_default();
-                episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens).await?
+                episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens()).await?
             }
         };
         Ok(match episode.lost.take() {
