@@ -241,17 +241,17 @@ impl Player {
         if let Some(cause) = cause.filter(|_| self.lost_too_many(self.lost, self.episodes)) {
             return Err(PlayError::ServerLost { lost: self.lost, episodes: self.episodes, cause }.into());
         }
-        let has_failed = |trajectory: &Trajectory| trajectory.end() == Some(End::HarnessFailed);
+        let has_failed = |trajectory: &&Trajectory| trajectory.end() == Some(End::HarnessFailed);
+        let failed = played.iter().flatten().filter(has_failed).count();
         if let Actor::Harness(harness) = &self.actor
+            && failed > 0
             && let Some(failure) = harness.failure()
         {
-            if played.iter().flatten().all(has_failed) {
+            if failed == played.iter().flatten().count() {
                 return Err(failure.into());
             }
-            let failed = played.iter().flatten().filter(|trajectory| has_failed(trajectory)).count();
-            context
-                .observer
-                .note(&format!("{failed} of {} episodes ended without an answer: {failure}", played.len()));
+            let note = format!("{failed} of {} episodes ended without an answer: {failure}", played.len());
+            context.observer.note(&note);
         }
         match shortest_without_room(&played) {
             Some(tokens) => Err(PlayError::NoRoom { tokens }.into()),
