@@ -30,7 +30,7 @@ impl PolicyHandle for Script {
         let mut tokens = self.0.pop_front().unwrap_or_default();
         let stop = if tokens.is_empty() || tokens.len() > max_new { Stop::Length } else { Stop::Token };
         tokens.truncate(max_new);
-        Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop })
+        Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop, ..Sampled::default() })
     }
 
     fn reopen(&mut self, _: Vec<Arc<[u32]>>) {}

@@ -166,7 +166,7 @@ impl PolicyHandle for ScriptedPolicy {
         if let Some(sender) = sender {
             tokens.iter().for_each(|token| sender.send((*token, 0.0)).unwrap());
         }
-        Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop })
+        Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop, ..Sampled::default() })
     }
 
     fn reopen(&mut self, _: Vec<Arc<[u32]>>) {}

@@ -41,7 +41,7 @@ impl PolicyHandle for Script {
         if let Some(sender) = sender {
             tokens.iter().for_each(|token| sender.send((*token, -0.5)).unwrap());
         }
-        Ok(Sampled { logprobs: vec![-0.5; tokens.len()], tokens, stop })
+        Ok(Sampled { logprobs: vec![-0.5; tokens.len()], tokens, stop, ..Sampled::default() })
     }
 
     fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {

@@ -46,6 +46,8 @@ pub struct Sequence {
     /// Source of ids for all sequences of the policy.
     next: Arc<AtomicU64>,
     sampling: Sampling,
+    /// Number of alternatives that a turn has for each token.
+    alternatives: usize,
     seed: u64,
     /// How often it was reopened.
     reopened: u64,
@@ -142,7 +144,8 @@ impl Sampler {
         let worker = self.workers[self.worker_of(&prompt)].clone();
         // A stopped worker reports an error at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
-        Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0, unread: false }
+        let next = self.next.clone();
+        Sequence { id, worker, next, sampling, alternatives: 0, seed, reopened: 0, unread: false }
     }
 
     /// The worker that has this prompt. New prompts are assigned round-robin.
@@ -175,6 +178,12 @@ impl Sampler {
 }
 
 impl Sequence {
+    /// Each sampled token comes with this many of the most likely tokens in its place.
+    pub fn with_alternatives(mut self, alternatives: usize) -> Self {
+        self.alternatives = alternatives;
+        self
+    }
+
     /// Continues from another prompt. Leading pieces shared with earlier prompts are not recomputed. Draws
     /// use a new seed.
     pub fn reopen(&mut self, prompt: Vec<Arc<[u32]>>) {
@@ -220,7 +229,8 @@ impl Sequence {
         let (reply, result) = oneshot::channel();
         let undo_previous = std::mem::replace(&mut self.unread, true);
         let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
-        let turn = Command::Turn { id, append, stop, max_new, undo_previous, tokens, reply };
+        let alternatives = self.alternatives;
+        let turn = Command::Turn { id, append, stop, max_new, alternatives, undo_previous, tokens, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
         let result = result.await;
         self.unread = false;

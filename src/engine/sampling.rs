@@ -101,6 +101,19 @@ impl Sampling {
     }
 }
 
+/// The most likely tokens of a row of logits with their log-probabilities at temperature 1, the likeliest first.
+pub fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    move_likeliest_first(&mut order, count, logits);
+    order.truncate(count);
+    order.sort_unstable_by(|a, b| by_rank(*a, *b, logits));
+    let total = log_sum_exp(logits);
+    order.into_iter().map(|token| (token as u32, logits[token] - total)).collect()
+}
+
 /// Values summed at once.
 const BLOCK: usize = 1024;
 

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::{
     EngineError, Sampling,
+    sampling::likeliest,
     segments::{Segment, Segments},
     size::{STEP_ROWS, logit_rows},
 };
@@ -39,22 +40,25 @@ const FEW_ROWS: usize = 64;
 const WORTH_SHARING: usize = 1 << 18;
 
 /// Why a turn's sampling ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stop {
     /// A stop token, the last of `tokens`.
     Token,
     /// `max_new` tokens were sampled.
+    #[default]
     Length,
     /// The context is full.
     Context,
 }
 
 /// One sampled turn.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampled {
     pub tokens: Vec<u32>,
     /// Natural log-probabilities at temperature 1, one per token.
     pub logprobs: Vec<f32>,
+    /// Per token, the most likely tokens in its place. Empty unless the turn asks for them.
+    pub alternatives: Vec<Vec<(u32, f32)>>,
     pub stop: Stop,
 }
 
@@ -99,6 +103,7 @@ pub enum Command {
         append: Vec<u32>,
         stop: Vec<u32>,
         max_new: usize,
+        alternatives: usize,
         undo_previous: bool,
         tokens: Option<TokenSender>,
         reply: Reply,
@@ -132,6 +137,8 @@ struct SequenceState {
 struct Turn {
     stop: Vec<u32>,
     max_new: usize,
+    /// Number of alternatives per token.
+    alternatives: usize,
     sampled: Sampled,
     tokens: Option<TokenSender>,
     reply: Reply,
@@ -157,6 +164,21 @@ pub struct Worker {
     /// Work done so far, in tokens. A step of fewer than [`FEW_ROWS`] counts as that many.
     work: u64,
     steps: u64,
+}
+
+/// What a token is drawn from.
+struct Draw<'l> {
+    sampling: Sampling,
+    alternatives: usize,
+    rng: ChaCha8Rng,
+    logits: &'l [f32],
+}
+
+/// A drawn token.
+struct Drawn {
+    token: u32,
+    logprob: f32,
+    alternatives: Vec<(u32, f32)>,
 }
 
 /// A segment's part in a step.
@@ -244,15 +266,15 @@ impl Worker {
                 self.conversations.insert(id, conversation);
                 self.segments.remove_idle();
             }
-            Command::Turn { id, append, stop, max_new, undo_previous, tokens, reply } => {
+            Command::Turn { id, append, stop, max_new, alternatives, undo_previous, tokens, reply } => {
                 if undo_previous {
                     self.cancel(id);
                 }
                 match self.queue(id, append) {
                     Ok(conversation) => {
-                        let sampled =
-                            Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
-                        conversation.turn = Some(Turn { stop, max_new, sampled, tokens, reply });
+                        let sampled = Sampled::default();
+                        conversation.turn =
+                            Some(Turn { stop, max_new, alternatives, sampled, tokens, reply });
                         self.waiting.insert(id);
                     }
                     // The receiver is gone if the episode was cancelled.
@@ -469,28 +491,32 @@ impl Worker {
             let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
-            for ((id, _), (token, logprob)) in block.iter().zip(self.draw(block, &logits)) {
-                self.add_token(*id, token, logprob);
+            for ((id, _), drawn) in block.iter().zip(self.draw(block, &logits)) {
+                self.add_token(*id, drawn);
             }
         }
         Ok(())
     }
 
     /// Draws a token for each of these conversations, each from one row of logits.
-    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u32, f32)> {
+    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<Drawn> {
         let vocabulary = self.decoder.config.vocabulary;
         let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
             let conversation = self.conversations.get(id)?;
-            Some((conversation.sampling, conversation.rng.clone(), logits))
+            let alternatives = conversation.turn.as_ref().map_or(0, |turn| turn.alternatives);
+            Some(Draw { sampling: conversation.sampling, alternatives, rng: conversation.rng.clone(), logits })
         });
         let mut draws: Vec<_> = draws.collect();
-        let draw = |(sampling, rng, logits): &mut (Sampling, ChaCha8Rng, &[f32])| sampling.draw(logits, rng);
+        let draw = |Draw { sampling, alternatives, rng, logits }: &mut Draw<'_>| {
+            let (token, logprob) = sampling.draw(logits, rng);
+            Drawn { token, logprob, alternatives: likeliest(logits, *alternatives) }
+        };
         // On a pool's thread, the pool's threads share the rows.
         let drawn = match rayon::current_thread_index() {
             Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
             _ => draws.iter_mut().map(draw).collect(),
         };
-        for ((id, _), (_, rng, _)) in block.iter().zip(draws) {
+        for ((id, _), Draw { rng, .. }) in block.iter().zip(draws) {
             if let Some(conversation) = self.conversations.get_mut(id) {
                 conversation.rng = rng;
             }
@@ -499,7 +525,8 @@ impl Worker {
     }
 
     /// Adds a token to this conversation's turn. Ends the turn if the token ends it.
-    fn add_token(&mut self, id: u64, token: u32, logprob: f32) {
+    fn add_token(&mut self, id: u64, drawn: Drawn) {
+        let Drawn { token, logprob, alternatives } = drawn;
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
@@ -519,6 +546,9 @@ impl Worker {
             _ = tokens.send((token, logprob));
         }
         turn.sampled.logprobs.push(logprob);
+        if turn.alternatives > 0 {
+            turn.sampled.alternatives.push(alternatives);
+        }
         segment.tokens.push(token);
         self.usage.sampled.fetch_add(1, Ordering::Relaxed);
         let stop = if turn.stop.contains(&token) {

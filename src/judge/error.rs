@@ -27,7 +27,7 @@ impl Diagnostic for JudgeError {
         match self {
             Self::Llm(error) => error.hint(),
             Self::Prompt(_) => Some(
-                "relative.jinja can use `task` and `attempts` (id, conversation); rubric.jinja `task`, `criteria` (name, about, weight) and `conversation`"
+                "relative.jinja can use `task` and `attempts` (id, conversation); rubric.jinja `task`, `criteria` (name, about, weight) and `conversation`; yes_no.jinja `task`, `criterion` and `conversation`"
                     .into(),
             ),
             Self::Reply { .. } => {

@@ -98,10 +98,39 @@ impl JudgeModel {
         }
         Err(JudgeError::Reply { attempts, problem }.into())
     }
+
+    /// Asks a yes-or-no question. Returns the probability of yes. Other questions share its first `shared` bytes.
+    pub(super) async fn probability(
+        &self,
+        question: &str,
+        shared: usize,
+        cache: &impl ReplyCache,
+    ) -> crate::error::Result<f64> {
+        let mut encoder = Encoder::new("mcprl judge probability v1");
+        self.model.identify(&mut encoder);
+        let key = encoder.text(question).finish();
+        if let Some(known) = cache.get(&key).and_then(|reply| reply.parse().ok()) {
+            return Ok(known);
+        }
+        let messages = [Message::user(question)];
+        let request = Request { messages: &messages, shared, ..Request::default() };
+        match self.model.probability(&request).await {
+            Ok(probability) => {
+                cache.put(&key, &probability.to_string())?;
+                Ok(probability)
+            }
+            Err(refusal) if refusal.is_about_request() => {
+                Err(JudgeError::Reply { attempts: 1, problem: refusal.to_string() }.into())
+            }
+            Err(error) => Err(JudgeError::from(error).into()),
+        }
+    }
 }
 
 /// Where the part of a prompt begins that differs between questions. Instructions stand before it.
 const EPISODE: &str = "\n<task>";
+/// Where the criterion begins, behind what all questions about an episode share.
+pub(super) const CRITERION: &str = "\n<criterion>";
 
 pub(super) fn render(prompt: &str, variables: Variables) -> Result<String, JudgeError> {
     let mut environment = Environment::new();

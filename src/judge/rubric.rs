@@ -1,6 +1,9 @@
 //! A language model scores each episode alone, by named criteria with weights.
 //!
 //! The score is the weighted mean of the criteria. Equal conversations are shown once and share a score.
+//!
+//! A model too small to write scores can still tell right from wrong: then each criterion is a yes-or-no question, and the
+//! probability of yes is the score (as in G-Eval, Liu et al. 2023).
 
 use std::collections::BTreeMap;
 
@@ -9,8 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    JudgeModel, ReplyCache, Round, Score, Scores, model::render, relative::distinct,
-    reward::JudgedTrajectory, transcript::plain,
+    JudgeModel, ReplyCache, Round, Score, Scores,
+    model::{CRITERION, render},
+    relative::distinct,
+    reply::ReplyScore,
+    reward::JudgedTrajectory,
+    transcript::plain,
 };
 
 /// One criterion of a rubric.
@@ -62,10 +69,22 @@ pub fn criteria(table: &Map<String, Value>) -> Result<Vec<Criterion>, String> {
     }
 }
 
+/// How a criterion is scored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// The model writes scores of all criteria.
+    Written,
+    /// The model is asked whether each criterion is met. The score is the probability of yes.
+    Probability,
+}
+
 /// Settings of the rubric judge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RubricSpec {
-    /// The prompt, a jinja template of `task`, `criteria` (name, about, weight) and `conversation`.
+    pub scoring: Scoring,
+    /// The prompt, a jinja template of `task` and `conversation`, and of `criteria` (name, about, weight) for written scores
+    /// or one `criterion` for probabilities.
     pub prompt: String,
     pub criteria: Vec<Criterion>,
 }
@@ -93,20 +112,19 @@ impl Rubric {
     ) -> crate::error::Result<Scores> {
         let (distinct, which) = distinct(group, self.model.asking.shown_bytes);
         let Some(first) = group.first() else { return Ok(Scores::default()) };
-        let names: Vec<&str> = self.spec.criteria.iter().map(|criterion| criterion.name.as_str()).collect();
-        let repeats = self.model.asking.repeats.max(1);
+        // A probability is no draw, so asking again gives the same.
+        let repeats = match self.spec.scoring {
+            Scoring::Written => self.model.asking.repeats.max(1),
+            Scoring::Probability => 1,
+        };
         let empty = |repeat| Round { order: 0, repeat, places: Vec::new(), scores: Vec::new() };
         let mut rounds: Vec<Round> = (0..repeats).map(empty).collect();
         let mut judged: Vec<Option<Score>> = Vec::with_capacity(distinct.len());
         let mut unusable = None;
         for conversation in &distinct {
-            let variables = context! {
-                task => plain(&first.scenario.task), criteria => Serde(json!(self.spec.criteria)), conversation,
-            };
-            let question = render(&self.spec.prompt, variables)?;
             let (mut score, mut totals) = (Score::default(), Vec::with_capacity(rounds.len()));
             for round in &rounds {
-                let replied = match self.model.ask(&question, &names, round.repeat, cache).await {
+                let replied = match self.ask(&first.scenario.task, conversation, round.repeat, cache).await {
                     Ok(replied) => replied,
                     Err(failure) if failure.code() == "judge::reply" => {
                         unusable.get_or_insert(failure);
@@ -139,6 +157,31 @@ impl Rubric {
         }
         let scores = which.iter().map(|place| judged[*place].clone()).collect();
         Ok(Scores { scores, which, rounds })
+    }
+
+    /// Scores of one conversation, one for each criterion.
+    async fn ask(
+        &self,
+        task: &str,
+        conversation: &str,
+        repeat: u32,
+        cache: &impl ReplyCache,
+    ) -> crate::error::Result<Vec<ReplyScore>> {
+        let RubricSpec { scoring, prompt, criteria } = &self.spec;
+        let task = plain(task);
+        if *scoring == Scoring::Written {
+            let names: Vec<&str> = criteria.iter().map(|criterion| criterion.name.as_str()).collect();
+            let variables = context! { task, criteria => Serde(json!(criteria)), conversation };
+            return self.model.ask(&render(prompt, variables)?, &names, repeat, cache).await;
+        }
+        let mut scores = Vec::with_capacity(criteria.len());
+        for criterion in criteria {
+            let variables = context! { task => &task, criterion => Serde(json!(criterion)), conversation };
+            let question = render(prompt, variables)?;
+            let shared = question.rfind(CRITERION).unwrap_or(0);
+            scores.push((self.model.probability(&question, shared, cache).await?, None));
+        }
+        Ok(scores)
     }
 }
 

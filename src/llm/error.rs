@@ -36,6 +36,10 @@ pub enum LlmError {
         "the question has {tokens} tokens, which leaves no room for a reply: the model's context is {context}"
     )]
     TooLong { tokens: usize, context: usize },
+    #[error("an endpoint gives no probability of its answer")]
+    NoProbability,
+    #[error("neither yes nor no is among the model's {considered} likeliest answers")]
+    Undecided { considered: usize },
     #[error("{cause}")]
     Local {
         /// An error of the engine, or of the chat template.
@@ -52,6 +56,7 @@ impl LlmError {
             self,
             Self::Status { status: 400 | 413, .. }
                 | Self::TooLong { .. }
+                | Self::Undecided { .. }
                 | Self::Local { of_request: true, .. }
         )
     }
@@ -71,6 +76,8 @@ impl Diagnostic for LlmError {
             Self::Reply { .. } => "llm::reply",
             Self::Ceiling { .. } => "llm::ceiling",
             Self::TooLong { .. } => "llm::too_long",
+            Self::NoProbability => "llm::no_probability",
+            Self::Undecided { .. } => "llm::undecided",
             Self::Local { cause, .. } => cause.code(),
         }
     }
@@ -102,6 +109,8 @@ impl Diagnostic for LlmError {
             Self::TooLong { .. } => {
                 "use a model with a longer context, or send less: `shown_bytes` of a judge, smaller groups, fewer tools"
             }
+            Self::NoProbability => "run the model in the engine: `local_model`",
+            Self::Undecided { .. } => "use a larger model, or ask for written scores",
             Self::Local { cause, .. } => return cause.hint(),
             Self::Key { .. } | Self::Client(_) | Self::Status { .. } => return None,
         };
@@ -117,9 +126,11 @@ impl Diagnostic for LlmError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Url { .. } | Self::Unencrypted { .. } | Self::NoKey { .. } | Self::Key { .. } => {
-                Class::Usage
-            }
+            Self::Url { .. }
+            | Self::Unencrypted { .. }
+            | Self::NoKey { .. }
+            | Self::Key { .. }
+            | Self::NoProbability => Class::Usage,
             Self::Local { cause, .. } => cause.class(),
             _ => Class::Work,
         }

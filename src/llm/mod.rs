@@ -127,6 +127,9 @@ pub struct Usage {
 /// The future of a reply.
 pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<Reply, LlmError>> + Send + 'a>>;
 
+/// The future of a probability.
+pub type Probability<'a> = Pin<Box<dyn Future<Output = Result<f64, LlmError>> + Send + 'a>>;
+
 /// A language model that replies to requests.
 pub trait LanguageModel: Send + Sync {
     /// Adds to the digest of a question what identifies the model and how it samples.
@@ -134,6 +137,11 @@ pub trait LanguageModel: Send + Sync {
 
     /// The model's reply.
     fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a>;
+
+    /// The probability that the reply to a yes-or-no question is "yes" and not "no". A client of an endpoint gives none.
+    fn probability<'a>(&'a self, _: &'a Request<'a>) -> Probability<'a> {
+        Box::pin(async { Err(LlmError::NoProbability) })
+    }
 
     /// How many requests it takes at once.
     fn concurrency(&self) -> usize;

@@ -42,7 +42,7 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(demonstrations, []),
     card!(sft, []),
     card!(rollout, []),
-    card!(judge, ["relative.jinja", "rubric.jinja"]),
+    card!(judge, ["relative.jinja", "rubric.jinja", "yes_no.jinja"]),
     card!(grpo, []),
     card!(eval, []),
 ];

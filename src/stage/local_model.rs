@@ -18,15 +18,17 @@ use super::{
 };
 use crate::{
     chat::PlainChat,
-    engine::{EngineError, Footprint, Sampler, Sampling, Stop},
+    engine::{EngineError, Footprint, Sampled, Sampler, Sampling, Stop},
     error::{At, Class, Diagnostic, Result},
     hash::{Digest, Encoder},
-    llm::{self, Completion, LanguageModel, LlmError, Reply, Request, Tokens},
+    llm::{self, Completion, LanguageModel, LlmError, Probability, Reply, Request, Tokens},
     usage::Usage,
 };
 
 /// The input of a stage that holds the model.
 pub const ROLE: &str = "local_model";
+/// Tokens among which a yes-or-no question's answers are looked for.
+const CONSIDERED: usize = 20;
 
 /// How a stage samples from the model.
 #[derive(Debug, Clone, Copy)]
@@ -172,7 +174,12 @@ impl LocalModel {
         self.sampler.close().await;
     }
 
-    async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
+    async fn sample(
+        &self,
+        request: &Request<'_>,
+        max_tokens: usize,
+        alternatives: usize,
+    ) -> Result<(Sampled, Tokens), LlmError> {
         let messages = request.messages.iter().map(|one| (one.role.as_str(), one.content.as_str()));
         let prompt = self
             .chat
@@ -180,20 +187,45 @@ impl LocalModel {
             .map_err(|cause| LlmError::Local { cause: cause.into(), of_request: false })?;
         let prompt_tokens = prompt.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         self.count(|usage| usage.requests += 1);
-        let mut sequence = self.sampler.open(prompt, self.settings.sampling(), self.seed_of(request));
-        let sampled =
-            sequence.turn(&[], self.chat.stop(), self.settings.max_tokens as usize).await.map_err(refusal)?;
+        let sequence = self.sampler.open(prompt, self.settings.sampling(), self.seed_of(request));
+        let mut sequence = sequence.with_alternatives(alternatives);
+        let sampled = sequence.turn(&[], self.chat.stop(), max_tokens).await.map_err(refusal)?;
         self.has_replied.store(true, Ordering::Relaxed);
         let tokens = Tokens { prompt: prompt_tokens, completion: sampled.tokens.len() as u64 };
         self.count(|usage| {
             usage.prompt_tokens += tokens.prompt;
             usage.completion_tokens += tokens.completion;
         });
+        Ok((sampled, tokens))
+    }
+
+    async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
+        let (sampled, tokens) = self.sample(request, self.settings.max_tokens as usize, 0).await?;
         Ok(Reply {
             text: self.chat.reply(&sampled.tokens),
             is_cut: sampled.stop != Stop::Token,
             tokens: Some(tokens),
         })
+    }
+
+    /// Of the likeliest first tokens of a reply, the share of those that say yes among those that say yes or no.
+    async fn yes(&self, request: &Request<'_>) -> Result<f64, LlmError> {
+        let (sampled, _) = self.sample(request, 1, CONSIDERED).await?;
+        let likeliest = sampled.alternatives.into_iter().flatten();
+        let (mut yes, mut no) = (0.0, 0.0);
+        for (token, logprob) in likeliest {
+            let word = self.chat.reply(&[token]);
+            let word = word.trim_matches(|c: char| !c.is_alphanumeric());
+            if word.eq_ignore_ascii_case("yes") {
+                yes += f64::from(logprob).exp();
+            } else if word.eq_ignore_ascii_case("no") {
+                no += f64::from(logprob).exp();
+            }
+        }
+        match yes + no > 0.0 {
+            true => Ok(yes / (yes + no)),
+            false => Err(LlmError::Undecided { considered: CONSIDERED }),
+        }
     }
 
     fn count(&self, add: impl FnOnce(&mut llm::Usage)) {
@@ -223,6 +255,10 @@ impl LanguageModel for LocalModel {
 
     fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a> {
         Box::pin(self.reply(request))
+    }
+
+    fn probability<'a>(&'a self, request: &'a Request<'a>) -> Probability<'a> {
+        Box::pin(self.yes(request))
     }
 
     fn concurrency(&self) -> usize {

@@ -94,6 +94,41 @@ async fn a_rubric_is_scored_by_a_model_of_the_engine() {
     assert_eq!(rewards(&context), [r#"s0/2 {"rubric":0.5}"#, r#"s0/8 {"rubric":0.5}"#]);
 }
 
+/// A rubric of yes-or-no questions to a model with these answers, equally probable.
+fn yes_or_no(folder: &Path, answers: &[&str]) -> (Context, Arc<Ledger>) {
+    let answers: Vec<String> = answers.iter().map(|answer| (*answer).to_owned()).collect();
+    testing::replier(&folder.join("model"), &answers, 4096);
+    let criteria = json!({"brief": "It is brief.", "safe": {"about": "It is safe.", "weight": 3}});
+    let params =
+        json!({"relative": 0.0, "rubric": 1.0, "rubric_scores": "probability", "criteria": criteria});
+    stage(folder, &episodes(1), params)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_criterions_score_can_be_the_probability_of_yes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut context, rows) = yes_or_no(folder.path(), &["Yes", "yes.", " YES", "No", "Yesterday"]);
+    context.engine.threads = Some(1);
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!(rewards(&context), [r#"s0/2 {"rubric":0.75}"#, r#"s0/8 {"rubric":0.75}"#]);
+    assert_eq!((metrics["judge_requests"], metrics["judge_completion_tokens"]), (4.0, 4.0));
+    let (sent, computed) = (metrics["judge_prompt_tokens"], context.meter.total().computed_tokens as f64);
+    assert!(computed < 0.7 * sent, "criteria share the conversation: {computed} computed, {sent} sent");
+
+    assert_eq!(rows.finished().unwrap().len(), 4);
+    let again = testing::run(&context).await.unwrap();
+    assert_eq!((again["judge_requests"], again["reward"]), (0.0, metrics["reward"]), "scores are recorded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_says_neither_yes_nor_no_scores_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (context, _) = yes_or_no(folder.path(), &["Perhaps"]);
+    let failure = testing::run(&context).await.unwrap_err();
+    assert_eq!(failure.code(), "judge::reply");
+    assert!(failure.to_string().contains("neither yes nor no"), "{failure}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_depend_on_the_seed_and_not_on_what_is_in_flight() {
     let folder = tempfile::tempdir().unwrap();

@@ -37,10 +37,10 @@ use crate::{
     hash::Digest,
     judge::{
         Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, QuerySettings, Relative, RelativeSpec,
-        ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, program_words,
+        ReplyCache, Rubric, RubricSpec, Score, Scores, Scoring, Shaping, correct, criteria, flags, program_words,
         rewards, with_ties,
     },
-    llm::{self, Budget, Client, Endpoint, LanguageModel, Provider},
+    llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
     mcp::find_program,
 };
 use audit::{AuditedGroup, audit};
@@ -57,6 +57,7 @@ pub(super) struct Params {
     attempts: u32,
     repeats: u32,
     structured: bool,
+    rubric_scores: Scoring,
     tie_band: f64,
     shown_bytes: usize,
     criteria: Option<Map<String, Value>>,
@@ -231,6 +232,14 @@ impl Judge {
         found.map_err(wrong)
     }
 
+    /// The name of the rubric's prompt among the card's texts.
+    fn rubric_prompt(&self) -> &'static str {
+        match self.params.rubric_scores {
+            Scoring::Written => "rubric",
+            Scoring::Probability => "yes_no",
+        }
+    }
+
     fn check_gates(&self, criteria: &[Criterion]) -> Result<(), JudgeStageError> {
         let names: Vec<&str> = criteria.iter().map(|criterion| criterion.name.as_str()).collect();
         self.shaping.problem(&names).map_or(Ok(()), |problem| Err(JudgeStageError::Gates { problem }))
@@ -296,7 +305,8 @@ impl Judge {
             orders: params.orders,
             seed: context.seed,
         };
-        let rubric = RubricSpec { prompt: context.text("rubric").to_owned(), criteria };
+        let prompt = context.text(self.rubric_prompt()).to_owned();
+        let rubric = RubricSpec { scoring: params.rubric_scores, prompt, criteria };
         let uses = |kind| self.shaping.uses(kind);
         Ok(Judges {
             relative: uses(JudgeKind::Relative).then(|| Relative::new(model.clone(), relative)),
@@ -386,12 +396,15 @@ impl StageKind for Judge {
             let prompt = |kind: JudgeKind, name: &str| {
                 context.card.texts.get(name).filter(|_| shaping.uses(kind)).map_or("", |text| text.as_str())
             };
-            let prompts = [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, "rubric")];
+            let prompts = [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, self.rubric_prompt())];
             let prompts = prompts.map(JudgeModel::instructions);
             local_model::check(&mut preflight, context, &models, &ignored, &prompts);
         } else if is_local {
             preflight.note(local_model::ROLE, LocalModelError::Unused);
         } else if self.asks() {
+            if params.rubric_scores == Scoring::Probability {
+                preflight.error("rubric_scores", LlmError::NoProbability);
+            }
             preflight.check("base_url", self.needed(params.base_url.as_ref(), "base_url"));
             preflight.check("model", self.needed(params.model.as_ref(), "model"));
             if let Some(base_url) = &params.base_url {

@@ -315,6 +315,10 @@ async fn mistakes_in_the_composition_are_refused() {
         (json!({"command": 1.0}), "judge::no_model"),
         (model(json!({"relative": 1.0, "max_cost": 1.0})), "judge::no_prices"),
         (json!({"gates": {"relative": {"below": 0.5}}}), "judge::no_model"),
+        (
+            model(json!({"rubric": 1.0, "criteria": {"a": "b"}, "rubric_scores": "probability"})),
+            "llm::no_probability",
+        ),
     ];
     for (params, code) in cases {
         let found = judged(&scenarios, &trajectories, params.clone()).await.result.unwrap_err();

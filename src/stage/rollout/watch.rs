@@ -76,7 +76,7 @@ mod tests {
             _: Option<TokenSender>,
         ) -> Result<Sampled, EngineError> {
             tokio::time::sleep(3 * SHORT).await;
-            Ok(Sampled { tokens: vec![1], logprobs: vec![0.0], stop: Stop::Token })
+            Ok(Sampled { tokens: vec![1], logprobs: vec![0.0], stop: Stop::Token, ..Sampled::default() })
         }
 
         fn reopen(&mut self, _: Vec<Arc<[u32]>>) {}
