@@ -41,12 +41,12 @@ const MAIN_TEMPLATE: &str = "chat_template.jinja";
 
 /// The template from its own file, or from `tokenizer_config.json`. If there are several, the one for tools, as in
 /// Transformers.
-pub(super) fn template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
+pub fn template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
     first_template(folder, config, [TOOL_TEMPLATE, MAIN_TEMPLATE], ["tool_use", "default"])
 }
 
 /// The same for conversations without tools: if there are several, the default.
-pub(super) fn plain_template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
+pub fn plain_template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
     first_template(folder, config, [MAIN_TEMPLATE, TOOL_TEMPLATE], ["default", "tool_use"])
 }
 

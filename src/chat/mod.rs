@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
-pub use folder::TOOL_TEMPLATE;
+pub use folder::{TOOL_TEMPLATE, plain_template_source, template_source};
 pub use format::type_of;
 use format::{Format, Schemas};
 pub use growing::GrowingTurn;
@@ -486,6 +486,11 @@ impl Chat {
             Some((last, rest)) if self.stop.contains(last) => rest,
             _ => tokens,
         }
+    }
+
+    /// The value of vLLM's `--tool-call-parser` that reads the model's calls.
+    pub fn vllm_parser(&self) -> &'static str {
+        self.format.vllm_parser()
     }
 
     /// Tokens that end a turn, the format's own first.

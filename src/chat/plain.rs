@@ -101,6 +101,11 @@ impl PlainChat {
         &self.stop
     }
 
+    /// What they are as texts.
+    pub fn stop_texts(&self) -> Vec<String> {
+        self.stop.iter().map(|stop| self.vocabulary.decode(&[*stop])).collect()
+    }
+
     /// The text of a sampled turn without its reasoning. Reasoning that does not end leaves nothing.
     pub fn reply(&self, tokens: &[u32]) -> String {
         let tokens = match tokens.split_last() {

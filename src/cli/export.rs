@@ -1,6 +1,7 @@
 //! `mcprl export`: writes a policy as a folder for PEFT or, merged, for Transformers and model servers; or what else a run
 //! has for other programs.
 
+mod card;
 mod inspect;
 
 use std::{
@@ -8,13 +9,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum, builder::PossibleValue};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Outcome, locations::Locations, target::Target};
+use card::{Card, Form};
+
+use super::{
+    Outcome,
+    locations::Locations,
+    runtime,
+    subject::{Named, Subject},
+    target::Target,
+};
 use crate::{
-    chat::{Chat, TOOL_TEMPLATE},
+    chat::{Chat, PlainChat, TOOL_TEMPLATE},
     data::{self, Label},
     error::{Class, Diagnostic, Result},
     exec::{
@@ -23,12 +32,15 @@ use crate::{
         labels,
     },
     hash::Digest,
-    model::{ModelError, copy_adapter, copy_model, merge},
+    model::{ModelConfig, ModelError, copy_adapter, copy_model, merge},
     plan::NodeName,
     stage::{
         Cards,
         card::ParamType,
-        model::untrained::{self, Record},
+        model::{
+            gguf::{self, write::Quantization},
+            untrained::{self, Record},
+        },
         policy::{AdapterOf, PolicyError},
     },
     store::Store,
@@ -56,6 +68,10 @@ pub struct Export {
     /// Merge the adapter into the model's weights and write the whole model, instead of the adapter alone.
     #[arg(long)]
     merge: bool,
+    /// Write a GGUF file for llama.cpp, Ollama and LM Studio instead: the merged model with its matrices in this type, or the
+    /// adapter alone, for use with a GGUF file of its base.
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["labels", "inspect", "base_name"])]
+    gguf: Option<GgufForm>,
     /// The adapter's base model [default: the one it was trained on, from the cache].
     #[arg(long, value_name = "FOLDER")]
     base: Option<PathBuf>,
@@ -65,6 +81,27 @@ pub struct Export {
     base_name: Option<String>,
     #[command(flatten)]
     locations: Locations,
+}
+
+/// What a GGUF file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GgufForm {
+    Model(Quantization),
+    Adapter,
+}
+
+impl ValueEnum for GgufForm {
+    fn value_variants<'a>() -> &'a [Self] {
+        use Quantization::{Bf16, F16, Q4KM, Q8};
+        &[Self::Model(Bf16), Self::Model(F16), Self::Model(Q8), Self::Model(Q4KM), Self::Adapter]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Model(quantization) => quantization.name(),
+            Self::Adapter => "adapter",
+        }))
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +130,8 @@ enum ExportError {
     NotALabelFile(PathBuf),
     #[error("{0} should end in .eval")]
     NotALogFile(PathBuf),
+    #[error("{0} is a whole model, not an adapter")]
+    NoAdapter(PathBuf),
     #[error("the base model of {policy} is unknown")]
     NoBase { policy: PathBuf },
     #[error("cannot write {path}")]
@@ -115,6 +154,7 @@ impl Diagnostic for ExportError {
             Self::NoTruth { .. } => "export::no_truth",
             Self::NotALabelFile(_) => "export::label_file",
             Self::NotALogFile(_) => "export::log_file",
+            Self::NoAdapter(_) => "export::no_adapter",
             Self::NoBase { .. } => "export::no_base",
             Self::Write { .. } => "export::write",
         }
@@ -143,6 +183,7 @@ impl Diagnostic for ExportError {
                 "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers".into()
             }
             Self::NotALogFile(_) => "Inspect finds its logs by that ending".into(),
+            Self::NoAdapter(_) => "write it with `--gguf bf16`, `f16`, `q8_0` or `q4_k_m`".into(),
             Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
             Self::Write { .. } => return None,
         })
@@ -177,6 +218,9 @@ struct BaseName {
     copied: bool,
 }
 
+/// The context that a `Modelfile` asks for at most. Ollama reserves its memory at once.
+const LONGEST_CONTEXT: usize = 32_768;
+
 /// The folder of a base model, next to its adapter.
 const BASE: &str = "base";
 
@@ -196,41 +240,63 @@ impl Export {
         let adapted = policy.join("adapter_config.json").is_file();
         let base = if adapted { self.base_of(&policy, &store)? } else { None };
         let base_folder = base.as_ref().map(|(folder, _)| folder.as_path());
-        let form = if adapted && !self.merge { "adapter" } else { "model" };
+        let merges = self.merge || matches!(self.gguf, Some(GgufForm::Model(_)));
+        let form = if adapted && !merges { "adapter" } else { "model" };
         let model = if adapted { base_folder } else { Some(policy.as_path()) };
         let replaced = model.and_then(replaced_template);
-        let name = match form {
-            "adapter" => self.base_name(base.as_ref(), &store)?,
+        let name = match (form, self.gguf) {
+            ("adapter", None) => self.base_name(base.as_ref(), &store)?,
             _ => None,
         };
         let copied = base_folder.filter(|_| name.as_ref().is_some_and(|name| name.copied));
         let demoted = self.demoted(&policy, model)?;
-        self.whole(|folder| {
-            match (base_folder, form) {
-                (Some(base), "model") => {
+        let template = replaced.as_ref().map(|(_, template)| *template);
+        let write_model = |folder: &Path| -> Result<()> {
+            match base_folder.filter(|_| adapted) {
+                Some(base) => {
                     merge(base, &policy, folder)?;
                     if !demoted.is_empty() && Record::load(folder).demoted_tokens.is_empty() {
                         untrained::demote(folder, &demoted)?;
                     }
                 }
-                (None, "model") => copy_model(&policy, folder)?,
-                _ => {
-                    let named = name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
-                    copy_adapter(&policy, named, folder)?;
-                }
+                None => copy_model(&policy, folder)?,
             }
-            let mut written = (form == "model").then(|| folder.to_owned());
-            if let Some(base) = copied {
+            template.map_or(Ok(()), |template| Ok(write_template(folder, template)?))
+        };
+        let subject = match of {
+            Some(_) => self.subject()?,
+            None => None,
+        };
+        let hub = match base.as_ref().and_then(|(_, digest)| origin(&store, digest.as_ref()?)) {
+            Some(Origin::Hub { id, .. }) => Some(id),
+            _ => None,
+        };
+        let write = |folder: &Path| match (self.gguf, form) {
+            (Some(gguf), _) => self.write_gguf(gguf, &policy, model, adapted, folder, write_model),
+            (None, "model") => write_model(folder),
+            (None, _) => {
+                let named = name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
+                copy_adapter(&policy, named, folder)?;
+                let Some(base) = copied else { return Ok(()) };
                 let inner = folder.join(BASE);
                 std::fs::create_dir(&inner)
                     .map_err(|source| ModelError::Write { path: inner.clone(), source })?;
                 copy_model(base, &inner)?;
-                written = Some(inner);
+                template.map_or(Ok(()), |template| Ok(write_template(&inner, template)?))
             }
-            match (&replaced, written) {
-                (Some((_, template)), Some(model)) => Ok(write_template(&model, template)?),
-                _ => Ok(()),
-            }
+        };
+        let out_name = self.out_name();
+        self.whole(|folder| {
+            write(folder)?;
+            let Some(subject) = &subject else { return Ok(()) };
+            let (form, file) = match (self.gguf, form) {
+                (Some(GgufForm::Model(quantization)), _) => (Form::GgufModel, Some(gguf_file(quantization))),
+                (Some(GgufForm::Adapter), _) => (Form::GgufAdapter, Some(ADAPTER_FILE.to_owned())),
+                (None, "model") => (Form::Model, None),
+                (None, _) => (Form::Adapter, None),
+            };
+            let card = Card { subject, form, name: &out_name, base: hub.as_deref(), file: file.as_deref() };
+            card.write(folder)
         })?;
         let of_template = replaced.map(|(notice, _)| match (form, copied) {
             ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
@@ -265,6 +331,58 @@ impl Export {
             }
         }
         Ok(Outcome::Success)
+    }
+
+    /// Writes a GGUF file and a `Modelfile` for Ollama into the folder. `write_model` fills a folder with the merged model.
+    fn write_gguf(
+        &self,
+        gguf: GgufForm,
+        policy: &Path,
+        model: Option<&Path>,
+        adapted: bool,
+        folder: &Path,
+        write_model: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let name =
+            self.out().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let failed = |source| ExportError::Write { path: self.out().to_owned(), source };
+        let GgufForm::Model(quantization) = gguf else {
+            if !adapted {
+                return Err(ExportError::NoAdapter(policy.to_owned()).into());
+            }
+            let base = model.ok_or_else(|| ExportError::NoBase { policy: policy.to_owned() })?;
+            let file = folder.join(ADAPTER_FILE);
+            return gguf::write::adapter(policy, &ModelConfig::load(base)?, &name, &file);
+        };
+        let parent = folder.parent().unwrap_or(folder);
+        let merged = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(failed)?;
+        write_model(merged.path())?;
+        let file = gguf_file(quantization);
+        gguf::write::model(merged.path(), &name, quantization, &folder.join(&file))?;
+        std::fs::write(folder.join("Modelfile"), modelfile(merged.path(), &file)?).map_err(failed)?;
+        Ok(())
+    }
+
+    /// What the folder is called.
+    fn out_name(&self) -> String {
+        self.out().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The policy with its tools and settings. None of a run that has played no episode.
+    fn subject(&self) -> Result<Option<Subject>> {
+        let named = Named {
+            subject: &self.policy,
+            policy: None,
+            server: &[],
+            server_name: None,
+            base: None,
+            locations: &self.locations,
+        };
+        match runtime()?.block_on(named.find()) {
+            Ok(subject) => Ok(Some(subject)),
+            Err(failure) if matches!(failure.code(), "talk::no_episodes" | "talk::no_spec") => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The folder to write; clap requires it unless `labels` is given.
@@ -388,6 +506,22 @@ impl Export {
         std::fs::rename(folder.path(), &out).map_err(writing)?;
         Ok(())
     }
+}
+
+/// The file of an adapter alone.
+const ADAPTER_FILE: &str = "adapter.gguf";
+
+fn gguf_file(quantization: Quantization) -> String {
+    format!("model-{}.gguf", quantization.name())
+}
+
+/// Ollama's description of a model in this file.
+fn modelfile(model: &Path, file: &str) -> Result<String> {
+    let chat = PlainChat::load(model)?;
+    let stops = chat.stop_texts();
+    let stops = stops.iter().map(|stop| format!("PARAMETER stop \"{stop}\"\n"));
+    let context = ModelConfig::load(model)?.context.min(LONGEST_CONTEXT);
+    Ok(format!("FROM ./{file}\n{}PARAMETER num_ctx {context}\n", stops.collect::<String>()))
 }
 
 /// Finds the policy in a run's folder, in its own folder, or by a run's id.

@@ -145,6 +145,8 @@ pub struct About {
     pub success: Option<f64>,
     /// The tasks of that comparison, and its episodes.
     pub exam: Option<(PathBuf, PathBuf)>,
+    /// The table of its results.
+    pub verdict: Option<PathBuf>,
 }
 
 impl About {
@@ -261,6 +263,7 @@ impl Named<'_> {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
             exam: exam(&plan, &finished),
+            verdict: verdict(&plan, &finished),
         };
         let chosen = Chosen { policy, policies, tools: Some(tools), run: Some(run.id), about };
         subject(chosen, play, &store, scratch(&store)?)
@@ -429,13 +432,24 @@ fn digest_of(path: &Path) -> Digest {
 
 /// The tasks and the episodes of the last stage that compares policies.
 fn exam(plan: &Plan, finished: &[StageHistory]) -> Option<(PathBuf, PathBuf)> {
-    let compares = |stage: &&StageHistory| !compared(plan, std::slice::from_ref(*stage)).is_empty();
-    let stage = finished.iter().rev().find(compares)?;
+    let stage = examiner(plan, finished)?;
     let read = stage.inputs.iter().find(|input| input.role == "scenarios")?;
     let tasks =
         finished.iter().flat_map(|stage| &stage.outputs).find(|written| written.digest == read.digest)?;
     let episodes = stage.outputs.iter().find(|written| written.output == "episodes")?;
     Some((tasks.path.clone(), episodes.path.clone()))
+}
+
+/// The results of the last stage that compares policies.
+fn verdict(plan: &Plan, finished: &[StageHistory]) -> Option<PathBuf> {
+    let stage = examiner(plan, finished)?;
+    stage.outputs.iter().find(|written| written.output == "verdict").map(|written| written.path.clone())
+}
+
+/// The last stage that compares policies.
+fn examiner<'f>(plan: &Plan, finished: &'f [StageHistory]) -> Option<&'f StageHistory> {
+    let compares = |stage: &&StageHistory| !compared(plan, std::slice::from_ref(*stage)).is_empty();
+    finished.iter().rev().find(compares)
 }
 
 /// What the stages that compare policies read, one list per stage, in the order of the stages.

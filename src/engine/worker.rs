@@ -504,7 +504,12 @@ impl Worker {
         let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
             let conversation = self.conversations.get(id)?;
             let alternatives = conversation.turn.as_ref().map_or(0, |turn| turn.alternatives);
-            Some(Draw { sampling: conversation.sampling, alternatives, rng: conversation.rng.clone(), logits })
+            Some(Draw {
+                sampling: conversation.sampling,
+                alternatives,
+                rng: conversation.rng.clone(),
+                logits,
+            })
         });
         let mut draws: Vec<_> = draws.collect();
         let draw = |Draw { sampling, alternatives, rng, logits }: &mut Draw<'_>| {

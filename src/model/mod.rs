@@ -25,13 +25,13 @@ pub use error::ModelError;
 pub use kernels::Heads;
 pub use linear::{Linear, Lora, Matrix, Vector};
 pub use lora::{
-    ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, copy_adapter, copy_companions, copy_model,
-    merge,
+    ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, adapter_matrices, copy_adapter,
+    copy_companions, copy_model, merge,
 };
 pub use ops::Gradients;
 pub use rope::Scaling;
 pub use tree::{Segment, TokenTree};
 pub use untrained::untrained;
 pub use weights::{
-    Bytes, Entry, Weights, map_file, read_safetensors, read_stored, write_entries, write_safetensors,
+    Bytes, Entry, Weights, map_file, read_safetensors, read_stored, to_f32, write_entries, write_safetensors,
 };

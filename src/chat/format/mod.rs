@@ -67,6 +67,18 @@ impl Format {
         Self::Pythonic,
     ];
 
+    /// The value of vLLM's `--tool-call-parser` that reads it.
+    pub fn vllm_parser(self) -> &'static str {
+        match self {
+            Self::Hermes => "hermes",
+            Self::Xml => "qwen3_coder",
+            Self::Mistral(_) => "mistral",
+            Self::Phi(_) => "phi4_mini_json",
+            Self::Llama => "llama3_json",
+            Self::Pythonic => "pythonic",
+        }
+    }
+
     /// The format in which a template wrote this call, with this id, as a whole turn. If several formats can parse it, the
     /// one whose own text matches best.
     pub fn detect(text: &str, call: &ToolCall, id: &str, tools: &Schemas) -> Option<Self> {

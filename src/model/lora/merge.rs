@@ -24,33 +24,11 @@ use crate::model::{
 /// Fails if the adapter has a matrix without a matching weight in the base. Files written so far stay in
 /// `out`.
 pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> {
-    let config = AdapterConfig::load(adapter)?;
-    let path = adapter.join("adapter_model.safetensors");
+    let path = adapter.join(ADAPTER);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
-    let mut matrices = read_safetensors(&path)?;
-    let (head, tail) =
-        name("|", "B").split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default();
-    let modules: Vec<String> = matrices
-        .keys()
-        .filter_map(|name| Some(name.strip_prefix(&head)?.strip_suffix(&tail)?.to_owned()))
-        .collect();
-    let mut deltas = BTreeMap::new();
-    for module in modules {
-        let (rank, scale) = config.of(&module).map_err(wrong)?;
-        let pair = (matrices.remove(&name(&module, "A")), matrices.remove(&name(&module, "B")));
-        let (Some(a), Some(b)) = pair else {
-            return Err(wrong(format!("`{module}` has only one of its two matrices")));
-        };
-        let paired = matches!((a.dims(), b.dims()), ([of_a, _], [_, of_b]) if [of_a, of_b] == [&rank; 2]);
-        if !paired {
-            let (a, b) = (a.dims(), b.dims());
-            return Err(wrong(format!("`{module}` has matrices {a:?} and {b:?}, its rank should be {rank}")));
-        }
-        deltas.insert(format!("{module}.weight"), (a, b, scale));
-    }
-    if let Some(name) = matrices.keys().next() {
-        return Err(wrong(format!("its tensor `{name}` belongs to no LoRA pair")));
-    }
+    let matrices = adapter_matrices(adapter, &AdapterConfig::load(adapter)?)?;
+    let mut deltas: BTreeMap<String, Matrices> =
+        matrices.into_iter().map(|(module, matrices)| (format!("{module}.weight"), matrices)).collect();
     for file in weight_files(base)? {
         let shard = Shard::open(base.join(&file))?;
         let mut entries: BTreeMap<String, Entry<'_>> = BTreeMap::new();
@@ -82,6 +60,48 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
     copy_companions(base, out)
 }
 
+const ADAPTER: &str = "adapter_model.safetensors";
+
+/// A, B and the scale of an adapted module.
+type Matrices = (Tensor, Tensor, f32);
+
+/// The matrices of the adapter in a folder, by module.
+///
+/// # Errors
+/// If a module lacks one, their shapes do not fit, or a tensor belongs to no module.
+pub fn adapter_matrices(
+    folder: &Path,
+    config: &AdapterConfig,
+) -> Result<BTreeMap<String, Matrices>, ModelError> {
+    let path = folder.join(ADAPTER);
+    let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
+    let mut matrices = read_safetensors(&path)?;
+    let (head, tail) =
+        name("|", "B").split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default();
+    let modules: Vec<String> = matrices
+        .keys()
+        .filter_map(|name| Some(name.strip_prefix(&head)?.strip_suffix(&tail)?.to_owned()))
+        .collect();
+    let mut paired = BTreeMap::new();
+    for module in modules {
+        let (rank, scale) = config.of(&module).map_err(wrong)?;
+        let pair = (matrices.remove(&name(&module, "A")), matrices.remove(&name(&module, "B")));
+        let (Some(a), Some(b)) = pair else {
+            return Err(wrong(format!("`{module}` has only one of its two matrices")));
+        };
+        let fits = matches!((a.dims(), b.dims()), ([of_a, _], [_, of_b]) if [of_a, of_b] == [&rank; 2]);
+        if !fits {
+            let (a, b) = (a.dims(), b.dims());
+            return Err(wrong(format!("`{module}` has matrices {a:?} and {b:?}, its rank should be {rank}")));
+        }
+        paired.insert(module, (a, b, scale));
+    }
+    match matrices.keys().next() {
+        Some(name) => Err(wrong(format!("its tensor `{name}` belongs to no LoRA pair"))),
+        None => Ok(paired),
+    }
+}
+
 /// Copies a model's folder: weights and other files.
 pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
     for file in weight_files(from)? {
@@ -94,7 +114,7 @@ pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
 /// revision, or a path.
 pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) -> Result<(), ModelError> {
     AdapterConfig::load(from)?;
-    copy(&from.join("adapter_model.safetensors"), &to.join("adapter_model.safetensors"))?;
+    copy(&from.join(ADAPTER), &to.join(ADAPTER))?;
     let mut config: Value = read_json(&from.join("adapter_config.json"))?;
     if let Some((name, revision)) = base {
         config["base_model_name_or_path"] = name.into();

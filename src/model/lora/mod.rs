@@ -21,7 +21,7 @@ use super::{
 };
 
 pub use config::{AdapterConfig, Targets};
-pub use merge::{copy_adapter, copy_companions, copy_model, merge};
+pub use merge::{adapter_matrices, copy_adapter, copy_companions, copy_model, merge};
 pub use size::AdapterSize;
 
 /// Returns the tensor of this name and shape. The last argument is `A` or `B`.

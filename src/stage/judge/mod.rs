@@ -37,8 +37,8 @@ use crate::{
     hash::Digest,
     judge::{
         Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, QuerySettings, Relative, RelativeSpec,
-        ReplyCache, Rubric, RubricSpec, Score, Scores, Scoring, Shaping, correct, criteria, flags, program_words,
-        rewards, with_ties,
+        ReplyCache, Rubric, RubricSpec, Score, Scores, Scoring, Shaping, correct, criteria, flags,
+        program_words, rewards, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
     mcp::find_program,
@@ -396,7 +396,8 @@ impl StageKind for Judge {
             let prompt = |kind: JudgeKind, name: &str| {
                 context.card.texts.get(name).filter(|_| shaping.uses(kind)).map_or("", |text| text.as_str())
             };
-            let prompts = [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, self.rubric_prompt())];
+            let prompts =
+                [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, self.rubric_prompt())];
             let prompts = prompts.map(JudgeModel::instructions);
             local_model::check(&mut preflight, context, &models, &ignored, &prompts);
         } else if is_local {

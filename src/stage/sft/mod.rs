@@ -37,6 +37,7 @@ pub(super) struct Params {
     only_right: bool,
     min_reward: Option<f32>,
     skip_above: Option<f64>,
+    stop_loss: Option<f64>,
     epochs: usize,
     /// Episodes of one optimizer step.
     batch_size: usize,
@@ -204,12 +205,14 @@ impl Sft {
             learning_rate: &|step| schedule.rate(first + step),
             logged: 1.0,
             max_gradient_norm: training.max_gradient_norm,
+            stop_loss: params.stop_loss,
         };
         let steps = steps.run(trainer, context)?;
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 
-        let last_pass = &steps[steps.len() - steps.len() / params.epochs.max(1)..];
+        let pass = batches.len() / params.epochs.max(1);
+        let last_pass = &steps[steps.len().saturating_sub(pass)..];
         let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
         let learned = count(|step| step.loss_tokens, last_pass);
         let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;

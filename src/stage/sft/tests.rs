@@ -191,6 +191,23 @@ async fn the_loss_covers_the_sampled_tokens_alone() {
 }
 
 #[tokio::test]
+async fn training_ends_when_the_loss_of_eight_steps_is_low_enough() {
+    let bench = Bench::of(4);
+    let steps = async |out: &str, stop: Value| {
+        let params = json!({"batch_size": 4, "epochs": 30, "learning_rate": 1e-2, "stop_loss": stop});
+        bench.fresh(out, params).await.unwrap().steps
+    };
+    let whole = steps("whole", Value::Null).await;
+    let mean = |end: usize| whole[end - 8..end].iter().map(|step| step.loss).sum::<f64>() / 8.0;
+    let most = mean(20);
+    let first = (8..=30).find(|end| mean(*end) <= most).unwrap();
+    let stopped = steps("stopped", json!(most)).await;
+    assert_eq!(stopped, whole[..first], "the steps until then are the same");
+    assert_eq!(steps("at_once", json!(1e9)).await.len(), 8);
+    assert_eq!(steps("never", json!(0.0)).await.len(), 30);
+}
+
+#[tokio::test]
 async fn training_makes_the_episodes_likely() {
     let bench = Bench::of(4);
     for params in [json!({"rank": 8}), json!({"lora": false}), json!({"optimizer": "muon"})] {

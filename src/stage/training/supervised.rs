@@ -19,7 +19,12 @@ pub struct Steps<'a> {
     /// The learning rate in the log is this multiple of the optimizer's.
     pub logged: f64,
     pub max_gradient_norm: f64,
+    /// Ends when the mean loss of the last [`RECENT`] steps is at most this.
+    pub stop_loss: Option<f64>,
 }
+
+/// Steps whose mean loss decides about the end.
+const RECENT: usize = 8;
 
 impl Steps<'_> {
     /// Trains in place, from the last checkpoint on. One row per step, those before the checkpoint included.
@@ -32,6 +37,11 @@ impl Steps<'_> {
         let mut rows: Vec<Step> = done.map(|(index, numbers)| row(context, index, numbers)).collect();
         context.observer.skip(rows.len() as u64);
         for (index, examples) in self.batches.iter().enumerate().skip(rows.len()) {
+            if self.is_done(&rows) {
+                let (loss, all) = (self.stop_loss.unwrap_or_default(), self.batches.len());
+                context.observer.note(&format!("the loss is at {loss} after {index} of {all} steps"));
+                break;
+            }
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
@@ -59,6 +69,12 @@ impl Steps<'_> {
             context.observer.status(&format!("loss {loss:.4} · gradient norm {:.2}", report.gradient_norm));
         }
         Ok(rows)
+    }
+
+    fn is_done(&self, rows: &[Step]) -> bool {
+        let recent = rows.len().checked_sub(RECENT).map(|from| &rows[from..]);
+        let mean = recent.map(|steps| steps.iter().map(|step| step.loss).sum::<f64>() / RECENT as f64);
+        mean.zip(self.stop_loss).is_some_and(|(mean, most)| mean <= most)
     }
 }
 

@@ -111,6 +111,7 @@ pub fn train(
         learning_rate: &|step| schedule.rate(step),
         logged: params.learning_rate,
         max_gradient_norm: params.max_gradient_norm,
+        stop_loss: None,
     };
     steps.run(trainer, context)
 }

@@ -24,10 +24,10 @@ const REFUSED: [&str; 11] = [
     "use_parallel_residual",
 ];
 
-const EMBEDDING: &str = "token_embd.weight";
-const OUTPUT: &str = "output.weight";
+pub const EMBEDDING: &str = "token_embd.weight";
+pub const OUTPUT: &str = "output.weight";
 /// One divisor per rotated pair.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub const ROPE_FACTORS: &str = "rope_freqs.weight";
 const ROPE_THETA: f64 = 10_000.0;
 
 /// A tensor of the decoder and where it comes from.
@@ -230,7 +230,7 @@ pub fn sources(
 }
 
 /// Where the tensor of this name in safetensors is.
-fn source(name: &str, config: &ModelConfig) -> Source {
+pub fn source(name: &str, config: &ModelConfig) -> Source {
     const PARTS: [(&str, &str); 11] = [
         ("input_layernorm", "attn_norm"),
         ("post_attention_layernorm", "ffn_norm"),
@@ -271,6 +271,20 @@ pub fn halves(paired: &[u8], row: usize, dim: usize) -> Vec<u8> {
             for pair in 0..dim / 2 {
                 let at = (2 * pair + half) * row;
                 out.extend_from_slice(&head[at..at + row]);
+            }
+        }
+    }
+    out
+}
+
+/// The reverse of [`halves`], for values of rows of this many columns.
+pub fn pairs(halves: &[f32], columns: usize, dim: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(halves.len());
+    for head in halves.chunks(dim * columns) {
+        for pair in 0..dim / 2 {
+            for half in 0..2 {
+                let at = (half * dim / 2 + pair) * columns;
+                out.extend_from_slice(&head[at..at + columns]);
             }
         }
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use super::{decoder::ARCHITECTURES, file::TENSOR_TYPES, tokenizer::PRE_TOKENIZERS};
 use crate::error::{Class, Diagnostic};
 
-/// Why a GGUF file cannot be the base model.
+/// Why a GGUF file cannot be the base model, or a model cannot become one.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     #[error("cannot read {path}")]
@@ -23,6 +23,8 @@ pub enum GgufError {
     Malformed { path: PathBuf, reason: String },
     #[error("{path}: {what} `{found}` is not supported")]
     Unsupported { path: PathBuf, what: Feature, found: String },
+    #[error("{path}: a GGUF file cannot have the {what} `{found}`, as far as is known here")]
+    Unwritable { path: PathBuf, what: Feature, found: String },
     #[error("{path}: tensor `{name}` is stored as {found}, which is not supported")]
     Stored { path: PathBuf, name: String, found: String },
     #[error("{path} has no metadata `{key}`")]
@@ -50,6 +52,7 @@ pub enum Feature {
     PreTokenizer,
     Rope,
     Setting,
+    Module,
 }
 
 impl std::fmt::Display for Feature {
@@ -61,6 +64,7 @@ impl std::fmt::Display for Feature {
             Self::PreTokenizer => "pre-tokenizer",
             Self::Rope => "scaling of the rotary embedding",
             Self::Setting => "setting",
+            Self::Module => "adapter of the module",
         })
     }
 }
@@ -72,6 +76,7 @@ impl Diagnostic for GgufError {
             Self::Write { .. } => "gguf::write",
             Self::Malformed { .. } => "gguf::malformed",
             Self::Unsupported { .. } => "gguf::unsupported",
+            Self::Unwritable { .. } => "gguf::unwritable",
             Self::Stored { .. } => "gguf::stored",
             Self::Missing { .. } => "gguf::missing",
             Self::Metadata { .. } => "gguf::metadata",
@@ -104,6 +109,10 @@ impl Diagnostic for GgufError {
             }
             Self::Unsupported { what: Feature::Setting, .. } | Self::UnknownTensor { .. } => {
                 "use the model's Hugging Face folder, if its family is supported"
+            }
+            Self::Unwritable { what: Feature::Module, .. } => "merge the adapter: `--merge`",
+            Self::Unwritable { .. } => {
+                "write the merged model (`--merge` without `--gguf`) and convert it with llama.cpp's convert_hf_to_gguf.py"
             }
             Self::Stored { .. } => return supported(&TENSOR_TYPES.map(|(_, name, _)| name)),
             Self::Missing { .. } | Self::MissingTensor { .. } => {

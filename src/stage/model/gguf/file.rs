@@ -83,7 +83,7 @@ pub struct Content<'a> {
 pub struct StoredTensor {
     /// `[outputs, inputs]`, as in safetensors.
     pub shape: Vec<usize>,
-    dtype: GgmlDType,
+    pub dtype: GgmlDType,
     start: usize,
     length: usize,
 }

@@ -1,12 +1,14 @@
 //! A GGUF file as a base model: its weights, dequantized to bf16, its tokenizer and its chat template become the folder
 //! that Transformers would have saved.
 //!
-//! A tensor is converted at a time; the file is never a whole model in memory.
+//! A tensor is converted at a time; the file is never a whole model in memory. [`write`] goes the other way.
 
 mod decoder;
 mod error;
 mod file;
 mod tokenizer;
+mod vocabulary;
+pub mod write;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 mod real;
 mod writer;
+mod written;
 
 use std::path::PathBuf;
 

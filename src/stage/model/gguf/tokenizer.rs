@@ -29,6 +29,29 @@ pub enum Pre {
     Gpt2,
 }
 
+impl Pre {
+    /// The digits that [`pattern`] keeps together. None without a pattern.
+    pub fn digits(self) -> Option<&'static str> {
+        match self {
+            Self::Qwen2 => Some(r"\p{N}"),
+            Self::Llama3 => Some(r"\p{N}{1,3}"),
+            Self::SmolLm | Self::Gpt2 => None,
+        }
+    }
+
+    /// Whether digits are split before anything else.
+    pub fn splits_digits(self) -> bool {
+        self == Self::SmolLm
+    }
+}
+
+/// The pattern of Qwen's and Llama 3's pre-tokenizers.
+pub fn pattern(digits: &str) -> String {
+    format!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+}
+
 /// Pieces of SentencePiece are short. The ways to split one are all tried.
 const LONGEST_PIECE: usize = 512;
 
@@ -297,23 +320,20 @@ impl<'a> GgufTokenizer<'a> {
     fn pipeline(&self, content: &Content<'_>) -> Result<(Value, Value, Value), GgufError> {
         let byte_level = |trim_offsets: bool, use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": trim_offsets, "use_regex": use_regex});
         let split = |digits: &str| {
-            let pattern = format!(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-            );
-            let split = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+            let split = json!({"type": "Split", "pattern": {"Regex": pattern(digits)}, "behavior": "Isolated", "invert": false});
             json!({"type": "Sequence", "pretokenizers": [split, byte_level(false, false)]})
         };
         let sequence = |kind: &str, items: Vec<Value>| json!({"type": "Sequence", kind: items});
         Ok(match self.method {
             Method::ByteLevel(pre) => {
-                let (normalizer, pre_tokenizer) = match pre {
-                    Pre::Qwen2 => (json!({"type": "NFC"}), split(r"\p{N}")),
-                    Pre::Llama3 => (Value::Null, split(r"\p{N}{1,3}")),
-                    Pre::SmolLm => {
+                let normalizer = if pre == Pre::Qwen2 { json!({"type": "NFC"}) } else { Value::Null };
+                let pre_tokenizer = match pre.digits() {
+                    Some(digits) => split(digits),
+                    None if pre.splits_digits() => {
                         let digits = json!({"type": "Digits", "individual_digits": true});
-                        (Value::Null, sequence("pretokenizers", vec![digits, byte_level(true, true)]))
+                        sequence("pretokenizers", vec![digits, byte_level(true, true)])
                     }
-                    Pre::Gpt2 => (Value::Null, byte_level(true, true)),
+                    None => byte_level(true, true),
                 };
                 (normalizer, pre_tokenizer, byte_level(true, true))
             }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 use serde::Deserialize;
 use serde_json::{Map, json};
 
-use super::*;
+use super::{super::write::Quantization, *};
 use crate::{
     chat::{Prompt, ToolCall},
     engine::{Microbatch, Rule, Trainer, logits},
@@ -26,9 +26,8 @@ fn root() -> PathBuf {
 /// The artifact of the stage for each model that is there.
 fn each(check: impl Fn(&str, &Path)) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let folder = std::env::var_os("MCPRL_TEST_WEIGHTS").map_or(root().join("target/weights"), PathBuf::from);
     for name in NAMES {
-        let path = folder.join(format!("{name}.gguf"));
+        let path = weights(name);
         if !path.is_file() {
             eprintln!("skipped: {} is not there (tests/reference/weights.sh)", path.display());
             continue;
@@ -44,6 +43,61 @@ fn each(check: impl Fn(&str, &Path)) {
 fn fixture<T: for<'de> Deserialize<'de>>(name: &str) -> T {
     let path = root().join("tests/reference/fixtures/gguf").join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn weights(name: &str) -> PathBuf {
+    let folder = std::env::var_os("MCPRL_TEST_WEIGHTS").map_or(root().join("target/weights"), PathBuf::from);
+    folder.join(format!("{name}.gguf"))
+}
+
+#[test]
+fn written_files_have_the_metadata_and_types_of_llama_cpps() {
+    each(|name, folder| {
+        let theirs = GgufFile::open(&weights(name)).unwrap();
+        let theirs = theirs.content().unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("model.gguf");
+        super::super::write::model(folder, name, Quantization::Q4KM, &path).unwrap();
+        let ours = GgufFile::open(&path).unwrap();
+        let ours = ours.content().unwrap();
+        assert_eq!(decoder::config(&ours).unwrap(), decoder::config(&theirs).unwrap(), "{name}");
+        for key in ["pre", "eos_token_id", "bos_token_id", "padding_token_id"]
+            .map(|key| format!("tokenizer.ggml.{key}"))
+        {
+            let value = |content: &file::Content<'_>| {
+                content
+                    .size(&key)
+                    .map(|size| size.map(|size| size.to_string()))
+                    .unwrap_or_else(|_| content.text(&key).unwrap().map(str::to_owned))
+            };
+            assert_eq!(value(&ours), value(&theirs), "{name} {key}");
+        }
+        let template =
+            |content: &file::Content<'_>| content.text("tokenizer.chat_template").unwrap().map(str::to_owned);
+        assert_eq!(template(&ours), template(&theirs), "{name}");
+        let shapes = |content: &file::Content<'_>| -> BTreeMap<String, Vec<usize>> {
+            content.tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.shape.clone())).collect()
+        };
+        assert_eq!(shapes(&ours), shapes(&theirs), "{name}");
+        // The other file is Q4_1. Which layers have more bits depended on the order of the tensors in older versions.
+        if name.starts_with("qwen") {
+            let types = |content: &file::Content<'_>| {
+                let part = |name: &str| {
+                    name.rsplit_once("blk.")
+                        .map_or(name, |(_, rest)| rest.split_once('.').unwrap().1)
+                        .to_owned()
+                };
+                let mut types: Vec<(String, String)> = content
+                    .tensors
+                    .iter()
+                    .map(|(name, tensor)| (part(name), format!("{:?}", tensor.dtype)))
+                    .collect();
+                types.sort_unstable();
+                types
+            };
+            assert_eq!(types(&ours), types(&theirs));
+        }
+    });
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,196 @@
+//! What a program needs that uses an exported policy of a run: `agent.json`, and a README that is also the card of a hub.
+
+use std::{fmt::Write as _, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{AgentSettings, REMINDER, Toolbox},
+    chat::Chat,
+    cli::subject::Subject,
+    data::{self, Tool, VerdictRow},
+    error::{At, Result},
+    eval,
+    model::{ModelConfig, ModelError},
+    stage::{card::SYSTEM, policy::PolicyFolder},
+};
+
+/// What is beside the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// An adapter for PEFT.
+    Adapter,
+    /// A folder for Transformers and vLLM.
+    Model,
+    /// A GGUF file with the whole model.
+    GgufModel,
+    GgufAdapter,
+}
+
+/// The card of a policy.
+pub struct Card<'s> {
+    pub subject: &'s Subject,
+    pub form: Form,
+    /// What the folder is called.
+    pub name: &'s str,
+    /// The base model's hub id, if it has one.
+    pub base: Option<&'s str>,
+    /// The file of weights, if there is one to name.
+    pub file: Option<&'s str>,
+}
+
+impl Card<'_> {
+    /// Writes `agent.json` and `README.md` into the folder.
+    ///
+    /// # Errors
+    /// If the tools of the run cannot be read, or a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let Subject { tools: Some(table), settings, context, policy, .. } = self.subject else {
+            return Ok(());
+        };
+        let tools: Vec<Tool> = data::read(table)?;
+        let toolbox = Toolbox::of_table(table, &tools)?;
+        let system = settings.system_prompt(context.text(SYSTEM), toolbox.functions())?;
+        let policy = PolicyFolder::open(policy, context)?;
+        let chat = Chat::load(policy.model()).at(|| policy.model().display().to_string())?;
+        let config = ModelConfig::load(policy.model())?;
+        let agent = agent(settings, &system, toolbox.functions());
+        let readme = self.readme(&tools, &chat, &config)?;
+        for (name, text) in [("agent.json", format!("{agent:#}\n")), ("README.md", readme)] {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(|source| ModelError::Write { path, source })?;
+        }
+        Ok(())
+    }
+
+    fn readme(&self, tools: &[Tool], chat: &Chat, config: &ModelConfig) -> Result<String> {
+        let Self { subject, form, name, base, .. } = self;
+        let mut text = String::from("---\n");
+        if let Some(base) = base {
+            let relation = match form {
+                Form::Adapter | Form::GgufAdapter => "adapter",
+                Form::Model | Form::GgufModel => "finetune",
+            };
+            text += &format!("base_model: {base}\nbase_model_relation: {relation}\n");
+        }
+        let library = match form {
+            Form::Adapter => "library_name: peft\n",
+            Form::Model => "library_name: transformers\n",
+            Form::GgufModel | Form::GgufAdapter => "",
+        };
+        let about = subject.about.description(tools);
+        text +=
+            &format!("{library}pipeline_tag: text-generation\ntags:\n- mcp\n- tool-use\n- mcprl\n---\n\n");
+        text += &format!("# {name}\n\n{about}\n\n");
+        if let Some(verdict) = &subject.about.verdict {
+            text += &measured(&data::read(verdict)?);
+        }
+        text += "## Use\n\n";
+        text += &self.use_of(chat, config);
+        text += &format!(
+            "\n## What a client does\n\n\
+             It was trained by mcprl with the system prompt, the tools and the limits in \
+             `agent.json`. A client that does the same gets what was measured:\n\n{}",
+            rules(&subject.settings)
+        );
+        Ok(text)
+    }
+
+    /// Commands.
+    fn use_of(&self, chat: &Chat, config: &ModelConfig) -> String {
+        let Self { form, name, base, file, subject } = self;
+        let base = base.unwrap_or("BASE");
+        let context = config.context.min(subject.settings.max_episode_tokens.next_power_of_two());
+        let parser = chat.vllm_parser();
+        let vllm = |model: &str, more: &str| {
+            format!(
+                "vllm serve {model} --served-model-name {name} --max-model-len {context} \\\n    \
+                 --enable-auto-tool-choice --tool-call-parser {parser}{more}\n"
+            )
+        };
+        let file = file.unwrap_or("MODEL.gguf");
+        match form {
+            Form::Adapter => format!(
+                "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
+                 mcprl serve . --base {base} --server mcp.json\n\n# vLLM\n{}```\n",
+                vllm(base, &format!(" \\\n    --enable-lora --lora-modules {name}=."))
+                    .replace(&format!("--served-model-name {name} "), "")
+            ),
+            Form::Model => format!(
+                "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
+                 mcprl serve . --server mcp.json\n\n# vLLM\n{}```\n",
+                vllm(".", "")
+            ),
+            Form::GgufModel => format!(
+                "```sh\n# mcprl\nmcprl serve {file} --server mcp.json\n\n# llama.cpp\n\
+                 llama-server -m {file} --jinja -c {context}\n\n# Ollama\nollama create {name} -f Modelfile\n```\n"
+            ),
+            Form::GgufAdapter => format!(
+                "```sh\n# llama.cpp, with a GGUF file of the base\n\
+                 llama-server -m BASE.gguf --lora {file} --jinja -c {context}\n```\n"
+            ),
+        }
+    }
+}
+
+/// The table of the verdict, and which policy to use.
+fn measured(rows: &[VerdictRow]) -> String {
+    let Some(headline) = eval::headline(rows) else { return String::new() };
+    let percent = |share: f64| format!("{:.1}", 100.0 * share);
+    let mut text = format!(
+        "## Measured\n\nSuccess in % on {} tasks that it was not trained on ({}), with 95 % intervals:\n\n\
+         | policy | success | 95 % |\n|---|---|---|\n",
+        headline.tasks, headline.mode,
+    );
+    for standing in &headline.policies {
+        let interval = format!("{} to {}", percent(standing.low), percent(standing.high));
+        _ = writeln!(text, "| {} | {} | {interval} |", standing.policy, percent(standing.success));
+    }
+    text.push('\n');
+    for difference in &headline.differences {
+        _ = writeln!(
+            text,
+            "- {} against {}: {:+.1} points [{:+.1}, {:+.1}]",
+            difference.policy,
+            difference.to,
+            100.0 * difference.gain,
+            100.0 * difference.low,
+            100.0 * difference.high
+        );
+    }
+    text.push('\n');
+    text
+}
+
+/// How a client behaves as mcprl does.
+fn rules(settings: &AgentSettings) -> String {
+    let AgentSettings { max_turns, max_turn_tokens, max_calls, result_chars, .. } = settings;
+    let mut rules = vec![
+        "The first message is `system`, the second the task. All of `tools` are offered, in their order.".to_owned(),
+        "`complete_task` is a tool of the client: a call of it ends the conversation, and its `answer` is the answer.".to_owned(),
+        format!(
+            "A result of more than {result_chars} characters is cut, and its end says so. A result that is an error begins with `error: `."
+        ),
+        "Arguments that do not fit a tool's schema are not sent: the result is `error: ` and what is wrong.".to_owned(),
+        format!("A conversation has at most {max_turns} turns of {max_turn_tokens} tokens, and {max_calls} calls."),
+        "Temperature 0, or 1 as in training.".to_owned(),
+    ];
+    if settings.reminder {
+        rules.push(format!("The first turn without a call is answered: \"{REMINDER}\""));
+    }
+    rules.iter().map(|rule| format!("- {rule}\n")).collect()
+}
+
+fn agent(settings: &AgentSettings, system: &str, tools: &[Value]) -> Value {
+    json!({
+        "system": system,
+        "tools": tools,
+        "answer_tool": "complete_task",
+        "max_turns": settings.max_turns,
+        "max_turn_tokens": settings.max_turn_tokens,
+        "max_episode_tokens": settings.max_episode_tokens,
+        "max_calls": settings.max_calls,
+        "result_chars": settings.result_chars,
+        "reminder": settings.reminder.then_some(REMINDER),
+    })
+}
