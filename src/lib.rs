@@ -72,6 +72,7 @@ mod serve;
 mod stage;
 mod store;
 mod text;
+mod traces;
 mod track;
 mod ui;
 mod usage;

@@ -354,6 +354,23 @@ impl Chat {
         Ok(pieces)
     }
 
+    /// The tokens of a turn behind a conversation, with its reasoning, as the template writes them, including the end-of-turn
+    /// token. `None` if the template does not write the turn behind the conversation's prompt.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation.
+    pub fn written_turn(&self, before: &[Value], turn: &Value) -> Result<Option<Vec<u32>>, ChatError> {
+        let mut messages: Vec<Value> = before.iter().map(|message| self.masked(message)).collect();
+        let prompt = self.template.render(&messages, &self.setup.tools, true)?;
+        messages.push(self.masked(turn));
+        let whole = self.template.render(&messages, &self.setup.tools, false)?;
+        let Some(written) = whole.strip_prefix(prompt.as_str()) else { return Ok(None) };
+        let mut tokens = self.vocabulary.encode(written);
+        let Some(end) = tokens.iter().position(|token| self.stop.contains(token)) else { return Ok(None) };
+        tokens.truncate(end + 1);
+        Ok(Some(tokens))
+    }
+
     /// Whether a prompt ends within the reasoning of the next turn.
     fn opens_reasoning(&self, prompt: &[u32]) -> bool {
         /// More than an opening tag takes.

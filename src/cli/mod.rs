@@ -31,6 +31,7 @@ mod stage;
 mod stage_context;
 mod subject;
 mod target;
+mod traces;
 mod track;
 mod ui;
 mod watch;
@@ -99,6 +100,8 @@ enum Command {
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
     Stage(stage::Stage),
+    /// List or review recorded conversations, for a stage of kind `traces`.
+    Traces(traces::Traces),
     /// Review the tasks of a run or file.
     #[command(subcommand)]
     Scenarios(scenarios::Scenarios),
@@ -169,6 +172,7 @@ impl Command {
             Self::Connect(command) => command.execute(printer),
             Self::Init(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
+            Self::Traces(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),
             Self::Ui(command) => command.execute(printer),

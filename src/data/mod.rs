@@ -15,6 +15,7 @@ mod result_view;
 pub mod scenarios;
 pub mod server;
 pub mod steps;
+pub mod traces;
 pub mod trajectories;
 pub mod verdict;
 
@@ -31,6 +32,7 @@ pub use scenarios::{Scenario, TaskText, UNSEEN, folded, is_of_trained_cases};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Sparse, Table, read, read_part, text_columns, write};
+pub use traces::TraceRow;
 pub use trajectories::{
     AnswerSource, End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, GroupSignal, OutcomeRow,
     REFERENCE, Reward, RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, keeps_protocol,
@@ -44,7 +46,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 15] = [
+    const TABLES: [(&str, Check); 16] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Admission>(),
         table_type::<Server>(),
@@ -59,6 +61,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<VerdictRow>(),
         table_type::<JudgeAudit>(),
         table_type::<Label>(),
+        table_type::<TraceRow>(),
         (Reward::NAME, |path| read_rewards(path).map(drop)),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))

@@ -30,6 +30,7 @@ use crate::{
         model,
     },
     store::{FileDigests, RemoteSpec},
+    traces,
     usage::Prices,
 };
 
@@ -505,7 +506,7 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             // Texts about a tool's arguments are named as these.
             let is_about_tools = override_param(card) == Some(param_name.as_str());
-            let is_checked = param.kind != ParamType::File && !is_about_tools;
+            let is_checked = !matches!(param.kind, ParamType::File | ParamType::Paths) && !is_about_tools;
             if is_checked && secret::has_literal(param_name, &value) {
                 let message = format!("`{}` holds a secret", entry.path);
                 let hint = "keys, records and the run's copy of its run file would hold it: let the program read it from an \
@@ -515,6 +516,13 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             if param.kind == ParamType::Command {
                 for (index, path, digest) in self.words(&value) {
+                    value[index] = path.display().to_string().into();
+                    files.insert(format!("{param_name}/{index}"), digest);
+                }
+            }
+            if param.kind == ParamType::Paths {
+                let Some(found) = self.paths(entry, &value) else { continue };
+                for (index, (path, digest)) in found.into_iter().enumerate() {
                     value[index] = path.display().to_string().into();
                     files.insert(format!("{param_name}/{index}"), digest);
                 }
@@ -586,6 +594,23 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong(entry, Part::Value, message, Some(hint))
             }
         }
+    }
+
+    /// Files, and folders of traces, with their digests.
+    fn paths(&self, entry: &Entry<'_>, paths: &Value) -> Option<Vec<(PathBuf, Digest)>> {
+        let paths = paths.as_array().into_iter().flatten().filter_map(Value::as_str);
+        let found = |text: &str| {
+            let path = self.layers.source().folder().join(text);
+            let path = std::path::absolute(&path).unwrap_or(path);
+            if !path.is_dir() {
+                return self.file(entry, text);
+            }
+            match self.files.folder(&path, traces::is_wanted) {
+                Ok(digest) => Some((path, digest)),
+                Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
+            }
+        };
+        paths.map(found).collect()
     }
 
     /// The words of a command that are files, with their paths and digests.

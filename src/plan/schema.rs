@@ -196,7 +196,9 @@ fn parameter(param: &Param) -> Value {
         ParamType::Number => json!({ "type": "number" }),
         ParamType::Boolean => json!({ "type": "boolean" }),
         ParamType::String | ParamType::File | ParamType::Model => json!({ "type": "string" }),
-        ParamType::Strings | ParamType::Command => json!({ "type": "array", "items": { "type": "string" } }),
+        ParamType::Strings | ParamType::Command | ParamType::Paths => {
+            json!({ "type": "array", "items": { "type": "string" } })
+        }
         ParamType::Table => json!({ "type": "object" }),
         ParamType::Values => {
             let value = json!({ "type": ["string", "number", "boolean"] });

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{
     adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
     discover::Discover, error::StageError, eval::Eval, grpo::Grpo, judge::Judge, kind::StageKind,
-    model::ModelStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, warmup::Warmup,
+    model::ModelStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces, warmup::Warmup,
 };
 
 /// The stage that a card and parameters describe.
@@ -29,6 +29,7 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         "rollout" => Box::new(Rollout::parse(params)?),
         "scenarios" => Box::new(Scenarios::parse(params)?),
         "sft" => Box::new(Sft::parse(params)?),
+        "traces" => Box::new(Traces::parse(params)?),
         "warmup" => Box::new(Warmup::parse(params)?),
         _ => return Err(StageError::NotBuiltIn { kind: card.kind.clone() }),
     })
@@ -49,7 +50,7 @@ mod tests {
     use crate::stage::{
         Cards, adapter, demonstrations, discover,
         embedded::{EMBEDDED, EmbeddedCard},
-        eval, grpo, judge, model, rollout, scenarios, sft, training, warmup,
+        eval, grpo, judge, model, rollout, scenarios, sft, traces, training, warmup,
     };
 
     /// Records which fields a struct asks for.
@@ -110,6 +111,7 @@ mod tests {
                     add_fields::<warmup::TrainParams>,
                 ],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
+                "traces" => &[add_fields::<traces::Params>],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],
                 "rollout" => &[add_fields::<rollout::Params>, add_play],
                 "judge" => &[add_fields::<judge::Params>, add_fields::<crate::judge::Shaping>],

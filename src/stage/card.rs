@@ -113,6 +113,8 @@ pub enum ParamType {
     Strings,
     /// Words of a command. Those that are files relative to the run file are made absolute and keyed by content.
     Command,
+    /// Files and folders relative to the run file, keyed by content.
+    Paths,
     Table,
     /// Names with lists of values, or with text files relative to the run file that have a value a line. The values are in
     /// the key.
@@ -130,6 +132,7 @@ impl ParamType {
             Self::File => "a path",
             Self::Model => "a folder, a GGUF file or a hub id",
             Self::Strings | Self::Command => "a list of strings",
+            Self::Paths => "a list of paths",
             Self::Table | Self::Values => "a table",
         }
     }
@@ -140,7 +143,7 @@ impl ParamType {
             Self::Number => value.is_number(),
             Self::Boolean => value.is_boolean(),
             Self::String | Self::File | Self::Model => value.is_string(),
-            Self::Strings | Self::Command => {
+            Self::Strings | Self::Command | Self::Paths => {
                 value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
             }
             Self::Table | Self::Values => value.is_object(),

@@ -40,6 +40,7 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(adapter, []),
     card!(warmup, ["chat_template.jinja"]),
     card!(demonstrations, []),
+    card!(traces, []),
     card!(sft, []),
     card!(rollout, []),
     card!(judge, ["relative.jinja", "rubric.jinja", "yes_no.jinja"]),

@@ -26,6 +26,7 @@ mod rollout;
 pub mod scenarios;
 mod sft;
 mod shared_models;
+mod traces;
 mod training;
 mod warmup;
 

@@ -98,6 +98,7 @@ fn parameter((name, param): (&String, &Param)) -> String {
         ParamType::Model => "folder, GGUF file or hub id",
         ParamType::Strings => "strings",
         ParamType::Command => "words of a command",
+        ParamType::Paths => "paths",
         ParamType::Table => "table",
         ParamType::Values => "table of lists or paths",
     };

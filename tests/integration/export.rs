@@ -208,6 +208,53 @@ fn an_exported_adapter_is_sampled_and_trained_further_by_another_run() {
 }
 
 #[test]
+fn an_export_of_a_run_is_a_gguf_file_for_llama_cpp_with_what_a_client_needs() {
+    let project = Project::new(&update_of("base", ""));
+    project.llama(1);
+    project.ten_tasks();
+    project.run(&[]);
+    let export = |more: &[&str]| {
+        let output = project.mcprl(&[&["export", "latest"], more].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+    };
+    export(&["--gguf", "q8_0", "--out", "small"]);
+    assert!(
+        project
+            .read("small/Modelfile")
+            .starts_with("FROM ./model-q8_0.gguf\nPARAMETER stop \"<|im_end|>\"\n")
+    );
+    let agent: serde_json::Value = serde_json::from_str(&project.read("small/agent.json")).unwrap();
+    let names =
+        agent["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap());
+    assert_eq!(names.last(), Some("complete_task"));
+    assert!(agent["system"].as_str().unwrap().contains("complete_task"), "{agent}");
+    assert_eq!((&agent["max_turns"], &agent["max_turn_tokens"]), (&1.into(), &4.into()));
+    assert!(project.read("small/README.md").contains("llama-server -m model-q8_0.gguf --jinja"));
+
+    // mcprl reads it as a model.
+    project.write(
+        "run.toml",
+        &update_of("base", "").replace("from = \"llama\"", "from = \"small/model-q8_0.gguf\""),
+    );
+    project.run(&[]);
+
+    export(&["--gguf", "adapter", "--out", "adapter"]);
+    assert!(std::fs::read(project.path("adapter/adapter.gguf")).unwrap().starts_with(b"GGUF"));
+    assert!(project.read("adapter/README.md").contains("--lora adapter.gguf"));
+    export(&["--merge", "--out", "merged"]);
+    assert!(project.read("merged/README.md").contains("--tool-call-parser hermes"));
+
+    let folder = project.path("merged");
+    let refused = project.mcprl(&["export", folder.to_str().unwrap(), "--gguf", "adapter", "--out", "none"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(
+        refused.err.contains("is a whole model, not an adapter") && !project.path("none").exists(),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
 fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
     let project = Project::new(&update_of("base", ""));
     project.llama(1);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 const LAYERS: [&[&str]; 12] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "json", "text", "data"],
-    &["store", "mcp", "chat", "model"],
+    &["store", "mcp", "chat", "model", "traces"],
     &["engine", "llm"],
     &["agent", "judge", "grpo", "eval"],
     &["openai"],

@@ -39,6 +39,7 @@ mod server_settings;
 mod shared_cache;
 mod shared_path;
 mod sloppy_server;
+mod traces;
 mod track;
 mod ui;
 mod unkeyed;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{AgentSettings, REMINDER, Toolbox},
-    chat::Chat,
+    chat::{Chat, declared},
     cli::subject::Subject,
     data::{self, Tool, VerdictRow},
     error::{At, Result},
@@ -54,7 +54,8 @@ impl Card<'_> {
         let policy = PolicyFolder::open(policy, context)?;
         let chat = Chat::load(policy.model()).at(|| policy.model().display().to_string())?;
         let config = ModelConfig::load(policy.model())?;
-        let agent = agent(settings, &system, toolbox.functions());
+        let declared: Vec<Value> = toolbox.functions().iter().map(declared).collect();
+        let agent = agent(settings, &system, &declared);
         let readme = self.readme(&tools, &chat, &config)?;
         for (name, text) in [("agent.json", format!("{agent:#}\n")), ("README.md", readme)] {
             let path = folder.join(name);

@@ -1,0 +1,283 @@
+//! `mcprl traces`: lists recorded conversations, or goes through them in the terminal and writes those that are kept.
+//!
+//! Each decision is one line of a JSONL file, appended at once, so a review goes on where it ended. A `traces` stage reads the
+//! file: kept conversations as they are or as edited, dropped ones not at all.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, IsTerminal},
+    path::PathBuf,
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Outcome;
+use crate::{
+    error::Result,
+    exec::review::{ReviewError, append},
+    hash::Encoder,
+    traces::{self, DROPPED, Found, Trace},
+    ui::{OutputFormat, Printer, plural},
+};
+
+#[derive(Args)]
+pub struct Traces {
+    /// Files of conversations, or folders of them.
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    paths: Vec<PathBuf>,
+    /// Write the conversations that are kept to this file, in one form. In a terminal, each is shown and can be accepted,
+    /// edited or dropped; an earlier review goes on there.
+    #[arg(long, value_name = "FILE.jsonl")]
+    out: Option<PathBuf>,
+    /// With `--out`: keep all without asking.
+    #[arg(long, requires = "out")]
+    all: bool,
+}
+
+impl Traces {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let mut found = Vec::new();
+        for path in &self.paths {
+            for file in traces::files(path)? {
+                found.extend(traces::read(&file)?);
+            }
+        }
+        let Some(out) = &self.out else {
+            list(printer, &found);
+            return Ok(Outcome::Success);
+        };
+        let known = decided(out)?;
+        let open: Vec<(&Found, &Trace)> = found
+            .iter()
+            .filter_map(|found| Some((found, found.trace.as_ref().ok()?)))
+            .filter(|(_, trace)| !known.contains(&digest(trace)))
+            .collect();
+        let is_asked = !self.all
+            && printer.format == OutputFormat::Human
+            && std::io::stdin().is_terminal()
+            && std::io::stdout().is_terminal();
+        let mut save = |line: &Value| append(out, line);
+        let left = match is_asked {
+            true => {
+                let say = &mut |text: &str| printer.data(text);
+                review(&open, &mut std::io::stdin().lock(), say, &mut save)?
+            }
+            false => {
+                open.iter().try_for_each(|(found, trace)| save(&line(found, trace, trace)))?;
+                0
+            }
+        };
+        let unusable = found.iter().filter(|found| found.trace.is_err()).count();
+        let decided = plural(open.len() - left, "decision");
+        match printer.format {
+            OutputFormat::Json => {
+                printer.json(&json!({"traces": found.len(), "written": open.len() - left, "left": left, "unusable": unusable, "out": out}));
+            }
+            OutputFormat::Human => {
+                printer.say(&format!(
+                    "{decided} written to {}; {left} of {} are left, {unusable} cannot be used",
+                    out.display(),
+                    plural(found.len(), "trace")
+                ));
+            }
+        }
+        Ok(Outcome::Success)
+    }
+}
+
+/// What identifies a conversation among the decisions.
+fn digest(trace: &Trace) -> String {
+    Encoder::new("mcprl reviewed trace v1").json(&Value::Array(trace.messages.clone())).finish().to_string()
+}
+
+/// The conversations of an earlier review.
+fn decided(out: &std::path::Path) -> Result<BTreeSet<String>, ReviewError> {
+    let text = match std::fs::read_to_string(out) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(source) => return Err(ReviewError::File { path: out.to_owned(), source }),
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(index, line)| {
+            let digest = serde_json::from_str::<Value>(line).ok();
+            let digest = digest.and_then(|line| line["reviewed"].as_str().map(str::to_owned));
+            digest.ok_or_else(|| ReviewError::BadLine { path: out.to_owned(), line: index + 1 })
+        })
+        .collect()
+}
+
+/// A kept conversation as a line. `trace` may be an edited one.
+fn line(found: &Found, original: &Trace, trace: &Trace) -> Value {
+    let mut line = json!({"reviewed": digest(original), "place": found.place});
+    if let Some(tools) = &trace.tools {
+        line["tools"] = tools.clone().into();
+    }
+    if let Some(correct) = trace.correct {
+        line["correct"] = correct.into();
+    }
+    line["messages"] = trace.messages.clone().into();
+    line
+}
+
+fn list(printer: Printer, found: &[Found]) {
+    let row = |found: &Found| {
+        let mut row = json!({"place": found.place, "format": found.format});
+        match &found.trace {
+            Ok(trace) => {
+                let count =
+                    |role: &str| trace.messages.iter().filter(|message| message["role"] == role).count();
+                row["turns"] = count("assistant").into();
+                row["results"] = count("tool").into();
+                row["repairs"] = trace.repairs.clone().into();
+            }
+            Err(why) => row["unusable"] = why.as_str().into(),
+        }
+        row
+    };
+    let rows: Vec<Value> = found.iter().map(row).collect();
+    if printer.format == OutputFormat::Json {
+        return printer.json(&rows);
+    }
+    let text = |row: &Value| {
+        let what = match row["unusable"].as_str() {
+            Some(why) => format!("unusable: {why}"),
+            None => {
+                let repairs = row["repairs"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let repairs: Vec<&str> = repairs.collect();
+                format!("{} turns, {} results\t{}", row["turns"], row["results"], repairs.join("; "))
+            }
+        };
+        format!(
+            "{}\t{}\t{what}\n",
+            row["place"].as_str().unwrap_or_default(),
+            row["format"].as_str().unwrap_or_default()
+        )
+    };
+    printer.data(&rows.iter().map(text).collect::<String>());
+}
+
+/// Asks for a decision on each conversation; returns how many are left.
+fn review(
+    open: &[(&Found, &Trace)],
+    input: &mut impl BufRead,
+    say: &mut dyn FnMut(&str),
+    save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
+) -> Result<usize, ReviewError> {
+    let mut answer = |say: &mut dyn FnMut(&str), question: &str| {
+        say(question);
+        let mut line = String::new();
+        match input.read_line(&mut line) {
+            Ok(1..) => Some(line.trim().to_owned()),
+            Ok(0) | Err(_) => None,
+        }
+    };
+    let mut skipped = 0;
+    for (place, (found, trace)) in open.iter().enumerate() {
+        say(&shown(found, trace, place + 1, open.len()));
+        let left = open.len() - place + skipped;
+        loop {
+            let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
+            match key.as_deref().map(str::to_lowercase).as_deref() {
+                Some("a") => save(&line(found, trace, trace))?,
+                Some("d") => {
+                    save(&json!({"reviewed": digest(trace), "place": found.place, "decision": DROPPED}))?;
+                }
+                Some("s") => skipped += 1,
+                Some("e") => {
+                    let Some(task) = answer(say, "first user message (empty keeps it): ") else {
+                        return Ok(left);
+                    };
+                    let Some(result) = answer(say, "last answer (empty keeps it): ") else { return Ok(left) };
+                    save(&line(found, trace, &edited(trace, &task, &result)))?;
+                }
+                None | Some("q") => return Ok(left),
+                Some(_) => continue,
+            }
+            break;
+        }
+    }
+    Ok(skipped)
+}
+
+fn edited(trace: &Trace, task: &str, answer: &str) -> Trace {
+    let mut trace = trace.clone();
+    let first = trace.messages.iter_mut().find(|message| message["role"] == "user");
+    if let Some(first) = first.filter(|_| !task.is_empty()) {
+        first["content"] = task.into();
+    }
+    let last = trace.messages.last_mut().filter(|last| last["role"] == "assistant");
+    if let Some(last) = last.filter(|_| !answer.is_empty()) {
+        match last.pointer_mut("/tool_calls/0/function/arguments/answer") {
+            Some(given) => *given = answer.into(),
+            None => last["content"] = answer.into(),
+        }
+    }
+    trace
+}
+
+/// Characters of a message that are shown.
+const SHOWN: usize = 600;
+
+fn shown(found: &Found, trace: &Trace, place: usize, of: usize) -> String {
+    let mut text = format!("\n{place}/{of}  {}\n", found.place);
+    let cut = |text: &str| text.chars().take(SHOWN).collect::<String>();
+    for message in &trace.messages {
+        let role = message["role"].as_str().unwrap_or_default();
+        let mut said = message["content"].as_str().unwrap_or_default().to_owned();
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            said += &format!(
+                " → {} {}",
+                call["function"]["name"].as_str().unwrap_or_default(),
+                call["function"]["arguments"]
+            );
+        }
+        text += &format!("{role}: {}\n", cut(said.trim()));
+    }
+    trace.repairs.iter().for_each(|repair| text += &format!("note: {repair}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found() -> Vec<Found> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.jsonl");
+        let item = |task: &str| json!({"messages": [{"role": "user", "content": task}, {"role": "assistant", "content": "7"}]});
+        let lines: String = ["one", "two", "three"].iter().map(|task| format!("{}\n", item(task))).collect();
+        std::fs::write(&path, lines + "{\"text\": 1}\n").unwrap();
+        traces::read(&path).unwrap()
+    }
+
+    #[test]
+    fn what_is_accepted_or_edited_is_read_again_and_what_is_dropped_is_not() {
+        let (found, folder) = (found(), tempfile::tempdir().unwrap());
+        let out = folder.path().join("kept.jsonl");
+        let open: Vec<(&Found, &Trace)> =
+            found.iter().filter_map(|found| Some((found, found.trace.as_ref().ok()?))).collect();
+        let mut save = |line: &Value| append(&out, line);
+        let keys = "a\nd\nx\ne\nthe third\n8\n";
+        let left = review(&open, &mut keys.as_bytes(), &mut |_| {}, &mut save).unwrap();
+        assert_eq!((open.len(), left), (3, 0));
+        let kept = traces::read(&out).unwrap();
+        let messages = |found: &Found| found.trace.as_ref().unwrap().messages.clone();
+        assert_eq!(kept.len(), 2);
+        assert_eq!(messages(&kept[0]), messages(&found[0]));
+        let edited = messages(&kept[1]);
+        assert_eq!((&edited[0]["content"], &edited[1]["content"]), (&json!("the third"), &json!("8")));
+        assert_eq!(decided(&out).unwrap().len(), 3, "all three are decided, the edited one by what it was");
+        assert!(decided(&out).unwrap().contains(&digest(open[2].1)));
+    }
+
+    #[test]
+    fn the_end_of_input_leaves_the_rest() {
+        let found = found();
+        let open: Vec<(&Found, &Trace)> =
+            found.iter().filter_map(|found| Some((found, found.trace.as_ref().ok()?))).collect();
+        let left = review(&open, &mut "s\na\n".as_bytes(), &mut |_| {}, &mut |_| Ok(())).unwrap();
+        assert_eq!(left, 2);
+    }
+}

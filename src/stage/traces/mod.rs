@@ -1,0 +1,302 @@
+//! `traces`: recorded conversations as episodes to learn from.
+//!
+//! A trace is written as the policy would have seen and sampled it, turn by turn: the prompt of a turn is what its template
+//! renders from the messages before, as a server of the policy would. Where the template changes earlier turns, such as by
+//! removing their reasoning, the episode gets another row.
+
+mod episode;
+mod secrets;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use self::episode::{Episode, Writer};
+use super::{
+    Context, Metrics, StageError, StageKind,
+    card::SYSTEM,
+    kind::StageFuture,
+    policy::PolicyFolder,
+    preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
+    typed,
+};
+use crate::{
+    agent::{Toolbox, system_prompt},
+    chat::{Chat, Thinking},
+    data::{REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
+    error::{At, Class, Diagnostic, Interrupted, Result},
+    hash::Encoder,
+    traces::{self, Found, Trace},
+};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Params {
+    files: Vec<PathBuf>,
+    max_left_out: f64,
+    prompt: Prompt,
+    reasoning: Reasoning,
+    finish: bool,
+    loss: Loss,
+    allow_secrets: bool,
+    system: Option<PathBuf>,
+    result_chars: usize,
+    thinking: Thinking,
+}
+
+/// Whose system prompt an episode has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prompt {
+    Agent,
+    Trace,
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reasoning {
+    Keep,
+    Drop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    Assistant,
+    All,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TracesError {
+    #[error("there is no file of traces in {paths}")]
+    NoFiles { paths: String },
+    #[error("{left_out} of {traces} traces are left out; the first, {place}: {reason}")]
+    LeftOut { left_out: usize, traces: usize, place: String, reason: String },
+}
+
+impl Diagnostic for TracesError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoFiles { .. } => "traces::no_files",
+            Self::LeftOut { .. } => "traces::left_out",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json".into(),
+            Self::LeftOut { .. } => {
+                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more".into()
+            }
+        })
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+pub struct Traces {
+    params: Params,
+}
+
+impl Traces {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)? })
+    }
+
+    fn write(&self, context: &Context) -> Result<Metrics> {
+        let params = &self.params;
+        let found = self.read()?;
+        let policy = PolicyFolder::open(context.input("policy")?, context)?;
+        let vocabulary = context.models.vocabulary(policy.model_digest(), policy.model())?;
+        let chat = Chat::load_over(vocabulary, policy.model(), params.thinking)
+            .at(|| policy.model().display().to_string())?;
+        let toolbox = match context.inputs.contains_key("tools") {
+            true => Some(Toolbox::of_table(&context.input("tools")?.path, &context.read::<Tool>("tools")?)?),
+            false => None,
+        };
+        let exam: BTreeSet<String> = match context.inputs.contains_key("exam") {
+            true => context.read::<Scenario>("exam")?.iter().map(|task| folded(&task.task)).collect(),
+            false => BTreeSet::new(),
+        };
+        let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
+        let system = match params.prompt {
+            Prompt::Agent => Some(system_prompt(params.system.as_deref(), context.text(SYSTEM), functions)?),
+            Prompt::Trace | Prompt::None => None,
+        };
+        let writer = Writer {
+            chat: &chat,
+            toolbox: toolbox.as_ref(),
+            prompt: params.prompt,
+            system: system.as_deref(),
+            reasoning: params.reasoning == Reasoning::Keep,
+            finish: params.finish,
+            loss: params.loss,
+            result_chars: params.result_chars,
+        };
+        context.observer.phase("traces", found.len() as u64);
+        let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        let (mut rows, mut trajectories) = (Vec::new(), Vec::new());
+        for Found { place, format, trace } in found {
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            let mut row = TraceRow { place, format: format.name().into(), ..TraceRow::default() };
+            let written = trace
+                .and_then(|trace| self.usable(trace, &exam, &mut seen, &row.place))
+                .and_then(|trace| Ok((trace.correct, writer.episode(trace)?)));
+            match written {
+                Err(why) => row.left_out = Some(why),
+                Ok((correct, episode)) => {
+                    let trajectory = trajectory(&row.place, correct, &episode);
+                    (row.turns, row.calls) = (episode.turns, trajectory.calls);
+                    row.tokens = trajectory.tokens.len() as u32;
+                    row.learned = trajectory.sampled.iter().filter(|learned| **learned).count() as u32;
+                    row.repairs = episode.repairs;
+                    trajectories.push(trajectory);
+                }
+            }
+            rows.push(row);
+            context.observer.advance(1);
+        }
+        self.check(&rows)?;
+        context.write("trajectories", &trajectories)?;
+        context.write("traces", &rows)?;
+        Ok(metrics(&rows))
+    }
+
+    /// The traces of all files.
+    fn read(&self) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for path in &self.params.files {
+            for file in traces::files(path)? {
+                found.extend(traces::read(&file)?);
+            }
+        }
+        if found.is_empty() {
+            let paths: Vec<String> =
+                self.params.files.iter().map(|path| path.display().to_string()).collect();
+            return Err(TracesError::NoFiles { paths: paths.join(", ") }.into());
+        }
+        Ok(found)
+    }
+
+    /// A trace that may be learned from.
+    fn usable(
+        &self,
+        trace: Trace,
+        exam: &BTreeSet<String>,
+        seen: &mut BTreeMap<String, String>,
+        place: &str,
+    ) -> Result<Trace, String> {
+        let asked = trace.messages.iter().find(|message| message["role"] == "user");
+        let asked = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
+        if exam.contains(&folded(asked)) {
+            return Err("its task is in the exam".into());
+        }
+        if !self.params.allow_secrets
+            && let Some(kind) = trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))
+        {
+            return Err(format!("it holds what looks like {kind}; `allow_secrets` keeps it"));
+        }
+        // The same task with the same calls, whatever was said beside them.
+        let calls = trace.messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+        let calls: Vec<String> = calls.map(|call| call["function"].to_string()).collect();
+        let same = format!("{} {}", folded(asked), calls.join(" "));
+        if let Some(first) = seen.get(&same).filter(|_| !calls.is_empty()) {
+            return Err(format!("it has the task and the calls of {first}"));
+        }
+        seen.insert(same, place.to_owned());
+        Ok(trace)
+    }
+
+    fn check(&self, rows: &[TraceRow]) -> Result<(), TracesError> {
+        let out = |row: &&TraceRow| row.left_out.is_some();
+        let left_out = rows.iter().filter(out).count();
+        let too_many = left_out as f64 > self.params.max_left_out * rows.len() as f64;
+        let Some(first) = rows.iter().find(out).filter(|_| too_many || left_out == rows.len()) else {
+            return Ok(());
+        };
+        let (place, reason) = (first.place.clone(), first.left_out.clone().unwrap_or_default());
+        Err(TracesError::LeftOut { left_out, traces: rows.len(), place, reason })
+    }
+}
+
+/// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.
+fn trajectory(place: &str, correct: Option<bool>, episode: &Episode) -> Trajectory {
+    let history = episode.rows.history();
+    let id = Encoder::new("mcprl trace v1").text(place).json(&episode.messages.clone().into()).finish();
+    let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
+    Trajectory {
+        id: id.to_string(),
+        scenario_id: place.to_owned(),
+        family: "traces".into(),
+        split: "train".into(),
+        policy: REFERENCE.into(),
+        messages: Value::Array(episode.messages.clone()).to_string(),
+        tokens: history.tokens,
+        sampled: match episode.loss {
+            Loss::Assistant => history.sampled,
+            Loss::All => vec![true; history.sampled.len()],
+        },
+        logprobs: history.logprobs,
+        turns: episode.turns,
+        calls: episode.tools.len() as u32,
+        tools: episode.tools.clone(),
+        end: "completed".into(),
+        answer: episode.answer.clone(),
+        answer_source: episode.answer_source.map(Into::into),
+        correct: Some(correct.unwrap_or(true)),
+        row_starts: (!row_starts.is_empty()).then_some(row_starts),
+        ..Trajectory::default()
+    }
+}
+
+fn metrics(rows: &[TraceRow]) -> Metrics {
+    let kept: Vec<&TraceRow> = rows.iter().filter(|row| row.left_out.is_none()).collect();
+    let mean =
+        |of: fn(&TraceRow) -> u32| kept.iter().map(|row| f64::from(of(row))).sum::<f64>() / kept.len() as f64;
+    let learned: u64 = kept.iter().map(|row| u64::from(row.learned)).sum();
+    let named = [
+        ("traces", rows.len() as f64),
+        ("episodes", kept.len() as f64),
+        ("left_out", (rows.len() - kept.len()) as f64),
+        ("repaired", kept.iter().filter(|row| !row.repairs.is_empty()).count() as f64),
+        ("turns", mean(|row| row.turns)),
+        ("calls", mean(|row| row.calls)),
+        ("tokens", mean(|row| row.tokens)),
+        ("learned", learned as f64),
+    ];
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl StageKind for Traces {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(async { self.write(context) })
+    }
+
+    /// Checks that there are traces which can be read.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let mut preflight = Preflight::default();
+        if (context.finished)("trajectories").is_some() {
+            return preflight;
+        }
+        let Some(found) = preflight.check("files", self.read()) else { return preflight };
+        // A token is at least a byte.
+        let bytes = |found: &Found| {
+            let messages = found.trace.as_ref().map_or(&[][..], |trace| &trace.messages);
+            messages.iter().map(|message| message.to_string().len()).sum::<usize>()
+        };
+        let longest = found.iter().map(bytes).max().unwrap_or_default();
+        let episodes = ExpectedEpisodes { count: found.len(), longest };
+        preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
+    }
+}

@@ -1,0 +1,237 @@
+//! Conversations that other programs have recorded, read into one form.
+//!
+//! [`read`] knows chat completions of OpenAI (also with `messages` as a text, as `prompt` and `completion`, or as a bare list),
+//! ShareGPT and Hermes, the logs of Claude Code and of Codex, and the session format of the Hugging Face hub. Whatever of a
+//! conversation is lost or changed on the way is named in [`Trace::repairs`]; a conversation that would no longer say what
+//! happened is refused with the reason.
+
+mod logs;
+mod message;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Class, Diagnostic};
+
+/// The form in which a conversation was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    Openai,
+    Sharegpt,
+    ClaudeCode,
+    Codex,
+    /// The session format of the Hugging Face hub.
+    Session,
+}
+
+impl Format {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Openai => "openai",
+            Self::Sharegpt => "sharegpt",
+            Self::ClaudeCode => "claude_code",
+            Self::Codex => "codex",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// A conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// As a chat template expects them: {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}, with ids on
+    /// calls and results and arguments as objects. Each call has its result, in the order of the calls, except perhaps
+    /// those of the last message. A system message is the first.
+    pub messages: Vec<Value>,
+    /// OpenAI's function schemas. None if the trace does not have them.
+    pub tools: Option<Vec<Value>>,
+    /// Whether whoever recorded it calls it right.
+    pub correct: Option<bool>,
+    /// What was lost or changed.
+    pub repairs: Vec<String>,
+}
+
+/// A conversation of a file, or why it cannot be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// `FILE:LINE`, or `FILE` for one that takes a whole file.
+    pub place: String,
+    pub format: Format,
+    pub trace: Result<Trace, String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} has more than {most} MiB")]
+    TooLarge { path: PathBuf, most: u64 },
+    #[error("{path}: {problem}")]
+    Malformed { path: PathBuf, problem: String },
+}
+
+impl Diagnostic for TraceError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "traces::read",
+            Self::TooLarge { .. } => "traces::too_large",
+            Self::Malformed { .. } => "traces::malformed",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { .. } => None,
+            Self::TooLarge { .. } => Some("split it into several files, a conversation per line".into()),
+            Self::Malformed { .. } => Some("docs/traces.md shows the formats".into()),
+        }
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+/// The value of `decision` in the line of a conversation that a review has dropped.
+pub const DROPPED: &str = "drop";
+
+/// Bytes of a file that are read.
+const FILE_MIB: u64 = 512;
+
+/// The files of traces in a folder and one level below it, or this file.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    let mut open = vec![path.to_owned()];
+    while let Some(folder) = open.pop() {
+        let failed = |source| TraceError::Read { path: folder.clone(), source };
+        for item in std::fs::read_dir(&folder).map_err(failed)? {
+            let item = item.map_err(failed)?.path();
+            let name = item.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if item.is_file() && is_wanted(name) {
+                files.push(item);
+            } else if item.is_dir() && folder == path && is_wanted(&format!("{name}/")) {
+                open.push(item);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Whether a file of a folder is read; the name of a folder ends with `/`.
+pub fn is_wanted(name: &str) -> bool {
+    let own = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    !own.starts_with('.') && (name.ends_with('/') || name.ends_with(".jsonl") || name.ends_with(".json"))
+}
+
+/// All conversations of a file.
+///
+/// # Errors
+/// If it cannot be read, or is neither JSON nor a JSON object on each line.
+pub fn read(path: &Path) -> Result<Vec<Found>, TraceError> {
+    let reading = |source| TraceError::Read { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(reading)?.len() > FILE_MIB << 20 {
+        return Err(TraceError::TooLarge { path: path.to_owned(), most: FILE_MIB });
+    }
+    let text = std::fs::read_to_string(path).map_err(reading)?;
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    parse(&text, &name).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
+}
+
+fn parse(text: &str, name: &str) -> Result<Vec<Found>, String> {
+    let mut items = items(text)?;
+    items.retain(|(_, item)| item.get("decision").is_none_or(|decision| decision != DROPPED));
+    if items.is_empty() {
+        return Err("there is no conversation".into());
+    }
+    if let Some((format, found)) = logs::read(&items) {
+        let place = |session: &Option<String>| match session {
+            Some(session) => format!("{name}:{session}"),
+            None => name.to_owned(),
+        };
+        let found = found.into_iter();
+        return Ok(found.map(|(session, trace)| Found { place: place(&session), format, trace }).collect());
+    }
+    let found = |(line, item): &(usize, Value)| {
+        let (format, trace) = of_item(item);
+        Found { place: format!("{name}:{line}"), format, trace }
+    };
+    // A list of messages is one conversation, and not one for each message.
+    if items.iter().all(|(_, item)| item.get("role").is_some()) {
+        let messages = items.into_iter().map(|(_, item)| item).collect::<Vec<_>>();
+        let (format, trace) = of_item(&Value::Array(messages));
+        return Ok(vec![Found { place: name.to_owned(), format, trace }]);
+    }
+    Ok(items.iter().map(found).collect())
+}
+
+/// The JSON values of a text with the numbers of their lines: those of an array, or one per line.
+fn items(text: &str) -> Result<Vec<(usize, Value)>, String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match serde_json::from_str::<Value>(text) {
+        Ok(Value::Array(items)) => return Ok((1..).zip(items).collect()),
+        Ok(item) => return Ok(vec![(1, item)]),
+        Err(_) => {}
+    }
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(index, line)| match serde_json::from_str(line) {
+            Ok(item) => Ok((index + 1, item)),
+            Err(error) => Err(format!("line {}: {error}", index + 1)),
+        })
+        .collect()
+}
+
+/// A list that may be written as JSON in a text.
+fn list(value: &Value) -> Option<Vec<Value>> {
+    match value {
+        Value::Array(items) => Some(items.clone()),
+        Value::String(text) => serde_json::from_str(text).ok(),
+        _ => None,
+    }
+}
+
+/// A conversation that is one value.
+fn of_item(item: &Value) -> (Format, Result<Trace, String>) {
+    let tools = ["tools", "available_tools", "functions"].iter().find_map(|key| list(item.get(key)?));
+    let tools = tools.map(|tools| tools.iter().map(message::function).collect());
+    let correct = item.get("correct").and_then(Value::as_bool);
+    if let Some(turns) = item.get("conversations").and_then(list) {
+        return (Format::Sharegpt, message::trace(&turns, tools, correct));
+    }
+    let both = || {
+        let (mut prompt, completion) = (list(item.get("prompt")?)?, list(item.get("completion")?)?);
+        prompt.extend(completion);
+        Some(prompt)
+    };
+    let messages = match item {
+        Value::Array(messages) => Some(messages.clone()),
+        item => {
+            ["messages", "messages_and_choices"].iter().find_map(|key| list(item.get(key)?)).or_else(both)
+        }
+    };
+    let Some(mut messages) = messages else {
+        return (Format::Openai, Err("it has no `messages` and no `conversations`".into()));
+    };
+    // A system prompt beside the messages.
+    if let Some(system) = item.get("system").and_then(Value::as_str) {
+        messages.insert(0, serde_json::json!({"role": "system", "content": system}));
+    }
+    (Format::Openai, message::trace(&messages, tools, correct))
+}

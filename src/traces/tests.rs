@@ -1,0 +1,243 @@
+use serde_json::json;
+
+use super::*;
+
+fn one(text: &str) -> Found {
+    let mut found = parse(text, "file.jsonl").unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn trace(value: &Value) -> Trace {
+    one(&value.to_string()).trace.unwrap()
+}
+
+fn refused(value: &Value) -> String {
+    one(&value.to_string()).trace.unwrap_err()
+}
+
+fn call(id: &str, name: &str, arguments: Value) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+/// The conversation that most of these formats say: a thought, two calls at once, and an answer.
+fn expected() -> Vec<Value> {
+    vec![
+        json!({"role": "user", "content": "Who is older?"}),
+        json!({"role": "assistant", "content": "Let me see.", "reasoning_content": "Two ages.", "tool_calls": [
+            call("call_00000001", "age", json!({"of": "Ada"})), call("call_00000002", "age", json!({"of": "Bob"})),
+        ]}),
+        json!({"role": "tool", "name": "age", "tool_call_id": "call_00000001", "content": "36"}),
+        json!({"role": "tool", "name": "age", "tool_call_id": "call_00000002", "content": "41"}),
+        json!({"role": "assistant", "content": "Bob."}),
+    ]
+}
+
+#[test]
+fn chat_completions_are_read_whatever_holds_their_arguments_and_in_whatever_order_results_come() {
+    for (ada, bob) in [
+        (json!({"of": "Ada"}), json!({"of": "Bob"})),
+        (json!("{\"of\": \"Ada\"}"), json!("\"{\\\"of\\\": \\\"Bob\\\"}\"")),
+    ] {
+        let item = json!({"tools": [{"type": "function", "function": {"name": "age"}}], "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Who is older?"}]},
+            {"role": "assistant", "content": "Let me see.", "reasoning": "Two ages.",
+             "tool_calls": [call("a", "age", ada), call("b", "age", bob)]},
+            {"role": "tool", "tool_call_id": "b", "content": "41"},
+            {"role": "tool", "tool_call_id": "a", "content": "36"},
+            {"role": "assistant", "content": "Bob."},
+        ]});
+        let trace = trace(&item);
+        assert_eq!(trace.messages, expected());
+        assert_eq!((trace.tools.unwrap().len(), trace.repairs), (1, vec![]));
+    }
+}
+
+#[test]
+fn messages_may_be_a_text_a_prompt_with_its_completion_or_a_bare_list() {
+    let (user, assistant) =
+        (json!({"role": "user", "content": "Hi"}), json!({"role": "assistant", "content": "Ho"}));
+    let both = json!([user, assistant]);
+    for item in [
+        json!({"messages": both.to_string()}),
+        json!({"prompt": [user], "completion": [assistant]}),
+        json!({"messages_and_choices": [user, {"finish_reason": "stop", "index": 0, "message": assistant}]}),
+    ] {
+        assert_eq!(trace(&item).messages, both.as_array().unwrap().clone(), "{item}");
+    }
+    assert_eq!(one(&both.to_string()).place, "file.jsonl", "a list of messages is one conversation");
+    assert_eq!(parse(&json!([{"messages": both}, {"messages": both}]).to_string(), "f").unwrap().len(), 2);
+    let lines = format!("{}\n\n{}\n", json!({"messages": both}), json!({"messages": both, "correct": false}));
+    let found = parse(&lines, "f").unwrap();
+    assert_eq!([found[0].place.as_str(), found[1].place.as_str()], ["f:1", "f:3"]);
+    assert_eq!(found[1].trace.as_ref().unwrap().correct, Some(false));
+}
+
+#[test]
+fn sharegpt_has_its_calls_and_results_in_tags() {
+    let item = json!({"conversations": [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "Who is older?"},
+        {"from": "gpt", "value": "<think>\nTwo ages.\n</think>\nLet me see.\n<tool_call>\n{\"name\": \"age\", \"arguments\": {\"of\": \"Ada\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"age\", \"arguments\": {\"of\": \"Bob\"}}\n</tool_call>"},
+        {"from": "tool", "value": "<tool_response>\n36\n</tool_response>\n<tool_response>\n41\n</tool_response>"},
+        {"from": "gpt", "value": "Bob."},
+    ]});
+    let found = one(&item.to_string());
+    assert_eq!(found.format, Format::Sharegpt);
+    let messages = found.trace.unwrap().messages;
+    assert_eq!(messages[0], json!({"role": "system", "content": "Be brief."}));
+    assert_eq!(messages[1..], expected());
+}
+
+#[test]
+fn a_log_of_claude_code_has_a_block_per_line_and_side_chains_that_are_no_part_of_it() {
+    let line =
+        |kind: &str, message: Value| json!({"type": kind, "uuid": "u", "sessionId": "s", "message": message});
+    let mut side = line("user", json!({"role": "user", "content": "another agent"}));
+    side["isSidechain"] = true.into();
+    let mut meta = line("user", json!({"role": "user", "content": "<note>"}));
+    meta["isMeta"] = true.into();
+    let block = |block: Value| json!({"role": "assistant", "content": [block]});
+    let used =
+        |id: &str, of: &str| block(json!({"type": "tool_use", "id": id, "name": "age", "input": {"of": of}}));
+    let result = |id: &str, text: &str| json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": text}]}]});
+    let lines = [
+        json!({"type": "summary", "summary": "x"}),
+        meta,
+        line("user", json!({"role": "user", "content": "Who is older?"})),
+        line("assistant", block(json!({"type": "thinking", "thinking": "Two ages.", "signature": "…"}))),
+        line("assistant", block(json!({"type": "text", "text": "Let me see."}))),
+        line("assistant", used("a", "Ada")),
+        side,
+        line("assistant", used("b", "Bob")),
+        line("user", result("a", "36")),
+        line("user", result("b", "41")),
+        line("assistant", block(json!({"type": "text", "text": "Bob."}))),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let found = one(&text);
+    assert_eq!((found.format, found.place.as_str()), (Format::ClaudeCode, "file.jsonl"));
+    let trace = found.trace.unwrap();
+    assert_eq!(trace.messages, expected());
+    assert_eq!(trace.repairs, ["1 notes of the program are lost"]);
+}
+
+#[test]
+fn a_log_of_codex_has_items_between_events() {
+    let item = |payload: Value| json!({"timestamp": "t", "type": "response_item", "payload": payload});
+    let called = |id: &str, of: &str| {
+        item(
+            json!({"type": "function_call", "name": "age", "call_id": id, "arguments": json!({"of": of}).to_string()}),
+        )
+    };
+    let output =
+        |id: &str, text: &str| item(json!({"type": "function_call_output", "call_id": id, "output": text}));
+    let lines = [
+        json!({"type": "session_meta", "payload": {"id": "x"}}),
+        item(
+            json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Who is older?"}]}),
+        ),
+        json!({"type": "event_msg", "payload": {"type": "user_message", "message": "Who is older?"}}),
+        item(
+            json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Two ages."}], "encrypted_content": "…"}),
+        ),
+        item(
+            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}),
+        ),
+        called("a", "Ada"),
+        called("b", "Bob"),
+        output("b", "41"),
+        output("a", "36"),
+        item(json!({"type": "web_search_call"})),
+        item(
+            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Bob."}]}),
+        ),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let found = one(&text);
+    assert_eq!(found.format, Format::Codex);
+    let trace = found.trace.unwrap();
+    assert_eq!(trace.messages, expected());
+    assert_eq!(trace.repairs, ["an item of type \"web_search_call\" is lost"]);
+}
+
+#[test]
+fn a_session_of_the_hub_has_its_messages_in_lines() {
+    let line = |message: Value| json!({"type": "message", "message": message});
+    let called = |id: &str, of: &str| json!({"id": id, "function": {"name": "age", "arguments": json!({"of": of}).to_string()}});
+    let lines = [
+        json!({"type": "session", "harness": "pi", "id": "1"}),
+        line(json!({"role": "user", "content": "Who is older?"})),
+        line(
+            json!({"role": "assistant", "content": "Let me see.", "reasoningContent": "Two ages.", "toolCalls": [called("a", "Ada"), called("b", "Bob")]}),
+        ),
+        line(json!({"role": "tool", "toolCallId": "a", "content": "36"})),
+        line(json!({"role": "tool", "toolCallId": "b", "content": "41"})),
+        line(json!({"role": "assistant", "content": "Bob."})),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let found = one(&text);
+    assert_eq!((found.format, found.trace.unwrap().messages), (Format::Session, expected()));
+}
+
+#[test]
+fn what_is_lost_is_named() {
+    let trace = trace(&json!({"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {}}]},
+        {"role": "user", "content": "at this"},
+        {"role": "assistant", "content": "A cat."},
+        {"role": "system", "content": "note"},
+        {"role": "user", "content": "Thanks"},
+    ]}));
+    assert_eq!(trace.messages[0]["content"], "Look:\nat this");
+    assert_eq!(trace.messages.len(), 2);
+    assert_eq!(
+        trace.repairs,
+        [
+            "a part of type \"image_url\" is lost",
+            "user messages in a row are joined",
+            "a system message within the conversation is lost",
+            "the last user message, which has no answer, is lost",
+        ]
+    );
+}
+
+#[test]
+fn what_would_no_longer_say_what_happened_is_refused() {
+    let user = json!({"role": "user", "content": "x"});
+    let calls = |calls: Value| json!({"role": "assistant", "content": null, "tool_calls": calls});
+    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "y"});
+    let end = json!({"role": "assistant", "content": "z"});
+    let age = || call("a", "age", json!({}));
+    for (messages, reason) in [
+        (json!([user, calls(json!([age()])), end]), "the call of `age` has no result"),
+        (json!([user, calls(json!([age()])), result("b"), end]), "the call of `age` has no result"),
+        (json!([user, calls(json!([age()])), result("a"), result("a"), end]), "1 calls have 2 results"),
+        (json!([user, result("a"), end]), "a result has no call before it"),
+        (json!([user, calls(json!([call("a", "age", json!("{"))])), result("a"), end]), "are not JSON"),
+        (json!([user, calls(json!([call("a", "age", json!([1]))])), result("a"), end]), "are no object"),
+        (json!([user, {"role": "narrator", "content": "x"}]), "message 2: \"narrator\" is no role"),
+        (json!([user]), "there is no user message"),
+        (json!([end]), "there is no user message"),
+        (json!([user, {"role": "assistant", "content": 7}]), "its content is no text"),
+    ] {
+        let found = refused(&json!({"messages": messages}));
+        assert!(found.contains(reason), "{messages}: {found}");
+    }
+    assert!(refused(&json!({"text": "x"})).contains("no `messages`"));
+}
+
+#[test]
+fn a_file_that_is_not_json_names_the_line() {
+    assert!(parse("{\"messages\": []}\n{", "f").unwrap_err().starts_with("line 2: "));
+    assert_eq!(parse("\n", "f").unwrap_err(), "there is no conversation");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("a")).unwrap();
+    for name in ["b.jsonl", "a/c.json", "a/d.txt", ".e.jsonl"] {
+        std::fs::write(folder.path().join(name), "[]").unwrap();
+    }
+    let files = files(folder.path()).unwrap();
+    assert_eq!(files, [folder.path().join("a/c.json"), folder.path().join("b.jsonl")]);
+    let error = read(&files[0]).unwrap_err();
+    assert!(error.to_string().ends_with("c.json: there is no conversation"), "{error}");
+}
