@@ -58,6 +58,7 @@ mod engine;
 mod exec;
 mod grpo;
 mod hash;
+mod hub;
 mod inspect;
 mod json;
 mod judge;

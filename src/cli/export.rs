@@ -225,6 +225,21 @@ const LONGEST_CONTEXT: usize = 32_768;
 const BASE: &str = "base";
 
 impl Export {
+    /// An export of the newest policy of a run, as `mcprl export RUN --out FOLDER`.
+    pub fn to(run: &str, folder: &Path, locations: &Locations) -> Self {
+        Self {
+            policy: run.to_owned(),
+            out: Some(folder.to_owned()),
+            labels: None,
+            inspect: None,
+            merge: false,
+            gguf: None,
+            base: None,
+            base_name: None,
+            locations: locations.clone(),
+        }
+    }
+
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         if let Some(file) = &self.labels {
             return self.write_labels(printer, file);

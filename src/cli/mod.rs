@@ -18,6 +18,7 @@ mod init;
 mod locations;
 mod plan;
 mod probe;
+mod push;
 mod rejudge;
 mod report;
 mod run;
@@ -72,6 +73,8 @@ enum Command {
     Runs(runs::Runs),
     /// Write a policy as a folder for PEFT, or merged for Transformers.
     Export(export::Export),
+    /// Upload an exported policy, or data, to the Hugging Face hub.
+    Push(push::Push),
     /// Chat with an agent at the prompt: the policy of a run, or a model and a server.
     Chat(chat::Chat),
     /// Serve a policy and its agent to other programs: OpenAI's API, and MCP.
@@ -172,6 +175,7 @@ impl Command {
             Self::Connect(command) => command.execute(printer),
             Self::Init(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
+            Self::Push(command) => command.execute(printer),
             Self::Traces(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),

@@ -7,6 +7,7 @@
 
 mod logs;
 mod message;
+pub mod secrets;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 12] = [
     &["exec"],
     &["view"],
     &["inspect", "report"],
-    &["track"],
+    &["track", "hub"],
     &["cli", "ui", "web", "serve"],
 ];
 

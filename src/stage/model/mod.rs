@@ -81,6 +81,15 @@ pub fn wanted_in(folder: &Path) -> fn(&str) -> bool {
     }
 }
 
+/// The hub's address and the token, as huggingface_hub has them.
+///
+/// # Errors
+/// If no cache location is known.
+pub fn hub_settings() -> Result<(String, Option<String>), ModelStageError> {
+    let hub = hub::Hub::from_env()?;
+    Ok((hub.endpoint, hub.token))
+}
+
 /// The name of this kind, which the key `model` at the top of a run file stands for.
 pub const KIND: &str = "model";
 

@@ -5,7 +5,6 @@
 //! removing their reasoning, the episode gets another row.
 
 mod episode;
-mod secrets;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +32,7 @@ use crate::{
     data::{REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Encoder,
-    traces::{self, Found, Trace},
+    traces::{self, Found, Trace, secrets},
 };
 
 #[derive(Debug, Deserialize)]
