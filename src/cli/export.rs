@@ -279,7 +279,7 @@ impl Export {
             template.map_or(Ok(()), |template| Ok(write_template(folder, template)?))
         };
         let subject = match of {
-            Some(_) => self.subject()?,
+            Some(_) => self.subject(printer)?,
             None => None,
         };
         let hub = match base.as_ref().and_then(|(_, digest)| origin(&store, digest.as_ref()?)) {
@@ -383,8 +383,9 @@ impl Export {
         self.out().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
     }
 
-    /// The policy with its tools and settings. None of a run that has played no episode.
-    fn subject(&self) -> Result<Option<Subject>> {
+    /// The policy with its tools and settings. None, with the reason, if the run file can no longer be read or the run has
+    /// played no episode: the weights are there all the same.
+    fn subject(&self, printer: Printer) -> Result<Option<Subject>> {
         let named = Named {
             subject: &self.policy,
             policy: None,
@@ -395,8 +396,10 @@ impl Export {
         };
         match runtime()?.block_on(named.find()) {
             Ok(subject) => Ok(Some(subject)),
-            Err(failure) if matches!(failure.code(), "talk::no_episodes" | "talk::no_spec") => Ok(None),
-            Err(failure) => Err(failure),
+            Err(failure) => {
+                printer.say(&format!("note: there is no agent.json and no model card: {failure}"));
+                Ok(None)
+            }
         }
     }
 

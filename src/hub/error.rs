@@ -41,18 +41,18 @@ pub enum HubError {
 impl Diagnostic for HubError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Name { .. } => "hub::name",
-            Self::Endpoint { .. } => "hub::endpoint",
-            Self::NoToken => "hub::no_token",
-            Self::Client(_) => "hub::http_client",
-            Self::Read { .. } => "hub::read",
-            Self::Unreachable { .. } => "hub::unreachable",
-            Self::Status { .. } => "hub::status",
-            Self::Answer { .. } => "hub::answer",
-            Self::Public { .. } => "hub::public",
-            Self::Secret { .. } => "hub::secret",
-            Self::Nothing { .. } => "hub::nothing",
-            Self::NotConfirmed => "hub::not_confirmed",
+            Self::Name { .. } => "push::name",
+            Self::Endpoint { .. } => "push::endpoint",
+            Self::NoToken => "push::no_token",
+            Self::Client(_) => "push::http_client",
+            Self::Read { .. } => "push::read",
+            Self::Unreachable { .. } => "push::unreachable",
+            Self::Status { .. } => "push::status",
+            Self::Answer { .. } => "push::answer",
+            Self::Public { .. } => "push::public",
+            Self::Secret { .. } => "push::secret",
+            Self::Nothing { .. } => "push::nothing",
+            Self::NotConfirmed => "push::not_confirmed",
         }
     }
 

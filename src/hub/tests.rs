@@ -233,14 +233,14 @@ async fn a_refusal_is_an_error_at_once() {
 #[test]
 fn names_addresses_and_tokens_are_checked() {
     for text in ["name", "a/b/c", "/x", "a/", "-a/b", "a/b c", "hub:a"] {
-        assert_eq!(Repo::parse(text, Kind::Model).unwrap_err().code_of(), "hub::name", "{text}");
+        assert_eq!(Repo::parse(text, Kind::Model).unwrap_err().code_of(), "push::name", "{text}");
     }
     let code = |endpoint: &str, token: Option<&str>| {
         Hub::new(endpoint, token.map(str::to_owned)).err().map(|error| error.code_of())
     };
-    assert_eq!(code("https://huggingface.co", None), Some("hub::no_token"));
-    assert_eq!(code("http://example.com", Some("x")), Some("hub::endpoint"));
-    assert_eq!(code("nowhere", Some("x")), Some("hub::endpoint"));
+    assert_eq!(code("https://huggingface.co", None), Some("push::no_token"));
+    assert_eq!(code("http://example.com", Some("x")), Some("push::endpoint"));
+    assert_eq!(code("nowhere", Some("x")), Some("push::endpoint"));
     assert_eq!(code("https://huggingface.co/", Some("x")), None);
 }
 

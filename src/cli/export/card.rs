@@ -12,6 +12,7 @@ use crate::{
     error::{At, Result},
     eval,
     model::{ModelConfig, ModelError},
+    report::escape::visible,
     stage::{card::SYSTEM, policy::PolicyFolder},
 };
 
@@ -79,7 +80,9 @@ impl Card<'_> {
             Form::Model => "library_name: transformers\n",
             Form::GgufModel | Form::GgufAdapter => "",
         };
+        // A server says its own name.
         let about = subject.about.description(tools);
+        let about = visible(&about).replace('\n', " ");
         text +=
             &format!("{library}pipeline_tag: text-generation\ntags:\n- mcp\n- tool-use\n- mcprl\n---\n\n");
         text += &format!("# {name}\n\n{about}\n\n");
@@ -103,10 +106,10 @@ impl Card<'_> {
         let base = base.unwrap_or("BASE");
         let context = config.context.min(subject.settings.max_episode_tokens.next_power_of_two());
         let parser = chat.vllm_parser();
-        let vllm = |model: &str, more: &str| {
+        let vllm = |model: &str| {
             format!(
-                "vllm serve {model} --served-model-name {name} --max-model-len {context} \\\n    \
-                 --enable-auto-tool-choice --tool-call-parser {parser}{more}\n"
+                "vllm serve {model} --max-model-len {context} \\\n    \
+                 --enable-auto-tool-choice --tool-call-parser {parser}\n"
             )
         };
         let file = file.unwrap_or("MODEL.gguf");
@@ -114,13 +117,12 @@ impl Card<'_> {
             Form::Adapter => format!(
                 "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
                  mcprl serve . --base {base} --server mcp.json\n\n# vLLM\n{}```\n",
-                vllm(base, &format!(" \\\n    --enable-lora --lora-modules {name}=."))
-                    .replace(&format!("--served-model-name {name} "), "")
+                vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
             ),
             Form::Model => format!(
                 "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
                  mcprl serve . --server mcp.json\n\n# vLLM\n{}```\n",
-                vllm(".", "")
+                vllm(&format!(". --served-model-name {name}"))
             ),
             Form::GgufModel => format!(
                 "```sh\n# mcprl\nmcprl serve {file} --server mcp.json\n\n# llama.cpp\n\
