@@ -224,9 +224,9 @@ fn an_export_of_a_run_is_a_gguf_file_for_llama_cpp_with_what_a_client_needs() {
             .starts_with("FROM ./model-q8_0.gguf\nPARAMETER stop \"<|im_end|>\"\n")
     );
     let agent: serde_json::Value = serde_json::from_str(&project.read("small/agent.json")).unwrap();
-    let names =
+    let mut names =
         agent["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap());
-    assert_eq!(names.last(), Some("complete_task"));
+    assert_eq!(names.next_back(), Some("complete_task"));
     assert!(agent["system"].as_str().unwrap().contains("complete_task"), "{agent}");
     assert_eq!((&agent["max_turns"], &agent["max_turn_tokens"]), (&1.into(), &4.into()));
     assert!(project.read("small/README.md").contains("llama-server -m model-q8_0.gguf --jinja"));

@@ -1,7 +1,7 @@
 //! A GGUF file as a base model: its weights, dequantized to bf16, its tokenizer and its chat template become the folder
 //! that Transformers would have saved.
 //!
-//! A tensor is converted at a time; the file is never a whole model in memory. [`write`] goes the other way.
+//! A tensor is converted at a time; the file is never a whole model in memory. [`mod@write`] goes the other way.
 
 mod decoder;
 mod error;
