@@ -566,19 +566,23 @@ impl Runner {
     /// A file that changed since the key was computed would store a wrong result under that key.
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
-        let is_changed = |path: &Path, digest: &Digest| -> Result<bool> {
-            let now = match path.is_dir() {
-                true => self.files.folder(path, stage::model::wanted_in(path))?,
-                false => self.files.digest(path)?,
-            };
-            Ok(now != *digest)
-        };
+        let is_changed =
+            |path: &Path, digest: &Digest| -> Result<bool> { Ok(self.files.digest(path)? != *digest) };
         let id = || self.id(job).to_owned();
         let folder = stage.card.folder.as_deref().unwrap_or(Path::new(""));
         let code = stage.card.code.iter().map(|(name, digest)| (folder.join(name), digest));
-        let files = stage.files.iter().map(|(param, digest)| (stage.file(param), digest));
-        for (path, digest) in code.chain(files) {
+        for (path, digest) in code {
             if is_changed(&path, digest)? {
+                return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
+            }
+        }
+        for (name, digest) in &stage.files {
+            let path = stage.file(name);
+            let is_changed = match path.is_dir() {
+                true => self.files.folder(&path, stage.wanted_in(name, &path))? != *digest,
+                false => is_changed(&path, digest)?,
+            };
+            if is_changed {
                 return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
             }
         }

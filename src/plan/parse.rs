@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -30,7 +30,6 @@ use crate::{
         model,
     },
     store::{FileDigests, RemoteSpec},
-    traces,
     usage::Prices,
 };
 
@@ -76,6 +75,13 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Which files of a folder in [`files`](Self::files) count.
+    pub fn wanted_in(&self, name: &str, folder: &Path) -> fn(&str) -> bool {
+        let param = name.split_once('/').map_or(name, |(param, _)| param);
+        let kind = self.card.params.get(param).map_or(ParamType::Model, |param| param.kind);
+        kind.wanted_in(folder)
+    }
+
     /// The path of a file in [`files`](Self::files).
     pub fn file(&self, name: &str) -> PathBuf {
         let (param, word) = name.split_once('/').unzip();
@@ -605,7 +611,7 @@ impl<'a> RunFileParser<'_, 'a> {
             if !path.is_dir() {
                 return self.file(entry, text);
             }
-            match self.files.folder(&path, traces::is_wanted) {
+            match self.files.folder(&path, ParamType::Paths.wanted_in(&path)) {
                 Ok(digest) => Some((path, digest)),
                 Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
             }
@@ -697,7 +703,7 @@ impl<'a> RunFileParser<'_, 'a> {
                     .to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
-        match self.files.folder(&path, model::wanted_in(&path)) {
+        match self.files.folder(&path, ParamType::Model.wanted_in(&path)) {
             Ok(digest) => Some(Some((path, digest))),
             Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
         }

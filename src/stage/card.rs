@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     hash::{Digest, Encoder},
+    traces,
     usage::Prices,
 };
 
@@ -134,6 +135,14 @@ impl ParamType {
             Self::Strings | Self::Command => "a list of strings",
             Self::Paths => "a list of paths",
             Self::Table | Self::Values => "a table",
+        }
+    }
+
+    /// Which files of a folder count in the key of a parameter of this type.
+    pub fn wanted_in(self, folder: &Path) -> fn(&str) -> bool {
+        match self {
+            Self::Paths => traces::is_wanted,
+            _ => super::model::wanted_in(folder),
         }
     }
 

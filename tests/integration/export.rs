@@ -231,13 +231,6 @@ fn an_export_of_a_run_is_a_gguf_file_for_llama_cpp_with_what_a_client_needs() {
     assert_eq!((&agent["max_turns"], &agent["max_turn_tokens"]), (&1.into(), &4.into()));
     assert!(project.read("small/README.md").contains("llama-server -m model-q8_0.gguf --jinja"));
 
-    // mcprl reads it as a model.
-    project.write(
-        "run.toml",
-        &update_of("base", "").replace("from = \"llama\"", "from = \"small/model-q8_0.gguf\""),
-    );
-    project.run(&[]);
-
     export(&["--gguf", "adapter", "--out", "adapter"]);
     assert!(std::fs::read(project.path("adapter/adapter.gguf")).unwrap().starts_with(b"GGUF"));
     assert!(project.read("adapter/README.md").contains("--lora adapter.gguf"));

@@ -11,8 +11,8 @@ import json
 import urllib.request
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
-from llama_cpp import Llama
 from transformers import AutoTokenizer
 
 QUESTIONS = [
@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--lora")
     words = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(words.folder)
-    llama = Llama(words.gguf, lora_path=words.lora, n_ctx=2048, n_threads=2, logits_all=True, verbose=False)
+    llama = llama_cpp.Llama(words.gguf, lora_path=words.lora, n_ctx=2048, n_threads=2, verbose=False)
     template = (words.folder / "chat_template.jinja").read_text()
     assert words.lora or llama.metadata["tokenizer.chat_template"] == template, "another template"
     same = 0
@@ -74,7 +74,7 @@ def main():
         parted = None
         answer = asked(words.url, question)
         for index, ours in enumerate(answer):
-            logits = llama.scores[llama.n_tokens - 1]
+            logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), (llama.n_vocab(),))
             theirs = int(np.argmax(logits))
             if llama.detokenize([theirs], special=True) != ours:
                 mine = [token for token in np.argsort(-logits)[:100] if llama.detokenize([int(token)], special=True) == ours]
