@@ -282,8 +282,10 @@ impl Export {
             Some(_) => self.subject(printer)?,
             None => None,
         };
-        let hub = match base.as_ref().and_then(|(_, digest)| origin(&store, digest.as_ref()?)) {
-            Some(Origin::Hub { id, .. }) => Some(id),
+        let found = base.as_ref().and_then(|(_, digest)| origin(&store, digest.as_ref()?));
+        let hub = match (&self.base_name, found) {
+            (Some(name), _) => Some(name.clone()),
+            (None, Some(Origin::Hub { id, .. })) => Some(id),
             _ => None,
         };
         let write = |folder: &Path| match (self.gguf, form) {
@@ -310,7 +312,8 @@ impl Export {
                 (None, "model") => (Form::Model, None),
                 (None, _) => (Form::Adapter, None),
             };
-            let card = Card { subject, form, name: &out_name, base: hub.as_deref(), file: file.as_deref() };
+            let (base, has_base) = (hub.as_deref(), copied.is_some());
+            let card = Card { subject, form, name: &out_name, base, has_base, file: file.as_deref() };
             card.write(folder)
         })?;
         let of_template = replaced.map(|(notice, _)| match (form, copied) {

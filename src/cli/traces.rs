@@ -69,16 +69,18 @@ impl Traces {
             }
         };
         let unusable = found.iter().filter(|found| found.trace.is_err()).count();
-        let decided = plural(open.len() - left, "decision");
+        let done = open.len() - left;
         match printer.format {
             OutputFormat::Json => {
-                printer.json(&json!({"traces": found.len(), "written": open.len() - left, "left": left, "unusable": unusable, "out": out}));
+                printer.json(&json!({"traces": found.len(), "written": done, "left": left, "unusable": unusable, "out": out}));
             }
             OutputFormat::Human => {
+                let how = if is_asked { "decided" } else { "kept without asking" };
                 printer.say(&format!(
-                    "{decided} written to {}; {left} of {} are left, {unusable} cannot be used",
+                    "{} {how}, in {}; {left} to decide, {unusable} unusable, {} decided before",
+                    plural(done, "trace"),
                     out.display(),
-                    plural(found.len(), "trace")
+                    found.len() - open.len() - unusable
                 ));
             }
         }
@@ -146,7 +148,9 @@ fn list(printer: Printer, found: &[Found]) {
             None => {
                 let repairs = row["repairs"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 let repairs: Vec<&str> = repairs.collect();
-                format!("{} turns, {} results\t{}", row["turns"], row["results"], repairs.join("; "))
+                let count =
+                    |name: &str, what: &str| plural(row[name].as_u64().unwrap_or_default() as usize, what);
+                format!("{}, {}\t{}", count("turns", "turn"), count("results", "result"), repairs.join("; "))
             }
         };
         format!(

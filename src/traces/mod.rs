@@ -194,7 +194,12 @@ fn items(text: &str) -> Result<Vec<(usize, Value)>, String> {
     lines
         .map(|(index, line)| match serde_json::from_str(line) {
             Ok(item) => Ok((index + 1, item)),
-            Err(error) => Err(format!("line {}: {error}", index + 1)),
+            // The parser counts lines within the line.
+            Err(error) => {
+                let what = error.to_string();
+                let what = what.split(" at line ").next().unwrap_or_default();
+                Err(format!("line {}, column {}: {what}", index + 1, error.column()))
+            }
         })
         .collect()
 }

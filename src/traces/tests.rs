@@ -229,7 +229,7 @@ fn what_would_no_longer_say_what_happened_is_refused() {
 
 #[test]
 fn a_file_that_is_not_json_names_the_line() {
-    assert!(parse("{\"messages\": []}\n{", "f").unwrap_err().starts_with("line 2: "));
+    assert!(parse("{\"messages\": []}\n{", "f").unwrap_err().starts_with("line 2, column 1: "));
     assert_eq!(parse("\n", "f").unwrap_err(), "there is no conversation");
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("a")).unwrap();

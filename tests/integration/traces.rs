@@ -75,7 +75,7 @@ fn what_cannot_be_read_is_named_before_the_run() {
     project.write("logs/broken.jsonl", "{\"messages\": []}\n{");
     let refused = project.mcprl(&["run", "run.toml"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
-    assert!(refused.err.contains("logs/broken.jsonl: line 2: "), "{}", refused.err);
+    assert!(refused.err.contains("logs/broken.jsonl: line 2, column 1: "), "{}", refused.err);
     project.replace("run.toml", "\"logs\"]", "\"nowhere\"]");
     let refused = project.mcprl(&["run", "run.toml"]);
     assert!(refused.err.contains("cannot read \"nowhere\""), "{}", refused.err);
@@ -91,8 +91,20 @@ fn conversations_are_listed_and_written_in_one_form() {
     assert_eq!((&listed[0]["place"], &listed[0]["turns"]), (&json!("kept.jsonl:1"), &json!(2)));
     assert_eq!(listed[3]["unusable"], "it has no `messages` and no `conversations`");
     let written = project.mcprl(&["traces", "kept.jsonl", "logs", "--out", "all.jsonl", "--all"]);
-    assert!(written.err.contains("3 decisions written to all.jsonl"), "{}", written.err);
+    assert!(
+        written.err.contains(
+            "3 traces kept without asking, in all.jsonl; 0 to decide, 1 unusable, 0 decided before"
+        ),
+        "{}",
+        written.err
+    );
     assert_eq!(project.read("all.jsonl").lines().count(), 3);
     let again = project.mcprl(&["traces", "kept.jsonl", "--out", "all.jsonl", "--all"]);
-    assert!(again.err.contains("0 decisions"), "what is decided stays: {}", again.err);
+    assert!(
+        again.err.contains(
+            "0 traces kept without asking, in all.jsonl; 0 to decide, 0 unusable, 2 decided before"
+        ),
+        "what is decided stays: {}",
+        again.err
+    );
 }

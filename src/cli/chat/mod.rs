@@ -74,7 +74,7 @@ pub struct Chat {
     /// Show the model's reasoning, dimmed.
     #[arg(long)]
     show_reasoning: bool,
-    /// Write each conversation to a file in DIR, which `source = "traces"` reads.
+    /// Write each conversation to a file in DIR, which a stage of kind `traces` learns from and `source = "traces"` reads.
     #[arg(long, value_name = "DIR")]
     trace_dir: Option<PathBuf>,
     /// Say this, print the answer, and end.

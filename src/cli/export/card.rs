@@ -34,8 +34,10 @@ pub struct Card<'s> {
     pub form: Form,
     /// What the folder is called.
     pub name: &'s str,
-    /// The base model's hub id, if it has one.
+    /// The base model's name on the hub, if it has one.
     pub base: Option<&'s str>,
+    /// Whether a copy of the base is in the folder.
+    pub has_base: bool,
     /// The file of weights, if there is one to name.
     pub file: Option<&'s str>,
 }
@@ -56,7 +58,7 @@ impl Card<'_> {
         let chat = Chat::load(policy.model()).at(|| policy.model().display().to_string())?;
         let config = ModelConfig::load(policy.model())?;
         let declared: Vec<Value> = toolbox.functions().iter().map(declared).collect();
-        let agent = agent(settings, &system, &declared);
+        let agent = agent(settings, config.context, &system, &declared);
         let readme = self.readme(&tools, &chat, &config)?;
         for (name, text) in [("agent.json", format!("{agent:#}\n")), ("README.md", readme)] {
             let path = folder.join(name);
@@ -102,8 +104,8 @@ impl Card<'_> {
 
     /// Commands.
     fn use_of(&self, chat: &Chat, config: &ModelConfig) -> String {
-        let Self { form, name, base, file, subject } = self;
-        let base = base.unwrap_or("BASE");
+        let Self { form, name, base, has_base, file, subject } = self;
+        let base = if *has_base { "./base" } else { base.unwrap_or("BASE") };
         let context = config.context.min(subject.settings.max_episode_tokens.next_power_of_two());
         let parser = chat.vllm_parser();
         let vllm = |model: &str| {
@@ -115,17 +117,18 @@ impl Card<'_> {
         let file = file.unwrap_or("MODEL.gguf");
         match form {
             Form::Adapter => format!(
-                "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
-                 mcprl serve . --base {base} --server mcp.json\n\n# vLLM\n{}```\n",
+                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
+                 mcprl serve . --base {base} --server run.toml\n\n# vLLM\n{}```\n",
                 vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
             ),
             Form::Model => format!(
-                "```sh\n# mcprl: the agent behind OpenAI's API, and as an MCP server\n\
-                 mcprl serve . --server mcp.json\n\n# vLLM\n{}```\n",
+                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
+                 mcprl serve . --server run.toml\n\n# vLLM\n{}```\n",
                 vllm(&format!(". --served-model-name {name}"))
             ),
             Form::GgufModel => format!(
-                "```sh\n# mcprl\nmcprl serve {file} --server mcp.json\n\n# llama.cpp\n\
+                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
+                 mcprl serve {file} --server run.toml\n\n# llama.cpp\n\
                  llama-server -m {file} --jinja -c {context}\n\n# Ollama\nollama create {name} -f Modelfile\n```\n"
             ),
             Form::GgufAdapter => format!(
@@ -184,14 +187,14 @@ fn rules(settings: &AgentSettings) -> String {
     rules.iter().map(|rule| format!("- {rule}\n")).collect()
 }
 
-fn agent(settings: &AgentSettings, system: &str, tools: &[Value]) -> Value {
+fn agent(settings: &AgentSettings, context: usize, system: &str, tools: &[Value]) -> Value {
     json!({
         "system": system,
         "tools": tools,
         "answer_tool": "complete_task",
         "max_turns": settings.max_turns,
         "max_turn_tokens": settings.max_turn_tokens,
-        "max_episode_tokens": settings.max_episode_tokens,
+        "max_episode_tokens": settings.max_episode_tokens.min(context),
         "max_calls": settings.max_calls,
         "result_chars": settings.result_chars,
         "reminder": settings.reminder.then_some(REMINDER),

@@ -23,8 +23,8 @@ pub enum GgufError {
     Malformed { path: PathBuf, reason: String },
     #[error("{path}: {what} `{found}` is not supported")]
     Unsupported { path: PathBuf, what: Feature, found: String },
-    #[error("{path}: a GGUF file cannot have the {what} `{found}`, as far as is known here")]
-    Unwritable { path: PathBuf, what: Feature, found: String },
+    #[error("a GGUF file with the {what} `{found}` cannot be written")]
+    Unwritable { what: Feature, found: String },
     #[error("{path}: tensor `{name}` is stored as {found}, which is not supported")]
     Stored { path: PathBuf, name: String, found: String },
     #[error("{path} has no metadata `{key}`")]
@@ -111,6 +111,9 @@ impl Diagnostic for GgufError {
                 "use the model's Hugging Face folder, if its family is supported"
             }
             Self::Unwritable { what: Feature::Module, .. } => "merge the adapter: `--merge`",
+            Self::Unwritable { what: Feature::PreTokenizer, .. } => {
+                "llama.cpp has the patterns of published tokenizers alone; the demo's is not one of them"
+            }
             Self::Unwritable { .. } => {
                 "write the merged model (`--merge` without `--gguf`) and convert it with llama.cpp's convert_hf_to_gguf.py"
             }

@@ -64,14 +64,13 @@ pub fn metadata(folder: &Path, rows: usize) -> Result<Metadata> {
     let path = folder.join("tokenizer.json");
     let tokenizer: Tokenizer = read(&path)?;
     let config: Map<String, Value> = read(&folder.join("tokenizer_config.json"))?;
-    let unwritable =
-        |what, found: &str| GgufError::Unwritable { path: path.clone(), what, found: found.into() };
+    let unwritable = |what, found: &str| GgufError::Unwritable { what, found: found.into() };
     let Tokenizer { model, added_tokens, pre_tokenizer, post_processor } = tokenizer;
     if model.kind != "BPE" || model.byte_fallback {
         let found = if model.byte_fallback { "SentencePiece" } else { &model.kind };
         return Err(unwritable(Feature::Tokenizer, found).into());
     }
-    let shown = pre_tokenizer.as_ref().map(Value::to_string).unwrap_or_default();
+    let shown = pre_tokenizer.as_ref().map(kinds).unwrap_or_default().join(", ");
     let pre = pre_tokenizer.as_ref().and_then(pre_name);
     let pre = pre.ok_or_else(|| unwritable(Feature::PreTokenizer, &shown))?;
 
@@ -144,13 +143,21 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
         .map_err(|error| ModelError::Config { path: path.to_owned(), reason: error.to_string() })
 }
 
+/// The steps of a pre-tokenizer.
+fn parts(pre_tokenizer: &Value) -> Vec<&Value> {
+    match pre_tokenizer["pretokenizers"].as_array() {
+        Some(parts) => parts.iter().collect(),
+        None => vec![pre_tokenizer],
+    }
+}
+
+fn kinds(pre_tokenizer: &Value) -> Vec<&str> {
+    parts(pre_tokenizer).into_iter().filter_map(|part| part["type"].as_str()).collect()
+}
+
 /// llama.cpp's name of a pre-tokenizer. It has the pattern in its code, so what splits differently has no name.
 fn pre_name(pre_tokenizer: &Value) -> Option<&'static str> {
-    let parts = match pre_tokenizer["type"].as_str()? {
-        "Sequence" => pre_tokenizer["pretokenizers"].as_array()?.iter().collect(),
-        _ => vec![pre_tokenizer],
-    };
-    let kinds: Vec<&str> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
+    let (parts, kinds) = (parts(pre_tokenizer), kinds(pre_tokenizer));
     let is_same = |pre: &super::tokenizer::Pre| match (kinds.as_slice(), pre.digits()) {
         (["ByteLevel"], None) => parts[0]["use_regex"] != false && !pre.splits_digits(),
         (["Digits", "ByteLevel"], None) => parts[0]["individual_digits"] == true && pre.splits_digits(),

@@ -220,11 +220,10 @@ pub fn write(
 }
 
 /// The name of a family's architecture in GGUF files.
-fn architecture(config: &ModelConfig, folder: &Path) -> Result<&'static str, GgufError> {
+fn architecture(config: &ModelConfig) -> Result<&'static str, GgufError> {
     let family = config.design.family;
     let known = ARCHITECTURES.iter().find(|(_, known)| *known == family);
     known.map(|(name, _)| *name).ok_or_else(|| GgufError::Unwritable {
-        path: folder.to_owned(),
         what: Feature::Architecture,
         found: family.model_type().to_owned(),
     })
@@ -236,7 +235,7 @@ fn architecture(config: &ModelConfig, folder: &Path) -> Result<&'static str, Ggu
 /// If llama.cpp has no name for something in it, or the file cannot be written.
 pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path) -> Result<()> {
     let config = ModelConfig::load(folder)?;
-    let architecture = architecture(&config, folder)?;
+    let architecture = architecture(&config)?;
     let mut metadata: Metadata = vec![
         ("general.architecture".into(), architecture.into()),
         ("general.type".into(), "model".into()),
@@ -290,12 +289,9 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
         scaling => {
             let found = serde_json::to_value(scaling).ok();
             let found = found.and_then(|found| found["rope_type"].as_str().map(str::to_owned));
-            return Err(GgufError::Unwritable {
-                path: folder.to_owned(),
-                what: Feature::Rope,
-                found: found.unwrap_or_default(),
-            }
-            .into());
+            return Err(
+                GgufError::Unwritable { what: Feature::Rope, found: found.unwrap_or_default() }.into()
+            );
         }
     }
     metadata.extend(vocabulary::metadata(folder, config.vocabulary)?);
@@ -340,7 +336,7 @@ fn as_stored(tensor: Tensor, source: &Source) -> Result<Tensor> {
 /// # Errors
 /// As [`model`].
 pub fn adapter(folder: &Path, config: &ModelConfig, name: &str, path: &Path) -> Result<()> {
-    let architecture = architecture(config, folder)?;
+    let architecture = architecture(config)?;
     let adapter = AdapterConfig::load(folder)?;
     let matrices = adapter_matrices(folder, &adapter)?;
     // One alpha for all: a module with another scale has it in its matrix.
@@ -358,8 +354,7 @@ pub fn adapter(folder: &Path, config: &ModelConfig, name: &str, path: &Path) -> 
         let weight = format!("{module}.weight");
         let source = source(&weight, config);
         if !known.contains_key(&weight) || source.name == EMBEDDING {
-            let (path, what) = (folder.to_owned(), Feature::Module);
-            return Err(GgufError::Unwritable { path, what, found: module }.into());
+            return Err(GgufError::Unwritable { what: Feature::Module, found: module }.into());
         }
         let own = scale * a.dims()[0] as f32 / alpha;
         let b = as_stored(b.affine(f64::from(own), 0.0).map_err(ModelError::from)?, &source)?;

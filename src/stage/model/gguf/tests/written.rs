@@ -150,7 +150,7 @@ fn what_llama_cpp_has_no_name_for_is_refused() {
     tokenizer["pre_tokenizer"] = serde_json::json!({"type": "Whitespace"});
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let error = refused(folder.folder.path());
-    assert!(error.to_string().contains(r#"pre-tokenizer `{"type":"Whitespace"}`"#), "{error}");
+    assert!(error.to_string().contains("pre-tokenizer `Whitespace`"), "{error}");
 
     let folder = model(
         |draft| {
