@@ -15,6 +15,18 @@ import llama_cpp
 import numpy as np
 from transformers import AutoTokenizer
 
+# llama-cpp-python 0.3.36 crashes on some machines when it rearranges quantized blocks, with published files, too.
+defaults = llama_cpp.llama_model_default_params
+
+
+def without_rearranging():
+    params = defaults()
+    params.use_extra_bufts = False
+    return params
+
+
+llama_cpp.llama_cpp.llama_model_default_params = without_rearranging
+
 QUESTIONS = [
     "Which tools do you have?",
     "How many customers are there?",
