@@ -361,8 +361,7 @@ impl Export {
         folder: &Path,
         write_model: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
-        let name =
-            self.out().file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let name = self.out_name();
         let failed = |source| ExportError::Write { path: self.out().to_owned(), source };
         let GgufForm::Model(quantization) = gguf else {
             if !adapted {

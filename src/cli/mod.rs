@@ -187,6 +187,16 @@ impl Command {
     }
 }
 
+/// Asks a person, and reads a line. None at the end of the input.
+fn asked(input: &mut impl std::io::BufRead, say: &mut dyn FnMut(&str), question: &str) -> Option<String> {
+    say(question);
+    let mut line = String::new();
+    match input.read_line(&mut line) {
+        Ok(1..) => Some(line.trim().to_owned()),
+        Ok(0) | Err(_) => None,
+    }
+}
+
 /// A runtime for commands that use async code.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(NoRuntime)?)

@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Outcome, locations::Locations, target::Target};
+use super::{Outcome, asked, locations::Locations, target::Target};
 use crate::{
     data::{self, Scenario},
     error::Result,
@@ -144,14 +144,7 @@ fn review(
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
 ) -> Result<usize, ReviewError> {
     let open: Vec<&Scenario> = tasks.iter().filter(|task| !decided.contains_key(&task.id)).collect();
-    let mut answer = |say: &mut dyn FnMut(&str), question: &str| {
-        say(question);
-        let mut line = String::new();
-        match input.read_line(&mut line) {
-            Ok(1..) => Some(line.trim().to_owned()),
-            Ok(0) | Err(_) => None,
-        }
-    };
+    let mut answer = |say: &mut dyn FnMut(&str), question: &str| asked(input, say, question);
     let mut skipped = 0;
     for (place, task) in open.iter().enumerate() {
         say(&card(task, place + 1, open.len()));

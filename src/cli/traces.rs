@@ -12,7 +12,7 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::{Outcome, asked};
 use crate::{
     error::Result,
     exec::review::{ReviewError, append},
@@ -37,12 +37,7 @@ pub struct Traces {
 
 impl Traces {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let mut found = Vec::new();
-        for path in &self.paths {
-            for file in traces::files(path)? {
-                found.extend(traces::read(&file)?);
-            }
-        }
+        let found = traces::read_all(&self.paths)?;
         let Some(out) = &self.out else {
             list(printer, &found);
             return Ok(Outcome::Success);
@@ -169,14 +164,7 @@ fn review(
     say: &mut dyn FnMut(&str),
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
 ) -> Result<usize, ReviewError> {
-    let mut answer = |say: &mut dyn FnMut(&str), question: &str| {
-        say(question);
-        let mut line = String::new();
-        match input.read_line(&mut line) {
-            Ok(1..) => Some(line.trim().to_owned()),
-            Ok(0) | Err(_) => None,
-        }
-    };
+    let mut answer = |say: &mut dyn FnMut(&str), question: &str| asked(input, say, question);
     let mut skipped = 0;
     for (place, (found, trace)) in open.iter().enumerate() {
         say(&shown(found, trace, place + 1, open.len()));

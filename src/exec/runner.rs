@@ -40,7 +40,7 @@ use crate::{
     progress::Observer,
     stage::{
         self, Artifacts, Context, Input, Metrics, SharedModels, StageError,
-        card::{Determinism, Section},
+        card::{Determinism, ParamType, Section},
     },
     store::{
         ActionRecord, CachedResult, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
@@ -566,29 +566,26 @@ impl Runner {
     /// A file that changed since the key was computed would store a wrong result under that key.
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
-        let is_changed =
-            |path: &Path, digest: &Digest| -> Result<bool> { Ok(self.files.digest(path)? != *digest) };
+        let is_changed = |path: &Path, digest: &Digest, kind: ParamType| -> Result<bool> {
+            let now = match path.is_dir() {
+                true => self.files.folder(path, kind.wanted_in(path))?,
+                false => self.files.digest(path)?,
+            };
+            Ok(now != *digest)
+        };
         let id = || self.id(job).to_owned();
         let folder = stage.card.folder.as_deref().unwrap_or(Path::new(""));
-        let code = stage.card.code.iter().map(|(name, digest)| (folder.join(name), digest));
-        for (path, digest) in code {
-            if is_changed(&path, digest)? {
-                return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
-            }
-        }
-        for (name, digest) in &stage.files {
-            let path = stage.file(name);
-            let is_changed = match path.is_dir() {
-                true => self.files.folder(&path, stage.wanted_in(name, &path))? != *digest,
-                false => is_changed(&path, digest)?,
-            };
-            if is_changed {
+        let code = stage.card.code.iter().map(|(name, digest)| (folder.join(name), digest, ParamType::File));
+        let files =
+            stage.files.iter().map(|(name, digest)| (stage.file(name), digest, stage.param_type(name)));
+        for (path, digest, kind) in code.chain(files) {
+            if is_changed(&path, digest, kind)? {
                 return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
             }
         }
         let uses_server = stage.uses.contains(&Section::Server);
         for (path, digest) in self.plan.server_files().filter(|_| uses_server) {
-            if is_changed(path, digest)? {
+            if is_changed(path, digest, ParamType::File)? {
                 return Err(ExecError::ServerChanged { stage: id(), path: path.display().to_string() }.into());
             }
         }

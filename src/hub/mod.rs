@@ -23,7 +23,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub use self::error::HubError;
-use crate::net::{self, Backoff};
+use crate::{
+    hash::hex,
+    net::{self, Backoff},
+};
 
 /// Attempts of a request.
 const ATTEMPTS: u32 = 6;
@@ -396,9 +399,7 @@ impl Hub {
 
     /// Uploads these bytes of a file to an address that the hub has given. It has its own permission.
     async fn put(&self, url: &str, file: &File, from: u64, bytes: u64) -> Result<Response, HubError> {
-        let address: Url = url
-            .parse()
-            .map_err(|_| HubError::Answer { url: url.to_owned(), reason: "it is no URL".into() })?;
+        let address = address(url)?;
         let reading = |source| HubError::Read { path: file.path.clone(), source };
         let mut attempts = Attempts::new();
         loop {
@@ -436,9 +437,7 @@ impl Hub {
         with: impl Fn(RequestBuilder) -> RequestBuilder,
         method: Method,
     ) -> Result<Value, HubError> {
-        let address: Url = url
-            .parse()
-            .map_err(|_| HubError::Answer { url: url.to_owned(), reason: "it is no URL".into() })?;
+        let address = address(url)?;
         let is_own = address.origin() == self.endpoint.origin();
         let mut attempts = Attempts::new();
         loop {
@@ -517,8 +516,8 @@ fn read(file: &File) -> Result<Vec<u8>, HubError> {
     std::fs::read(&file.path).map_err(|source| HubError::Read { path: file.path.clone(), source })
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn address(url: &str) -> Result<Url, HubError> {
+    url.parse().map_err(|_| HubError::Answer { url: url.to_owned(), reason: "it is no URL".into() })
 }
 
 /// The digest of a file, of which a piece is in memory at a time.

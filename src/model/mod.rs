@@ -33,5 +33,6 @@ pub use rope::Scaling;
 pub use tree::{Segment, TokenTree};
 pub use untrained::untrained;
 pub use weights::{
-    Bytes, Entry, Weights, map_file, read_safetensors, read_stored, to_f32, write_entries, write_safetensors,
+    Bytes, Entry, Weights, map_file, read_json, read_safetensors, read_stored, to_f32, write_entries,
+    write_safetensors,
 };

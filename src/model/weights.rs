@@ -119,7 +119,7 @@ struct Index {
 }
 
 /// Reads a JSON file of a model folder.
-pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
     let text = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
     serde_json::from_slice(&text)
         .map_err(|error| ModelError::Config { path: path.to_owned(), reason: error.to_string() })

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -75,11 +75,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Which files of a folder in [`files`](Self::files) count.
-    pub fn wanted_in(&self, name: &str, folder: &Path) -> fn(&str) -> bool {
+    /// The type of the parameter of a file in [`files`](Self::files).
+    pub fn param_type(&self, name: &str) -> ParamType {
         let param = name.split_once('/').map_or(name, |(param, _)| param);
-        let kind = self.card.params.get(param).map_or(ParamType::Model, |param| param.kind);
-        kind.wanted_in(folder)
+        self.card.params.get(param).map_or(ParamType::File, |param| param.kind)
     }
 
     /// The path of a file in [`files`](Self::files).

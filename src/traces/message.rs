@@ -207,21 +207,29 @@ fn call_of(call: &Value) -> Result<Call, String> {
     let function = call.get("function").filter(|function| function.is_object()).unwrap_or(call);
     let name = function.get("name").and_then(Value::as_str).ok_or("a call has no name")?.to_owned();
     let keys = ["arguments", "input", "parameters"];
-    let mut arguments = keys.iter().find_map(|key| function.get(key)).cloned().unwrap_or_default();
-    // A text in JSON, sometimes encoded twice.
+    let given = keys.iter().find_map(|key| function.get(key)).cloned().unwrap_or_default();
+    let arguments = arguments(&name, given)?;
+    let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
+    Ok(Call { id: id.or_else(|| id_of(call)), name, arguments })
+}
+
+/// The arguments of a call of this tool: an object, or JSON in a text, sometimes encoded twice.
+///
+/// # Errors
+/// If they are something else.
+pub fn arguments(name: &str, mut given: Value) -> Result<Map<String, Value>, String> {
     for _ in 0..2 {
-        if let Value::String(text) = &arguments {
-            arguments = match text.trim() {
+        if let Value::String(text) = &given {
+            given = match text.trim() {
                 "" => Value::Null,
                 text => serde_json::from_str(text)
                     .map_err(|error| format!("the arguments of `{name}` are not JSON: {error}"))?,
             };
         }
     }
-    let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
-    match arguments {
-        Value::Object(arguments) => Ok(Call { id: id.or_else(|| id_of(call)), name, arguments }),
-        Value::Null => Ok(Call { id: id.or_else(|| id_of(call)), name, arguments: Map::new() }),
+    match given {
+        Value::Object(arguments) => Ok(arguments),
+        Value::Null => Ok(Map::new()),
         _ => Err(format!("the arguments of `{name}` are no object")),
     }
 }

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+pub use message::arguments;
+
 use crate::error::{Class, Diagnostic};
 
 /// The form in which a conversation was recorded.
@@ -141,6 +143,20 @@ pub fn is_wanted(name: &str) -> bool {
     !own.starts_with('.') && (name.ends_with('/') || name.ends_with(".jsonl") || name.ends_with(".json"))
 }
 
+/// All conversations of these files and folders.
+///
+/// # Errors
+/// If one cannot be read.
+pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Found>, TraceError> {
+    let mut found = Vec::new();
+    for path in paths {
+        for file in files(path)? {
+            found.extend(read(&file)?);
+        }
+    }
+    Ok(found)
+}
+
 /// All conversations of a file.
 ///
 /// # Errors
@@ -205,7 +221,7 @@ fn items(text: &str) -> Result<Vec<(usize, Value)>, String> {
 }
 
 /// A list that may be written as JSON in a text.
-fn list(value: &Value) -> Option<Vec<Value>> {
+pub fn list(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::Array(items) => Some(items.clone()),
         Value::String(text) => serde_json::from_str(text).ok(),

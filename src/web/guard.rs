@@ -13,7 +13,10 @@ use std::io::Read;
 
 use axum::http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 
-use crate::net::{is_own_host, is_same};
+use crate::{
+    hash::hex,
+    net::{is_own_host, is_same},
+};
 
 /// `require-trusted-types-for` makes `innerHTML` and its like fail.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -92,7 +95,7 @@ fn text(headers: &HeaderMap, name: header::HeaderName) -> Option<&str> {
 pub(super) fn new_token() -> std::io::Result<String> {
     let mut bytes = [0_u8; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&bytes))
 }
 
 /// Headers of every response.

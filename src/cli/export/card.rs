@@ -16,7 +16,7 @@ use crate::{
     stage::{card::SYSTEM, policy::PolicyFolder},
 };
 
-/// What is beside the card.
+/// The form of the weights that a card describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// An adapter for PEFT.

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, io::Read as _, path::Path};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     admission::{Reason, Refusal},
@@ -13,7 +13,11 @@ use super::{
     error::ScenarioError,
     file,
 };
-use crate::{chat::ToolCall, mcp::COMPLETE_TASK};
+use crate::{
+    chat::ToolCall,
+    mcp::COMPLETE_TASK,
+    traces::{arguments, list},
+};
 
 const FILE_BYTES: u64 = 256 << 20;
 const CALLS: usize = 20;
@@ -102,12 +106,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
 fn messages(item: &Value) -> Option<Vec<Value>> {
     match item {
         Value::Array(messages) => Some(messages.clone()),
-        Value::Object(fields) => match fields.get("messages")? {
-            Value::Array(messages) => Some(messages.clone()),
-            Value::String(text) => serde_json::from_str(text).ok(),
-            _ => None,
-        },
-        _ => None,
+        item => list(item.get("messages")?),
     }
 }
 
@@ -124,22 +123,8 @@ fn text_of(message: &Value) -> String {
 fn tool_call(call: &Value) -> Result<ToolCall, String> {
     let function = call.get("function").unwrap_or(call);
     let name = function["name"].as_str().ok_or("a call has no name")?.to_owned();
-    let mut arguments = function["arguments"].clone();
-    // Arguments are a text in JSON, sometimes encoded twice.
-    for _ in 0..2 {
-        if let Value::String(text) = &arguments {
-            arguments = match text.trim() {
-                "" => Value::Object(Map::new()),
-                text => serde_json::from_str(text)
-                    .map_err(|cause| format!("the arguments of `{name}` are not JSON: {cause}"))?,
-            };
-        }
-    }
-    match arguments {
-        Value::Object(arguments) => Ok(ToolCall { name, arguments }),
-        Value::Null => Ok(ToolCall { name, arguments: Map::new() }),
-        _ => Err(format!("the arguments of `{name}` are no object")),
-    }
+    let arguments = arguments(&name, function["arguments"].clone())?;
+    Ok(ToolCall { name, arguments })
 }
 
 #[cfg(test)]

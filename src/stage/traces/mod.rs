@@ -174,12 +174,7 @@ impl Traces {
 
     /// The traces of all files.
     fn read(&self) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
-        for path in &self.params.files {
-            for file in traces::files(path)? {
-                found.extend(traces::read(&file)?);
-            }
-        }
+        let found = traces::read_all(&self.params.files)?;
         if found.is_empty() {
             let paths: Vec<String> =
                 self.params.files.iter().map(|path| path.display().to_string()).collect();
@@ -206,7 +201,7 @@ impl Traces {
         {
             return Err(format!("it holds what looks like {kind}; `allow_secrets` keeps it"));
         }
-        // The same task with the same calls, whatever was said beside them.
+        // The same task with the same calls, whatever else was said.
         let calls = trace.messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
         let calls: Vec<String> = calls.map(|call| call["function"].to_string()).collect();
         let same = format!("{} {}", folded(asked), calls.join(" "));

@@ -11,7 +11,7 @@ use super::super::{Log, TrackError, proto::Message};
 use crate::{
     data::{self, DataError, EpisodeRow, EpisodeSampled, TurnTokens},
     eval::Mode,
-    hash::Encoder,
+    hash::{Encoder, hex},
     view::{
         Run, Stage,
         conversation::{self, Called, Turn, conversation, turns},
@@ -104,10 +104,6 @@ impl SpanIds {
         let inner = place("inner", &[&hex(&self.trace), &hex(&self.span), name]);
         Self { trace: self.trace, span: inner.span }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 struct Span<'a> {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     chat::{PlainChat, plain_template_source, template_source},
     error::Result,
-    model::ModelError,
+    model::{ModelError, read_json},
 };
 
 #[derive(Deserialize)]
@@ -62,8 +62,8 @@ const UNUSED: i32 = 5;
 /// If a file is missing or broken, or llama.cpp has no name for the kind of tokenizer.
 pub fn metadata(folder: &Path, rows: usize) -> Result<Metadata> {
     let path = folder.join("tokenizer.json");
-    let tokenizer: Tokenizer = read(&path)?;
-    let config: Map<String, Value> = read(&folder.join("tokenizer_config.json"))?;
+    let tokenizer: Tokenizer = read_json(&path)?;
+    let config: Map<String, Value> = read_json(&folder.join("tokenizer_config.json"))?;
     let unwritable = |what, found: &str| GgufError::Unwritable { what, found: found.into() };
     let Tokenizer { model, added_tokens, pre_tokenizer, post_processor } = tokenizer;
     if model.kind != "BPE" || model.byte_fallback {
@@ -135,12 +135,6 @@ pub fn metadata(folder: &Path, rows: usize) -> Result<Metadata> {
 
 fn key(name: &str) -> String {
     format!("tokenizer.ggml.{name}")
-}
-
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
-    let text = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
-    serde_json::from_slice(&text)
-        .map_err(|error| ModelError::Config { path: path.to_owned(), reason: error.to_string() })
 }
 
 /// The steps of a pre-tokenizer.
