@@ -55,6 +55,15 @@ impl Usage {
         self.judge_requests > 0 || self.judge_prompt_tokens > 0 || self.judge_completion_tokens > 0
     }
 
+    /// What came after an earlier count.
+    #[must_use]
+    pub fn since(mut self, mut earlier: Self) -> Self {
+        for ((_, count), (_, before)) in self.counters().into_iter().zip(earlier.counters()) {
+            *count = count.saturating_sub(*before);
+        }
+        self
+    }
+
     /// Each counter times a factor, rounded.
     #[must_use]
     #[expect(

@@ -15,14 +15,12 @@ use std::{future::Future, pin::pin, sync::Arc};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::{
-    settings::AgentSettings,
-    toolbox::{Action, Toolbox},
-};
+use super::{answers::Answers, settings::AgentSettings, toolbox::Toolbox};
 use crate::{
     chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
-    data::{CallError, result_view},
+    data::CallError,
     engine::{EngineError, Sampled, Sequence, Stop, TokenSender},
+    error::Result as AnyResult,
     mcp::{McpError, Outcome, Session},
 };
 
@@ -117,6 +115,9 @@ pub trait Hooks: Send {
     /// The policy sampled a token.
     fn token(&mut self, _token: u32) {}
 
+    /// A policy without tokens, behind an endpoint, wrote a turn with this reasoning and text.
+    fn text(&mut self, _reasoning: &str, _text: &str) {}
+
     /// Decides about a call whose arguments fit the tool's schema. Changed arguments are sent as they are.
     ///
     /// # Errors
@@ -201,6 +202,8 @@ pub struct History {
     pub parse_failures: u32,
     /// Calls that are not in the form of the chat template.
     pub loose_calls: u32,
+    /// Tokens that an endpoint counts as sampled, where there are no tokens.
+    pub counted_tokens: Option<usize>,
 }
 
 impl History {
@@ -268,19 +271,54 @@ struct Mark {
     next: Option<Next>,
 }
 
-/// What the policy gets for a call.
-struct Answer {
-    text: String,
-    error: Option<CallError>,
-    /// Size of the whole result if the text is a part of it.
-    bytes: Option<usize>,
-    /// The arguments that were sent, if they were changed.
-    arguments: Option<Map<String, Value>>,
+/// Turns of an agent and messages of a user.
+pub trait Dialogue: Send {
+    fn history(&self) -> &History;
+
+    /// Tokens of the context that the next turn continues.
+    fn context_tokens(&self) -> usize;
+
+    /// Tokens that were sampled so far.
+    fn sampled_tokens(&self) -> usize {
+        self.history().sampled.iter().filter(|sampled| **sampled).count()
+    }
+
+    /// Adds a message of the user, in place of one that the agent has not answered. False, and nothing changes, if the
+    /// template cannot carry it.
+    fn say(&mut self, text: &str) -> bool;
+
+    /// Lets the agent write a turn of at most this many tokens, and answers its calls.
+    ///
+    /// # Errors
+    /// Only if the engine or the endpoint fails.
+    fn turn<H: Hooks>(
+        &mut self,
+        server: &impl Server,
+        hooks: &mut H,
+        max_tokens: usize,
+    ) -> impl Future<Output = AnyResult<Turned>> + Send;
 }
 
-impl Answer {
-    fn error(error: CallError, why: &str) -> Self {
-        Self { text: format!("error: {why}"), error: Some(error), bytes: None, arguments: None }
+impl<P: PolicyHandle> Dialogue for Conversation<P> {
+    fn history(&self) -> &History {
+        Self::history(self)
+    }
+
+    fn context_tokens(&self) -> usize {
+        Self::context_tokens(self)
+    }
+
+    fn say(&mut self, text: &str) -> bool {
+        Self::say(self, text)
+    }
+
+    async fn turn<H: Hooks>(
+        &mut self,
+        server: &impl Server,
+        hooks: &mut H,
+        max_tokens: usize,
+    ) -> AnyResult<Turned> {
+        Ok(Self::turn(self, server, hooks, max_tokens).await?)
     }
 }
 
@@ -435,8 +473,16 @@ impl<P: PolicyHandle> Conversation<P> {
         } else if turn.calls.is_empty() {
             Turned::Text(turn.text)
         } else {
-            match self.answer_calls(turn.calls, &turn.ids, server, hooks).await {
+            let mut answers = Answers {
+                toolbox: &agent.toolbox,
+                settings: &agent.settings,
+                history: &mut self.history,
+                server,
+                hooks,
+            };
+            match answers.calls(turn.calls, &turn.ids).await {
                 Ok(results) => {
+                    let results = agent.chat.results(&turn.ids, &results);
                     self.next = Some(self.next_context(results));
                     Turned::Called
                 }
@@ -488,84 +534,6 @@ impl<P: PolicyHandle> Conversation<P> {
         pieces.push([&before[whole..kept], &turn].concat().into());
         pieces.extend((!header.is_empty()).then(|| header.into()));
         Next::Reopen(pieces)
-    }
-
-    /// Answers the calls of one turn in order: the tokens of the results. `Err` if one of them ends the turn.
-    async fn answer_calls(
-        &mut self,
-        calls: Vec<Result<ToolCall, String>>,
-        ids: &[String],
-        server: &impl Server,
-        hooks: &mut impl Hooks,
-    ) -> Result<Vec<u32>, Turned> {
-        let is_raw = calls.iter().any(Result::is_err);
-        self.history.parse_failures += u32::from(is_raw);
-        let mut results = Vec::with_capacity(calls.len());
-        for (call, id) in calls.into_iter().zip(ids) {
-            let (name, written) = match &call {
-                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
-                Err(_) => (String::new(), None),
-            };
-            let Answer { text, error, bytes, arguments } = match call {
-                Ok(call) => self.answer_call(call, server, hooks).await?,
-                Err(why) => {
-                    Answer::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
-                }
-            };
-            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
-            if let Some(error) = error {
-                message["is_error"] = true.into();
-                message["error"] = error.name().into();
-            }
-            if let Some(bytes) = bytes {
-                message["bytes"] = bytes.into();
-            }
-            if let Some(arguments) = arguments.or(written) {
-                message["arguments"] = arguments.into();
-            }
-            hooks.answered(&message);
-            self.history.messages.push(message);
-            results.push(text);
-        }
-        Ok(self.agent.chat.results(ids, &results))
-    }
-
-    async fn answer_call(
-        &mut self,
-        call: ToolCall,
-        server: &impl Server,
-        hooks: &mut impl Hooks,
-    ) -> Result<Answer, Turned> {
-        let agent = self.agent.clone();
-        let (wire_name, arguments) = match agent.toolbox.action(&call) {
-            Action::Complete { answer } => return Err(Turned::Completed(answer)),
-            Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
-            Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
-        };
-        let mut permitted = arguments.clone();
-        if let Err(Refusal(error, why)) = hooks.permit(&call.name, &mut permitted, &self.history).await {
-            return Ok(self.refuse(error, &why));
-        }
-        if let Some(why) = server.refuse(wire_name) {
-            return Ok(self.refuse(CallError::NoCallsLeft, &why));
-        }
-        let changed = (permitted != arguments).then(|| permitted.clone());
-        let answered = match server.ready(wire_name).await {
-            Ok(()) => server.call(wire_name, permitted).await,
-            Err(cause) => Err(cause),
-        };
-        let outcome = answered.map_err(|cause| Turned::Lost(LostCall { call: call.clone(), cause }))?;
-        self.history.tools.push(call.name);
-        self.history.tool_errors += u32::from(outcome.is_error);
-        let whole = outcome.text.len();
-        let (text, is_clipped) = result_view(outcome.text, agent.settings.result_chars);
-        let error = outcome.is_error.then_some(CallError::Tool);
-        Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
-    }
-
-    fn refuse(&mut self, error: CallError, why: &str) -> Answer {
-        self.history.tool_errors += 1;
-        Answer::error(error, why)
     }
 
     /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.

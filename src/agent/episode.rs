@@ -6,13 +6,15 @@ use serde_json::{Map, Value};
 
 use super::{
     conversation::{
-        Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server, Turned,
+        Agent, Conversation, Dialogue, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
+        Turned,
     },
+    endpoint::{EndpointAgent, EndpointConversation, EndpointSampling},
     settings::AgentSettings,
 };
 use crate::{
     data::{AnswerSource, CallError, End},
-    engine::EngineError,
+    error::Result,
 };
 
 /// Answers the first turn without a call.
@@ -70,6 +72,10 @@ impl<H: Hooks> Hooks for CallLimit<'_, H> {
         self.inner.token(token);
     }
 
+    fn text(&mut self, reasoning: &str, text: &str) {
+        self.inner.text(reasoning, text);
+    }
+
     async fn permit(
         &mut self,
         tool: &str,
@@ -97,8 +103,26 @@ pub async fn episode(
     server: &impl Server,
     agent: &Arc<Agent>,
     prompt: &PromptTokens,
-) -> Result<Episode, EngineError> {
+) -> Result<Episode> {
     let mut conversation = Conversation::new(agent.clone(), policy, prompt.clone());
+    let reminds = agent.settings.reminder;
+    let Ending { end, answer, lost } =
+        self::answer(&mut conversation, server, &agent.settings, reminds, &mut NoHooks).await?;
+    let (answer, answer_source) = answer.unzip();
+    Ok(Episode { history: conversation.into_history(), end, answer, answer_source, lost })
+}
+
+/// Runs one episode of a policy behind an endpoint to its end.
+///
+/// # Errors
+/// Only if the endpoint fails. Failures of the server are part of the episode.
+pub async fn endpoint_episode(
+    agent: &Arc<EndpointAgent>,
+    server: &impl Server,
+    task: &str,
+    sampling: EndpointSampling,
+) -> Result<Episode> {
+    let mut conversation = EndpointConversation::new(agent.clone(), task, sampling);
     let reminds = agent.settings.reminder;
     let Ending { end, answer, lost } =
         self::answer(&mut conversation, server, &agent.settings, reminds, &mut NoHooks).await?;
@@ -110,14 +134,14 @@ pub async fn episode(
 /// from here.
 ///
 /// # Errors
-/// Only if the engine fails.
+/// Only if the engine or the endpoint fails.
 pub async fn answer<H: Hooks>(
-    conversation: &mut Conversation<impl PolicyHandle>,
+    conversation: &mut impl Dialogue,
     server: &impl Server,
     settings: &AgentSettings,
     reminds: bool,
     hooks: &mut H,
-) -> Result<Ending, EngineError> {
+) -> Result<Ending> {
     let History { turns: before, tools, .. } = conversation.history();
     let before = *before;
     let mut hooks = CallLimit { most: tools.len() + settings.max_calls as usize, inner: hooks };

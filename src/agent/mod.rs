@@ -7,7 +7,9 @@
 //! This module does not depend on rewards or training. There is no clock: limits are turns, tokens and calls, and a session
 //! limits the time of each call.
 
+mod answers;
 mod conversation;
+mod endpoint;
 mod episode;
 mod schema;
 mod script;
@@ -20,8 +22,11 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use conversation::{Agent, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server};
-pub use episode::{Episode, REMINDER, episode};
+pub use conversation::{
+    Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
+};
+pub use endpoint::{EndpointAgent, EndpointConversation, EndpointSampling};
+pub use episode::{Episode, REMINDER, endpoint_episode, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
 pub use talk::{OneMessage, Reply, Source, Talk};

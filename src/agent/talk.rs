@@ -1,12 +1,11 @@
 //! Conversations with an agent outside a stage, one after another: what the user says, and what comes of it.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use super::{
-    conversation::{Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server},
+    conversation::{Dialogue, History, Hooks, LostCall, Server},
     episode::{Ending, answer},
+    settings::AgentSettings,
 };
 use crate::{
     data::End,
@@ -14,13 +13,22 @@ use crate::{
     mcp::McpError,
 };
 
-/// Where conversations come from: the engine and servers, or a script in tests.
+/// Where conversations come from: the engine or an endpoint with servers, or a script in tests.
 pub trait Source {
-    type Policy: PolicyHandle;
+    type Prompt;
+    type Dialogue: Dialogue;
     type Server: Server;
 
-    fn agent(&self) -> &Arc<Agent>;
-    fn policy(&self, prompt: &PromptTokens) -> Self::Policy;
+    fn settings(&self) -> &AgentSettings;
+
+    /// The prompt of a first message.
+    ///
+    /// # Errors
+    /// If the template cannot write it.
+    fn prompt(&self, text: &str) -> Result<Self::Prompt>;
+
+    fn begin(&self, prompt: Self::Prompt) -> Self::Dialogue;
+
     /// Sessions in a fresh state.
     fn server(&self) -> Self::Server;
 }
@@ -78,7 +86,7 @@ impl Reply {
 pub struct Talk<S: Source> {
     source: S,
     server: S::Server,
-    conversation: Option<Conversation<S::Policy>>,
+    conversation: Option<S::Dialogue>,
     /// Whether a message was answered, so that there is something to continue.
     is_answered: bool,
 }
@@ -107,7 +115,7 @@ impl<S: Source> Talk<S> {
     }
 
     pub fn history(&self) -> Option<&History> {
-        self.conversation.as_ref().map(Conversation::history)
+        self.conversation.as_ref().map(Dialogue::history)
     }
 
     /// Says a message, and lets the agent answer. If the future is dropped, the message is taken back by the next one.
@@ -115,14 +123,13 @@ impl<S: Source> Talk<S> {
     /// # Errors
     /// If the template cannot carry the message, or the engine fails.
     pub async fn reply<H: Hooks>(&mut self, text: &str, reminds: bool, hooks: &mut H) -> Result<Reply> {
-        let agent = self.source.agent().clone();
         match self.conversation.as_mut().filter(|_| self.is_answered) {
             Some(conversation) => {
                 if !conversation.say(text) {
                     return Err(OneMessage.into());
                 }
             }
-            None => return self.begin(PromptTokens::new(&agent.chat, text)?, reminds, hooks).await,
+            None => return self.begin(self.source.prompt(text)?, reminds, hooks).await,
         }
         self.answered(reminds, hooks).await
     }
@@ -133,29 +140,27 @@ impl<S: Source> Talk<S> {
     /// If the engine fails.
     pub async fn begin<H: Hooks>(
         &mut self,
-        prompt: PromptTokens,
+        prompt: S::Prompt,
         reminds: bool,
         hooks: &mut H,
     ) -> Result<Reply> {
         // Frees the context of what was taken back.
         self.conversation = None;
-        let policy = self.source.policy(&prompt);
-        self.conversation = Some(Conversation::new(self.source.agent().clone(), policy, prompt));
+        self.conversation = Some(self.source.begin(prompt));
         self.answered(reminds, hooks).await
     }
 
     async fn answered<H: Hooks>(&mut self, reminds: bool, hooks: &mut H) -> Result<Reply> {
-        let agent = self.source.agent().clone();
+        let settings = self.source.settings();
         let Some(conversation) = &mut self.conversation else { return Err(OneMessage.into()) };
-        let sampled = |history: &History| history.sampled.iter().filter(|sampled| **sampled).count();
-        let (said, before) = (conversation.history().messages.len(), sampled(conversation.history()));
+        let (said, before) = (conversation.history().messages.len(), conversation.sampled_tokens());
         let Ending { end, answer, lost } =
-            answer(conversation, &self.server, &agent.settings, reminds, hooks).await?;
+            answer(conversation, &self.server, settings, reminds, hooks).await?;
         let reply = Reply {
             end,
             answer: answer.map(|(text, _)| text),
             calls: calls(&conversation.history().messages[said..]),
-            sampled: sampled(conversation.history()) - before,
+            sampled: conversation.sampled_tokens() - before,
             context: conversation.context_tokens(),
             lost: lost.map(|LostCall { cause, .. }| cause),
         };

@@ -11,10 +11,11 @@ use tokio::sync::oneshot;
 
 use super::talk::Source;
 use crate::{
-    agent::{Agent, AgentSettings, PolicyHandle, PromptTokens, Server, Toolbox},
+    agent::{Agent, AgentSettings, Conversation, PolicyHandle, PromptTokens, Server, Toolbox},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::Tool,
     engine::{EngineError, Sampled, Stop, TokenSender},
+    error::Result,
     mcp::{McpError, Outcome},
 };
 
@@ -131,15 +132,20 @@ impl Scripted {
 }
 
 impl Source for Scripted {
-    type Policy = ScriptedPolicy;
+    type Prompt = PromptTokens;
+    type Dialogue = Conversation<ScriptedPolicy>;
     type Server = ScriptedServer;
 
-    fn agent(&self) -> &Arc<Agent> {
-        &self.agent
+    fn settings(&self) -> &AgentSettings {
+        &self.agent.settings
     }
 
-    fn policy(&self, _: &PromptTokens) -> ScriptedPolicy {
-        ScriptedPolicy(self.world.clone())
+    fn prompt(&self, text: &str) -> Result<PromptTokens> {
+        Ok(PromptTokens::new(&self.agent.chat, text)?)
+    }
+
+    fn begin(&self, prompt: PromptTokens) -> Self::Dialogue {
+        Conversation::new(self.agent.clone(), ScriptedPolicy(self.world.clone()), prompt)
     }
 
     fn server(&self) -> ScriptedServer {

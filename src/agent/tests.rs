@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod conversation;
+mod endpoint;
 mod models;
 
 /// Replays its lines and records the tokens it gets in between.

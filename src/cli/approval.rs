@@ -12,7 +12,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::{
-    agent::{Agent, Refusal},
+    agent::{Refusal, Toolbox},
     chat::ToolCall,
     data::{CallError, Tool},
     error::{Class, Diagnostic},
@@ -144,7 +144,7 @@ pub struct Approval {
     /// Tools that the person has allowed until the end.
     always: BTreeSet<String>,
     person: Option<Person>,
-    agent: Arc<Agent>,
+    toolbox: Toolbox,
 }
 
 impl Approval {
@@ -153,11 +153,11 @@ impl Approval {
     pub fn new(
         given: &RuleArgs,
         tools: &[Tool],
-        agent: &Arc<Agent>,
+        toolbox: &Toolbox,
         person: Option<Person>,
     ) -> Result<Self, RuleError> {
         let rules = Rules::new(given, tools)?;
-        Ok(Self { rules, always: BTreeSet::new(), person, agent: agent.clone() })
+        Ok(Self { rules, always: BTreeSet::new(), person, toolbox: toolbox.clone() })
     }
 
     /// What happens to a call of each tool, for people.
@@ -230,7 +230,7 @@ impl Approval {
         let arguments: Map<String, Value> =
             serde_json::from_str(text).map_err(|cause| format!("not a JSON object: {cause}"))?;
         let call = ToolCall { name: tool.to_owned(), arguments };
-        match self.agent.toolbox.problem(&call) {
+        match self.toolbox.problem(&call) {
             None => Ok(call.arguments),
             Some(problem) => Err(problem),
         }
@@ -306,7 +306,8 @@ mod tests {
         let person = Arc::new(Mutex::new(Answers(answers.to_vec(), Vec::new())));
         let agent = crate::agent::testing::agent();
         let tools = crate::agent::testing::tools();
-        let mut approval = Approval::new(&RuleArgs::default(), &tools, &agent, Some(person.clone())).unwrap();
+        let mut approval =
+            Approval::new(&RuleArgs::default(), &tools, &agent.toolbox, Some(person.clone())).unwrap();
         let mut arguments = Map::from_iter([("text".to_owned(), Value::from("milk"))]);
         let mut decide = || match approval.decide("add_note", &mut arguments) {
             Ok(Ok(())) => "made".to_owned(),
@@ -342,7 +343,8 @@ mod tests {
     fn without_a_person_a_call_that_would_be_asked_for_is_refused() {
         let agent = crate::agent::testing::agent();
         let mut approval =
-            Approval::new(&RuleArgs::default(), &crate::agent::testing::tools(), &agent, None).unwrap();
+            Approval::new(&RuleArgs::default(), &crate::agent::testing::tools(), &agent.toolbox, None)
+                .unwrap();
         let Ok(Err(Refusal(CallError::Refused, why))) = approval.decide("add_note", &mut Map::new()) else {
             panic!("the call is made");
         };

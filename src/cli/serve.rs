@@ -220,7 +220,7 @@ impl Serve {
 
     /// The rules of chat, without a person who could be asked.
     fn permit(&self, open: &OpenAgent) -> Result<Permit> {
-        let approval = Mutex::new(Approval::new(&self.rules, &open.tools, &open.agent, None)?);
+        let approval = Mutex::new(Approval::new(&self.rules, &open.tools, &open.agent.toolbox, None)?);
         Ok(Arc::new(move |tool: &str, arguments: &mut Map<String, Value>| {
             let mut approval = approval.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody is asked, so nobody cancels.

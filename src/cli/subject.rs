@@ -47,6 +47,17 @@ pub struct Named<'a> {
     pub locations: &'a Locations,
 }
 
+/// What a model behind an endpoint plays with.
+pub struct Setting {
+    /// A table of tools; none without a server.
+    pub tools: Option<PathBuf>,
+    pub settings: AgentSettings,
+    pub context: Context,
+    pub notes: Arc<Notes>,
+    /// What was made for this command alone.
+    pub scratch: tempfile::TempDir,
+}
+
 /// A policy, and everything that it plays with.
 pub struct Subject {
     pub policy: Input,
@@ -297,7 +308,18 @@ impl Named<'_> {
         }
     }
 
-    async fn of_model(&self, path: &Path, is_adapter: bool) -> Result<Subject> {
+    /// What a model behind an endpoint plays with.
+    ///
+    /// # Errors
+    /// If no server is named, or it cannot be used.
+    pub async fn without_policy(&self) -> Result<Setting> {
+        let ServerSide { play, tools, store, scratch, .. } = self.server_side().await?;
+        let tools = tools.ok_or_else(|| SubjectError::NoServer { model: self.subject.to_owned() })?;
+        setting(play, Some(&tools), &store, scratch)
+    }
+
+    /// The server of a model, with the settings of the run file that names it, or else the defaults.
+    async fn server_side(&self) -> Result<ServerSide> {
         if self.policy.is_some() {
             return Err(SubjectError::Stray { option: "--policy", to: "a run" }.into());
         }
@@ -306,15 +328,6 @@ impl Named<'_> {
         });
         let store = self.locations.store(run_file)?;
         let cards = self.locations.cards(run_file);
-        let defaults = Source::parse(Path::new("chat.toml"), STAGES.to_owned())?;
-        let stages = stage_settings(&defaults, &Overrides::new([], Vec::new()), &cards);
-        let default = |name: &str| -> Result<(Arc<Card>, Map<String, Value>)> {
-            let found = stages.iter().find(|stage| stage.name == name);
-            let (kind, params) =
-                found.map(|stage| (stage.kind.clone(), stage.params.clone())).unwrap_or_default();
-            let card = cards.get(&kind)?.ok_or(stage::StageError::NotBuiltIn { kind })?;
-            Ok((card, params))
-        };
         let plan = match run_file {
             Some(file) => {
                 let overrides = Overrides::new(environment(), Vec::new());
@@ -334,12 +347,12 @@ impl Named<'_> {
         };
         let (card, params) = match of_plan(&|node| settings(&node.stage.params).is_some()) {
             Some(found) => found,
-            None => default("play")?,
+            None => default(&cards, "play")?,
         };
         let (lists, mut list_params) = match of_plan(&|node| node.stage.card.outputs.contains_key("tools")) {
             Some(found) => found,
             None => {
-                let (card, mut params) = default("tools")?;
+                let (card, mut params) = default(&cards, "tools")?;
                 // A person is asked before each call of those.
                 params.insert("destructive".into(), true.into());
                 (card, params)
@@ -362,13 +375,18 @@ impl Named<'_> {
                 Some(output("tools")?)
             }
         };
+        Ok(ServerSide { play, tools, title: servers_title.unwrap_or_default(), cards, store, scratch })
+    }
+
+    async fn of_model(&self, path: &Path, is_adapter: bool) -> Result<Subject> {
+        let ServerSide { play, tools, title, cards, store, scratch } = self.server_side().await?;
         let base_in_store = |folder: &Path| {
             let of: AdapterOf =
                 serde_json::from_slice(&std::fs::read(folder.join(AdapterOf::FILE)).ok()?).ok()?;
             store.inspect(&of.base).is_intact().then_some(())
         };
         let import = async |name: &str, from: &Path, base: Option<&Input>| -> Result<Input> {
-            let (card, mut params) = default(name)?;
+            let (card, mut params) = default(&cards, name)?;
             params.insert("from".into(), absolute(from).to_string_lossy().into());
             let folder = scratch.path().join(name);
             let imported = run(&play, (&card, &params), &store, &folder, base).await?;
@@ -388,7 +406,7 @@ impl Named<'_> {
                 (import("adapter", path, Some(&base)).await?, Some(base))
             }
         };
-        let about = About { title: servers_title.unwrap_or_default(), ..About::default() };
+        let about = About { title, ..About::default() };
         let mut subject = subject(
             Chosen { policies: vec![policy.clone()], policy, tools, run: None, about },
             play,
@@ -400,6 +418,27 @@ impl Named<'_> {
         }
         Ok(subject)
     }
+}
+
+/// The server of a model, and how to play with it.
+struct ServerSide {
+    play: Play,
+    /// None without a server.
+    tools: Option<PathBuf>,
+    title: String,
+    cards: Cards,
+    store: Store,
+    scratch: tempfile::TempDir,
+}
+
+/// The card of one of [`STAGES`], with its defaults.
+fn default(cards: &Cards, name: &str) -> Result<(Arc<Card>, Map<String, Value>)> {
+    let defaults = Source::parse(Path::new("chat.toml"), STAGES.to_owned())?;
+    let stages = stage_settings(&defaults, &Overrides::new([], Vec::new()), cards);
+    let found = stages.into_iter().find(|stage| stage.name == name);
+    let (kind, params) = found.map(|stage| (stage.kind, stage.params)).unwrap_or_default();
+    let card = cards.get(&kind)?.ok_or(stage::StageError::NotBuiltIn { kind })?;
+    Ok((card, params))
 }
 
 /// The folder of an adapter's model, if `adapter_config.json` names one.
@@ -508,12 +547,18 @@ fn subject(
     store: &Store,
     scratch: tempfile::TempDir,
 ) -> Result<Subject> {
+    let Setting { tools, settings, context, notes, scratch } =
+        setting(play, tools.as_deref(), store, scratch)?;
+    let label = policy.name.clone();
+    Ok(Subject { policy, label, policies, tools, settings, context, notes, run, about, scratch })
+}
+
+fn setting(play: Play, tools: Option<&Path>, store: &Store, scratch: tempfile::TempDir) -> Result<Setting> {
     let Play { card, params, settings, mut servers, engine } = play;
     // A cassette has the calls of runs.
     servers.iter_mut().flat_map(Servers::iter_mut).for_each(|(_, spec)| spec.record = None);
     let notes = Arc::new(Notes::default());
     let context = outside_a_run((&card, &params), store, &engine, scratch.path(), &notes);
     let context = Context { servers, ..context.map_err(SubjectError::Scratch)? };
-    let (label, tools) = (policy.name.clone(), tools.as_deref().map(absolute));
-    Ok(Subject { policy, label, policies, tools, settings, context, notes, run, about, scratch })
+    Ok(Setting { tools: tools.map(absolute), settings, context, notes, scratch })
 }

@@ -67,6 +67,9 @@ table! {
         /// Results of the calls that the scenario's `state` checks make after the episode, as a JSON array of texts, with null
         /// for a result that is an error. The column is absent if no scenario has such checks.
         state: Option<Json>,
+        /// Tokens that an endpoint counts as sampled, of an episode that a model behind one plays. It has no `tokens`. The column
+        /// is absent if there is none.
+        counted_tokens: Option<u32>,
     }
 }
 

@@ -158,9 +158,9 @@ fn between(policies: &[&VerdictRow], earlier: usize, later: usize) -> Option<Dif
 }
 
 /// A later policy takes more to make, so it has to be measurably better than the one that would be used without it. A vote is
-/// left out: it is a way to use the baseline, at several times its cost.
+/// left out, because it is a way to use the baseline at several times its cost, and so is a model behind an endpoint.
 fn advice(all: &[&VerdictRow]) -> Option<Advice> {
-    let policies: Vec<&VerdictRow> = all.iter().copied().filter(|row| row.success_any.is_none()).collect();
+    let policies: Vec<&VerdictRow> = all.iter().copied().filter(|row| row.is_candidate()).collect();
     if policies.len() < 2 {
         return None;
     }

@@ -39,7 +39,10 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
 fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> Vec<VerdictRow> {
     let policies: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
     let tools = ["run_query".to_owned(), "list_tables".to_owned()];
-    verdict(&Comparison { policies: &policies, scenarios, tools: &tools, resamples: 1000, seed: 7 }, episodes)
+    let is_beside = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
+    let beside: Vec<String> = policies.iter().filter(is_beside).cloned().collect();
+    let (policies, beside, tools) = (&policies[..], &beside[..], &tools[..]);
+    verdict(&Comparison { policies, scenarios, beside, tools, resamples: 1000, seed: 7 }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -339,6 +342,21 @@ fn policies_that_are_not_compared_have_the_sum_of_the_steps_between_them() {
         "{}",
         advice.why
     );
+}
+
+#[test]
+fn a_model_behind_an_endpoint_is_neither_a_policy_before_nor_advised() {
+    let scenarios: Vec<_> = (0..40).map(|i| scenario(&format!("s{i}"), "a", "f")).collect();
+    let of = |scenario: &Scenario, policy: &str| episode(&scenario.id, policy, policy != "base");
+    let names = ["base", "api", "start"];
+    let episodes: Vec<_> =
+        scenarios.iter().flat_map(|scenario| names.map(|policy| of(scenario, policy))).collect();
+    let rows = rows_of(&names, &scenarios, &episodes);
+    assert!(rows.iter().all(|row| row.previous.is_none() && row.step.is_none()));
+    let all: Vec<_> = rows.iter().filter(|row| row.scope == "all").collect();
+    assert_eq!(all.iter().map(|row| row.is_candidate()).collect::<Vec<_>>(), [true, false, true]);
+    let advice = headline(&rows).unwrap().advice.unwrap();
+    assert!(advice.policy == "start" && !advice.why.contains("api"), "{}", advice.why);
 }
 
 #[test]

@@ -574,8 +574,14 @@ mod tests {
                 }));
             }
         }
-        let compared =
-            Comparison { policies: &names, scenarios: &scenarios, tools: &[], resamples: 100, seed: 1 };
+        let compared = Comparison {
+            policies: &names,
+            scenarios: &scenarios,
+            beside: &[],
+            tools: &[],
+            resamples: 100,
+            seed: 1,
+        };
         let rows = eval::verdict(&compared, &episodes);
         let verdict = eval::headline(&rows).unwrap();
         let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();

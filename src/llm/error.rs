@@ -60,6 +60,20 @@ impl LlmError {
                 | Self::Local { of_request: true, .. }
         )
     }
+
+    /// Whether an endpoint says that the messages do not fit into the model's context.
+    pub fn is_context_full(&self) -> bool {
+        const SAYS: [&str; 5] = [
+            "context_length_exceeded",
+            "context length",
+            "context window",
+            "exceed_context_size",
+            "prompt is too long",
+        ];
+        let Self::Status { status: 400 | 413 | 422, body, .. } = self else { return false };
+        let body = body.to_lowercase();
+        SAYS.iter().any(|text| body.contains(text))
+    }
 }
 
 impl Diagnostic for LlmError {

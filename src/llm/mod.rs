@@ -8,6 +8,7 @@
 //! ([`net::is_confidential`]).
 //! No error, log or artifact contains it. Proxy environment variables are ignored and redirects are not followed.
 
+mod chat;
 mod error;
 mod limits;
 mod wire;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
+pub use chat::{ChatReply, ChatTurn};
 pub use error::LlmError;
 use limits::{Ceiling, RateLimiter, Reservation};
 pub use wire::{Provider, Reply, Tokens};
@@ -156,6 +158,57 @@ pub trait LanguageModel: Send + Sync {
     fn has_replied(&self) -> bool;
 }
 
+/// What is sent to an endpoint, and how its reply is read.
+trait Ask: Sync {
+    type Reply: Send;
+
+    fn body(&self, endpoint: &Endpoint, refused: Refused) -> Value;
+
+    /// Bytes of the prompt.
+    fn bytes(&self) -> usize;
+
+    /// Most tokens of the reply.
+    fn max_tokens(&self, endpoint: &Endpoint) -> u32;
+
+    /// Whether a schema of the reply is sent.
+    fn has_schema(&self) -> bool;
+
+    /// The reply, and its tokens as billed.
+    ///
+    /// # Errors
+    /// If it has another shape; says which part is missing.
+    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<(Self::Reply, Option<Tokens>), String>;
+}
+
+impl Ask for Request<'_> {
+    type Reply = Reply;
+
+    fn body(&self, endpoint: &Endpoint, refused: Refused) -> Value {
+        let Endpoint { provider, model, temperature, max_tokens, .. } = endpoint;
+        let settings = Settings { model, temperature: *temperature, max_tokens: *max_tokens };
+        provider.body(self, &settings, refused)
+    }
+
+    fn bytes(&self) -> usize {
+        let schema = self.schema.map_or(0, |schema| schema.to_string().len());
+        self.messages.iter().map(|message| message.content.len()).sum::<usize>() + schema
+    }
+
+    fn max_tokens(&self, endpoint: &Endpoint) -> u32 {
+        endpoint.max_tokens
+    }
+
+    fn has_schema(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<(Reply, Option<Tokens>), String> {
+        let reply = endpoint.provider.read(reply)?;
+        let tokens = reply.tokens;
+        Ok((reply, tokens))
+    }
+}
+
 /// A client to one endpoint.
 pub struct Client {
     endpoint: Endpoint,
@@ -212,7 +265,7 @@ impl Client {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
+    async fn ask<A: Ask>(&self, request: &A) -> Result<A::Reply, LlmError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
         let mut retries = self.endpoint.retries;
         // What this request leaves out. Later requests leave it out only if this one succeeds.
@@ -244,21 +297,20 @@ impl Client {
     }
 
     /// Sends one request when limits and money allow it.
-    async fn attempt(&self, request: &Request<'_>, without: Refused) -> Result<Reply, Failed> {
+    async fn attempt<A: Ask>(&self, request: &A, without: Refused) -> Result<A::Reply, Failed> {
         // The semaphore is never closed, so this cannot fail.
         let _permit = self.shared.permits.acquire().await;
-        let schema = request.schema.map_or(0, |schema| schema.to_string().len());
-        let bytes = request.messages.iter().map(|message| message.content.len()).sum::<usize>() + schema;
-        let mut reservation = self.reserve(bytes as u64).await.map_err(|error| Failed {
+        let (bytes, completion) = (request.bytes() as u64, u64::from(request.max_tokens(&self.endpoint)));
+        let mut reservation = self.reserve(bytes, completion).await.map_err(|error| Failed {
             error,
             next: Next::GiveUp,
             may_cost: false,
         })?;
-        let estimate = bytes as u64 / 4 + u64::from(self.endpoint.max_tokens);
+        let estimate = bytes / 4 + completion;
         tokio::time::sleep_until(self.shared.pace.reserve(Instant::now(), estimate)).await;
         let outcome = self.send(request, without).await;
         let tokens = match &outcome {
-            Ok(reply) => reply.tokens,
+            Ok((_, tokens)) => *tokens,
             Err(Failed { may_cost: false, .. }) => Some(Tokens { prompt: 0, completion: 0 }),
             Err(_) => None,
         };
@@ -268,13 +320,13 @@ impl Client {
                 reservation.cost = dollars(*prices, tokens);
             }
         }
-        outcome
+        outcome.map(|(reply, _)| reply)
     }
 
     /// A token has at least one byte, so this is the most that the request may cost, but for the few tokens of its frame.
-    async fn reserve(&self, bytes: u64) -> Result<Option<Reservation<'_>>, LlmError> {
+    async fn reserve(&self, bytes: u64, completion: u64) -> Result<Option<Reservation<'_>>, LlmError> {
         let Some((ceiling, prices)) = &self.ceiling else { return Ok(None) };
-        let most = Tokens { prompt: bytes + FRAME, completion: self.endpoint.max_tokens.into() };
+        let most = Tokens { prompt: bytes + FRAME, completion };
         let prompt = match self.endpoint.provider {
             // It bills writes to its cache at 1.25 times the price.
             Provider::Anthropic => (most.prompt * 5).div_ceil(4),
@@ -283,10 +335,13 @@ impl Client {
         ceiling.reserve(dollars(*prices, Tokens { prompt, ..most })).await.map(Some)
     }
 
-    async fn send(&self, request: &Request<'_>, without: Refused) -> Result<Reply, Failed> {
-        let Endpoint { provider, model, temperature, max_tokens, .. } = &self.endpoint;
-        let settings = Settings { model, temperature: *temperature, max_tokens: *max_tokens };
-        let body = provider.body(request, &settings, without);
+    async fn send<A: Ask>(
+        &self,
+        request: &A,
+        without: Refused,
+    ) -> Result<(A::Reply, Option<Tokens>), Failed> {
+        let provider = self.endpoint.provider;
+        let body = request.body(&self.endpoint, without);
         self.counters().requests += 1;
         let mut post = self.http.post(self.url.clone()).headers(provider.headers()).json(&body);
         if let Some((name, key)) = &self.key {
@@ -302,7 +357,7 @@ impl Client {
         if !status.is_success() {
             let busy = status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-            let concession = concession(*provider, status, &text, request, without);
+            let concession = concession(provider, status, &text, request.has_schema(), without);
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
@@ -315,7 +370,7 @@ impl Client {
             let may_cost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
             return Err(Failed { error, next, may_cost });
         }
-        self.read(&text)
+        self.read(request, &text)
     }
 
     /// The body, up to a limit.
@@ -330,15 +385,15 @@ impl Client {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn read(&self, text: &str) -> Result<Reply, Failed> {
+    fn read<A: Ask>(&self, request: &A, text: &str) -> Result<(A::Reply, Option<Tokens>), Failed> {
         let reply: Value = serde_json::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
-        let reply = self.endpoint.provider.read(&reply).map_err(|reason| self.wrong(reason))?;
-        if let Some(Tokens { prompt, completion }) = reply.tokens {
+        let (reply, tokens) = request.read(&self.endpoint, &reply).map_err(|reason| self.wrong(reason))?;
+        if let Some(Tokens { prompt, completion }) = tokens {
             let mut usage = self.counters();
             usage.prompt_tokens += prompt;
             usage.completion_tokens += completion;
         }
-        Ok(reply)
+        Ok((reply, tokens))
     }
 
     fn wrong(&self, reason: String) -> Failed {
@@ -365,7 +420,7 @@ impl LanguageModel for Client {
     }
 
     fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a> {
-        Box::pin(self.reply(request))
+        Box::pin(self.ask(request))
     }
 
     fn concurrency(&self) -> usize {
@@ -411,7 +466,7 @@ fn concession(
     provider: Provider,
     status: StatusCode,
     text: &str,
-    request: &Request<'_>,
+    has_schema: bool,
     refused: Refused,
 ) -> Option<Refused> {
     if !matches!(status.as_u16(), 400 | 404 | 415 | 422 | 501) {
@@ -425,9 +480,11 @@ fn concession(
     if !refused.temperature && text.contains("temperature") {
         return Some(Refused { temperature: true, ..refused });
     }
+    if !refused.seed && text.contains("seed") {
+        return Some(Refused { seed: true, ..refused });
+    }
     let mentions_schema = || SCHEMA.iter().any(|word| text.contains(word));
-    (request.schema.is_some() && !refused.schema && mentions_schema())
-        .then_some(Refused { schema: true, ..refused })
+    (has_schema && !refused.schema && mentions_schema()).then_some(Refused { schema: true, ..refused })
 }
 
 /// The first client of an endpoint sets its limits.

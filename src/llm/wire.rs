@@ -28,6 +28,14 @@ pub struct Refused {
     pub temperature: bool,
     /// `max_tokens`, which newer OpenAI models call `max_completion_tokens`.
     pub max_tokens: bool,
+    pub seed: bool,
+}
+
+impl Refused {
+    /// The name of the limit of a reply.
+    pub fn limit_name(self) -> &'static str {
+        if self.max_tokens { "max_completion_tokens" } else { "max_tokens" }
+    }
 }
 
 impl std::ops::BitOr for Refused {
@@ -38,6 +46,7 @@ impl std::ops::BitOr for Refused {
             schema: self.schema || other.schema,
             temperature: self.temperature || other.temperature,
             max_tokens: self.max_tokens || other.max_tokens,
+            seed: self.seed || other.seed,
         }
     }
 }
@@ -58,6 +67,15 @@ pub struct Reply {
 pub struct Tokens {
     pub prompt: u64,
     pub completion: u64,
+}
+
+impl Tokens {
+    /// Those of a chat completion, if the endpoint counts.
+    pub fn of_openai(reply: &Value) -> Option<Self> {
+        let count = |key: &str| reply["usage"][key].as_u64();
+        let prompt = count("prompt_tokens")?;
+        Some(Self { prompt, completion: count("completion_tokens").unwrap_or(0) })
+    }
 }
 
 impl Provider {
@@ -107,9 +125,8 @@ impl Provider {
         let temperature = (!refused.temperature).then_some(settings.temperature);
         match self {
             Self::Openai => {
-                let limit = if refused.max_tokens { "max_completion_tokens" } else { "max_tokens" };
                 let mut body = json!({ "model": settings.model, "messages": request.messages });
-                body[limit] = settings.max_tokens.into();
+                body[refused.limit_name()] = settings.max_tokens.into();
                 if let Some(temperature) = temperature {
                     body["temperature"] = temperature.into();
                 }
@@ -168,14 +185,10 @@ impl Provider {
                     .pointer("/choices/0/message")
                     .filter(|message| message.is_object())
                     .ok_or("it has no choices[0].message")?;
-                let tokens = count("/usage/prompt_tokens").map(|prompt| Tokens {
-                    prompt,
-                    completion: count("/usage/completion_tokens").unwrap_or(0),
-                });
                 Ok(Reply {
                     text: message["content"].as_str().unwrap_or_default().to_owned(),
                     is_cut: text("/choices/0/finish_reason") == Some("length"),
-                    tokens,
+                    tokens: Tokens::of_openai(reply),
                 })
             }
             Self::Anthropic => {

@@ -164,6 +164,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
         scenarios = of_episodes(all[0].episodes.get(policy).map_or(&[], Vec::as_slice));
     }
     let compared = Comparison {
+        beside: &[],
         policies: names,
         scenarios: &scenarios,
         tools: &all[0].tools,

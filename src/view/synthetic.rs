@@ -193,6 +193,7 @@ fn episode(
         correct: Some(right),
         row_starts: None,
         state: None,
+        counted_tokens: None,
     }
 }
 

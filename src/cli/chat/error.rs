@@ -22,6 +22,10 @@ pub enum TalkError {
     },
     #[error("{path} has no tasks: {reason}")]
     Tasks { path: PathBuf, reason: String },
+    #[error("{url} is an endpoint, and no model is named")]
+    NoModelName { url: String },
+    #[error("`--model` names a model behind an endpoint, and `{subject}` is no address of one")]
+    NoEndpoint { subject: String },
     #[error("cannot read from the terminal: {reason}")]
     Terminal { reason: String },
 }
@@ -33,6 +37,8 @@ impl Diagnostic for TalkError {
             Self::Replay { .. } => "talk::replay",
             Self::Read { .. } => "talk::read",
             Self::Tasks { .. } => "talk::tasks",
+            Self::NoModelName { .. } => "talk::no_model_name",
+            Self::NoEndpoint { .. } => "talk::no_endpoint",
             Self::Terminal { .. } => "talk::terminal",
         }
     }
@@ -44,6 +50,12 @@ impl Diagnostic for TalkError {
                 "a trace is one line of JSON with `messages`, as `--trace-dir` writes it".into()
             }
             Self::Tasks { .. } => "write one task per line, or JSON: {\"task\": \"…\"}".into(),
+            Self::NoModelName { url } => {
+                format!("name it with `--model NAME`; `curl {url}/models` lists those that it has")
+            }
+            Self::NoEndpoint { .. } => {
+                "write the address up to and including the version, as http://localhost:8000/v1".into()
+            }
             Self::Read { .. } | Self::Terminal { .. } => return None,
         })
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -25,24 +26,36 @@ use super::{
     approval::{Approval, Cancelled, RuleArgs},
     locations::Locations,
     runtime,
-    subject::{Named, Subject, SubjectError},
+    stage_context::Notes,
+    subject::{Named, Setting, Subject, SubjectError},
 };
 use crate::{
-    agent::{History, Hooks, OneMessage, Refusal, Reply, Source, Talk},
-    data::End,
+    agent::{
+        AgentSettings, EndpointSampling, History, Hooks, OneMessage, Refusal, Reply, Source, Talk, Toolbox,
+    },
+    chat::Chat as ChatFormat,
+    data::{End, Tool},
     engine::Sampling,
     error::{Failure, Interrupted, Result},
+    llm::LlmError,
     report::escape::visible,
-    stage::{AgentSource, OpenAgent},
+    stage::{AgentSource, EndpointSource, OpenAgent, OpenEndpoint, endpoint::EndpointPolicy},
     ui::{OutputFormat, Printer},
 };
 
 #[derive(Args)]
 pub struct Chat {
-    /// Who answers: a run, as `mcprl runs` lists it or as a path, for its newest policy; a run file, for its newest run; or a
-    /// model's folder or GGUF file, with its server.
-    #[arg(value_name = "RUN | FILE | MODEL", default_value = "latest")]
+    /// Who answers: a run, as `mcprl runs` lists it or as a path, for its newest policy; a run file, for its newest run; a
+    /// model's folder or GGUF file, with its server; or the address of a model behind an endpoint of chat completions, such as
+    /// https://host/v1, with its server.
+    #[arg(value_name = "RUN | FILE | MODEL | URL", default_value = "latest")]
     subject: String,
+    /// The model's name at the endpoint.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Environment variable with the endpoint's API key. Without it no key is sent.
+    #[arg(long, value_name = "VARIABLE", requires = "model")]
+    api_key_env: Option<String>,
     /// Another policy of the run: `base`, `start` and `trained` as the run compares them, or a stage that writes one, as
     /// `train[3]/update`.
     #[arg(long, value_name = "NAME")]
@@ -115,17 +128,52 @@ impl Chat {
             _ => Script::Typed(Input::open()?),
         };
         let runtime = runtime()?;
-        let opening = async {
-            tokio::select! {
-                opened = self.open() => opened,
-                _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-            }
-        };
-        let (subject, open) = runtime.block_on(opening)?;
-        subject.notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
+        if let Some(endpoint) = self.endpoint()? {
+            let (setting, open) = runtime.block_on(unless_interrupted(self.open_endpoint(&endpoint)))?;
+            say_notes(&setting.notes, printer);
+            let sampling = EndpointSampling { temperature: self.temperature.into(), seed: Some(self.seed) };
+            let talk = Talk::new(EndpointSource { open: &open, sampling });
+            let open_agent = &open.agent;
+            let shown = Shown {
+                printer,
+                label: &endpoint.model,
+                tools: &open.tools,
+                toolbox: &open_agent.toolbox,
+                settings: &open_agent.settings,
+                system: &open_agent.system,
+                chat: None,
+            };
+            let done = self.play(&runtime, talk, &shown, &mut script);
+            runtime.block_on(open.close());
+            return done;
+        }
+        let (subject, open) = runtime.block_on(unless_interrupted(self.open()))?;
+        say_notes(&subject.notes, printer);
         let sampling = Sampling { temperature: self.temperature, ..Sampling::GREEDY };
         let talk = Talk::new(AgentSource { open: &open, sampling, seed: self.seed });
-        let person = match &script {
+        let shown = Shown {
+            printer,
+            label: &subject.label,
+            tools: &open.tools,
+            toolbox: &open.agent.toolbox,
+            settings: &open.agent.settings,
+            system: open.agent.chat.system(),
+            chat: Some(&open.agent.chat),
+        };
+        let done = self.play(&runtime, talk, &shown, &mut script);
+        runtime.block_on(open.close());
+        done
+    }
+
+    fn play<S: Source>(
+        &self,
+        runtime: &Runtime,
+        talk: Talk<S>,
+        shown: &Shown<'_>,
+        script: &mut Script,
+    ) -> Result<Outcome> {
+        let printer = shown.printer;
+        let person = match &*script {
             Script::Typed(input) => input.person(),
             _ => None,
         };
@@ -134,53 +182,96 @@ impl Chat {
             Shows { text: is_typed && printer.format == OutputFormat::Human, reasoning: self.show_reasoning };
         let header = self.trace_dir.clone().map(|folder| Header {
             folder,
-            model: subject.label.clone(),
-            tools: open.agent.toolbox.functions().to_vec(),
-            system: self.system.as_ref().map(|_| open.agent.chat.system().to_owned()),
+            model: shown.label.to_owned(),
+            tools: shown.toolbox.functions().to_vec(),
+            system: self.system.as_ref().map(|_| shown.system.to_owned()),
         });
         let mut session = Session {
-            approval: Approval::new(&self.rules, &open.tools, &open.agent, person)?,
-            view: View::new(printer, &open.agent, shows),
+            approval: Approval::new(&self.rules, shown.tools, shown.toolbox, person)?,
+            view: View::new(printer, shown.chat, shows),
             talk,
             header,
             trace: None,
-            reminds: open.agent.settings.reminder && !is_typed,
+            reminds: shown.settings.reminder && !is_typed,
         };
-        let done = runtime.block_on(async {
+        runtime.block_on(async {
             let names =
-                open.tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.server_name.as_str());
-            tokio::select! {
-                connected = session.talk.connect(names) => connected?,
-                _ = tokio::signal::ctrl_c() => return Err(Interrupted.into()),
+                shown.tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.server_name.as_str());
+            unless_interrupted(async { Ok(session.talk.connect(names).await?) }).await?;
+            shown.play(&mut session, script).await
+        })
+    }
+
+    /// The model behind an endpoint, if one is named.
+    fn endpoint(&self) -> Result<Option<EndpointPolicy>, TalkError> {
+        let url = &self.subject;
+        let is_url = url.starts_with("http://") || url.starts_with("https://");
+        match &self.model {
+            Some(model) if is_url => {
+                let key = self.api_key_env.clone();
+                Ok(Some(EndpointPolicy::new(url.clone(), model.clone(), key)))
             }
-            let told = Told { printer, label: &subject.label, open: &open };
-            told.play(&mut session, &mut script).await
-        });
-        drop(session);
-        runtime.block_on(open.close());
-        done
+            None if is_url => Err(TalkError::NoModelName { url: url.clone() }),
+            Some(_) => Err(TalkError::NoEndpoint { subject: url.clone() }),
+            None => Ok(None),
+        }
+    }
+
+    async fn open_endpoint(&self, endpoint: &EndpointPolicy) -> Result<(Setting, OpenEndpoint)> {
+        let server = self.server();
+        let mut setting = self.named(&server).without_policy().await?;
+        self.set(&mut setting.settings);
+        let tools = setting.tools.clone().ok_or_else(|| self.no_server())?;
+        let open = OpenEndpoint::open(&setting.context, endpoint, &tools, &setting.settings)?;
+        Ok((setting, open))
     }
 
     async fn open(&self) -> Result<(Subject, OpenAgent)> {
-        let server: Vec<String> = self.server.iter().chain(&self.command).cloned().collect();
-        let named = Named {
-            subject: &self.subject,
-            policy: self.policy.as_deref(),
-            server: &server,
-            server_name: self.name.as_deref(),
-            base: None,
-            locations: &self.locations,
-        };
-        let mut subject = named.find().await?;
-        let no_server = || SubjectError::NoServer { model: self.subject.clone() };
-        let tools = subject.tools.clone().ok_or_else(no_server)?;
-        let settings = &mut subject.settings;
-        settings.max_turn_tokens = self.max_tokens.map_or(settings.max_turn_tokens, |most| most as usize);
-        settings.result_chars = self.truncate.map_or(settings.result_chars, |most| most as usize);
-        settings.system = self.system.clone().or(settings.system.take());
+        let server = self.server();
+        let mut subject = self.named(&server).find().await?;
+        self.set(&mut subject.settings);
+        let tools = subject.tools.clone().ok_or_else(|| self.no_server())?;
         let open = OpenAgent::open(&subject.context, &subject.policy, &tools, &subject.settings).await?;
         Ok((subject, open))
     }
+
+    /// The words that name a server.
+    fn server(&self) -> Vec<String> {
+        self.server.iter().chain(&self.command).cloned().collect()
+    }
+
+    fn named<'a>(&'a self, server: &'a [String]) -> Named<'a> {
+        Named {
+            subject: &self.subject,
+            policy: self.policy.as_deref(),
+            server,
+            server_name: self.name.as_deref(),
+            base: None,
+            locations: &self.locations,
+        }
+    }
+
+    fn no_server(&self) -> SubjectError {
+        SubjectError::NoServer { model: self.subject.clone() }
+    }
+
+    /// Changes what options change.
+    fn set(&self, settings: &mut AgentSettings) {
+        settings.max_turn_tokens = self.max_tokens.map_or(settings.max_turn_tokens, |most| most as usize);
+        settings.result_chars = self.truncate.map_or(settings.result_chars, |most| most as usize);
+        settings.system = self.system.clone().or(settings.system.take());
+    }
+}
+
+async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+    }
+}
+
+fn say_notes(notes: &Notes, printer: Printer) {
+    notes.take().iter().for_each(|note| printer.say(&format!("note: {}", visible(note))));
 }
 
 /// The tasks of a file: lines of text, or of JSON with `task`.
@@ -279,6 +370,10 @@ impl Hooks for Following<'_> {
         self.view.token(token);
     }
 
+    fn text(&mut self, reasoning: &str, text: &str) {
+        self.view.whole_turn(reasoning, text);
+    }
+
     async fn permit(
         &mut self,
         tool: &str,
@@ -310,13 +405,18 @@ const HELP: &str = "\
 A backslash at the end of a line continues a message. Ctrl-C stops an answer.";
 
 /// Prints what comes of a script.
-struct Told<'a> {
+struct Shown<'a> {
     printer: Printer,
     label: &'a str,
-    open: &'a OpenAgent,
+    tools: &'a [Tool],
+    toolbox: &'a Toolbox,
+    settings: &'a AgentSettings,
+    system: &'a str,
+    /// None for a model behind an endpoint.
+    chat: Option<&'a ChatFormat>,
 }
 
-impl Told<'_> {
+impl Shown<'_> {
     async fn play<S: Source>(&self, session: &mut Session<S>, script: &mut Script) -> Result<Outcome> {
         let printer = self.printer;
         match script {
@@ -402,8 +502,8 @@ impl Told<'_> {
     }
 
     fn tools(&self, approval: &Approval) -> String {
-        let tools = self.open.tools.iter().filter(|tool| !tool.synthetic);
-        let line = |tool: &crate::data::Tool| {
+        let tools = self.tools.iter().filter(|tool| !tool.synthetic);
+        let line = |tool: &Tool| {
             let about = tool.description.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
             format!("{} ({})  {}", visible(&tool.name), approval.of_tool(&tool.name), visible(about.trim()))
         };
@@ -412,7 +512,7 @@ impl Told<'_> {
 
     /// Says why there is no answer.
     fn remark(&self, reply: &Reply) {
-        let settings = &self.open.agent.settings;
+        let settings = self.settings;
         self.printer.say(&match (reply.end, &reply.lost) {
             (_, Some(cause)) => format!(
                 "lost the server: {}\nthe message is taken back; the next one finds the server in a fresh state",
@@ -433,7 +533,7 @@ impl Told<'_> {
 /// Whether the chat goes on after this.
 fn is_of_conversation(failure: &Failure) -> bool {
     let cause: &dyn std::error::Error = failure.cause();
-    cause.is::<OneMessage>()
+    cause.is::<OneMessage>() || cause.is::<LlmError>()
 }
 
 #[cfg(test)]

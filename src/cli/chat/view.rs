@@ -1,12 +1,9 @@
 //! What a person sees of a turn while it is sampled: its text as far as that is certain, its calls and their results.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 
 use crate::{
-    agent::Agent,
-    chat::GrowingTurn,
+    chat::{Chat, GrowingTurn},
     report::escape::visible,
     ui::{Printer, faint},
 };
@@ -26,28 +23,30 @@ pub struct Shows {
 pub struct View {
     printer: Printer,
     shows: Shows,
-    agent: Arc<Agent>,
-    /// The end of a prompt.
-    prompt: Vec<u32>,
-    turn: GrowingTurn,
+    /// None for a model behind an endpoint, whose turns come whole.
+    growing: Option<Growing>,
     /// What was shown of the last turn that had a text.
     last: String,
     /// Whether the cursor is behind some text.
     is_inside_line: bool,
 }
 
+/// A turn while its tokens come.
+struct Growing {
+    chat: Chat,
+    /// The end of a prompt.
+    prompt: Vec<u32>,
+    turn: GrowingTurn,
+}
+
 impl View {
-    pub fn new(printer: Printer, agent: &Arc<Agent>, shows: Shows) -> Self {
-        let prompt = agent.chat.prompt("x").map_or_else(|_| Vec::new(), |prompt| prompt.task);
-        Self {
-            printer,
-            shows,
-            agent: agent.clone(),
-            turn: GrowingTurn::after(&agent.chat, &prompt),
-            prompt,
-            last: String::new(),
-            is_inside_line: false,
-        }
+    /// `chat` reads tokens; a model behind an endpoint has none.
+    pub fn new(printer: Printer, chat: Option<&Chat>, shows: Shows) -> Self {
+        let growing = chat.map(|chat| {
+            let prompt = chat.prompt("x").map_or_else(|_| Vec::new(), |prompt| prompt.task);
+            Growing { chat: chat.clone(), turn: GrowingTurn::after(chat, &prompt), prompt }
+        });
+        Self { printer, shows, growing, last: String::new(), is_inside_line: false }
     }
 
     /// Whether the last turn's text, which was shown while it was sampled, is this one.
@@ -61,24 +60,36 @@ impl View {
     }
 
     pub fn token(&mut self, token: u32) {
-        if !self.shows.text {
+        let Some(Growing { chat, turn, .. }) = self.growing.as_mut().filter(|_| self.shows.text) else {
             return;
-        }
-        self.turn.tokens.push(token);
-        if self.agent.chat.stop().contains(&token) {
+        };
+        turn.tokens.push(token);
+        if chat.stop().contains(&token) {
             self.end_turn();
             return;
         }
-        let more = self.turn.more(&self.agent.chat);
-        self.show(&more.reasoning, &more.text);
+        let more = turn.more(chat);
+        let is_first = turn.text.taken == more.text;
+        self.show(&more.reasoning, &more.text, is_first);
     }
 
-    /// Shows what the turn has in addition.
-    fn show(&mut self, reasoning: &str, text: &str) {
+    /// A turn of a model behind an endpoint.
+    pub fn whole_turn(&mut self, reasoning: &str, text: &str) {
+        if self.shows.text {
+            self.show(reasoning, text, true);
+            if !text.is_empty() {
+                self.last = text.to_owned();
+            }
+        }
+        self.end_line();
+    }
+
+    /// Shows what the turn has in addition. `is_first`: whether it is the beginning of its text.
+    fn show(&mut self, reasoning: &str, text: &str, is_first: bool) {
         if self.shows.reasoning && !reasoning.is_empty() {
             self.print(&faint(&visible(reasoning)));
         }
-        if !text.is_empty() && self.turn.text.taken == text {
+        if !text.is_empty() && is_first {
             self.end_line();
         }
         self.print(&visible(text));
@@ -92,15 +103,18 @@ impl View {
     }
 
     fn end_turn(&mut self) {
-        if !self.turn.tokens.is_empty() {
-            let whole = self.turn.parsed(&self.agent.chat);
-            let reasoning = self.turn.reasoning.take(&whole.reasoning.unwrap_or_default());
-            let text = self.turn.text.take(&whole.text);
-            self.show(&reasoning, &text);
-        }
-        let turn = std::mem::replace(&mut self.turn, GrowingTurn::after(&self.agent.chat, &self.prompt));
-        if !turn.text.taken.is_empty() {
-            self.last = turn.text.taken;
+        if let Some(Growing { chat, prompt, turn }) = &mut self.growing {
+            let mut turn = std::mem::replace(turn, GrowingTurn::after(chat, prompt));
+            if !turn.tokens.is_empty() {
+                let whole = turn.parsed(chat);
+                let reasoning = turn.reasoning.take(&whole.reasoning.unwrap_or_default());
+                let text = turn.text.take(&whole.text);
+                let is_first = turn.text.taken == text;
+                self.show(&reasoning, &text, is_first);
+            }
+            if !turn.text.taken.is_empty() {
+                self.last = turn.text.taken;
+            }
         }
         self.end_line();
     }

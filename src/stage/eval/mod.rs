@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 
 use super::{
     Context, Input, Metrics, StageError, StageKind,
-    kind::StageFuture,
+    endpoint::{EndpointPolicy, reachable},
+    kind::{Requirement, StageFuture},
     memory::Load,
-    preflight::{Preflight, PreflightContext},
+    preflight::{ExpectedOutputs, Preflight, PreflightContext},
     rollout::{play::Player, prompts, records::RolloutSpec, settings::PlaySettings},
     typed,
 };
@@ -25,10 +26,11 @@ use crate::{
         self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls, is_of_trained_cases, keeps_protocol,
     },
     engine::{Footprint, Sampling},
-    error::{Diagnostic, Result},
+    error::{At, Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
     hash::Encoder,
     judge::truth,
+    llm,
 };
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +43,9 @@ pub(super) struct Params {
     vote: u32,
     /// Bootstrap resamples.
     resamples: usize,
+    /// Models behind endpoints, by the names that the verdict gives them.
+    #[serde(default)]
+    endpoints: BTreeMap<String, EndpointPolicy>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +60,8 @@ enum EvalError {
     NoTruth { scenarios: usize },
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
     LittleTruth { known: usize, scenarios: usize },
+    #[error("\"{name}\" is the name of a policy and of an endpoint")]
+    SameName { name: String },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     ServerLost { lost: usize, episodes: usize },
 }
@@ -65,6 +72,7 @@ impl Diagnostic for EvalError {
             Self::NothingToPlay => "eval::nothing_to_play",
             Self::NoTruth { .. } => "eval::no_truth",
             Self::LittleTruth { .. } => "eval::little_truth",
+            Self::SameName { .. } => "eval::same_name",
             Self::ServerLost { .. } => "eval::server_lost",
         }
     }
@@ -78,6 +86,7 @@ impl Diagnostic for EvalError {
             Self::NoTruth { .. } | Self::LittleTruth { .. } => {
                 "give scenarios an `answer`: evaluation compares answers with known ones".into()
             }
+            Self::SameName { .. } => "give one of them another name".into(),
             Self::ServerLost { .. } => {
                 "start the server by hand, call a tool, and check that it keeps running".into()
             }
@@ -103,7 +112,16 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let plans = plans(&policies, &scenarios, params, context.seed)?;
+        let mut plans: Vec<(Contestant<'_>, Vec<RolloutSpec<'_>>)> =
+            plans(&policies, &scenarios, params, context.seed)?
+                .into_iter()
+                .map(|(policy, attempts)| (Contestant::Policy(policy), attempts))
+                .collect();
+        let mode = (params.greedy, params.samples, params.temperature);
+        for (name, endpoint) in &params.endpoints {
+            let attempts = attempts(&scenarios, mode, context.seed);
+            plans.push((Contestant::Endpoint(name, endpoint), attempts));
+        }
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
@@ -112,9 +130,17 @@ impl Eval {
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
-        for (policy, attempts) in &plans {
-            let mut player = Player::open(context, policy, tools_path, &scenarios, play.clone()).await?;
-            let played = player.play(context, attempts).await;
+        for (contestant, attempts) in &plans {
+            let mut player = match contestant {
+                Contestant::Policy(policy) => {
+                    Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
+                }
+                Contestant::Endpoint(name, endpoint) => {
+                    let model = (endpoint.digest(), endpoint.client().at(|| format!("endpoint \"{name}\""))?);
+                    Player::of_endpoint(context, model, tools_path, &scenarios, play.clone())?
+                }
+            };
+            let played = player.play(context, attempts).await.at(|| contestant.name().to_owned());
             let unchecked = player.unchecked();
             player.close().await;
             let played = played?;
@@ -127,8 +153,8 @@ impl Eval {
             let there: Vec<(&RolloutSpec<'_>, &Trajectory)> = there.collect();
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
-            episodes.extend(own.map(|(attempt, played)| episode(&policy.name, attempt, played)));
-            if votes.is_empty() && params.vote > 0 && policy.name == policies[0].name {
+            episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
+            if votes.is_empty() && params.vote > 0 && contestant.name() == policies[0].name {
                 votes = vote(params, &scenarios, &there);
             }
             lost += played.iter().filter(|played| played.is_none()).count();
@@ -138,17 +164,20 @@ impl Eval {
         context.write("calls", &made)?;
 
         let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        let mut beside: Vec<String> = params.endpoints.keys().cloned().collect();
         if params.vote > 0 {
-            // Behind the baseline, so that the last policy stays the one that is reported.
-            names.insert(1, vote_name(params.vote));
+            beside.insert(0, vote_name(params.vote));
             episodes.extend(votes);
         }
+        // Behind the baseline, so that the last policy stays the one that is reported.
+        names.splice(1..1, beside.iter().cloned());
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
         let exam = Comparison {
             policies: &names,
             scenarios: &scenarios,
+            beside: &beside,
             tools: &tools,
             resamples: params.resamples,
             seed: context.seed,
@@ -184,6 +213,17 @@ impl StageKind for Eval {
         let Self { params, play } = self;
         let mut preflight = Preflight::default();
         prompts::check(context, "policies", &play.agent, &mut preflight);
+        let policies = context.inputs.get("policies").map_or(&[][..], Vec::as_slice);
+        for (name, endpoint) in &params.endpoints {
+            if policies.iter().any(|(policy, _)| policy == name) {
+                preflight.error("endpoints", EvalError::SameName { name: name.clone() });
+            }
+            let EndpointPolicy { base_url, api_key_env, .. } = endpoint;
+            preflight.check("endpoints", llm::check_address(base_url, api_key_env.as_deref()));
+            if let Some(Err(cause)) = api_key_env.as_deref().map(llm::check_key) {
+                preflight.unavailable("endpoints", cause);
+            }
+        }
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
@@ -198,6 +238,17 @@ impl StageKind for Eval {
             _ => {}
         }
         preflight
+    }
+
+    /// Whether the endpoints answer. Sends no key and samples nothing.
+    fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
+        Box::pin(async {
+            let mut requirements = Vec::new();
+            for EndpointPolicy { base_url, model, api_key_env, .. } in self.params.endpoints.values() {
+                requirements.push(reachable(base_url, model, api_key_env.as_deref()).await);
+            }
+            requirements
+        })
     }
 
     fn workload(&self) -> Option<f64> {
@@ -217,9 +268,14 @@ impl StageKind for Eval {
         let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
         let policies = baseline_first(inputs.get("policies")?);
         let plans = plans(&policies, &scenarios, &self.params, seed).ok()?;
+        let Params { greedy, samples, temperature, .. } = self.params;
+        let endpoints =
+            self.params.endpoints.values().map(|endpoint| {
+                (endpoint.digest(), attempts(&scenarios, (greedy, samples, temperature), seed))
+            });
+        let plans = plans.into_iter().map(|(policy, attempts)| (policy.digest, attempts)).chain(endpoints);
         let rows = plans
-            .iter()
-            .flat_map(|(policy, attempts)| attempts.iter().map(|attempt| attempt.row(&policy.digest)));
+            .flat_map(|(policy, attempts)| attempts.into_iter().map(move |attempt| attempt.row(&policy)));
         Some(rows.collect())
     }
 
@@ -250,6 +306,22 @@ impl Params {
     /// Whether the baseline plays this sample for the vote alone.
     fn is_vote_only(&self, sample: u32) -> bool {
         sample >= self.samples.saturating_add(u32::from(self.greedy))
+    }
+}
+
+/// Who plays.
+enum Contestant<'p> {
+    Policy(&'p Input),
+    /// A model behind an endpoint, by its name.
+    Endpoint(&'p str, &'p EndpointPolicy),
+}
+
+impl Contestant<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Self::Policy(policy) => &policy.name,
+            Self::Endpoint(name, _) => name,
+        }
     }
 }
 
@@ -359,6 +431,9 @@ fn vote_note(params: &Params, baseline: &str, rows: &[VerdictRow]) -> String {
 }
 
 fn sampled_tokens(played: &Trajectory) -> u32 {
+    if let Some(counted) = played.counted_tokens {
+        return counted;
+    }
     played.sampled.iter().filter(|sampled| **sampled).count() as u32
 }
 

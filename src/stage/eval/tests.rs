@@ -37,7 +37,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, temperature: 1.0, vote: 0, resamples: 100 }
+    Params { greedy, samples, temperature: 1.0, vote: 0, resamples: 100, endpoints: BTreeMap::new() }
 }
 
 #[test]

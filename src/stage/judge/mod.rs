@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError, StageKind,
+    endpoint::reachable,
     kind::{Requirement, StageFuture},
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
     memory::Load,
@@ -75,9 +76,6 @@ pub(super) struct Params {
     tokens_per_minute: Option<u32>,
     max_cost: Option<f64>,
 }
-
-/// Longest wait of `doctor` for an endpoint.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Judge {
     params: Params,
@@ -349,14 +347,7 @@ impl Judge {
         if !self.asks() {
             return Vec::new();
         }
-        let key = match api_key_env {
-            None => "without a key".to_owned(),
-            Some(variable) => format!("with the key in {variable}"),
-        };
-        vec![match llm::reach(base_url, model, PATIENCE).await {
-            Ok(_) => Requirement::Met(format!("{model} at {base_url} {key}: the endpoint answers")),
-            Err(cause) => Requirement::Missing(cause.into()),
-        }]
+        vec![reachable(base_url, model, api_key_env.as_deref()).await]
     }
 }
 

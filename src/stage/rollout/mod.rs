@@ -23,7 +23,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use open_agent::{AgentSource, OpenAgent, OpenPolicy};
+pub use open_agent::{AgentSource, EndpointSource, OpenAgent, OpenEndpoint, OpenPolicy};
 
 use std::{collections::BTreeMap, ops::Range};
 

@@ -8,10 +8,13 @@ use std::{
 
 use super::{
     lazy_sessions::LazySessions,
-    settings::{chat, prepare},
+    settings::{chat, prepare, prepare_endpoint},
 };
 use crate::{
-    agent::{Agent, AgentSettings, PromptTokens, Source},
+    agent::{
+        Agent, AgentSettings, Conversation, EndpointAgent, EndpointConversation, EndpointSampling,
+        PromptTokens, Source,
+    },
     data::{self, Tool},
     engine::{Sampler, Sampling, Sequence},
     error::{At, Result},
@@ -20,6 +23,7 @@ use crate::{
     openai::Model,
     stage::{
         Context, Input,
+        endpoint::EndpointPolicy,
         memory::Load,
         policy::{self, PolicyFolder},
     },
@@ -101,6 +105,64 @@ impl OpenAgent {
     }
 }
 
+/// A model behind an endpoint with its tools, and the servers that answer its calls.
+pub struct OpenEndpoint {
+    pub agent: Arc<EndpointAgent>,
+    /// As the server lists them.
+    pub tools: Vec<Tool>,
+    pools: Pools,
+}
+
+impl OpenEndpoint {
+    /// Reads the tools. Nothing is sent.
+    ///
+    /// # Errors
+    /// If there is no server, or the endpoint's address or key is wrong.
+    pub fn open(
+        context: &Context,
+        endpoint: &EndpointPolicy,
+        tools: &Path,
+        settings: &AgentSettings,
+    ) -> Result<Self> {
+        let client = endpoint.client()?.into();
+        let (agents, pools) = prepare_endpoint(context, client, tools, &[], settings)?;
+        Ok(Self { agent: agents.all, tools: data::read(tools)?, pools })
+    }
+
+    /// Closes the sessions.
+    pub async fn close(self) {
+        self.pools.close().await;
+    }
+}
+
+/// Conversations with a model behind an endpoint.
+pub struct EndpointSource<'a> {
+    pub open: &'a OpenEndpoint,
+    pub sampling: EndpointSampling,
+}
+
+impl<'a> Source for EndpointSource<'a> {
+    type Prompt = String;
+    type Dialogue = EndpointConversation;
+    type Server = LazySessions<'a>;
+
+    fn settings(&self) -> &AgentSettings {
+        &self.open.agent.settings
+    }
+
+    fn prompt(&self, text: &str) -> Result<String> {
+        Ok(text.to_owned())
+    }
+
+    fn begin(&self, text: String) -> EndpointConversation {
+        EndpointConversation::new(self.open.agent.clone(), &text, self.sampling)
+    }
+
+    fn server(&self) -> LazySessions<'a> {
+        LazySessions { sessions: self.open.pools.visit(), exclusive: false, outage: None }
+    }
+}
+
 /// Conversations with an agent that samples so. Each has sessions in a state as fresh as an episode's.
 pub struct AgentSource<'a> {
     pub open: &'a OpenAgent,
@@ -109,15 +171,21 @@ pub struct AgentSource<'a> {
 }
 
 impl<'a> Source for AgentSource<'a> {
-    type Policy = Sequence;
+    type Prompt = PromptTokens;
+    type Dialogue = Conversation<Sequence>;
     type Server = LazySessions<'a>;
 
-    fn agent(&self) -> &Arc<Agent> {
-        &self.open.agent
+    fn settings(&self) -> &AgentSettings {
+        &self.open.agent.settings
     }
 
-    fn policy(&self, prompt: &PromptTokens) -> Sequence {
-        self.open.sampler.open(prompt.pieces.clone(), self.sampling, self.seed)
+    fn prompt(&self, text: &str) -> Result<PromptTokens> {
+        Ok(PromptTokens::new(&self.open.agent.chat, text)?)
+    }
+
+    fn begin(&self, prompt: PromptTokens) -> Self::Dialogue {
+        let policy = self.open.sampler.open(prompt.pieces.clone(), self.sampling, self.seed);
+        Conversation::new(self.open.agent.clone(), policy, prompt)
     }
 
     fn server(&self) -> LazySessions<'a> {

@@ -37,17 +37,21 @@ use super::{
     records::{RolloutSpec, StateResults, known, trajectory},
     reference,
     scoreboard::Scoreboard,
-    settings::{Agents, PlaySettings, chat, prepare},
+    settings::{Agents, PlaySettings, chat, prepare, prepare_endpoint},
     watch::{STALL, Watched},
 };
 use crate::{
-    agent::{Episode, LostCall, PromptTokens, Script, episode},
+    agent::{
+        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Script, Toolbox, endpoint_episode,
+        episode,
+    },
     chat::ToolCall,
     data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory},
     engine::Sampler,
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
+    llm::{Client, LanguageModel as _},
     mcp::{McpError, Pools},
     model::ModelConfig,
     openai::Model,
@@ -81,20 +85,50 @@ fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
 }
 
 /// Who says the assistant's turns.
-enum Actor {
-    Policy(Sampler),
+pub(super) enum Actor {
+    Policy(Sampler, Agents),
     /// A policy that a program of the user asks.
-    Harness(Box<Harness>),
+    Harness(Box<Harness>, Agents),
     /// The reference solutions of the scenarios.
-    Reference,
+    Reference(Agents),
+    /// A model behind an endpoint.
+    Endpoint(Agents<EndpointAgent>),
 }
 
 impl Actor {
     fn sampler(&self) -> Option<&Sampler> {
         match self {
-            Self::Policy(sampler) => Some(sampler),
-            Self::Harness(harness) => Some(&harness.model.sampler),
-            Self::Reference => None,
+            Self::Policy(sampler, _) => Some(sampler),
+            Self::Harness(harness, _) => Some(&harness.model.sampler),
+            Self::Reference(_) | Self::Endpoint(_) => None,
+        }
+    }
+
+    /// With all tools.
+    pub(super) fn toolbox(&self) -> &Toolbox {
+        match self {
+            Self::Policy(_, agents) | Self::Harness(_, agents) | Self::Reference(agents) => {
+                &agents.all.toolbox
+            }
+            Self::Endpoint(agents) => &agents.all.toolbox,
+        }
+    }
+
+    /// With those of the scenario's server.
+    fn toolbox_of(&self, scenario: &Scenario) -> &Toolbox {
+        match self {
+            Self::Policy(_, agents) | Self::Harness(_, agents) | Self::Reference(agents) => {
+                &agents.of(scenario).toolbox
+            }
+            Self::Endpoint(agents) => &agents.of(scenario).toolbox,
+        }
+    }
+
+    /// What an endpoint bills, so far.
+    fn billed(&self) -> Usage {
+        match self {
+            Self::Endpoint(agents) => agents.all.client.resources(),
+            _ => Usage::default(),
         }
     }
 
@@ -109,12 +143,11 @@ impl Actor {
     }
 }
 
-/// A policy, or the reference solutions in its place, and a server, ready to play.
+/// A policy, or the reference solutions or a model behind an endpoint in its place, and a server, ready to play.
 pub struct Player {
     /// In the ids of trajectories.
     policy: Digest,
-    actor: Actor,
-    pub(super) agents: Agents,
+    pub(super) actor: Actor,
     pub(super) pools: Pools,
     play: PlaySettings,
     /// Episodes so far, and how many were lost.
@@ -160,15 +193,16 @@ impl Player {
         let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
         let sampler = policy::start(folder.clone(), context, &peak).await.at(named)?;
         let actor = match play.agent.harness.as_slice() {
-            [] => Actor::Policy(sampler),
+            [] => Actor::Policy(sampler, agents),
             command => {
                 let chat = chat(context, &folder, &play.agent).at(named)?;
                 let model = Model { sampler, chat, context: expected.config.context };
                 let folder = context.scratch.join("harness");
-                Actor::Harness(Box::new(Harness::start(command, &play.agent, model, folder).await?))
+                let harness = Harness::start(command, &play.agent, model, folder).await?;
+                Actor::Harness(Box::new(harness), agents)
             }
         };
-        Ok(Self { policy: input.digest, actor, agents, pools, play, episodes: 0, lost: 0 })
+        Ok(Self { policy: input.digest, actor, pools, play, episodes: 0, lost: 0 })
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -189,7 +223,23 @@ impl Player {
         play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
-        Ok(Self { policy, actor: Actor::Reference, agents, pools, play, episodes: 0, lost: 0 })
+        Ok(Self { policy, actor: Actor::Reference(agents), pools, play, episodes: 0, lost: 0 })
+    }
+
+    /// Lets a model behind an endpoint play. `policy` stands for it in the ids of its episodes.
+    ///
+    /// # Errors
+    /// If there is no server, or none of the name that a scenario gives.
+    pub fn of_endpoint(
+        context: &Context,
+        (policy, client): (Digest, Client),
+        tools: &Path,
+        scenarios: &[Scenario],
+        mut play: PlaySettings,
+    ) -> Result<Self> {
+        play.concurrency = play.concurrency.min(client.concurrency());
+        let (agents, pools) = prepare_endpoint(context, client.into(), tools, scenarios, &play.agent)?;
+        Ok(Self { policy, actor: Actor::Endpoint(agents), pools, play, episodes: 0, lost: 0 })
     }
 
     /// What stands for this policy in the ids of reference solutions.
@@ -212,6 +262,7 @@ impl Player {
         let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
         let [computed_before, recomputed_before] = self.actor.computed_tokens();
+        let billed_before = self.actor.billed();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
             let known = known.remove(&attempt.row(&self.policy));
@@ -232,7 +283,7 @@ impl Player {
             computed_tokens: computed - computed_before,
             recomputed_tokens: recomputed - recomputed_before,
             tool_calls,
-            ..Usage::default()
+            ..self.actor.billed().since(billed_before)
         });
         self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
@@ -243,7 +294,7 @@ impl Player {
         }
         let has_failed = |trajectory: &&Trajectory| trajectory.end() == Some(End::HarnessFailed);
         let failed = played.iter().flatten().filter(has_failed).count();
-        if let Actor::Harness(harness) = &self.actor
+        if let Actor::Harness(harness, _) = &self.actor
             && failed > 0
             && let Some(failure) = harness.failure()
         {
@@ -261,7 +312,7 @@ impl Player {
 
     /// Tools whose schema cannot be used to check arguments.
     pub fn unchecked(&self) -> BTreeSet<String> {
-        self.agents.all.toolbox.unchecked()
+        self.actor.toolbox().unchecked()
     }
 
     /// Number of episodes lost to server failures.
@@ -382,10 +433,10 @@ impl Player {
     pub async fn close(self) {
         self.pools.close().await;
         let sampler = match self.actor {
-            Actor::Policy(sampler) => sampler,
+            Actor::Policy(sampler, _) => sampler,
             // What listens for its programs ends with it.
-            Actor::Harness(harness) => harness.model.sampler.clone(),
-            Actor::Reference => return,
+            Actor::Harness(harness, _) => harness.model.sampler.clone(),
+            Actor::Reference(_) | Actor::Endpoint(_) => return,
         };
         sampler.close().await;
     }
@@ -394,9 +445,11 @@ impl Player {
     fn judged(&self, trajectory: Trajectory, scenario: &Scenario) -> Trajectory {
         let correct = truth::correct(scenario, (&trajectory).into());
         match self.actor {
-            Actor::Policy(_) | Actor::Harness(_) => Trajectory { correct, ..trajectory },
+            Actor::Policy(..) | Actor::Harness(..) | Actor::Endpoint(_) => {
+                Trajectory { correct, ..trajectory }
+            }
             // The answer is the known one, so that the calls decide.
-            Actor::Reference => {
+            Actor::Reference(_) => {
                 let correct = correct.map(|correct| correct && reference::holds(&trajectory));
                 Trajectory { correct, policy: REFERENCE.to_owned(), ..trajectory }
             }
@@ -407,13 +460,13 @@ impl Player {
         &self,
         scenarios: impl Iterator<Item = &'a Scenario>,
     ) -> Result<BTreeMap<&'a str, PromptTokens>> {
-        if let Actor::Harness(_) = self.actor {
+        let (Actor::Policy(_, agents) | Actor::Reference(agents)) = &self.actor else {
             return Ok(BTreeMap::new());
-        }
+        };
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
-            let chat = &self.agents.of(scenario).chat;
+            let chat = &agents.of(scenario).chat;
             let prompt_tokens = PromptTokens::new(chat, &scenario.task).at(|| format!("scenario {id}"))?;
             Ok((id, prompt_tokens))
         };
@@ -435,21 +488,28 @@ impl Player {
             exclusive: how != Try::Pooled,
             outage: Some(outage),
         };
-        let agent = self.agents.of(attempt.scenario);
+        let scenario = attempt.scenario;
         let prompt_tokens = || &prompts[attempt.scenario.id.as_str()];
         let mut episode = match &self.actor {
-            Actor::Harness(harness) => harness.episode(attempt, &server, agent).await?,
-            Actor::Policy(sampler) => {
+            Actor::Harness(harness, agents) => harness.episode(attempt, &server, agents.of(scenario)).await?,
+            Actor::Endpoint(agents) => {
+                let temperature = attempt.sampling.temperature.into();
+                let sampling = EndpointSampling { temperature, seed: Some(attempt.seed) };
+                endpoint_episode(agents.of(scenario), &server, &scenario.task, sampling).await?
+            }
+            Actor::Policy(sampler, agents) => {
                 let prompt_tokens = prompt_tokens();
                 let pieces = prompt_tokens.pieces.clone();
                 let policy = sampler.open(pieces, attempt.sampling, attempt.seed);
                 let usage = sampler.usage();
                 let progress =
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
-                episode(Watched { policy, progress, stall: STALL }, &server, agent, prompt_tokens).await?
+                let policy = Watched { policy, progress, stall: STALL };
+                episode(policy, &server, agents.of(scenario), prompt_tokens).await?
             }
-            Actor::Reference => {
-                let calls = reference::calls(attempt.scenario).unwrap_or_default();
+            Actor::Reference(agents) => {
+                let agent = agents.of(scenario);
+                let calls = reference::calls(scenario).unwrap_or_default();
                 episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens()).await?
             }
         };
@@ -461,7 +521,7 @@ impl Player {
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
-            Some(LostCall { call, cause }) if server.is_open(&agent.toolbox, &call) => {
+            Some(LostCall { call, cause }) if server.is_open(self.actor.toolbox_of(scenario), &call) => {
                 TryOutcome::Lost { cause, call: Some((call, episode)) }
             }
             Some(LostCall { cause: McpError::PoolClosed, .. }) => TryOutcome::Skipped,
@@ -480,7 +540,7 @@ impl Player {
         let Some(checks) = checks.filter(|checks| !checks.state.is_empty()) else { return Ok(None) };
         let mut results = Vec::with_capacity(checks.state.len());
         for StateCheck { tool, arguments, .. } in checks.state {
-            let wire_name = self.agents.all.toolbox.wire_name(&tool);
+            let wire_name = self.actor.toolbox().wire_name(&tool);
             let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));
         }

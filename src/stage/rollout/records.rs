@@ -134,5 +134,6 @@ pub fn trajectory(
         correct: None,
         row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
         state: state.map(|results| Json(json!(results).to_string())),
+        counted_tokens: history.counted_tokens.map(|tokens| tokens as u32),
     }
 }

@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 use super::error::PlayError;
 use crate::{
-    agent::{Agent, AgentSettings, Toolbox},
+    agent::{Agent, AgentSettings, EndpointAgent, Toolbox},
     chat::{Chat, ChatError},
     data::{self, Scenario, ServerName},
     engine::{Footprint, available},
     error::{At, Result},
+    llm::Client,
     mcp::Pools,
     stage::{
         Context, Input, StageError, card::SYSTEM, memory::Load, policy::PolicyFolder,
@@ -49,15 +50,15 @@ impl PlaySettings {
 }
 
 /// The agent of each task.
-pub struct Agents {
+pub struct Agents<A = Agent> {
     /// With all tools.
-    pub all: Arc<Agent>,
+    pub all: Arc<A>,
     /// With those of the servers that scenarios name.
-    by_server: BTreeMap<String, Arc<Agent>>,
+    by_server: BTreeMap<String, Arc<A>>,
 }
 
-impl Agents {
-    pub fn of(&self, scenario: &Scenario) -> &Arc<Agent> {
+impl<A> Agents<A> {
+    pub fn of(&self, scenario: &Scenario) -> &Arc<A> {
         let own = scenario.server.as_ref().and_then(|ServerName(name)| self.by_server.get(name));
         own.unwrap_or(&self.all)
     }
@@ -75,7 +76,7 @@ pub(super) fn chat(
         .with_history(settings.history_thinking)
 }
 
-/// The agents of these scenarios, and the server's sessions.
+/// The agents of a policy for these scenarios, and the server's sessions.
 pub fn prepare(
     context: &Context,
     (policy, folder): (&Input, &PolicyFolder),
@@ -83,18 +84,51 @@ pub fn prepare(
     scenarios: &[Scenario],
     settings: &AgentSettings,
 ) -> Result<(Agents, Pools)> {
+    let (agents, pools) = agents(context, tools, scenarios, settings, |toolbox, system| {
+        let chat = chat(context, folder, settings)
+            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
+            .at(|| format!("policy \"{}\"", policy.name))?;
+        Ok(Agent { chat, toolbox, settings: settings.clone() })
+    })?;
+    if let Some(notice) = agents.all.chat.notice() {
+        // By name if a stage has several policies.
+        let several = context.inputs.values().any(|inputs| inputs.len() > 1);
+        let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
+        context.observer.note(&format!("{of}{notice}"));
+    }
+    Ok((agents, pools))
+}
+
+/// The same for a model behind an endpoint.
+pub fn prepare_endpoint(
+    context: &Context,
+    client: Arc<Client>,
+    tools: &Path,
+    scenarios: &[Scenario],
+    settings: &AgentSettings,
+) -> Result<(Agents<EndpointAgent>, Pools)> {
+    agents(context, tools, scenarios, settings, |toolbox, system| {
+        Ok(EndpointAgent { client: client.clone(), system, toolbox, settings: settings.clone() })
+    })
+}
+
+/// Agents with the tools of these scenarios; `agent` makes one of a toolbox and a system prompt.
+fn agents<A>(
+    context: &Context,
+    tools: &Path,
+    scenarios: &[Scenario],
+    settings: &AgentSettings,
+    agent: impl Fn(Toolbox, String) -> Result<A>,
+) -> Result<(Agents<A>, Pools)> {
     let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
     let pools = Pools::new(servers);
     let listed: Vec<data::Tool> = data::read(tools)?;
-    let agent = |listed: &[data::Tool]| -> Result<Arc<Agent>> {
+    let agent = |listed: &[data::Tool]| -> Result<Arc<A>> {
         let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
             servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
         });
         let system = settings.system_prompt(context.text(SYSTEM), toolbox.functions())?;
-        let chat = chat(context, folder, settings)
-            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
-            .at(|| format!("policy \"{}\"", policy.name))?;
-        Ok(Arc::new(Agent { chat, toolbox, settings: settings.clone() }))
+        Ok(Arc::new(agent(toolbox, system)?))
     };
     let mut agents = Agents { all: agent(&listed)?, by_server: BTreeMap::new() };
     for scenario in scenarios {
@@ -107,12 +141,6 @@ pub fn prepare(
             return Err(PlayError::UnknownServer { scenario, server }.into());
         }
         agents.by_server.insert(name.clone(), agent(&tools_of(&listed, Some(name)))?);
-    }
-    if let Some(notice) = agents.all.chat.notice() {
-        // By name if a stage has several policies.
-        let several = context.inputs.values().any(|inputs| inputs.len() > 1);
-        let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
-        context.observer.note(&format!("{of}{notice}"));
     }
     let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
     Ok((agents, pools))

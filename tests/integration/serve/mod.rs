@@ -2,6 +2,7 @@
 
 mod agent;
 mod endpoint;
+mod played;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

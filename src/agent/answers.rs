@@ -1,0 +1,110 @@
+//! The answers to the calls of a turn: results of the server, and errors of mcprl.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    conversation::{History, Hooks, LostCall, Refusal, Server, Turned},
+    settings::AgentSettings,
+    toolbox::{Action, Toolbox},
+};
+use crate::{
+    chat::ToolCall,
+    data::{CallError, result_view},
+};
+
+/// Answers the calls of a turn in order, and adds the answers to the history.
+pub(super) struct Answers<'a, S, H> {
+    pub toolbox: &'a Toolbox,
+    pub settings: &'a AgentSettings,
+    pub history: &'a mut History,
+    pub server: &'a S,
+    pub hooks: &'a mut H,
+}
+
+/// What the policy gets for a call.
+struct Answer {
+    text: String,
+    error: Option<CallError>,
+    /// Size of the whole result if the text is a part of it.
+    bytes: Option<usize>,
+    /// The arguments that were sent, if they were changed.
+    arguments: Option<Map<String, Value>>,
+}
+
+impl Answer {
+    fn error(error: CallError, why: &str) -> Self {
+        Self { text: format!("error: {why}"), error: Some(error), bytes: None, arguments: None }
+    }
+}
+
+impl<S: Server, H: Hooks> Answers<'_, S, H> {
+    /// The texts of the results. `Err` if one of the calls ends the turn.
+    pub async fn calls(
+        &mut self,
+        calls: Vec<Result<ToolCall, String>>,
+        ids: &[String],
+    ) -> Result<Vec<String>, Turned> {
+        let is_raw = calls.iter().any(Result::is_err);
+        self.history.parse_failures += u32::from(is_raw);
+        let mut results = Vec::with_capacity(calls.len());
+        for (call, id) in calls.into_iter().zip(ids) {
+            let (name, written) = match &call {
+                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
+                Err(_) => (String::new(), None),
+            };
+            let Answer { text, error, bytes, arguments } = match call {
+                Ok(call) => self.call(call).await?,
+                Err(why) => {
+                    Answer::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
+                }
+            };
+            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
+            if let Some(error) = error {
+                message["is_error"] = true.into();
+                message["error"] = error.name().into();
+            }
+            if let Some(bytes) = bytes {
+                message["bytes"] = bytes.into();
+            }
+            if let Some(arguments) = arguments.or(written) {
+                message["arguments"] = arguments.into();
+            }
+            self.hooks.answered(&message);
+            self.history.messages.push(message);
+            results.push(text);
+        }
+        Ok(results)
+    }
+
+    async fn call(&mut self, call: ToolCall) -> Result<Answer, Turned> {
+        let (wire_name, arguments) = match self.toolbox.action(&call) {
+            Action::Complete { answer } => return Err(Turned::Completed(answer)),
+            Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
+            Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
+        };
+        let mut permitted = arguments.clone();
+        if let Err(Refusal(error, why)) = self.hooks.permit(&call.name, &mut permitted, self.history).await {
+            return Ok(self.refuse(error, &why));
+        }
+        if let Some(why) = self.server.refuse(wire_name) {
+            return Ok(self.refuse(CallError::NoCallsLeft, &why));
+        }
+        let changed = (permitted != arguments).then(|| permitted.clone());
+        let answered = match self.server.ready(wire_name).await {
+            Ok(()) => self.server.call(wire_name, permitted).await,
+            Err(cause) => Err(cause),
+        };
+        let outcome = answered.map_err(|cause| Turned::Lost(LostCall { call: call.clone(), cause }))?;
+        self.history.tools.push(call.name);
+        self.history.tool_errors += u32::from(outcome.is_error);
+        let whole = outcome.text.len();
+        let (text, is_clipped) = result_view(outcome.text, self.settings.result_chars);
+        let error = outcome.is_error.then_some(CallError::Tool);
+        Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
+    }
+
+    fn refuse(&mut self, error: CallError, why: &str) -> Answer {
+        self.history.tool_errors += 1;
+        Answer::error(error, why)
+    }
+}
