@@ -83,61 +83,6 @@ impl Diagnostic for InitError {
     }
 }
 
-/// The pipeline of `examples/own-model`, whose first part is replaced.
-const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
-const STAGES: &str = "[stages.tools]";
-const SOURCE: &str = "source = \"file\"\nfile = \"tasks.jsonl\"";
-const EXPLORED: &str =
-    "source = \"explored\"                       # questions about what the server's tools return
-start_share = 0.5                         # of the training tasks go to `tasks.start`
-# Your own instead:
-# source = \"file\"
-# file = \"tasks.jsonl\"";
-/// Lessons for a start where the tasks are the user's own, which have no reference solutions.
-const LESSONS: &str = "[stages.lessons]
-kind = \"scenarios\"
-tools = \"tools\"
-source = \"explored\"                       # with reference solutions, which your own tasks lack
-tasks = 160
-heldout_share = 0.0
-
-";
-/// A start before the loop; `SOLVED` and `TRIED` name its tasks. `EPOCHS`: see [`epochs`].
-const START: &str = "# A start: a model that solves next to none of its tasks gives GRPO nothing to compare. It learns from reference
-# solutions first, unless it solves more than `skip_above` of its tries.
-[stages.tries]
-kind = \"rollout\"
-policy = \"base\"
-tools = \"tools\"
-scenarios = \"TRIED\"
-group_size = 2
-refill_waves = 0
-
-[stages.solved]
-kind = \"demonstrations\"
-policy = \"base\"
-tools = \"tools\"
-scenarios = \"SOLVED\"
-
-[stages.start]
-kind = \"sft\"
-policy = \"base\"
-trajectories = \"solved\"
-tries = \"tries\"
-skip_above = 0.2
-epochs = EPOCHS
-learning_rate = 4e-4                      # few steps, each of them large
-batch_size = 4
-
-";
-/// What a start changes of the example.
-const STARTED: [[&str; 2]; 3] = [
-    ["carry = { policy = \"base\" }", "carry = { policy = \"start\" }"],
-    ["policies = { base = \"base\", trained", "policies = { base = \"base\", start = \"start\", trained"],
-    ["iterations = 20", "iterations = 8"],
-];
-const LOOP: &str = "[loop.train]\n";
-
 impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let server = self.server.resolve(true)?;
@@ -233,6 +178,7 @@ fn run_file(
     };
     let is_elsewhere = absolute(folder) != absolute(Path::new(""));
     let mut text = isolation.heading();
+    text += "extends = \"standard\"   # tools, tasks, a start, a loop of GRPO, an exam: `mcprl plan --expand` prints all of it\n";
     _ = writeln!(text, "name = {}", quoted(&server.name));
     _ = writeln!(
         text,
@@ -267,34 +213,32 @@ fn run_file(
             text += &isolation.of_url();
         }
     }
-    let rest = EXAMPLE.find("[engine]").map_or("", |at| &EXAMPLE[at..]);
-    let start = match tasks {
-        Some(_) => {
-            LESSONS.to_owned() + &START.replace("SOLVED", "lessons.train").replace("TRIED", "tasks.train")
-        }
-        None => START.replace("SOLVED", "tasks.start").replace("TRIED", "tasks.start"),
-    };
-    let source = match tasks {
-        Some(tasks) => {
-            let tasks = if is_elsewhere { absolute(tasks) } else { tasks.to_owned() };
-            format!("source = \"file\"\nfile = {}", quoted(&tasks.to_string_lossy()))
-        }
-        None => EXPLORED.to_owned(),
+    let tasks = tasks.map(|tasks| if is_elsewhere { absolute(tasks) } else { tasks.to_owned() });
+    text += "\n[stages.tasks]\n";
+    text += &match tasks {
+        Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
+        None => OWN_TASKS.to_owned(),
     };
     let model = about(model, folder);
-    let start = start.replace("EPOCHS", epochs(model));
-    let rest = rest.replace(SOURCE, &source).replacen(STAGES, &(agent(model) + STAGES), 1);
-    let rest = STARTED.into_iter().fold(rest, |rest, [from, to]| rest.replacen(from, to, 1));
-    let rest = rest.replacen(LOOP, &(start + LOOP), 1);
-    text + "\n" + &rest
+    if let Some(epochs) = epochs(model) {
+        _ = writeln!(
+            text,
+            "\n[stages.start]\nepochs = {epochs}              # a small model needs several passes"
+        );
+    }
+    text + &agent(model)
 }
 
-/// Passes over the solutions of a start. A small model learns less from each (docs/benchmarks.md).
-fn epochs(model: Option<About>) -> &'static str {
+/// Under `[stages.tasks]`, where no file of tasks is given.
+const OWN_TASKS: &str = "# file = \"tasks.jsonl\"   # your questions: {\"task\": \"…\", \"answer\": \"…\"} per line; without them, questions about \
+                         what the tools return\n";
+
+/// Passes over the solutions of a start, if not one. A small model learns less from each (docs/benchmarks.md).
+fn epochs(model: Option<About>) -> Option<u32> {
     match model.and_then(|model| model.weights) {
-        Some(..=200_000_000) => "4                                # a small model needs several passes",
-        Some(..=330_000_000) => "2                                # a small model needs several passes",
-        _ => "1",
+        Some(..=200_000_000) => Some(4),
+        Some(..=330_000_000) => Some(2),
+        _ => None,
     }
 }
 
@@ -302,10 +246,10 @@ fn epochs(model: Option<About>) -> &'static str {
 fn agent(model: Option<About>) -> String {
     let about = "the model acts without reasoning first, which takes most of the tokens of a turn";
     match model.map(|model| model.knows_thinking) {
-        Some(true) => format!("[agent]\nthinking = \"off\"                          # {about}\n\n"),
+        Some(true) => format!("\n[agent]\nthinking = \"off\"        # {about}\n"),
         Some(false) => String::new(),
         None => {
-            format!("# [agent]\n# thinking = \"off\"                        # if it can reason: {about}\n\n")
+            format!("\n# [agent]\n# thinking = \"off\"      # if it can reason: {about}\n")
         }
     }
 }

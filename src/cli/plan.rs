@@ -14,12 +14,19 @@ use crate::{
 pub struct Plan {
     #[command(flatten)]
     args: RunArgs,
+    /// Print the run file with what it extends and what options change, and plan nothing.
+    #[arg(long)]
+    expand: bool,
 }
 
 impl Plan {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, resample, until, locations, .. } = &self.args;
         let source = Source::read(file)?;
+        if self.expand {
+            printer.data(plan::expanded(&source, &self.args.overrides())?.trim_end());
+            return Ok(Outcome::Success);
+        }
         let store = locations.store(Some(file))?;
         let files = FileDigests::load(&store);
         let plan = plan::Plan::new(&source, &self.args.overrides(), &locations.cards(Some(file)), &files)?;

@@ -238,7 +238,7 @@ impl Rejudge {
             (Some(file), _) => (Source::read(file)?, cards.clone(), Vec::new()),
             (None, Some(spec)) => {
                 let set = spec.overrides.spelled();
-                (Source::parse(&spec.file, spec.text)?, Cards::new(spec.stages), set)
+                (spec.source()?, Cards::new(spec.stages), set)
             }
             (None, None) => return Err(RejudgeError::NoSpec { run: run.to_owned() }.into()),
         };

@@ -95,6 +95,7 @@ impl Run {
             keep_going: self.keep_going,
             overrides,
             text: source.text().to_owned(),
+            extended: source.extended(),
         };
         start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))
     }
@@ -106,7 +107,7 @@ impl Resume {
         let (folder, mut spec) = RunFolder::open(&store, &self.id)?;
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
-        let source = Source::parse(&spec.file, spec.text.clone())?;
+        let source = spec.source()?;
         start(printer, store, &source, &spec, RunStart::Resumed(folder), (self.ui, self.shown))
     }
 }

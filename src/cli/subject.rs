@@ -225,7 +225,7 @@ impl Named<'_> {
         let finished: Vec<StageHistory> = run.nodes.iter().map(|node| stages.stage(node)).collect();
         let spec =
             history::spec(&store, &run.id).ok_or_else(|| SubjectError::NoSpec { run: run.id.clone() })?;
-        let source = Source::parse(&spec.file, spec.text)?;
+        let source = spec.source()?;
         let overrides = Overrides::new(environment(), spec.overrides.spelled());
         let plan = Plan::new(&source, &overrides, &Cards::new(spec.stages), &FileDigests::load(&store))?;
         let written = |stage: &StageHistory| {

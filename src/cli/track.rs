@@ -10,7 +10,7 @@ use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     error::{Result, did_you_mean},
     exec::{folder, history},
-    plan::{self, MlflowSpec, OtlpSpec, Source, TrackSpec, url_mistake},
+    plan::{self, MlflowSpec, OtlpSpec, TrackSpec, url_mistake},
     track::{self, LogReader, TrackError},
     ui::{OutputFormat, Printer},
 };
@@ -40,7 +40,7 @@ impl Track {
         // Reports a run that does not exist.
         history::run(&store, &run)?;
         let own = match history::spec(&store, &run) {
-            Some(spec) => plan::track_spec(&Source::parse(&spec.file, spec.text)?, &spec.overrides)?,
+            Some(spec) => plan::track_spec(&spec.source()?, &spec.overrides)?,
             None => TrackSpec::default(),
         };
         let spec = if self.to.is_empty() { own } else { given(&own, &self.to)? };

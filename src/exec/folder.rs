@@ -23,7 +23,7 @@ use crate::{
     engine,
     error::{Result, did_you_mean},
     hash::Digest,
-    plan::{Node, Overrides},
+    plan::{ExtendedFile, Node, Overrides, PlanError, Source},
     store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint},
 };
 
@@ -45,6 +45,19 @@ pub struct RunSpec {
     pub overrides: Overrides,
     /// Text of the run file.
     pub text: String,
+    /// The files that it extends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extended: Vec<ExtendedFile>,
+}
+
+impl RunSpec {
+    /// The run file with what it extends, as the run began with them.
+    ///
+    /// # Errors
+    /// If it has mistakes.
+    pub fn source(&self) -> Result<Source, PlanError> {
+        Source::stored(&self.file, self.text.clone(), &self.extended)
+    }
 }
 
 /// A run's folder in the store.

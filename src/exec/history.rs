@@ -257,8 +257,8 @@ pub fn setting(spec: &RunSpec, path: &[&str]) -> Option<String> {
         let (key, value) = set.split_once('=')?;
         (key.trim() == dotted).then(|| value.trim().trim_matches('"').to_owned())
     });
-    let in_file = || {
-        let table = toml::from_str::<toml::Table>(&spec.text).ok()?;
+    let in_text = |text: &str| {
+        let table = toml::from_str::<toml::Table>(text).ok()?;
         let (last, tables) = path.split_last()?;
         let table = tables.iter().try_fold(&table, |table, name| table.get(*name)?.as_table())?;
         match table.get(*last)? {
@@ -266,7 +266,8 @@ pub fn setting(spec: &RunSpec, path: &[&str]) -> Option<String> {
             value => value.as_integer().map(|number| number.to_string()),
         }
     };
-    set.or_else(in_file)
+    let mut files = std::iter::once(&spec.text).chain(spec.extended.iter().map(|file| &file.text));
+    set.or_else(|| files.find_map(|text| in_text(text)))
 }
 
 /// Time from each `Opened` entry to the last entry before the next.

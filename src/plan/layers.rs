@@ -3,7 +3,12 @@
 //! figment merges the layers. A value's tag leads to its layer, and its path to its location in the run file.
 //! The merged tree names the cards, so their defaults are joined last, as the lowest layer.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
@@ -12,6 +17,7 @@ use figment::{
 
 use super::{
     error::{Location, Mistake},
+    infer,
     source::{SECRET_TABLES, Source, SourceSpan, join},
 };
 use crate::{
@@ -159,7 +165,8 @@ pub struct Layers {
 
 /// Where a value came from.
 pub enum Origin<'a> {
-    File(&'a SourceSpan),
+    /// The run file, or one that it extends.
+    File(&'a Source, &'a SourceSpan),
     /// An override, as the user gave it.
     Override(&'a str),
     Card,
@@ -184,7 +191,13 @@ pub struct Entry<'a> {
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
     pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
-        let (mut figment, mut mistakes) = (Figment::from(source), Vec::new());
+        let mut figment = Figment::new();
+        let mut files: Vec<&Source> = source.chain().collect();
+        files.reverse();
+        for file in files {
+            figment = figment.merge(file);
+        }
+        let mut mistakes = Vec::new();
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
             let path = variable_path(name)?;
             Some(layer(format!("environment variable {name}={}", shown(&path, text)), &path, text))
@@ -231,6 +244,9 @@ impl Layers {
             let path = if stage.path == MODEL { format!("stages.{BASE}") } else { stage.path };
             insert(&mut values, &path, defaults.collect::<Dict>().into());
         }
+        for (stage, input, reference) in infer::inputs(&self.top(), kinds) {
+            insert(&mut values, &format!("{stage}.{input}"), Value::from(reference));
+        }
         self.join(Layer { metadata: Metadata::named("card"), values });
     }
 
@@ -241,10 +257,18 @@ impl Layers {
 
     fn merge(&mut self) {
         self.merged = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
+        if let Value::Dict(_, top) = &mut self.merged {
+            remove_stages(top);
+        }
     }
 
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// The run file, or one that it extends.
+    fn file(&self, path: &Path) -> Option<&Source> {
+        self.source.chain().find(|file| file.path() == path)
     }
 
     /// The whole tree.
@@ -264,9 +288,8 @@ impl Layers {
     pub fn location(&self, path: &str) -> Option<Location> {
         let entry = Entry { layers: self, path: path.into(), value: self.merged.find_ref(path)? };
         match entry.origin() {
-            Origin::File(SourceSpan { key, value }) => {
-                let several_lines =
-                    self.source.text().get(value.clone()).is_none_or(|text| text.contains('\n'));
+            Origin::File(source, SourceSpan { key, value }) => {
+                let several_lines = source.text().get(value.clone()).is_none_or(|text| text.contains('\n'));
                 entry.place(if several_lines || value.start < key.end { Part::Key } else { Part::Value })
             }
             _ => entry.place(Part::Key),
@@ -277,24 +300,54 @@ impl Layers {
 impl<'a> Entry<'a> {
     pub fn origin(&self) -> Origin<'a> {
         let layer = self.layers.figment.get_metadata(self.value.tag());
-        match (layer.and_then(|layer| layer.source.as_ref()), self.layers.source.span(&self.path)) {
+        let in_file = |source: &'a Source| Some(Origin::File(source, source.span(&self.path)?));
+        let found = match layer.and_then(|layer| layer.source.as_ref()) {
             // A table's location is its header in the run file, even if an override adds keys to it.
-            (_, Some(span)) if self.value.as_dict().is_some() => Origin::File(span),
-            (Some(figment::Source::File(_)), Some(span)) => Origin::File(span),
-            (Some(figment::Source::Custom(text)), _) => Origin::Override(text),
-            _ => Origin::Card,
+            _ if self.value.as_dict().is_some()
+                && self.layers.source.chain().any(|file| in_file(file).is_some()) =>
+            {
+                self.layers.source.chain().find_map(in_file)
+            }
+            Some(figment::Source::File(path)) => self.layers.file(path).and_then(in_file),
+            Some(figment::Source::Custom(text)) => Some(Origin::Override(text)),
+            _ => None,
+        };
+        found.unwrap_or(Origin::Card)
+    }
+
+    /// The folder that a relative path in this value starts from: that of the file that has it, or else of the run file.
+    pub fn folder(&self) -> PathBuf {
+        let layer = self.layers.figment.get_metadata(self.value.tag());
+        let file = match layer.and_then(|layer| layer.source.as_ref()) {
+            Some(figment::Source::File(path)) => self.layers.file(path),
+            _ => None,
+        };
+        super::absolute(file.unwrap_or(&self.layers.source).folder())
+    }
+
+    /// The position of the table or value among the run file and those that it extends: the lowest first, then by place.
+    pub fn order(&self) -> (usize, usize) {
+        match self.origin() {
+            Origin::File(..) => {
+                let files: Vec<&Source> = self.layers.source.chain().collect();
+                let places = files.iter().rev().enumerate();
+                let mut places =
+                    places.filter_map(|(rank, file)| Some((rank, file.span(&self.path)?.key.start)));
+                places.next().unwrap_or((usize::MAX, 0))
+            }
+            _ => (usize::MAX, 0),
         }
     }
 
     pub fn place(&self, part: Part) -> Option<Location> {
         let is_secret = self.path.split('.').skip(1).any(|part| SECRET_TABLES.contains(&part));
-        let of_file = |span: &Range<usize>| {
-            let place = self.layers.source.place(span.clone());
+        let of_file = |source: &Source, span: &Range<usize>| {
+            let place = source.place(span.clone());
             if is_secret { place.without_values() } else { place }
         };
         match (self.origin(), part) {
-            (Origin::File(span), Part::Key) => Some(of_file(&span.key)),
-            (Origin::File(span), Part::Value) => Some(of_file(&span.value)),
+            (Origin::File(source, span), Part::Key) => Some(of_file(source, &span.key)),
+            (Origin::File(source, span), Part::Value) => Some(of_file(source, &span.value)),
             (Origin::Override(text), _) => Some(Location::Override(text.to_owned())),
             (Origin::Card, _) => None,
         }
@@ -370,6 +423,22 @@ fn insert(table: &mut Dict, path: &str, value: Value) {
             if let Value::Dict(_, inner) = inner {
                 insert(inner, rest, value);
             }
+        }
+    }
+}
+
+/// Removes the stages and loops that are `false`.
+fn remove_stages(table: &mut Dict) {
+    for (name, within) in table.iter_mut() {
+        let Value::Dict(_, within) = within else { continue };
+        if name == "stages" || name == "loop" {
+            within.retain(|_, value| !matches!(value, Value::Bool(_, false)));
+        }
+        if name == "loop" {
+            within
+                .values_mut()
+                .filter_map(|each| if let Value::Dict(_, each) = each { Some(each) } else { None })
+                .for_each(remove_stages);
         }
     }
 }

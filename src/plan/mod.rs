@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Source     text, raw values and their spans         source.rs
-//! Layers     card < file < environment < --set        layers.rs
+//! Layers     card < extended < file < variables < --set   layers.rs, expand.rs
 //! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
 //! Ledger     which nodes are complete, which ready    ledger.rs
@@ -15,8 +15,10 @@
 
 mod error;
 mod estimate;
+mod expand;
 mod graph;
 mod identity;
+mod infer;
 mod key;
 mod layers;
 mod ledger;
@@ -41,6 +43,7 @@ mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
 pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
+pub use expand::expanded;
 pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
@@ -57,7 +60,7 @@ pub use report::{
 };
 pub use resample::Resample;
 pub use schema::schema;
-pub use source::Source;
+pub use source::{ExtendedFile, Source};
 pub use tool_list::ToolChanges;
 pub use track::{
     MlflowSpec, OtlpEpisodes, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake,
@@ -94,7 +97,7 @@ pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
     let (layers, mistakes) = Layers::new(source, overrides);
     let reader = Reader::new(mistakes);
     let entry = layers.top().field("track");
-    let spec = entry.map(|entry| track::track(&reader, &entry, source)).unwrap_or_default();
+    let spec = entry.map(|entry| track::track(&reader, &entry)).unwrap_or_default();
     Ok(reader.finish(Some(spec))?)
 }
 

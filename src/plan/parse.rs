@@ -222,9 +222,8 @@ impl<'a> RunFileParser<'_, 'a> {
             }),
         };
         self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
-        let source = self.layers.source();
         let servers = match (sections.get("server"), sections.get("servers")) {
-            (Some(entry), None) => Some(server::server(self.reader, entry, source).map(Servers::from)),
+            (Some(entry), None) => Some(server::server(self.reader, entry).map(Servers::from)),
             (None, Some(entry)) => Some(self.servers(entry)),
             (Some(_), Some(entry)) => {
                 let message = "a run file has [server] or [servers.NAME], not both".to_owned();
@@ -233,8 +232,8 @@ impl<'a> RunFileParser<'_, 'a> {
             (None, None) => None,
         };
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
-        let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry, source));
-        let track = sections.get("track").map(|entry| track::track(self.reader, entry, source));
+        let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry));
+        let track = sections.get("track").map(|entry| track::track(self.reader, entry));
         if let Some(entry) = sections.get(AGENT) {
             self.reader.only(entry, &agent_params().keys().map(String::as_str).collect::<Vec<_>>());
         }
@@ -301,7 +300,6 @@ impl<'a> RunFileParser<'_, 'a> {
     }
 
     fn servers(&self, entry: &Entry<'a>) -> Option<Servers> {
-        let source = self.layers.source();
         let mut by_name: BTreeMap<String, Option<ServerSpec>> = BTreeMap::new();
         for (name, entry) in self.ordered(entry) {
             self.check_name(&entry, name, Part::Key);
@@ -314,7 +312,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 );
                 self.reader.wrong::<()>(&entry, Part::Key, message, Some("rename one of them".into()));
             }
-            by_name.insert(name.to_owned(), server::server(self.reader, &entry, source));
+            by_name.insert(name.to_owned(), server::server(self.reader, &entry));
         }
         if by_name.is_empty() {
             let message = "[servers] is empty".to_owned();
@@ -368,10 +366,7 @@ impl<'a> RunFileParser<'_, 'a> {
     /// Entries of a table, in file order.
     fn ordered(&self, table: &Entry<'a>) -> Vec<(&'a str, Entry<'a>)> {
         let mut entries: Vec<_> = self.reader.table(table).into_iter().flatten().collect();
-        entries.sort_by_cached_key(|(_, entry)| match entry.origin() {
-            Origin::File(span) => span.key.start,
-            _ => usize::MAX,
-        });
+        entries.sort_by_cached_key(|(_, entry)| entry.order());
         entries
     }
 
@@ -520,7 +515,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 continue;
             }
             if param.kind == ParamType::Command {
-                for (index, path, digest) in self.words(&value) {
+                for (index, path, digest) in self.words(entry, &value) {
                     value[index] = path.display().to_string().into();
                     files.insert(format!("{param_name}/{index}"), digest);
                 }
@@ -588,7 +583,7 @@ impl<'a> RunFileParser<'_, 'a> {
     }
 
     fn file(&self, entry: &Entry<'_>, text: &str) -> Option<(PathBuf, Digest)> {
-        let path = self.layers.source().folder().join(text);
+        let path = entry.folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
         match self.files.digest(&path) {
             Ok(digest) => Some((path, digest)),
@@ -605,7 +600,7 @@ impl<'a> RunFileParser<'_, 'a> {
     fn paths(&self, entry: &Entry<'_>, paths: &Value) -> Option<Vec<(PathBuf, Digest)>> {
         let paths = paths.as_array().into_iter().flatten().filter_map(Value::as_str);
         let found = |text: &str| {
-            let path = self.layers.source().folder().join(text);
+            let path = entry.folder().join(text);
             let path = std::path::absolute(&path).unwrap_or(path);
             if !path.is_dir() {
                 return self.file(entry, text);
@@ -619,10 +614,10 @@ impl<'a> RunFileParser<'_, 'a> {
     }
 
     /// The words of a command that are files, with their paths and digests.
-    fn words(&self, command: &Value) -> Vec<(usize, PathBuf, Digest)> {
+    fn words(&self, entry: &Entry<'_>, command: &Value) -> Vec<(usize, PathBuf, Digest)> {
         let words = command.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
         let file = |(index, word): (usize, &str)| {
-            let path = self.layers.source().folder().join(word);
+            let path = entry.folder().join(word);
             let path =
                 std::path::absolute(&path).ok().filter(|path| path.is_file() && !word.starts_with('/'))?;
             Some((index, path.clone(), self.files.digest(&path).ok()?))
@@ -664,7 +659,7 @@ impl<'a> RunFileParser<'_, 'a> {
 
     /// The lines of a text file that have something.
     fn lines(&self, entry: &Entry<'_>, text: &str) -> Option<Vec<Value>> {
-        let path = self.layers.source().folder().join(text);
+        let path = entry.folder().join(text);
         let is_long = std::fs::metadata(&path).is_ok_and(|file| file.len() > MOST_VALUES);
         let content = match is_long {
             true => Err(format!("it has more than {} KiB", MOST_VALUES / 1024)),
@@ -686,7 +681,7 @@ impl<'a> RunFileParser<'_, 'a> {
 
     /// The folder or GGUF file of a model and its digest; the inner option is none for a hub id.
     fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Option<(PathBuf, Digest)>> {
-        let path = self.layers.source().folder().join(text);
+        let path = entry.folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
         if model::gguf::is_gguf(&path) {
             return self.file(entry, text).map(Some);

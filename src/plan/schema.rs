@@ -32,7 +32,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
         if let Some(card) = cards.get(&kind)? {
             definitions.insert(format!("stage-{kind}"), stage(&card));
             kinds.push(json!({
-                "if": { "properties": { "kind": { "const": kind } } },
+                "if": { "properties": { "kind": { "const": kind } }, "required": ["kind"] },
                 "then": { "$ref": format!("#/$defs/stage-{kind}") },
             }));
         }
@@ -41,7 +41,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
         "stage".into(),
         json!({
             "type": "object",
-            "required": ["kind"],
+            // A stage of an extended file has its kind there.
             "properties": { "kind": { "enum": cards.kinds(), "description": "What the stage does." } },
             "allOf": kinds,
         }),
@@ -51,7 +51,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
             "type": "object",
             "description": about,
             "propertyNames": { "pattern": NAME },
-            "additionalProperties": { "$ref": "#/$defs/stage" },
+            "additionalProperties": { "if": { "type": "object" }, "then": { "$ref": "#/$defs/stage" } },
         })
     };
     let mut each_loop = schema_of::<Loop>();
@@ -63,6 +63,10 @@ pub fn schema(cards: &Cards) -> Result<Value> {
         "type": "object",
         "additionalProperties": false,
         "properties": {
+            "extends": {
+                "type": "string",
+                "description": "A built-in pipeline, `standard`, or the path of another run file. Tables are merged, and this file wins.",
+            },
             "name": {
                 "type": "string",
                 "pattern": NAME,
@@ -159,7 +163,8 @@ fn stage(card: &Card) -> Value {
             json!({ "type": "string", "description": about })
         };
         properties.insert(name.clone(), value);
-        if !role.optional {
+        // One that a single stage can fill may be left out.
+        if role.many && !role.optional {
             required.push(json!(name));
         }
     }

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use super::{
     layers::{Entry, Part},
     reader::Reader,
-    source::Source,
 };
 use crate::{
     engine::EngineSpec,
@@ -172,7 +171,7 @@ impl Server {
 type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 
 /// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
-pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<ServerSpec> {
+pub fn server(reader: &Reader, entry: &Entry<'_>) -> Option<ServerSpec> {
     let fields = reader.table(entry)?;
     if let Some(secret) = fields.get("oauth").and_then(|oauth| oauth.field("client_secret")) {
         let hint = "name the variable that holds it: `client_secret_env = \"…\"`".to_owned();
@@ -180,7 +179,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
     }
     check_elicitation(reader, fields.get("elicitation"));
     let mut server = reader.read::<Server>(entry)?;
-    let state = state(reader, entry, &fields, &server, source);
+    let state = state(reader, entry, &fields, &server);
     let (limits, default) =
         (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));
     let limits = Limits {
@@ -188,16 +187,16 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         start_timeout: default(server.start_timeout_s, limits.start_timeout),
         call_timeout: default(server.call_timeout_s, limits.call_timeout),
         result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),
-        sandbox: sandbox(reader, &fields, &server, source),
+        sandbox: sandbox(reader, &fields, &server),
         tools: server.tools.iter().flatten().map(|(name, own)| (name.clone(), own.limits())).collect(),
     };
     let (expose, inputs) = (expose(reader, &fields, &server), inputs(reader, &fields, &mut server));
     let on_list_change = list_change(reader, &fields, &server);
     let quirks = quirks(reader, &fields, &server);
-    let record = record(reader, &fields, &server, source);
+    let record = record(reader, &fields, &server);
     let transport = match fields.get("replay") {
-        Some(replay) => cassette(reader, replay, &fields, &server, source),
-        None => transport(reader, entry, &fields, server, source),
+        Some(replay) => cassette(reader, replay, &fields, &server),
+        None => transport(reader, entry, &fields, server),
     }?;
     let (state, quirks, expose, inputs) = (state?, quirks?, expose?, inputs?);
     let (record, on_list_change) = (record?, on_list_change?);
@@ -267,9 +266,9 @@ fn check_elicitation(reader: &Reader, entry: Option<&Entry<'_>>) {
 }
 
 /// The cassette to record to. It may not be in what identifies the server: the run would change its own keys.
-fn record(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Source) -> Option<Option<PathBuf>> {
+fn record(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Option<PathBuf>> {
     let (Some(entry), Some(name)) = (fields.get("record"), &server.record) else { return Some(None) };
-    let folder = super::absolute(source.folder());
+    let folder = entry.folder();
     let path = folder.join(name);
     let files = server.files.iter().flatten().map(|name| ("files", name));
     let mut named = files.chain(server.snapshot.iter().map(|name| ("snapshot", name)));
@@ -304,13 +303,7 @@ fn list_change(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<
 }
 
 /// The cassette that takes the place of the server. Settings of the server stay, so that it can be recorded again.
-fn cassette(
-    reader: &Reader,
-    entry: &Entry<'_>,
-    fields: &Fields<'_>,
-    server: &Server,
-    source: &Source,
-) -> Option<Transport> {
+fn cassette(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<Transport> {
     let name = server.replay.as_ref()?;
     if let Some(record) = fields.get("record") {
         let message = "a server has `record` or `replay`, not both".to_owned();
@@ -319,7 +312,7 @@ fn cassette(
     for table in ["env", "headers"] {
         check_values(reader, fields.get(table))?;
     }
-    let path = super::absolute(source.folder()).join(name);
+    let path = entry.folder().join(name);
     if !path.is_file() {
         let message = format!("`{}` names \"{name}\", which does not exist", entry.path);
         let hint = format!("`record = \"{name}\"` records it in a run on the live server");
@@ -347,7 +340,6 @@ fn transport(
     entry: &Entry<'_>,
     fields: &Fields<'_>,
     mut server: Server,
-    source: &Source,
 ) -> Option<Transport> {
     let needs = |key: &str, with: &str| {
         let stray = fields.get(key)?;
@@ -363,12 +355,13 @@ fn transport(
                 return reader.wrong(entry, Part::Value, format!("`{}` is empty", entry.path), None);
             }
             check_values(reader, fields.get("env"))?;
-            let folder = super::absolute(source.folder());
+            let of = |key: &str| fields.get(key).unwrap_or(entry).folder();
+            let folder = of("files");
             let files = files(reader, fields.get("files"), server.files.unwrap_or_default(), &folder)?;
             let cwd = match server.cwd {
                 Some(cwd) if cwd.starts_with(PLACEHOLDER) => PathBuf::from(cwd),
-                Some(cwd) => folder.join(cwd),
-                None => folder,
+                Some(cwd) => of("cwd").join(cwd),
+                None => entry.folder(),
             };
             Some(Transport::Stdio { command, env: server.env.unwrap_or_default(), cwd: Some(cwd), files })
         }
@@ -393,7 +386,7 @@ fn transport(
                 return reader.wrong_secret(entry, format!("`{}` {cause}", entry.path), cause.hint());
             }
             check_values(reader, fields.get("headers"))?;
-            let token = token(reader, fields, &mut server, source)?;
+            let token = token(reader, fields, &mut server)?;
             Some(Transport::Http { url, token, headers: server.headers.unwrap_or_default() })
         }
         (Some(_), Some(url)) => {
@@ -411,7 +404,7 @@ fn transport(
     }
 }
 
-fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Source) -> Option<Sandbox> {
+fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Sandbox> {
     let Some(entry) = fields.get("sandbox") else {
         for key in ["sandbox_network", "sandbox_write"] {
             if let Some(stray) = fields.get(key) {
@@ -428,7 +421,7 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
             reader.wrong(entry, Part::Key, "`sandbox` needs a `command`".into(), Some(hint))
         }
         Some(BWRAP) => {
-            let folder = super::absolute(source.folder());
+            let folder = fields.get("sandbox_write").unwrap_or(entry).folder();
             let home = std::env::home_dir();
             let path = |name: &String| match (name.strip_prefix("~/"), &home) {
                 (Some(inner), Some(home)) => home.join(inner),
@@ -453,13 +446,14 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
 }
 
 /// Where the bearer token comes from.
-fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server, source: &Source) -> Option<Token> {
+fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<Token> {
     let mut given = ["bearer_env", "bearer_file", "oauth"].into_iter().filter_map(|key| fields.get(key));
     if let (Some(_), Some(second)) = (given.next(), given.next()) {
         let message = "a server has one of `bearer_env`, `bearer_file` and `oauth`".to_owned();
         return reader.wrong(second, Part::Key, message, None);
     }
-    let file = server.bearer_file.take().map(|name| Token::File(super::absolute(source.folder()).join(name)));
+    let file = fields.get("bearer_file").zip(server.bearer_file.take());
+    let file = file.map(|(entry, name)| Token::File(entry.folder().join(name)));
     let client = server.oauth.take().map(|OAuth { client_id, client_secret_env, scopes, issuer }| {
         Token::Client { id: client_id, secret_env: client_secret_env, scopes, issuer }
     });
@@ -516,13 +510,7 @@ fn states() -> Vec<&'static str> {
     STATES.into_iter().chain([UNCONFIRMED]).collect()
 }
 
-fn state(
-    reader: &Reader,
-    entry: &Entry<'_>,
-    fields: &Fields<'_>,
-    server: &Server,
-    source: &Source,
-) -> Option<State> {
+fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {
     let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
     let is_played = fields.contains_key("replay");
     let url = fields.get("url").filter(|_| !fields.contains_key("command"));
@@ -542,7 +530,7 @@ fn state(
         return reader.wrong(given.unwrap_or(entry), Part::Key, message, Some(hint));
     }
     match (named, reset_tool) {
-        ("snapshot-dir", None) => snapshot(reader, given.unwrap_or(entry), fields, server, source),
+        ("snapshot-dir", None) => snapshot(reader, given.unwrap_or(entry), fields, server),
         ("reset-tool", Some(_)) => Some(State::ResetTool(server.reset_tool.clone()?)),
         ("reset-tool", None) => reader.wrong(
             given.unwrap_or(entry),
@@ -585,13 +573,7 @@ fn state(
     }
 }
 
-fn snapshot(
-    reader: &Reader,
-    place: &Entry<'_>,
-    fields: &Fields<'_>,
-    server: &Server,
-    source: &Source,
-) -> Option<State> {
+fn snapshot(reader: &Reader, place: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {
     let (Some(entry), Some(name)) = (fields.get("snapshot"), &server.snapshot) else {
         let hint = "snapshot = \"folder\" names the folder to copy".to_owned();
         return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`".into(), Some(hint));
@@ -600,7 +582,7 @@ fn snapshot(
         let message = "state \"snapshot-dir\" needs a `command`".to_owned();
         return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
-    let template = super::absolute(source.folder()).join(name);
+    let template = entry.folder().join(name);
     if fields.contains_key("replay") {
         return Some(State::SnapshotDir(template));
     }

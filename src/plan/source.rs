@@ -10,6 +10,7 @@ use figment::{
     Metadata, Profile, Provider,
     value::{Dict, Map, Value},
 };
+use serde::{Deserialize, Serialize};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -31,7 +32,28 @@ pub struct Source {
     text: String,
     values: Dict,
     spans: BTreeMap<String, SourceSpan>,
+    /// What it extends, which is the layer below it.
+    base: Option<Box<Source>>,
 }
+
+/// A file that a run file extends, as a run keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtendedFile {
+    pub path: PathBuf,
+    pub text: String,
+}
+
+/// `extends = "standard"` at the top of a run file.
+pub const EXTENDS: &str = "extends";
+
+/// Pipelines that the binary contains, by name.
+const BUILT_IN: [(&str, &str); 1] = [("standard", include_str!("../../pipelines/standard.toml"))];
+
+/// Most files that extend each other.
+const DEEPEST: usize = 8;
+
+/// Where the text of an extended file comes from.
+type Load<'l> = &'l dyn Fn(&Path) -> std::io::Result<String>;
 
 impl Provider for Source {
     fn metadata(&self) -> Metadata {
@@ -50,9 +72,75 @@ impl Source {
         Self::parse(path, text)
     }
 
+    /// Parses a run file. What it extends is read from disk.
+    ///
+    /// # Errors
+    /// If one of the files is not TOML, or cannot be read.
     pub fn parse(path: &Path, text: String) -> Result<Self, PlanError> {
-        let mut source =
-            Self { path: path.to_owned(), text: String::new(), values: Dict::new(), spans: BTreeMap::new() };
+        Self::with_base(path, text, &|path| std::fs::read_to_string(path), DEEPEST)
+    }
+
+    /// Parses a run file as a run keeps it, with what it extended then.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn stored(path: &Path, text: String, extended: &[ExtendedFile]) -> Result<Self, PlanError> {
+        let load = |path: &Path| match extended.iter().find(|file| file.path == path) {
+            Some(file) => Ok(file.text.clone()),
+            None => std::fs::read_to_string(path),
+        };
+        Self::with_base(path, text, &load, DEEPEST)
+    }
+
+    fn with_base(path: &Path, text: String, load: Load<'_>, deepest: usize) -> Result<Self, PlanError> {
+        let mut source = Self::alone(path, text)?;
+        let Some(extends) = source.values.remove(EXTENDS) else { return Ok(source) };
+        let wrong = |message: String, hint: &str| {
+            let place = source.span(EXTENDS).map(|span| source.place(span.value.clone()));
+            PlanError::Mistakes(vec![Mistake { message, place, hint: Some(hint.to_owned()) }])
+        };
+        let names = BUILT_IN.map(|(name, _)| format!("\"{name}\"")).join(", ");
+        let hint = format!("built in: {names}; or the path of a run file, relative to this one");
+        let Some(name) = extends.as_str() else {
+            return Err(wrong("`extends` should be a string".into(), &hint));
+        };
+        if deepest == 0 {
+            return Err(wrong(
+                format!("more than {DEEPEST} files extend each other"),
+                "does one extend itself?",
+            ));
+        }
+        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
+        let (path, text) = match built_in {
+            Some((name, text)) => {
+                let path = PathBuf::from(format!("{name} (built in)"));
+                // A run keeps the text that it began with.
+                let text = load(&path).unwrap_or_else(|_| (*text).to_owned());
+                (path, text)
+            }
+            None if name.ends_with(".toml") => {
+                let path = source.folder().join(name);
+                let path = std::path::absolute(&path).unwrap_or(path);
+                match load(&path) {
+                    Ok(text) => (path, text),
+                    Err(cause) => return Err(wrong(format!("cannot read \"{name}\": {cause}"), &hint)),
+                }
+            }
+            None => return Err(wrong(format!("there is no pipeline \"{name}\""), &hint)),
+        };
+        source.base = Some(Box::new(Self::with_base(&path, text, load, deepest - 1)?));
+        Ok(source)
+    }
+
+    /// Without what it extends.
+    fn alone(path: &Path, text: String) -> Result<Self, PlanError> {
+        let mut source = Self {
+            path: path.to_owned(),
+            text: String::new(),
+            values: Dict::new(),
+            spans: BTreeMap::new(),
+            base: None,
+        };
         let mut mistakes = Vec::new();
         match DeTable::parse(&text) {
             Ok(table) => source.values = source.dict(table.get_ref(), "", &text, &mut mistakes),
@@ -71,6 +159,21 @@ impl Source {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// This file, what it extends, and so on.
+    pub fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |source| source.base.as_deref())
+    }
+
+    pub fn extends_another(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// The files that it extends.
+    pub fn extended(&self) -> Vec<ExtendedFile> {
+        let file = |source: &Self| ExtendedFile { path: source.path.clone(), text: source.text.clone() };
+        self.chain().skip(1).map(file).collect()
     }
 
     pub fn text(&self) -> &str {

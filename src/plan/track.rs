@@ -10,7 +10,6 @@ use super::{
     layers::{Entry, Part},
     reader::Reader,
     server::check_values,
-    source::Source,
 };
 use crate::{error::did_you_mean, mcp::secret, stage::card::json_type};
 
@@ -260,11 +259,11 @@ pub fn url_mistake(text: &str) -> Option<&'static str> {
 const HTTP: &str = "starts with http:// or https://";
 
 /// Parses `[track]`.
-pub fn track(reader: &Reader, entry: &Entry<'_>, source: &Source) -> TrackSpec {
+pub fn track(reader: &Reader, entry: &Entry<'_>) -> TrackSpec {
     reader.only(entry, &TRACKERS);
     let examples = entry.field("examples").and_then(|examples| reader.read::<bool>(&examples));
     let tensorboard = |table: TensorBoardTable| TensorBoardSpec {
-        path: table.path.map(|path| super::absolute(&source.folder().join(path))),
+        path: table.path.map(|path| super::absolute(&entry.folder().join(path))),
     };
     let wandb = |table: WandbTable| {
         let default = WandbSpec::default();

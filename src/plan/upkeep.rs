@@ -7,7 +7,6 @@ use serde::Deserialize;
 use super::{
     layers::{Entry, Part},
     reader::Reader,
-    source::Source,
 };
 use crate::store::{RemoteLocation, RemoteSpec};
 
@@ -64,7 +63,7 @@ pub fn cache_mode(reader: &Reader, entry: &Entry<'_>) -> Option<CacheMode> {
 }
 
 /// Parses `[cache]`. An empty `remote` means none, so that an override can disable the one in the file.
-pub fn remote(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<RemoteSpec> {
+pub fn remote(reader: &Reader, entry: &Entry<'_>) -> Option<RemoteSpec> {
     let cache = reader.read::<Cache>(entry)?;
     let Some(remote) = entry.field("remote") else {
         // Another key may be a misspelt `remote`.
@@ -74,7 +73,7 @@ pub fn remote(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Rem
         return None;
     };
     let text = cache.remote.filter(|text| !text.is_empty())?;
-    match RemoteLocation::parse(&text, source.folder()) {
+    match RemoteLocation::parse(&text, &remote.folder()) {
         Ok(place) => Some(RemoteSpec { place, push: cache.push }),
         Err(wrong) => {
             let message = format!("`{}` names no shared cache: {}", remote.path, wrong.problem);

@@ -124,6 +124,7 @@ fn a_report_has_its_parts_and_the_same_bytes_each_time() {
 fn a_report_has_the_engine_and_the_command_that_ran() {
     let parts = parts(true);
     let spec = crate::exec::RunSpec {
+        extended: Vec::new(),
         file: "/some/where/my run.toml".into(),
         stages: None,
         resample: vec!["train/reward@3".into()],

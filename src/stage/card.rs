@@ -88,6 +88,9 @@ pub struct Role {
     pub many: bool,
     #[serde(default)]
     pub optional: bool,
+    /// Which output is meant where a stage writes several of the type and the run file does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefers: Option<String>,
     /// Decides which rows there are, or how they are combined, but never the content of a row: see
     /// `KeyFields::family`.
     #[serde(default)]

@@ -19,7 +19,7 @@ use crate::{
         history::{self, RunHistory},
     },
     mcp::secret,
-    plan::{self, Source, StageSettings},
+    plan::{self, StageSettings},
     report::{
         Tone,
         document::{Block, Document, Transcript},
@@ -136,7 +136,7 @@ impl LogReader {
     /// `run` is the run's id.
     pub fn new(store: &Store, run: &str, examples: bool) -> Self {
         let spec = history::spec(store, run);
-        let source = spec.as_ref().and_then(|spec| Source::parse(&spec.file, spec.text.clone()).ok());
+        let source = spec.as_ref().and_then(|spec| spec.source().ok());
         let settings = spec.as_ref().zip(source).map(|(spec, source)| {
             plan::stage_settings(&source, &spec.overrides, &Cards::new(spec.stages.clone()))
         });

@@ -44,6 +44,7 @@ fn made(folder: &Path) -> Store {
         ..Overrides::default()
     };
     let spec = RunSpec {
+        extended: Vec::new(),
         file: "/nowhere/pets.toml".into(),
         stages: None,
         resample: Vec::new(),

@@ -36,7 +36,7 @@ use crate::{
     },
     hash::Digest,
     mcp::secret::secret_free,
-    plan::{self, InputEdge, Plan, RerunReason, Source, stage_name},
+    plan::{self, InputEdge, Plan, RerunReason, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
@@ -226,7 +226,7 @@ impl std::fmt::Display for Missing {
 pub fn plan_of(store: &Store, run: &str) -> Option<Plan> {
     let spec = history::spec(store, run)?;
     let files = FileDigests::load(store);
-    let source = Source::parse(&spec.file, spec.text).ok()?;
+    let source = spec.source().ok()?;
     let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files).ok()?;
     plan.until(&spec.until).ok()
 }
@@ -277,7 +277,7 @@ impl Run {
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
             engine: spec.as_ref().and_then(|spec| {
-                let source = Source::parse(&spec.file, spec.text.clone()).ok()?;
+                let source = spec.source().ok()?;
                 plan::engine_spec(&source, &spec.overrides).ok()
             }),
             text: spec.map(|spec| secret_free(&spec.text).into_owned()),

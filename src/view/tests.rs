@@ -410,6 +410,7 @@ fn stages_that_have_not_begun_follow_from_the_run_file() {
     std::fs::write(&file, text).unwrap();
     std::fs::write(made.store.root().join("demo.families.toml"), "").unwrap();
     let spec = crate::exec::RunSpec {
+        extended: Vec::new(),
         file,
         stages: None,
         resample: Vec::new(),

@@ -159,7 +159,10 @@ fn init_writes_a_run_file_that_plan_accepts() {
     };
 
     let (_, text) = init_and_plan(&project, &["--", MCPRL, "demo-server", "sqlite"]);
-    assert!(text.starts_with("name = \"sqlite\"\nmodel = \"llama\""), "{text}");
+    assert!(
+        text.starts_with("extends = \"standard\"") && text.contains("\nname = \"sqlite\"\nmodel = \"llama\""),
+        "{text}"
+    );
     let folder = project.path(".").canonicalize().unwrap();
     assert!(text.contains(&format!("cwd = \"{}\"\nstate = \"read-only\"", folder.display())), "{text}");
     let output = project.mcprl(&["init", "--out", "own/run.toml", "--", "server"]);
@@ -182,13 +185,13 @@ fn init_writes_a_run_file_that_plan_accepts() {
     let (output, text) = init_and_plan(&project, &["mcp.json"]);
     assert!(text.contains("env = { \"API_KEY\" = \"${API_KEY}\" }") && !text.contains("sk-12345"), "{text}");
     assert!(output.contains("export API_KEY="), "{output}");
-    assert!(text.contains("source = \"explored\""), "{text}");
+    assert!(text.contains("\n# file = \"tasks.jsonl\""), "{text}");
     again();
 
     project.write("mine.jsonl", "{\"task\": \"a\", \"answer\": 1}\n{\"task\": \"b\", \"answer\": 2}\n");
     let (_, text) = init_and_plan(&project, &["--tasks", "mine.jsonl", "mcp.json"]);
     let path = project.path("mine.jsonl");
-    assert!(text.contains(&format!("source = \"file\"\nfile = \"{}\"", path.display())), "{text}");
+    assert!(text.contains(&format!("\nfile = \"{}\"", path.display())), "{text}");
 }
 
 /// A server that adds the method of each message to the file `asked`. Of its tools one is annotated as read-only, one as

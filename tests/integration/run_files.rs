@@ -47,7 +47,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("not among the choices", "file = \"data.txt\"", "file = \"data.txt\"\nmode = \"fanci\""),
     ("missing parameter", "file = \"data.txt\"\n", ""),
     ("missing file", "data.txt", "dota.txt"),
-    ("missing input", "from = \"@number\"\n", ""),
+    ("missing input", "parts = { left = \"start\", right = \"count.number\" }\n", ""),
     ("reference to a stage that is not there", "{ left = \"start\"", "{ left = \"strat\""),
     ("reference to an output that is not there", "{ left = \"start\"", "{ left = \"start.nummer\""),
     ("reference to a stage within a loop", "{ left = \"start\"", "{ left = \"step\""),
@@ -263,6 +263,114 @@ fn the_schema_is_printed_for_an_invalid_run_file_and_not_for_a_missing_one() {
     let output = project.mcprl(&["schema", "nosuch.toml"]);
     assert_eq!((output.code, output.out.as_str()), (Some(2), ""));
     assert!(output.err.starts_with("error: cannot read the run file nosuch.toml"), "{}", output.err);
+}
+
+#[test]
+fn an_input_that_one_stage_alone_can_fill_may_be_left_out() {
+    let short = GOOD.replace("from = \"@number\"\n", "");
+    let project = Project::new(&short);
+    project.write("data.txt", "1");
+    let done = project.run(&[]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    project.write("run.toml", GOOD);
+    assert!(project.mcprl(&["plan", "run.toml"]).out.contains(", 0 to run"), "it is the carried value");
+    // Two stages could be meant.
+    let ambiguous =
+        short.replace("carry = { number = \"start\" }", "carry = { number = \"start\", other = \"start\" }");
+    project.write("run.toml", &ambiguous);
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert!(output.err.contains("stage \"step\" needs the input `from`"), "{}", output.err);
+}
+
+#[test]
+fn a_run_file_extends_another_and_wins() {
+    let project = Project::new("");
+    std::fs::create_dir_all(project.path("team")).unwrap();
+    project.write("team/base.toml", GOOD);
+    project.write("team/data.txt", "1");
+    project.write("run.toml", "extends = \"team/base.toml\"\nname = \"mine\"\n[stages.start]\nvalue = 2\n");
+    let done = project.run(&[]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let run = project.newest();
+    assert!(run.file_name().unwrap().to_string_lossy().starts_with("mine-"));
+
+    let expanded = project.mcprl(&["plan", "run.toml", "--expand", "--set", "loop.count.iterations=5"]).out;
+    for line in [
+        "name = \"mine\"                             # run.toml:2",
+        "value = 2                                 # run.toml:4",
+        "iterations = 5                            # --set loop.count.iterations",
+        "file = \"data.txt\"\n",
+    ] {
+        assert!(expanded.contains(line), "{line}\n{expanded}");
+    }
+    project.write("whole.toml", &expanded.replace("\"data.txt\"", "\"team/data.txt\""));
+    let whole = project.mcprl(&["plan", "whole.toml", "--set", "loop.count.iterations=3"]);
+    assert!(whole.out.contains(", 0 to run"), "{}\n{}", whole.out, whole.err);
+
+    // A run goes on as it began.
+    let id = run.file_name().unwrap().to_string_lossy().into_owned();
+    project.write("team/base.toml", &GOOD.replace("seed = 1", "seed = 2"));
+    let resumed = project.mcprl(&["resume", &id]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert!(!resumed.err.contains(" run "), "{}", resumed.err);
+
+    project.write("run.toml", "extends = \"team/base.toml\"\n[stages]\nend = false\ndata = false\n");
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(!plan.contains("end ") && !plan.contains("data ") && plan.contains("start"), "{plan}");
+}
+
+#[test]
+fn a_mistake_is_shown_in_the_file_that_has_it() {
+    let project = Project::new("");
+    project.write("data.txt", "1");
+    let check = |base: &str, run: &str| {
+        project.write("base.toml", base);
+        project.write("run.toml", run);
+        project.mcprl(&["plan", "run.toml"]).err
+    };
+    let in_base =
+        check(&GOOD.replace("value = 4\n", "value = \"four\"\n"), "extends = \"base.toml\"\nseed = 3\n");
+    assert!(in_base.contains("base.toml:6:9") && in_base.contains("value = \"four\""), "{in_base}");
+    let in_file = check(GOOD, "extends = \"base.toml\"\n[stages.start]\nvalue = \"four\"\n");
+    assert!(in_file.contains("run.toml:3:9"), "{in_file}");
+    let unknown = check(GOOD, "extends = \"standart\"\n");
+    assert!(
+        unknown.contains("there is no pipeline \"standart\"") && unknown.contains("built in: \"standard\""),
+        "{unknown}"
+    );
+    let missing = check(GOOD, "extends = \"other.toml\"\n");
+    assert!(missing.contains("cannot read \"other.toml\"") && missing.contains("run.toml:1:11"), "{missing}");
+    let cycle = check("extends = \"run.toml\"\n", "extends = \"base.toml\"\n");
+    assert!(cycle.contains("does one extend itself?"), "{cycle}");
+    let kind = check(GOOD, "extends = 7\n");
+    assert!(kind.contains("`extends` should be a string"), "{kind}");
+}
+
+#[test]
+fn the_standard_needs_a_model_and_a_server_and_takes_a_file_of_tasks() {
+    let project = Project::with_model("");
+    let task = |i: usize| format!("{{\"task\": \"How many are in team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
+    let server = "[server]\ncommand = [\"MCPRL\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n"
+        .replace("MCPRL", env!("CARGO_BIN_EXE_mcprl"));
+    let plan = |more: &str| {
+        project.write("run.toml", &format!("extends = \"standard\"\nmodel = \"llama\"\n{server}{more}"));
+        project.mcprl(&["plan", "run.toml"])
+    };
+    let explored = plan("");
+    assert_eq!(explored.code, Some(0), "{}", explored.err);
+    for stage in ["tools", "tasks", "tries", "solved", "start", "train[0001]/rollout", "exam"] {
+        assert!(explored.out.contains(&format!("run     {stage} ")), "{stage}: {}", explored.out);
+    }
+    let own = plan("[stages.tasks]\nfile = \"tasks.jsonl\"\n");
+    assert_eq!(own.code, Some(0), "{}", own.err);
+    let run = ["run", "run.toml", "--until", "tasks"];
+    assert_eq!(project.mcprl(&run).code, Some(0));
+    let start: Vec<mcprl::data::Scenario> =
+        mcprl::data::read(&project.newest().join("tasks/start.parquet")).unwrap();
+    assert!(start.len() > 20 && start.iter().all(|task| task.reference.is_some()), "{}", start.len());
+    let without = plan("[stages]\ntries = false\nsolved = false\nstart = false\n");
+    assert!(without.err.contains("names \"start\", which is not a stage"), "{}", without.err);
 }
 
 #[test]

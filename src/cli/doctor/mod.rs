@@ -114,6 +114,7 @@ impl Doctor {
             keep_going: false,
             overrides,
             text: source.text().to_owned(),
+            extended: source.extended(),
         };
         findings.extend(trial::play(&plan, spec, Store::open(store.root())?, tasks, printer)?);
         Ok(())

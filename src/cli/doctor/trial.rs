@@ -10,7 +10,7 @@ use crate::{
     error::{Class, Diagnostic, Result},
     exec::{self, Request, RunFolder, RunSpec, Signals, folder},
     grpo::{Conduct, chance_to_vary},
-    plan::{Node, Plan, Source, stage_name},
+    plan::{Node, Plan, stage_name},
     stage::Cards,
     store::{FileDigests, Store},
     ui::{Printer, RunView, Verbosity},
@@ -76,7 +76,7 @@ pub fn play(
 }
 
 fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> Result<Vec<Trajectory>> {
-    let source = Source::parse(&spec.file, spec.text.clone())?;
+    let source = spec.source()?;
     let files = FileDigests::load(&store);
     let plan =
         Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?.until(&spec.until)?;

@@ -84,7 +84,7 @@ pub struct Scenarios {
 impl Scenarios {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
         let agent = if params.contains_key("max_turns") { Some(typed(params)?) } else { None };
-        Ok(Self { params: typed(params)?, tries: typed(params)?, agent })
+        Ok(Self { params: Params::parse(params)?, tries: typed(params)?, agent })
     }
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
@@ -105,8 +105,9 @@ impl Scenarios {
             }
             None => TryResults::default(),
         };
-        let (start, train) = split::start(made.train, params.start_share, context.seed);
+        let (mut start, train) = split::start(made.train, params.start_share, context.seed);
         made.train = train;
+        sources::add_lessons(context, params, &mut start, [&made.train, &made.heldout]).await?;
         context.write("start", &start)?;
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;

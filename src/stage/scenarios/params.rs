@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
     error::ScenarioError,
@@ -10,7 +11,7 @@ use super::{
     file,
     split::SplitBy,
 };
-use crate::stage::local_model::LocalSettings;
+use crate::stage::{StageError, local_model::LocalSettings, typed};
 
 #[derive(Debug, Deserialize)]
 pub struct Params {
@@ -34,6 +35,7 @@ pub struct Params {
     pub heldout_per_split: usize,
     pub heldout_share: f64,
     pub start_share: f64,
+    pub lessons: usize,
     pub reword: f64,
     pub base_url: Option<String>,
     pub model: Option<String>,
@@ -59,6 +61,28 @@ pub enum Source {
 }
 
 impl Params {
+    /// Without `source`, a file that is given says which it is.
+    ///
+    /// # Errors
+    /// If a parameter is of another type.
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        if params.contains_key("source") {
+            return typed(params);
+        }
+        let by = [("file", "file"), ("families", "grounded"), ("traces", "traces"), ("mix", "mix")];
+        let given =
+            by.into_iter().find(|(param, _)| params.get(*param).is_some_and(|value| !value.is_null()));
+        let mut params = params.clone();
+        params.insert("source".into(), given.map_or("explored", |(_, source)| source).into());
+        typed(&params)
+    }
+
+    /// How many tasks with reference solutions exploration adds to `start`.
+    pub fn lessons(&self) -> usize {
+        // Tasks of other sources have solutions.
+        if self.source == Source::File { self.lessons } else { 0 }
+    }
+
     pub fn uses(&self, source: Source) -> bool {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }

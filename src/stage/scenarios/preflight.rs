@@ -78,10 +78,14 @@ pub fn preflight(
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
                 let (start, train) = split::start(train, params.start_share, context.seed);
-                return preflight
+                let preflight = preflight
                     .with("train", expected(&train, heldout.len()))
-                    .with("start", expected(&start, heldout.len()))
                     .with("heldout", expected(&heldout, train.len()));
+                return match params.lessons() {
+                    0 => preflight.with("start", expected(&start, heldout.len())),
+                    // What exploration finds is not known.
+                    _ => preflight,
+                };
             }
         }
     }

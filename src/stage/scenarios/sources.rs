@@ -150,6 +150,37 @@ async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOu
     divided(context, params, explored.judged, Some(explored.coverage)).await
 }
 
+/// Adds explored tasks to those for a start, up to `lessons`, where the tasks lack reference solutions. None is asked for
+/// elsewhere.
+///
+/// # Errors
+/// If the server cannot be explored. A server that gives no task is noted.
+pub async fn add_lessons(
+    context: &Context,
+    params: &Params,
+    start: &mut Vec<Scenario>,
+    others: [&[Scenario]; 2],
+) -> Result<()> {
+    let wanted = params.lessons().saturating_sub(start.len());
+    if wanted == 0 {
+        return Ok(());
+    }
+    let tools: Vec<Tool> = context.read("tools")?;
+    let budget = explored::Budget { tasks: wanted, ..params.budget() };
+    let explored = explored::explore(&task(context, params, &tools, budget)?).await?;
+    context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
+    let known: BTreeSet<String> =
+        others.into_iter().flatten().chain(&*start).map(|task| folded(&task.task)).collect();
+    let lessons: Vec<Scenario> =
+        explored.judged.admitted.iter().map(|admitted| admitted.scenario()).collect();
+    let before = start.len();
+    start.extend(lessons.into_iter().filter(|lesson| !known.contains(&folded(&lesson.task))));
+    context
+        .observer
+        .note(&format!("exploration adds {} tasks with solutions to `start`", start.len() - before));
+    Ok(())
+}
+
 async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput> {
     let tools: Vec<Tool> = context.read("tools")?;
     let path = given(params.traces.as_ref(), "traces", "traces")?;
