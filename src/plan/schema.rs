@@ -55,6 +55,8 @@ pub fn schema(cards: &Cards) -> Result<Value> {
         })
     };
     let mut each_loop = schema_of::<Loop>();
+    // An extended file may have it.
+    each_loop.as_object_mut().and_then(|schema| schema.remove("required"));
     each_loop["properties"]["stages"] = stages("Stages by name. They run once in each iteration.");
     Ok(json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

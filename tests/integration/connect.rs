@@ -221,7 +221,7 @@ fn init_calls_no_tool_and_a_run_waits_until_the_state_is_confirmed() {
     assert!(init.out.contains("set `state` in run.toml"), "{}", init.out);
     assert_eq!(project.read("asked"), "initialize\nnotifications/initialized\ntools/list\n");
     let text = project.read("run.toml");
-    let heading = text.split_once("\nname = ").unwrap().0;
+    let heading = text.split_once("\nextends = ").unwrap().0;
     assert!(heading.lines().all(|line| line.is_empty() || line.starts_with('#')), "{heading}");
     let (silent, writing) = heading.split_once("declare that they change something").unwrap();
     assert!(silent.contains("#   pay, x_state____read-only_\n") && !heading.contains("look"), "{heading}");
@@ -328,17 +328,13 @@ fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
     std::fs::remove_file(project.path("run.toml")).unwrap();
     let written = project.mcprl(&["init", "--model", "llama", "--", MCPRL, "demo-server", "sqlite"]);
     assert_eq!(written.code, Some(0), "{}", written.err);
-    project.replace("run.toml", "iterations = 8", "iterations = 1\npatience = 0");
-    project.replace("run.toml", "kind = \"demonstrations\"", "kind = \"demonstrations\"\nepisodes = 16");
-    let tries = "group_size = 2\nrefill_waves = 0\n";
-    project.replace("run.toml", tries, &format!("{tries}max_turns = 1\nmax_turn_tokens = 4\n"));
-    let short = "prompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
-    project.replace(
-        "run.toml",
-        "policy = \"@policy\"\ntools",
-        &format!("{short}policy = \"@policy\"\ntools"),
-    );
-    project.replace("run.toml", "policies = {", "max_turns = 1\nmax_turn_tokens = 4\npolicies = {");
+    let text = project.read("run.toml");
+    assert!(text.contains("epochs = 4"), "a small model needs several passes: {text}");
+    let small = "\n[stages]\nsolved = { episodes = 16 }\ntries = { max_turns = 1, max_turn_tokens = 4 }\n\
+        exam = { max_turns = 1, max_turn_tokens = 4 }\n\
+        [loop.train]\niterations = 1\npatience = 0\n\
+        [loop.train.stages.rollout]\nprompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
+    project.write("run.toml", &(text + small));
     let run = project.mcprl(&["run", "run.toml"]);
     assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
     assert!(run.out.contains("unseen_entities"), "{}", run.out);

@@ -517,6 +517,27 @@ fn the_run_file_of_the_documentation_is_accepted() {
 }
 
 #[test]
+fn the_short_forms_of_the_documentation_are_accepted() {
+    let project = Project::with_model("");
+    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
+    project.write("my-server", "#!/bin/sh\n");
+    std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
+    let short = documented("run-file.md", "short").replace("Qwen/Qwen3-0.6B", "llama");
+    project.write("run.toml", &short);
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+    let whole = documented("run-file.md", "complete").replace("Qwen/Qwen3-0.6B", "llama");
+    let (before, rest) = whole.split_once("[loop.train]").unwrap();
+    let (_, exam) = rest.split_once("[stages.exam]").unwrap();
+    let before = before.replace("env = { API_TOKEN", "# env = { API_TOKEN");
+    let exam = exam.replace("tools = \"tools\"\nscenarios = \"tasks.heldout\"\n", "");
+    project.write("run.toml", &format!("{before}{}[stages.exam]{exam}", documented("run-file.md", "inferred")));
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+}
+
+#[test]
 fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
     let whole = documented("run-file.md", "complete");
     let judge = whole.split("[loop.train.stages.reward]").nth(1).unwrap().split("\n[").next().unwrap();

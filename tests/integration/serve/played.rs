@@ -92,5 +92,5 @@ fn an_exam_takes_models_behind_endpoints_for_comparison() {
     assert!(gone.code != Some(0) && gone.err.contains("cannot be reached"), "{}", gone.err);
     project.write("run.toml", &(run + &endpoints("base").replace("api =", "base =")));
     let same = output(&mut project.command(&["plan", "run.toml"]));
-    assert!(same.err.contains("eval::same_name"), "{}", same.err);
+    assert!(same.err.contains("is the name of a policy and of an endpoint"), "{}", same.err);
 }
