@@ -42,6 +42,9 @@
 //!
 //! A module imports only from layers below its own (`tests/integration/layering.rs` checks it); ARCHITECTURE.md has the layers.
 
+#[cfg(windows)]
+compile_error!("mcprl runs on Linux and macOS; on Windows, use WSL");
+
 pub mod data;
 pub mod error;
 pub mod eval;

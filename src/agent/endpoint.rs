@@ -1,7 +1,8 @@
 //! A conversation whose turns a model behind an endpoint writes, with the tools, limits and results of an episode.
 //!
 //! There are no tokens: the history has messages alone. The context is what the endpoint counts, or a quarter of the bytes if
-//! it does not count.
+//! it does not count. Calls that stand in the text, because the endpoint does not read them, are read here, unless
+//! `strict_calls` is set; they are not in the form of the protocol.
 
 use std::sync::Arc;
 
@@ -14,9 +15,9 @@ use super::{
     toolbox::Toolbox,
 };
 use crate::{
-    chat::{ToolCall, declared, in_openai_form},
-    error::Result,
-    llm::{ChatReply, ChatTurn, Client},
+    chat::{CallForm, ToolCall, declared, in_openai_form, turn_of_text},
+    error::Result as AnyResult,
+    llm::{ChatReply, ChatTurn, Client, WrittenCall},
 };
 
 /// An agent whose policy is behind an endpoint.
@@ -70,8 +71,12 @@ impl EndpointConversation {
         }
     }
 
-    fn record(&mut self, reply: &ChatReply) {
+    fn record(&mut self, reply: &ChatReply, is_loose: bool) {
         self.history.turns += 1;
+        if is_loose {
+            self.history.loose_calls +=
+                reply.calls.iter().filter(|call| call.arguments.is_ok()).count() as u32;
+        }
         let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
         message.insert("content".into(), reply.text.clone().into());
         if let Some(reasoning) = &reply.reasoning {
@@ -81,7 +86,11 @@ impl EndpointConversation {
             let calls = reply.calls.iter().map(|call| {
                 let arguments = call.arguments.clone().unwrap_or_default();
                 let function = json!({"name": call.name, "arguments": arguments});
-                json!({"id": call.id, "type": "function", "function": function})
+                let mut written = json!({"id": call.id, "type": "function", "function": function});
+                if is_loose {
+                    written["form"] = CallForm::Tags.name().into();
+                }
+                written
             });
             message.insert("tool_calls".into(), calls.collect());
         }
@@ -101,11 +110,30 @@ impl EndpointConversation {
     }
 }
 
+/// Takes calls out of the text of a reply. False if there are none.
+fn read_calls(reply: &mut ChatReply, tools: &[Value]) -> bool {
+    let turn = turn_of_text(&reply.text, tools);
+    if turn.calls.is_empty() {
+        return false;
+    }
+    let call = |(call, id): (Result<ToolCall, String>, String)| match call {
+        Ok(ToolCall { name, arguments }) => WrittenCall { id, name, arguments: Ok(arguments) },
+        Err(why) => WrittenCall { id, name: String::new(), arguments: Err(why) },
+    };
+    reply.calls = turn.calls.into_iter().zip(turn.ids).map(call).collect();
+    reply.text = turn.text;
+    reply.reasoning = reply.reasoning.take().or(turn.reasoning);
+    true
+}
+
 /// A message without what an endpoint does not take: reasoning, and mcprl's notes on results.
 fn on_the_wire(message: &Value) -> Value {
     let mut message = in_openai_form(message);
     if let Some(message) = message.as_object_mut() {
         message.remove("reasoning_content");
+        for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            call.as_object_mut().and_then(|call| call.remove("form"));
+        }
         if message["role"] == "tool" {
             message.retain(|key, _| matches!(key.as_str(), "role" | "tool_call_id" | "content"));
         }
@@ -144,7 +172,7 @@ impl Dialogue for EndpointConversation {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
-    ) -> Result<Turned> {
+    ) -> AnyResult<Turned> {
         if !self.is_finished {
             self.truncate(self.asked);
         }
@@ -159,7 +187,7 @@ impl Dialogue for EndpointConversation {
         let EndpointSampling { temperature, seed } = self.sampling;
         let max_tokens = u32::try_from(budget).unwrap_or(u32::MAX);
         let turn = ChatTurn { messages: &messages, tools: &tools, temperature, seed, max_tokens };
-        let reply = match agent.client.turn(&turn).await {
+        let mut reply = match agent.client.turn(&turn).await {
             Ok(reply) => reply,
             Err(error) if error.is_context_full() => {
                 self.is_finished = true;
@@ -167,7 +195,9 @@ impl Dialogue for EndpointConversation {
             }
             Err(error) => return Err(error.into()),
         };
-        self.record(&reply);
+        let is_loose =
+            reply.calls.is_empty() && !agent.settings.strict_calls && read_calls(&mut reply, &tools);
+        self.record(&reply, is_loose);
         hooks.text(reply.reasoning.as_deref().unwrap_or_default(), &reply.text);
         let turned = if reply.is_cut {
             Turned::Cut { tokens: reply.tokens.map_or(budget, |tokens| tokens.completion as usize) }

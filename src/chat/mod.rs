@@ -594,6 +594,13 @@ pub fn declared(tool: &Value) -> Value {
     }
 }
 
+/// Reads a turn that comes as text: calls of these tools in the most common form, `<tool_call>` around JSON, or in any other.
+pub fn turn_of_text(text: &str, tools: &[Value]) -> Turn {
+    let schemas = Schemas::new(tools);
+    let strict = Format::Hermes.parse(text, &schemas);
+    Format::Hermes.parse_leniently(strict, text, &schemas)
+}
+
 /// A message with arguments as text, as OpenAI's API has them.
 pub fn in_openai_form(message: &Value) -> Value {
     let mut message = message.clone();

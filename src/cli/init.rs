@@ -178,7 +178,7 @@ fn run_file(
     };
     let is_elsewhere = absolute(folder) != absolute(Path::new(""));
     let mut text = isolation.heading();
-    text += "extends = \"standard\"   # tools, tasks, a start, a loop of GRPO, an exam: `mcprl plan --expand` prints all of it\n";
+    text += "extends = \"standard\"   # tools, tasks, a start, a loop of GRPO, an exam: `mcprl plan --expand` prints them\n";
     _ = writeln!(text, "name = {}", quoted(&server.name));
     _ = writeln!(
         text,
@@ -233,7 +233,7 @@ fn run_file(
 const OWN_TASKS: &str = "# file = \"tasks.jsonl\"   # your questions: {\"task\": \"…\", \"answer\": \"…\"} per line; without them, questions about \
                          what the tools return\n";
 
-/// Passes over the solutions of a start, if not one. A small model learns less from each (docs/benchmarks.md).
+/// Passes over the solutions of a start, if not one. A small model learns less from each (docs/reference/benchmarks.md).
 fn epochs(model: Option<About>) -> Option<u32> {
     match model.and_then(|model| model.weights) {
         Some(..=200_000_000) => Some(4),

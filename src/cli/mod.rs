@@ -35,6 +35,7 @@ mod target;
 mod traces;
 mod track;
 mod ui;
+mod variants;
 mod watch;
 
 use std::process::ExitCode;

@@ -14,7 +14,7 @@ use super::{
     Outcome,
     locations::{self, Locations},
     run_args::RunArgs,
-    ui,
+    ui, variants,
 };
 use crate::{
     data::{self, Table, VerdictRow},
@@ -35,6 +35,12 @@ pub struct Run {
     /// After a failure, run all stages that do not depend on the failed one; by default no new stage starts.
     #[arg(long)]
     keep_going: bool,
+    /// Run once with each of these seeds of the stages that train and sample, on the same tasks, and print a table.
+    #[arg(long, value_name = "SEED,…", value_delimiter = ',')]
+    seeds: Vec<u64>,
+    /// Run once with each of these values, and print a table: `--sweep loop.train.iterations=1,2,4`.
+    #[arg(long, value_name = "KEY=VALUE,…")]
+    sweep: Option<String>,
     /// Serve the run's live page while it runs, and print its address.
     #[arg(long)]
     ui: bool,
@@ -97,7 +103,29 @@ impl Run {
             text: source.text().to_owned(),
             extended: source.extended(),
         };
-        start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))
+        if self.seeds.is_empty() && self.sweep.is_none() {
+            return Ok(start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))?.0);
+        }
+        let files = FileDigests::load(&store);
+        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
+        let variants = variants::variants(&plan, &self.seeds, self.sweep.as_deref())?;
+        drop((plan, files));
+        let root = store.root().to_owned();
+        let mut done = Vec::new();
+        for variant in variants {
+            let mut spec = spec.clone();
+            spec.overrides.set.extend(variant.set.iter().cloned());
+            let names = [Some(variant.value.clone()), variant.seed.map(|seed| format!("seed {seed}"))];
+            let names: Vec<String> = names.into_iter().flatten().filter(|name| !name.is_empty()).collect();
+            printer.say(&names.join(", "));
+            let store = Store::open(&root)?;
+            let (outcome, id) = start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))?;
+            if outcome != Outcome::Success && !(self.keep_going && outcome == Outcome::Failed) {
+                return Ok(outcome);
+            }
+            done.push((variant, id));
+        }
+        variants::print(printer, &Store::open(&root)?, &done)
     }
 }
 
@@ -108,7 +136,7 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = spec.source()?;
-        start(printer, store, &source, &spec, RunStart::Resumed(folder), (self.ui, self.shown))
+        Ok(start(printer, store, &source, &spec, RunStart::Resumed(folder), (self.ui, self.shown))?.0)
     }
 }
 
@@ -118,7 +146,7 @@ enum RunStart {
 }
 
 /// Plans and runs. Creates a new run's folder only after planning, so that an invalid run file leaves none
-/// behind.
+/// behind. Returns the run's id, too.
 fn start(
     printer: Printer,
     store: Store,
@@ -126,7 +154,7 @@ fn start(
     spec: &RunSpec,
     begin: RunStart,
     (with_ui, shown): (bool, ShownArgs),
-) -> Result<Outcome> {
+) -> Result<(Outcome, String)> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
@@ -157,7 +185,7 @@ fn start(
                 }
                 listener.flush();
                 let ending = ClosingReport::new(&plan, &store, &run.id, &run.path, began);
-                return Ok(tracked.outcome(ending.report(printer, verbosity, &summary)));
+                return Ok((tracked.outcome(ending.report(printer, verbosity, &summary)), run.id));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
@@ -185,7 +213,8 @@ fn start(
     let tracked = finish(live, &signals, &track);
     drop(signals);
     listener.flush();
-    Ok(tracked.outcome(ending.report(printer, verbosity, &summary?)))
+    let outcome = tracked.outcome(ending.report(printer, verbosity, &summary?));
+    Ok((outcome, ending.id))
 }
 
 /// The end of the wait for trackers.

@@ -7,7 +7,7 @@ table! {
     JudgeAudit in "judge_audit" {
         /// `relative`, `rubric` or `command`; `episodes` for what does not depend on a judge.
         judge: String,
-        /// Name of the measure or flag; docs/judges.md describes each.
+        /// Name of the measure or flag; docs/guides/judges.md describes each.
         measure: String,
         /// The flagged trajectory; absent for a measure.
         trajectory_id: Option<String>,

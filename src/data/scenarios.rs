@@ -35,11 +35,11 @@ table! {
         entity: Option<String>,
         /// The reference solution's tool calls as a JSON array of {name, arguments}, if known.
         reference: Option<String>,
-        /// Further conditions of success as JSON: `answer`, `calls` and `state` (docs/scenarios.md). The column is absent if
+        /// Further conditions of success as JSON: `answer`, `calls` and `state` (docs/guides/scenarios.md). The column is absent if
         /// no scenario has any.
         checks: Option<Json>,
         /// Other values that the answer could have been. An answer in more words is right if it states the expected one and none
-        /// of these (docs/scenarios.md); for a number the list may be empty. Null where none are known: then only the whole
+        /// of these (docs/guides/scenarios.md); for a number the list may be empty. Null where none are known: then only the whole
         /// answer counts. The column is absent if no scenario has any.
         candidates: Option<Vec<String>>,
         /// The server whose tools alone the agent gets, of several; absent: all tools.

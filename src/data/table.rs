@@ -86,13 +86,13 @@ impl Diagnostic for DataError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Column { .. } => {
-                "another version of mcprl or a custom stage wrote the file; docs/stages.md lists the columns"
+                "another version of mcprl or a custom stage wrote the file; docs/reference/stages.md lists the columns"
             }
             Self::Read { .. } | Self::Batch { .. } => {
                 "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"
             }
             Self::Value { .. } => "rewards must be finite numbers",
-            Self::Checks { .. } => "docs/scenarios.md describes the checks of a scenario",
+            Self::Checks { .. } => "docs/guides/scenarios.md describes the checks of a scenario",
             Self::TooLarge { .. } => {
                 "limit what a server returns or an episode holds: result_tokens, max_tokens, max_turns"
             }

@@ -34,7 +34,7 @@ impl Diagnostic for JudgeError {
                 Some("use a larger judge model or one with a longer context, a higher max_tokens or smaller groups".into())
             }
             Self::Program { .. } => {
-                Some("docs/judges.md says what the program reads and prints".into())
+                Some("docs/guides/judges.md says what the program reads and prints".into())
             }
         }
     }

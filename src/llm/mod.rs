@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
-pub use chat::{ChatReply, ChatTurn};
+pub use chat::{ChatReply, ChatTurn, WrittenCall};
 pub use error::LlmError;
 use limits::{Ceiling, RateLimiter, Reservation};
 pub use wire::{Provider, Reply, Tokens};

@@ -68,7 +68,7 @@ pub use self::{
     tools::{COMPLETE_TASK, tools_digest},
 };
 
-/// The resource in which a server states what can be asked about it, as a families file (docs/families.md).
+/// The resource in which a server states what can be asked about it, as a families file (docs/guides/families.md).
 pub const FAMILIES_URI: &str = "mcprl://families";
 
 /// The MCP server of a run, as resolved from the run file.

@@ -190,7 +190,7 @@ impl Plan {
         let problem = |(name, _): (&str, &ServerSpec)| {
             let section = if name.is_empty() { "server".to_owned() } else { format!("servers.{name}") };
             let path = format!("{section}.state");
-            let place = self.section(&path);
+            let place = self.section(&path).or_else(|| self.section(&section));
             let cause = PlanError::Unconfirmed { path }.into();
             Problem { stage: None, subject: Subject::Section, place, cause }
         };

@@ -518,6 +518,8 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
         Some(_) => server.state.as_deref()?,
         None if reset_tool.is_some() => "reset-tool",
         None if fields.contains_key("snapshot") => "snapshot-dir",
+        // Nobody has said what calls of its command change.
+        None if url.is_none() && !is_played => UNCONFIRMED,
         None => "fresh-process",
     };
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {

@@ -43,14 +43,14 @@ pub enum NotComparable {
 }
 
 /// The episodes of a run's last exam.
-struct LastExam {
+pub(super) struct LastExam {
     exam: Exam,
     scenarios: Vec<Scenario>,
     episodes: BTreeMap<String, Vec<OutcomeRow>>,
     tools: Vec<String>,
 }
 
-fn played(run: &Run) -> Option<LastExam> {
+pub(super) fn played(run: &Run) -> Option<LastExam> {
     let exam = exam::exams(run).pop()?;
     let stage = run.stage(&exam.stage)?;
     let rows: Vec<OutcomeRow> = stage.table().ok()?;
@@ -62,6 +62,48 @@ fn played(run: &Run) -> Option<LastExam> {
     Some(LastExam { scenarios: run.scenarios(stage).unwrap_or_default(), episodes, tools, exam })
 }
 
+/// The mode of all, and the policies that all have.
+pub(super) fn common_policies(all: &[LastExam]) -> Result<(String, Vec<&String>), NotComparable> {
+    let mode = all[0].exam.mode.clone();
+    if all.iter().any(|played| played.exam.mode != mode) {
+        return Err(NotComparable::Modes);
+    }
+    let is_common = |name: &&String| all.iter().all(|played| played.episodes.contains_key(*name));
+    let policies: Vec<&String> = all[0].exam.policies.iter().filter(is_common).collect();
+    if policies.is_empty() { Err(NotComparable::NoPolicy) } else { Ok((mode, policies)) }
+}
+
+/// The episodes of a policy in this mode, under another name.
+pub(super) fn episodes_of(played: &LastExam, policy: &str, name: &str, mode: &str) -> Vec<Episode> {
+    let is_greedy = mode == Mode::Greedy.name();
+    let of_exam = || played.exam.rows.iter().map(|row| &row.row);
+    let rows = played.episodes.get(policy).into_iter().flatten();
+    let rows = rows.filter(|row| exam::mode_of_sample(of_exam(), row.sample).name() == mode);
+    let episode = |row: &OutcomeRow| Episode {
+        scenario: row.scenario_id.clone(),
+        policy: name.to_owned(),
+        mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
+        right: row.correct == Some(true),
+        by_protocol: keeps_protocol(row.loose_calls, row.answer_source.as_deref()),
+        any_right: None,
+        calls: row.calls,
+        turns: row.turns,
+        tokens: 0,
+        tool_errors: row.tool_errors,
+        tools: Vec::new(),
+    };
+    rows.map(episode).collect()
+}
+
+/// The tasks of an exam, or if their table is gone those that a policy's episodes name.
+pub(super) fn shown_tasks(played: &LastExam, policy: &str) -> Vec<Scenario> {
+    if played.scenarios.is_empty() {
+        of_episodes(played.episodes.get(policy).map_or(&[], Vec::as_slice))
+    } else {
+        played.scenarios.clone()
+    }
+}
+
 /// The comparison of two or more runs; the first is the baseline.
 ///
 /// # Errors
@@ -71,19 +113,7 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
         .iter()
         .map(|found| played(&found.run).ok_or_else(|| NotComparable::NoEpisodes(found.run.id.clone())))
         .collect::<Result<_, _>>()?;
-    let mode = all[0].exam.mode.clone();
-    if all.iter().any(|played| played.exam.mode != mode) {
-        return Err(NotComparable::Modes);
-    }
-    let policies: Vec<&String> = all[0]
-        .exam
-        .policies
-        .iter()
-        .filter(|name| all.iter().all(|played| played.episodes.contains_key(*name)))
-        .collect();
-    if policies.is_empty() {
-        return Err(NotComparable::NoPolicy);
-    }
+    let (mode, policies) = common_policies(&all)?;
     // A run may be compared with itself.
     let mut names: Vec<String> = Vec::new();
     for found in runs {
@@ -108,7 +138,7 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
     page.heading("Limits");
     page.push(Block::List(vec![
         "Each run is one training run. The intervals are about the choice of tasks, not about the luck of a training: \
-         repeat runs with other seeds (`--set seed=N`) before you conclude that a setting is better."
+         repeat runs with other seeds (`mcprl run --seeds 1,2,3`) before you conclude that a setting is better."
             .into(),
     ]));
     Ok(page)
@@ -139,30 +169,9 @@ fn differences(page: &mut Document, runs: &[Comparable]) {
 
 /// False if the runs have no task in common.
 fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &str, mode: &str) -> bool {
-    let is_greedy = mode == Mode::Greedy.name();
-    let mut episodes = Vec::new();
-    for (name, played) in names.iter().zip(all) {
-        let rows = played.episodes.get(policy).into_iter().flatten();
-        let of_exam = || played.exam.rows.iter().map(|row| &row.row);
-        let rows = rows.filter(|row| exam::mode_of_sample(of_exam(), row.sample).name() == mode);
-        episodes.extend(rows.map(|row| Episode {
-            scenario: row.scenario_id.clone(),
-            policy: name.clone(),
-            mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
-            right: row.correct == Some(true),
-            by_protocol: keeps_protocol(row.loose_calls, row.answer_source.as_deref()),
-            any_right: None,
-            calls: row.calls,
-            turns: row.turns,
-            tokens: 0,
-            tool_errors: row.tool_errors,
-            tools: Vec::new(),
-        }));
-    }
-    let mut scenarios: Vec<Scenario> = all[0].scenarios.clone();
-    if scenarios.is_empty() {
-        scenarios = of_episodes(all[0].episodes.get(policy).map_or(&[], Vec::as_slice));
-    }
+    let episodes: Vec<Episode> =
+        names.iter().zip(all).flat_map(|(name, played)| episodes_of(played, policy, name, mode)).collect();
+    let scenarios = shown_tasks(&all[0], policy);
     let compared = Comparison {
         beside: &[],
         policies: names,

@@ -10,6 +10,7 @@ pub mod escape;
 mod html;
 mod markdown;
 pub mod plot;
+mod replicates;
 mod run;
 mod server;
 
@@ -19,6 +20,7 @@ mod tests;
 pub use compare::{Comparable, NotComparable, comparison};
 pub use html::page as html_page;
 pub use markdown::page as markdown_page;
+pub use replicates::{Replicates, replicates};
 pub use run::{curve_plot, ending, report, verdict_plot};
 pub use server::{server_document, server_report};
 

@@ -1,4 +1,4 @@
-//! `docs/stages.md`: the reference of all built-in stage kinds and tables, generated from cards and table declarations.
+//! `docs/reference/stages.md`: the reference of all built-in stage kinds and tables, generated from cards and table declarations.
 
 use std::fmt::Write as _;
 
@@ -162,10 +162,13 @@ fn cell(text: &str) -> String {
 
 #[test]
 fn the_reference_of_stages_is_that_of_the_cards() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stages.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/stages.md");
     if std::env::var_os("MCPRL_UPDATE_DOCS").is_some() {
         std::fs::write(path, reference()).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == reference(), "docs/stages.md is out of date: run the tests with MCPRL_UPDATE_DOCS=1");
+    assert!(
+        written == reference(),
+        "docs/reference/stages.md is out of date: run the tests with MCPRL_UPDATE_DOCS=1"
+    );
 }

@@ -96,7 +96,7 @@ impl Diagnostic for TraceError {
         match self {
             Self::Read { .. } => None,
             Self::TooLarge { .. } => Some("split it into several files, a conversation per line".into()),
-            Self::Malformed { .. } => Some("docs/traces.md shows the formats".into()),
+            Self::Malformed { .. } => Some("docs/guides/traces.md shows the formats".into()),
         }
     }
 

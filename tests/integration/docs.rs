@@ -29,13 +29,13 @@ fn codes(source: &str) -> Vec<&str> {
 
 #[test]
 fn every_error_code_is_listed() {
-    let list = std::fs::read_to_string(root().join("docs/error-codes.md")).unwrap();
+    let list = std::fs::read_to_string(root().join("docs/reference/error-codes.md")).unwrap();
     let sources = files(&root().join("src"), "rs");
     let texts: Vec<String> = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
     let all: Vec<&str> = texts.iter().flat_map(|text| codes(text)).collect();
     assert!(all.len() > 150, "{} codes", all.len());
     let missing: Vec<_> = all.iter().filter(|code| !list.contains(&format!("`{code}`"))).collect();
-    assert!(missing.is_empty(), "docs/error-codes.md lacks {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/error-codes.md lacks {missing:?}");
 }
 
 #[test]

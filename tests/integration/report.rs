@@ -2,7 +2,7 @@
 
 use crate::common::{Project, training_run};
 use mcprl::data::{self, Tool};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const OVERRIDE: &str = "[overrides.tools.run_query]\ndescription = \"Runs SQL. Columns: see describe_table.\"\n\
                         parameters = { sql = \"SELECT name FROM staff\" }\n";
@@ -105,4 +105,44 @@ fn an_override_that_fits_no_tool_or_parameter_is_refused() {
         assert_ne!(refused.code, Some(0), "{to}");
         assert!(refused.err.contains(named), "{to}: {}", refused.err);
     }
+}
+
+#[test]
+fn seeds_and_sweeps_are_runs_on_the_same_tasks_and_end_in_a_table() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    let run = ["run", "run.toml", "--seeds", "1,2", "--sweep", "stages.update.learning_rate=1e-5,1e-3"];
+    let done = project.mcprl(&[&["--json"][..], &run].concat());
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let table: Value = serde_json::from_str(done.out.lines().last().unwrap()).unwrap();
+    let groups = table["variants"].as_array().unwrap();
+    let values: Vec<&Value> = groups.iter().map(|group| &group["value"]).collect();
+    assert_eq!(values, ["stages.update.learning_rate=1e-5", "stages.update.learning_rate=1e-3"]);
+    for group in groups {
+        assert_eq!(group["seeds"], json!([1, 2]));
+        let policies = group["comparison"]["policies"].as_array().unwrap();
+        let names: Vec<&Value> = policies.iter().map(|row| &row["policy"]).collect();
+        assert_eq!(names, ["base", "trained"]);
+        assert_eq!(policies[0]["deviation"], 0.0, "the exam of the base is one");
+        for row in policies {
+            let success: Vec<f64> = serde_json::from_value(row["success"].clone()).unwrap();
+            assert_eq!((success.len(), row["mean"].as_f64().unwrap()), (2, (success[0] + success[1]) / 2.0));
+        }
+        assert!(policies[0]["gain"].is_null() && policies[1]["gain"].is_array(), "{policies:?}");
+    }
+    let runs = project.runs();
+    assert_eq!(runs.len(), 4);
+    let written = |stage: &str| -> std::collections::BTreeSet<_> {
+        let path = |run: &String| project.path("cache/runs").join(run).join(stage).canonicalize().unwrap();
+        runs.iter().map(path).collect()
+    };
+    assert_eq!(written("tasks/heldout.parquet").len(), 1, "tasks do not depend on the seed of a training");
+    assert_eq!(written("rollout/trajectories.parquet").len(), 2);
+    assert_eq!(written("update/policy").len(), 4);
+
+    let shown = project.mcprl(&run);
+    assert!(shown.out.contains("seed 1  seed 2    mean     sd  gain"), "{}", shown.out);
+    assert!(shown.err.contains("seed 2") && project.runs().len() == 4, "all is cached");
+    let wrong = project.mcprl(&["run", "run.toml", "--sweep", "seed"]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.err.contains("should read `KEY=VALUE,VALUE,…`"), "{}", wrong.err);
 }

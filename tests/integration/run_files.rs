@@ -464,7 +464,7 @@ fn a_wrong_card_is_shown_with_its_place() {
       |
     8 | mony = true
       | ^^^^
-    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `rows`, `uses`, `agent`
+    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `prefers`, `rows`, `uses`, `agent`
     error: stages/sum/card.toml: outputs.number.path should be a relative path, found "../number.txt"
     error: stages/sum/card.toml: outputs.report.path "number.txt/report.md" is, or lies within, outputs.number.path: each output needs its own
     error: stages/sum/card.toml: kind should be "sum", the folder's name, found "summe"
@@ -506,7 +506,7 @@ fn documented(page: &str, name: &str) -> String {
 
 #[test]
 fn the_run_file_of_the_documentation_is_accepted() {
-    let project = Project::new(&documented("run-file.md", "complete"));
+    let project = Project::new(&documented("reference/run-file.md", "complete"));
     let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
     project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
     project.write("my-server", "#!/bin/sh\n");
@@ -523,25 +523,28 @@ fn the_short_forms_of_the_documentation_are_accepted() {
     project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
     project.write("my-server", "#!/bin/sh\n");
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
-    let short = documented("run-file.md", "short").replace("Qwen/Qwen3-0.6B", "llama");
+    let short = documented("reference/run-file.md", "short").replace("Qwen/Qwen3-0.6B", "llama");
     project.write("run.toml", &short);
     let output = project.mcprl(&["plan", "run.toml"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
-    let whole = documented("run-file.md", "complete").replace("Qwen/Qwen3-0.6B", "llama");
+    let whole = documented("reference/run-file.md", "complete").replace("Qwen/Qwen3-0.6B", "llama");
     let (before, rest) = whole.split_once("[loop.train]").unwrap();
     let (_, exam) = rest.split_once("[stages.exam]").unwrap();
     let before = before.replace("env = { API_TOKEN", "# env = { API_TOKEN");
     let exam = exam.replace("tools = \"tools\"\nscenarios = \"tasks.heldout\"\n", "");
-    project.write("run.toml", &format!("{before}{}[stages.exam]{exam}", documented("run-file.md", "inferred")));
+    project.write(
+        "run.toml",
+        &format!("{before}{}[stages.exam]{exam}", documented("reference/run-file.md", "inferred")),
+    );
     let output = project.mcprl(&["plan", "run.toml"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
 }
 
 #[test]
 fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
-    let whole = documented("run-file.md", "complete");
+    let whole = documented("reference/run-file.md", "complete");
     let judge = whole.split("[loop.train.stages.reward]").nth(1).unwrap().split("\n[").next().unwrap();
-    let local = documented("judges.md", "local");
+    let local = documented("guides/judges.md", "local");
     let project =
         Project::new(&(whole.replace(&format!("[loop.train.stages.reward]{judge}"), "") + "\n" + &local));
     let task =
@@ -563,10 +566,11 @@ fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
 
 #[test]
 fn the_tries_of_the_documentation_are_accepted_in_its_run_file() {
-    let whole = documented("run-file.md", "complete");
+    let whole = documented("reference/run-file.md", "complete");
     let tasks = whole.split("[stages.tasks]").nth(1).unwrap().split("\n[").next().unwrap();
-    let run =
-        whole.replace(&format!("[stages.tasks]{tasks}"), "") + "\n" + &documented("scenarios.md", "tries");
+    let run = whole.replace(&format!("[stages.tasks]{tasks}"), "")
+        + "\n"
+        + &documented("guides/scenarios.md", "tries");
     // As the text below it says.
     let run = run
         .replace(
@@ -593,7 +597,7 @@ fn the_families_file_of_the_documentation_is_accepted() {
         "[server]\ncommand = [\"sh\"]\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\
          tools = \"tools\"\nfamilies = \"families.toml\"\n",
     );
-    let families = documented("families.md", "families");
+    let families = documented("guides/families.md", "families");
     project.write("families.toml", &families);
     let output = project.mcprl(&["plan", "run.toml"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);

@@ -222,7 +222,7 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
 fn the_server_limits_in_the_documentation_are_the_defaults_of_the_schema() {
     let project = Project::new(GOOD);
     let schema = schema_for(&project, &project.path(""), "run.toml");
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/servers.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/servers.md");
     let page = std::fs::read_to_string(page).unwrap();
     let server = schema["properties"]["server"]["properties"].as_object().unwrap();
     for (key, limit) in server.iter().filter(|(_, key)| key["default"].is_number()) {

@@ -1,12 +1,15 @@
-"""Talks with a served run through openai-python and the Python MCP SDK (see serve.sh): `serve.py MCPRL SUBJECT [OPTION…]`."""
+"""Talks with a served run through openai-python, litellm and the MCP SDKs of Python and TypeScript (see serve.sh): `serve.py MCPRL SUBJECT [OPTION…]`."""
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
+import litellm
 import openai
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -146,6 +149,38 @@ def check_kept(folder):
     print(f"kept: {len(loops)} loops of {turns} turns, {agents} conversations of the agent")
 
 
+def check_litellm(url):
+    """litellm's client: whole and streamed answers, tools, and an error of the kind that its users catch."""
+    request = {
+        "model": "openai/trained",
+        "api_base": f"{url}/v1",
+        "api_key": "none",
+        "messages": [{"role": "user", "content": QUESTIONS[0]}],
+        "temperature": 0,
+        "max_tokens": 40,
+    }
+    whole = litellm.completion(**request).choices[0].message.content
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in litellm.completion(**request, stream=True))
+    assert whole == streamed, (whole, streamed)
+    function = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "function", "function": function}]
+    assert litellm.completion(**request, tools=tools).choices[0].finish_reason in ("stop", "tool_calls", "length")
+    try:
+        litellm.completion(**request | {"model": "openai/none"})
+        raise AssertionError("an unknown model answers")
+    except litellm.NotFoundError:
+        pass
+    print(f"litellm {version('litellm')}: a stream adds up to its whole answer; an unknown model is its NotFoundError")
+
+
+def check_typescript():
+    """The TypeScript MCP SDK over stdio."""
+    command = ["node", Path(__file__).with_suffix(".mjs"), os.environ["MCP_SDK"], MCPRL, *SERVE[1:]]
+    done = subprocess.run(command, env=os.environ | {"QUESTIONS": json.dumps(QUESTIONS)}, stdout=subprocess.PIPE, check=True)
+    print(f"TypeScript SDK, stdio: {done.stdout.decode().strip()}")
+    return [tuple(answer) for answer in json.loads(done.stdout)]
+
+
 async def main():
     kept = tempfile.TemporaryDirectory()
     command = [MCPRL, "--json", *SERVE, "--port", "0", "--keep", kept.name]
@@ -154,6 +189,7 @@ async def main():
         url = json.loads(server.stdout.readline())["url"]
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         check_completions(client)
+        check_litellm(url)
         await check_calls(client)
         async with streamable_http_client(f"{url}/mcp") as (read, write, *_):
             async with ClientSession(read, write) as session:
@@ -168,6 +204,7 @@ async def main():
         async with stdio_client(StdioServerParameters(command=MCPRL, args=[*SERVE, "--mcp"])) as pipes:
             async with ClientSession(*pipes) as session:
                 assert await check_ask(session, "stdio") == over_http
+        assert check_typescript() == over_http
         check_kept(Path(kept.name))
     finally:
         server.kill()

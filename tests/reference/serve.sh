@@ -1,10 +1,10 @@
 #!/bin/sh
-# Talks with a run through other people's clients, openai-python and the Python MCP SDK:
+# Talks with a run through other people's clients, openai-python, litellm and the MCP SDKs of Python and TypeScript:
 #
 #     tests/reference/serve.sh [MCPRL [CACHE [RUN]]]
 #
 # MCPRL (default: target/release/mcprl) is the binary. CACHE has the run to serve, one of pipelines/sqlite.toml; without it, a
-# short training is run into target/ui-test, as tests/reference/ui.sh does. The clients come from PyPI, into
+# short training is run into target/ui-test, as tests/reference/ui.sh does. The clients come from PyPI and npm, into
 # target/servers/openai. Servers listen on loopback and end with this script.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -14,10 +14,12 @@ run=${3:-latest}
 packages=$PWD/target/servers/openai
 [ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
     --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
-if [ ! -f "$packages/bin/complete" ]; then
+if [ ! -f "$packages/bin/complete-2" ]; then
     rm -rf "$packages"
     python3 -m venv "$packages"
-    "$packages/bin/pip" install --quiet --disable-pip-version-check openai==3.57.0 mcp==2.3.0
-    touch "$packages/bin/complete"
+    "$packages/bin/pip" install --quiet --disable-pip-version-check openai==3.57.0 mcp==2.3.0 litellm==1.110.2
+    npm install --silent --no-audit --no-fund --prefix "$packages/node" @modelcontextprotocol/sdk@1.32.2
+    touch "$packages/bin/complete-2"
 fi
-"$packages/bin/python" tests/reference/serve.py "$mcprl" "$run" --cache "$cache"
+MCP_SDK=$packages/node/node_modules/@modelcontextprotocol/sdk LITELLM_LOCAL_MODEL_COST_MAP=True \
+    "$packages/bin/python" tests/reference/serve.py "$mcprl" "$run" --cache "$cache"

@@ -129,6 +129,22 @@ async fn calls_that_cannot_be_made_get_an_error_and_the_episode_goes_on() {
 }
 
 #[tokio::test]
+async fn calls_that_the_endpoint_leaves_in_the_text_are_read() {
+    let text = "<think>hm</think>Let me look.\n<tool_call>\n{\"name\": \"get_note\", \"arguments\": {\"text\": \"a\"}}\n</tool_call>";
+    let (episode, requests) =
+        play(vec![turn(text, &[]), turn("", &[("complete_task", "{\"answer\": \"milk\"}")])]).await;
+    assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("milk")));
+    let sent = &requests[1]["messages"];
+    assert_eq!((&sent[2]["content"], &sent[3]["content"]), (&json!("Let me look."), &json!("milk")));
+    assert_eq!(
+        sent[2]["tool_calls"][0]["function"],
+        json!({"name": "get_note", "arguments": "{\"text\":\"a\"}"})
+    );
+    assert!(sent[2]["tool_calls"][0].get("form").is_none());
+    assert_eq!((episode.history.loose_calls, episode.history.tools.len()), (1, 1), "not by protocol");
+}
+
+#[tokio::test]
 async fn limits_and_a_full_context_end_an_episode() {
     let (mut status, mut cut) = turn("and so on", &[]);
     cut["choices"][0]["finish_reason"] = "length".into();

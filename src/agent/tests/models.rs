@@ -167,7 +167,7 @@ async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
 #[test]
 fn the_table_of_models_in_the_documentation_is_current() {
     const MARKS: [&str; 2] = ["<!-- models -->\n", "<!-- /models -->"];
-    for (file, is_there) in [("docs/models.md", true), ("README.md", false)] {
+    for (file, is_there) in [("docs/reference/models.md", true), ("README.md", false)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         let text = std::fs::read_to_string(path).unwrap();
         let shown = text.split_once(MARKS[0]).and_then(|(_, rest)| rest.split_once(MARKS[1]));

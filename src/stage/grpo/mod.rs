@@ -69,7 +69,7 @@ impl GapBound {
 
     /// On a device whose products round their factors and results to a format with this unit roundoff. A sum in another
     /// order changes its last bit, and so may round to the neighbour in the format; later layers amplify that. If every
-    /// rounding fell differently, logits would differ by about 5 roundoffs of their size (docs/devices.md). A
+    /// rounding fell differently, logits would differ by about 5 roundoffs of their size (docs/reference/devices.md). A
     /// log-probability is a difference of logits: of 3 on average, and of up to 50.
     fn rounded(roundoff: f64) -> Self {
         Self { mean: 16.0 * roundoff, max: 256.0 * roundoff }

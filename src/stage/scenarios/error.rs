@@ -115,7 +115,7 @@ impl Diagnostic for ScenarioError {
             }
             Self::NothingAdmitted { .. } => {
                 "write tasks of your own (source = \"file\"), give the server some state, or raise `explore_calls`; only tools that \
-                 are safe to call are explored (docs/scenarios.md)"
+                 are safe to call are explored (docs/guides/scenarios.md)"
                     .into()
             }
             Self::HeldOutDiffers { .. } => {
@@ -136,7 +136,7 @@ impl Diagnostic for ScenarioError {
             Self::NoPrices => {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
-            Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/families.md)".into(),
+            Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/guides/families.md)".into(),
             Self::UnknownExample { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownExample { known, .. } => {
                 format!("a key is the name of a parameter, or `tool.parameter`; parameters: {known}")

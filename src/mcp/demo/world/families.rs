@@ -1,4 +1,4 @@
-//! What can be asked about a world, as a families file (docs/families.md).
+//! What can be asked about a world, as a families file (docs/guides/families.md).
 
 use std::fmt::Write;
 

@@ -1,0 +1,93 @@
+"""Many open streams at `mcprl serve`, and a restart: memory, refusals, and the same tokens after `kill -9`.
+
+    benches/serve_load.py MCPRL MODEL [--streams 200] [--seconds 600]
+
+Starts `mcprl serve MODEL`, keeps so many streams open (each asks again when it is over; one of ten goes away in the middle), and prints
+the server's resident memory twice a minute. At the end the server is killed with SIGKILL and started again: the greedy answer to one
+question is the same. Needs httpx.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import time
+
+import httpx
+
+
+def start(arguments):
+    server = subprocess.Popen(
+        [arguments.mcprl, "--json", "serve", arguments.model, "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    shown = json.loads(server.stdout.readline())
+    return server, shown["url"], shown["models"][0]
+
+
+def resident(server):
+    with open(f"/proc/{server.pid}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
+def body(model, text, stream=True, most=48):
+    message = {"role": "user", "content": text}
+    return {"model": model, "messages": [message], "temperature": 0, "max_tokens": most, "stream": stream}
+
+
+async def stream(client, url, model, end, counts, draw):
+    while time.monotonic() < end:
+        leaves = draw.random() < 0.1
+        try:
+            request = body(model, f"Write a line about the number {draw.randrange(10**6)}.")
+            async with client.stream("POST", f"{url}/v1/chat/completions", json=request) as answer:
+                counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
+                if answer.status_code == 429:
+                    await answer.aread()
+                    await asyncio.sleep(float(answer.headers["retry-after"]))
+                    continue
+                tokens = 0
+                async for line in answer.aiter_lines():
+                    tokens += line.startswith("data: {")
+                    if leaves and tokens == 5:
+                        counts["left"] = counts.get("left", 0) + 1
+                        break
+                counts["chunks"] = counts.get("chunks", 0) + tokens
+        except httpx.HTTPError as failure:
+            name = type(failure).__name__
+            counts[name] = counts.get(name, 0) + 1
+
+
+async def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mcprl")
+    parser.add_argument("model")
+    parser.add_argument("--streams", type=int, default=200)
+    parser.add_argument("--seconds", type=int, default=600)
+    arguments = parser.parse_args()
+    server, url, model = start(arguments)
+    try:
+        ask = lambda url: httpx.post(f"{url}/v1/chat/completions", json=body(model, "Count to ten.", False), timeout=600)
+        before = ask(url).json()["choices"][0]["message"]["content"]
+        counts, draw, began = {}, random.Random(1), time.monotonic()
+        end = began + arguments.seconds
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=1800, limits=limits) as client:
+            streams = [asyncio.create_task(stream(client, url, model, end, counts, draw)) for _ in range(arguments.streams)]
+            while time.monotonic() < end:
+                await asyncio.sleep(30)
+                print(json.dumps({"s": round(time.monotonic() - began), "resident_mib": round(resident(server)), **counts}), flush=True)
+            await asyncio.gather(*streams)
+        print(json.dumps({"idle_resident_mib": round(resident(server)), **counts}), flush=True)
+        assert ask(url).json()["choices"][0]["message"]["content"] == before, "load changes an answer"
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        server, url, model = start(arguments)
+        assert ask(url).json()["choices"][0]["message"]["content"] == before, "a restart changes an answer"
+        print(json.dumps({"same answer": "beside load and after SIGKILL"}))
+    finally:
+        server.kill()
+
+
+asyncio.run(main())

@@ -1,0 +1,93 @@
+//! Several runs of one pipeline that differ in their seeds: mean and spread over the runs, and the gain on the common tasks.
+
+use serde::Serialize;
+
+use super::compare::{NotComparable, common_policies, episodes_of, played, shown_tasks};
+use crate::{
+    eval::{Comparison, Episode, verdict},
+    view::Run,
+};
+
+/// Bootstrap resamples, as in `eval`, and their seed.
+const RESAMPLES: usize = 10_000;
+const SEED: u64 = 1;
+
+/// A table over runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replicates {
+    /// `sampled` or `greedy`.
+    pub mode: String,
+    /// Tasks that all runs have played.
+    pub tasks: u32,
+    pub policies: Vec<Replicated>,
+}
+
+/// A policy of each run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Replicated {
+    pub policy: String,
+    /// Share of the tasks solved, by run.
+    pub success: Vec<f64>,
+    pub mean: f64,
+    /// Standard deviation over the runs; none for one run.
+    pub deviation: Option<f64>,
+    /// Difference to the first policy: the mean over the runs, with the 95 % interval of a paired bootstrap of the tasks in which
+    /// a task's outcome is its mean over the runs.
+    pub gain: Option<[f64; 3]>,
+}
+
+/// The last comparison of policies of each run, put together.
+///
+/// # Errors
+/// If the runs have no common policy or task.
+pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
+    let all = runs
+        .iter()
+        .map(|run| played(run).ok_or_else(|| NotComparable::NoEpisodes(run.id.clone())))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (mode, policies) = common_policies(&all)?;
+    let policies: Vec<String> = policies.into_iter().cloned().collect();
+    let scenarios = shown_tasks(&all[0], &policies[0]);
+    let by_run: Vec<Vec<Episode>> = all
+        .iter()
+        .map(|played| policies.iter().flat_map(|policy| episodes_of(played, policy, policy, &mode)).collect())
+        .collect();
+    let compared = |episodes: &[Episode]| {
+        let comparison = Comparison {
+            policies: &policies,
+            scenarios: &scenarios,
+            beside: &[],
+            tools: &[],
+            resamples: RESAMPLES,
+            seed: SEED,
+        };
+        let mut rows = verdict(&comparison, episodes);
+        rows.retain(|row| row.scope == "all");
+        rows
+    };
+    let own: Vec<_> = by_run.iter().map(|episodes| compared(episodes)).collect();
+    let together = compared(&by_run.concat());
+    if together.is_empty() || own.iter().any(Vec::is_empty) {
+        return Err(NotComparable::NoTask);
+    }
+    let policy = |(index, name): (usize, &String)| {
+        let success: Vec<f64> = own.iter().map(|rows| rows[index].success).collect();
+        let count = success.len() as f64;
+        let mean = success.iter().sum::<f64>() / count;
+        let squares: f64 = success.iter().map(|one| (one - mean).powi(2)).sum();
+        let row = &together[index];
+        let gain = row.gain.zip(row.gain_low).zip(row.gain_high);
+        Replicated {
+            policy: name.clone(),
+            mean,
+            deviation: (success.len() > 1).then(|| (squares / (count - 1.0)).sqrt()),
+            success,
+            gain: gain.map(|((gain, low), high)| [gain, low, high]),
+        }
+    };
+    Ok(Replicates {
+        mode,
+        tasks: together[0].scenarios,
+        policies: policies.iter().enumerate().map(policy).collect(),
+    })
+}
