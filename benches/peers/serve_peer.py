@@ -1,11 +1,12 @@
 """Tokens per second and the time to the first token of `mcprl serve`, beside another server of OpenAI's chat completions.
 
     mcprl serve FOLDER --port 8001                                                       # bf16
-    python -m llama_cpp.server --model model-bf16.gguf --n_ctx 4096 --port 8002 --cache true --chat_format chatml
+    python -m llama_cpp.server --model model-bf16.gguf --n_ctx 4096 --port 8002 --cache true --interrupt_requests false
     benches/peers/serve_peer.py mcprl=http://127.0.0.1:8001/v1 llama.cpp=http://127.0.0.1:8002/v1 --clients 1,8,32
 
 Every client sends one request with the same system message of about `--prefix` tokens and a question of its own, and reads the
-stream. The servers take turns; each round begins with one request that is not counted, so that a server that keeps prefixes has it.
+stream. The servers take turns; each round begins with one request that is not counted, so that a server that keeps prefixes has it. (Without
+`--interrupt_requests false` a request to llama_cpp.server ends the one before it.)
 Needs httpx. Prints one JSON object per server and number of clients.
 """
 

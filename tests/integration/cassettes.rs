@@ -45,7 +45,7 @@ done
 /// Episodes whose checks call the counter three times.
 fn counting(server: &str) -> Project {
     let project = Project::with_model(&format!(
-        "name = \"counting\"\nmodel = \"llama\"\n[server]\ncommand = [\"sh\", \"counter.sh\"]\n{server}\n\
+        "name = \"counting\"\nmodel = \"llama\"\n[server]\ncommand = [\"sh\", \"counter.sh\"]\nstate = \"fresh-process\"\n{server}\n\
          [stages.tools]\nkind = \"discover\"\n\
          [stages.tasks]\nkind = \"scenarios\"\ntools = \"tools\"\nsource = \"file\"\nfile = \"tasks.jsonl\"\n\
          [stages.rollout]\nkind = \"rollout\"\npolicy = \"base\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\

@@ -594,7 +594,7 @@ fn the_tries_of_the_documentation_are_accepted_in_its_run_file() {
 #[test]
 fn the_families_file_of_the_documentation_is_accepted() {
     let project = Project::new(
-        "[server]\ncommand = [\"sh\"]\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\
+        "[server]\ncommand = [\"sh\"]\nstate = \"read-only\"\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\
          tools = \"tools\"\nfamilies = \"families.toml\"\n",
     );
     let families = documented("guides/families.md", "families");

@@ -218,7 +218,7 @@ fn an_external_stage_is_retried() {
 #[test]
 fn a_long_error_is_shown_in_full_once_over_all_retries() {
     let project = Project::new(&format!(
-        "name = \"toy\"\n[server]\ncommand = [\"sh\", \"-c\", \"echo {} the-end >&2; exit 1\"]\n\
+        "name = \"toy\"\n[server]\ncommand = [\"sh\", \"-c\", \"echo {} the-end >&2; exit 1\"]\nstate = \"fresh-process\"\n\
          [stages.tools]\nkind = \"discover\"\n",
         "words ".repeat(40)
     ));

@@ -185,7 +185,7 @@ async fn a_changed_tool_stops_or_is_noted() {
 #[test]
 fn settings_are_read_from_the_run_file() {
     let project = Project::new(
-        "name = \"toy\"\n[server]\ncommand = [\"sh\", \"server.sh\"]\n[stages.tools]\nkind = \"discover\"\n",
+        "name = \"toy\"\n[server]\ncommand = [\"sh\", \"server.sh\"]\nstate = \"fresh-process\"\n[stages.tools]\nkind = \"discover\"\n",
     );
     project.write("server.sh", SERVER);
     let set = |set: &[&str]| {
