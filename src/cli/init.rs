@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Init {
     #[command(flatten)]
     server: ServerArgs,
+    /// Take all servers of a client's mcp.json.
+    #[arg(long)]
+    all: bool,
     /// The model to train: a folder, a GGUF file, or an id on the hub.
     #[arg(long, default_value = "Qwen/Qwen3-0.6B")]
     model: String,
@@ -85,25 +88,32 @@ impl Diagnostic for InitError {
 
 impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let server = self.server.resolve(true)?;
+        let chosen = if self.all { self.server.each()? } else { vec![self.server.clone()] };
+        let servers: Vec<NamedServer> =
+            chosen.iter().map(|server| server.resolve(true)).collect::<Result<_>>()?;
         if self.out.exists() {
             return Err(InitError::Exists { path: self.out }.into());
         }
-        let exports = server.exports.clone();
-        let secrets = match &server.spec.transport {
+        let exports: Vec<String> = servers.iter().flat_map(|server| server.exports.clone()).collect();
+        let secrets = servers.iter().any(|server| match &server.spec.transport {
             Transport::Stdio { command, .. } => {
                 hidden(command, |_| String::new()).iter().zip(command).any(|(shown, word)| shown != word)
             }
             Transport::Http { .. } | Transport::Cassette(_) => false,
-        };
+        });
         let folder = self.out.parent().unwrap_or(Path::new(""));
         // With literal secrets of a client's configuration, whose variables may not be set yet.
-        let listed = tools(self.server.resolve(false)?.spec);
-        let isolation = Isolation::of(listed.as_deref().ok());
-        create(&self.out, &run_file(server, &self.model, self.tasks.as_deref(), folder, &isolation))?;
+        let listed: Vec<Result<Vec<Tool>>> =
+            chosen.iter().map(|server| server.resolve(false).and_then(|server| tools(server.spec))).collect();
+        let isolation: Vec<Isolation> =
+            listed.iter().map(|listed| Isolation::of(listed.as_deref().ok())).collect();
+        create(&self.out, &run_file(&servers, &self.model, self.tasks.as_deref(), folder, &isolation))?;
+        let is_confirmed = isolation.iter().all(Isolation::is_confirmed);
+        let state = isolation.iter().find(|one| !one.is_confirmed()).unwrap_or(&isolation[0]).state();
+        let failures: Vec<_> = listed.into_iter().filter_map(Result::err).collect();
         match printer.format {
             OutputFormat::Json => printer.json(&serde_json::json!({
-                "run_file": self.out, "exports": exports, "state": isolation.state(), "server": listed.err(),
+                "run_file": self.out, "exports": exports, "state": state, "server": failures.first(),
             })),
             OutputFormat::Human => {
                 let out = self.out.display();
@@ -118,11 +128,11 @@ impl Init {
                         "note: the command in {out} contains a secret; variables are better, with `--env`"
                     ));
                 }
-                if let Err(failure) = listed {
+                for failure in failures {
                     steps.push(format!("note: the server did not list its tools: {failure}"));
                     steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
                 }
-                if !isolation.is_confirmed() {
+                if !is_confirmed {
                     steps.push(format!(
                         "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
                     ));
@@ -164,28 +174,68 @@ fn create(path: &Path, text: &str) -> Result<(), InitError> {
     })
 }
 
-/// `folder`: the run file's, to which its paths are relative.
+/// `folder`: the run file's, to which its paths are relative. `isolation`: of each server.
 fn run_file(
-    server: NamedServer,
+    servers: &[NamedServer],
     model: &str,
     tasks: Option<&Path>,
     folder: &Path,
+    isolation: &[Isolation],
+) -> String {
+    let is_elsewhere = absolute(folder) != absolute(Path::new(""));
+    let mut text = String::new();
+    if let [isolation] = isolation {
+        text += &isolation.heading("server");
+    }
+    text += "extends = \"standard\"   # tools, tasks, a start, a loop of GRPO, an exam: `mcprl plan --expand` prints them\n";
+    if let [server] = servers {
+        _ = writeln!(text, "name = {}", quoted(&server.name));
+    }
+    _ = writeln!(
+        text,
+        "model = {}    # a folder, a GGUF file, or an id on the hub; the stages' \"base\"",
+        quoted(model)
+    );
+    for (server, isolation) in servers.iter().zip(isolation) {
+        text += "\n";
+        let section = match servers {
+            [_] => "server".to_owned(),
+            _ => format!("servers.{}", server.name),
+        };
+        if servers.len() > 1 {
+            text += isolation.heading(&section).trim_end();
+            text += if isolation.is_confirmed() { "" } else { "\n" };
+        }
+        text += &server_section(server, &section, (folder, is_elsewhere), isolation);
+    }
+    let tasks = tasks.map(|tasks| if is_elsewhere { absolute(tasks) } else { tasks.to_owned() });
+    text += "\n[stages.tasks]\n";
+    text += &match tasks {
+        Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
+        None => OWN_TASKS.to_owned(),
+    };
+    let model = about(model, folder);
+    if let Some(epochs) = epochs(model) {
+        _ = writeln!(
+            text,
+            "\n[stages.start]\nepochs = {epochs}              # a small model needs several passes"
+        );
+    }
+    text + &agent(model)
+}
+
+/// The section of a server.
+fn server_section(
+    server: &NamedServer,
+    section: &str,
+    (folder, is_elsewhere): (&Path, bool),
     isolation: &Isolation,
 ) -> String {
     let table = |values: &std::collections::BTreeMap<String, String>| {
         let pairs = values.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
         format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
     };
-    let is_elsewhere = absolute(folder) != absolute(Path::new(""));
-    let mut text = isolation.heading();
-    text += "extends = \"standard\"   # tools, tasks, a start, a loop of GRPO, an exam: `mcprl plan --expand` prints them\n";
-    _ = writeln!(text, "name = {}", quoted(&server.name));
-    _ = writeln!(
-        text,
-        "model = {}    # a folder, a GGUF file, or an id on the hub; the stages' \"base\"",
-        quoted(model)
-    );
-    text += "\n[server]\n";
+    let mut text = format!("[{section}]\n");
     match &server.spec.transport {
         Transport::Stdio { command, env, cwd, .. } => {
             _ = writeln!(text, "command = {}", quoted_list(command));
@@ -213,20 +263,7 @@ fn run_file(
             text += &isolation.of_url();
         }
     }
-    let tasks = tasks.map(|tasks| if is_elsewhere { absolute(tasks) } else { tasks.to_owned() });
-    text += "\n[stages.tasks]\n";
-    text += &match tasks {
-        Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
-        None => OWN_TASKS.to_owned(),
-    };
-    let model = about(model, folder);
-    if let Some(epochs) = epochs(model) {
-        _ = writeln!(
-            text,
-            "\n[stages.start]\nepochs = {epochs}              # a small model needs several passes"
-        );
-    }
-    text + &agent(model)
+    text
 }
 
 /// Under `[stages.tasks]`, where no file of tasks is given.

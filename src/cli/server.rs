@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{locations::Locations, run_args::environment};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     store::FileDigests,
 };
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ServerArgs {
     /// The server: its URL, a client's `mcp.json`, a run file, or after `--` the command that starts it.
     #[arg(required = true, value_name = "URL | FILE | -- COMMAND")]
@@ -95,9 +95,10 @@ impl Diagnostic for ServerArgsError {
                     |near| format!("did you mean \"{near}\"?"),
                 ))
             }
-            Self::ManyServers { known, .. } => {
-                Some(format!("choose one with `--name`: {}", known.join(", ")))
-            }
+            Self::ManyServers { known, .. } => Some(format!(
+                "choose one with `--name`: {}; `init` takes all of them with `--all`",
+                known.join(", ")
+            )),
             Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
             Self::NoScheme { word } => Some(format!("write `http://{word}` or `https://{word}`")),
             Self::Stray { .. } | Self::NoTransport { .. } => None,
@@ -152,6 +153,24 @@ impl ServerArgs {
             env: Vec::new(),
             cwd: None,
         }
+    }
+
+    /// One for each server of a client's configuration.
+    ///
+    /// # Errors
+    /// If this is another server, or the file lists none.
+    pub fn each(&self) -> Result<Vec<Self>, ServerArgsError> {
+        let [file] = self.server.as_slice() else {
+            return Err(ServerArgsError::Stray { option: "--all", to: "a client's mcp.json" });
+        };
+        if !has_extension(file, "json") || self.name.is_some() {
+            return Err(ServerArgsError::Stray {
+                option: "--all",
+                to: "a client's mcp.json without `--name`",
+            });
+        }
+        let names = config(Path::new(file))?;
+        Ok(names.keys().map(|name| Self { name: Some(name.clone()), ..self.clone() }).collect())
     }
 
     /// `hides_secrets`: replaces literal secrets by references to variables, except in the words of a command.
@@ -319,19 +338,27 @@ fn slug(text: &str) -> String {
     if slug.is_empty() { "server".to_owned() } else { slug.to_owned() }
 }
 
-fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerArgsError> {
+/// The servers of a client's configuration; one or more.
+fn config(path: &Path) -> Result<Map<String, Value>, ServerArgsError> {
     let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path)
         .map_err(|source| ServerArgsError::Read { path: path.to_owned(), source })?;
-    let file: Value = serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
-    let servers = ["mcpServers", "servers"].into_iter().find_map(|key| file.get(key)?.as_object());
-    let servers = servers.ok_or_else(|| bad("it lists no servers".into()))?;
+    let mut file: Value = serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
+    let servers = ["mcpServers", "servers"].into_iter().find_map(|key| match file.get_mut(key)?.take() {
+        Value::Object(servers) if !servers.is_empty() => Some(servers),
+        _ => None,
+    });
+    servers.ok_or_else(|| bad("it lists no servers".into()))
+}
+
+fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerArgsError> {
+    let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
+    let servers = config(path)?;
     let known = || servers.keys().cloned().collect::<Vec<_>>();
     let name = match wanted {
         Some(name) => name,
         None => match servers.keys().collect::<Vec<_>>()[..] {
             [name] => name,
-            [] => return Err(bad("it lists no servers".into())),
             _ => return Err(ServerArgsError::ManyServers { path: path.to_owned(), known: known() }),
         },
     };

@@ -188,6 +188,20 @@ fn init_writes_a_run_file_that_plan_accepts() {
     assert!(text.contains("\n# file = \"tasks.jsonl\""), "{text}");
     again();
 
+    let other = format!(
+        r#"{{"mcpServers": {{"one": {{"command": "{MCPRL}", "args": ["demo-server", "sqlite"]}}, "two": {{"command": "{MCPRL}", "args": ["demo-server", "desk"]}}}}}}"#
+    );
+    project.write("two.json", &other);
+    let one_of_two = project.mcprl(&["init", "--out", "own/run.toml", "two.json"]);
+    assert!(one_of_two.err.contains("`init` takes all of them with `--all`"), "{}", one_of_two.err);
+    let (_, text) = init_and_plan(&project, &["--all", "two.json"]);
+    assert!(text.contains("\n[servers.one]\ncommand") && text.contains("\n[servers.two]\ncommand"), "{text}");
+    assert!(
+        text.contains("set `state` under [servers.two]") && !text.contains("[servers.one]: `mcprl run`"),
+        "{text}"
+    );
+    again();
+
     project.write("mine.jsonl", "{\"task\": \"a\", \"answer\": 1}\n{\"task\": \"b\", \"answer\": 2}\n");
     let (_, text) = init_and_plan(&project, &["--tasks", "mine.jsonl", "mcp.json"]);
     let path = project.path("mine.jsonl");

@@ -50,11 +50,12 @@ impl Isolation {
         if self.is_confirmed() { "read-only" } else { "unconfirmed" }
     }
 
-    /// The first lines of the file: what the user must know before a run.
-    pub fn heading(&self) -> String {
-        let mut text = "# Before the first run, set `state` under [server]: `mcprl run` refuses \"unconfirmed\".\n\
-                        # In a run the agent calls every tool that it sees, many times, with arguments that nobody expects.\n"
-            .to_owned();
+    /// What the user must know before a run. `section`: that of the server, as `server`.
+    pub fn heading(&self, section: &str) -> String {
+        let mut text = format!(
+            "# Before the first run, set `state` under [{section}]: `mcprl run` refuses \"unconfirmed\".\n\
+             # In a run the agent calls every tool that it sees, many times, with arguments that nobody expects.\n"
+        );
         match self {
             Self::ReadOnly(_) => return String::new(),
             Self::Unknown => {
