@@ -23,3 +23,5 @@ if [ ! -f "$packages/bin/complete-2" ]; then
 fi
 MCP_SDK=$packages/node/node_modules/@modelcontextprotocol/sdk LITELLM_LOCAL_MODEL_COST_MAP=True \
     "$packages/bin/python" tests/reference/serve.py "$mcprl" "$run" --cache "$cache"
+# 71 clients that misbehave, one beside another that gets its answer.
+python3 tests/reference/hostile_clients.py "$mcprl" "$run" --cache "$cache"
