@@ -154,10 +154,7 @@ impl PromptTokens {
     /// If the template cannot write the task.
     pub fn new(chat: &Chat, task: &str) -> Result<Self, ChatError> {
         let Prompt { shared, task: own } = chat.prompt(task)?;
-        let mut messages = vec![json!({"role": "user", "content": task})];
-        if !chat.system().is_empty() {
-            messages.insert(0, json!({"role": "system", "content": chat.system()}));
-        }
+        let messages = with_system(chat.system(), vec![json!({"role": "user", "content": task})]);
         let (task, header) = own.split_at(own.len() - chat.header_len(&own));
         let pieces = [&shared, task, header].into_iter().filter(|piece| !piece.is_empty());
         let pieces = pieces.map(Arc::from).collect();
@@ -170,10 +167,7 @@ impl PromptTokens {
     /// # Errors
     /// If the template refuses the conversation.
     pub fn of_messages(chat: &Chat, said: &[Value]) -> Result<Self, ChatError> {
-        let mut messages = said.to_vec();
-        if !chat.system().is_empty() {
-            messages.insert(0, json!({"role": "system", "content": chat.system()}));
-        }
+        let messages = with_system(chat.system(), said.to_vec());
         let pieces = chat.conversation(&messages)?;
         Ok(Self { messages, pieces })
     }
@@ -275,6 +269,8 @@ struct Mark {
 pub trait Dialogue: Send {
     fn history(&self) -> &History;
 
+    fn into_history(self) -> History;
+
     /// Tokens of the context that the next turn continues.
     fn context_tokens(&self) -> usize;
 
@@ -297,29 +293,6 @@ pub trait Dialogue: Send {
         hooks: &mut H,
         max_tokens: usize,
     ) -> impl Future<Output = AnyResult<Turned>> + Send;
-}
-
-impl<P: PolicyHandle> Dialogue for Conversation<P> {
-    fn history(&self) -> &History {
-        Self::history(self)
-    }
-
-    fn context_tokens(&self) -> usize {
-        Self::context_tokens(self)
-    }
-
-    fn say(&mut self, text: &str) -> bool {
-        Self::say(self, text)
-    }
-
-    async fn turn<H: Hooks>(
-        &mut self,
-        server: &impl Server,
-        hooks: &mut H,
-        max_tokens: usize,
-    ) -> AnyResult<Turned> {
-        Ok(Self::turn(self, server, hooks, max_tokens).await?)
-    }
 }
 
 /// An agent at work.
@@ -354,143 +327,6 @@ impl<P: PolicyHandle> Conversation<P> {
             next: next.clone(),
         };
         Self { agent, policy, history, prompt_pieces: pieces, next, last_turn: 0, mark, is_finished: true }
-    }
-
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    pub fn into_history(self) -> History {
-        self.history
-    }
-
-    /// Tokens of the context that the next turn continues.
-    pub fn context_tokens(&self) -> usize {
-        match &self.next {
-            None => self.history.row().len(),
-            Some(Next::Append(tokens)) => self.history.row().len() + tokens.len(),
-            Some(Next::Reopen(pieces)) => pieces.iter().map(|piece| piece.len()).sum(),
-        }
-    }
-
-    /// Adds a message of the user, in place of one that the agent has not answered. False, and nothing changes, if the
-    /// template cannot carry it, or if the prompt is not answered yet.
-    pub fn say(&mut self, text: &str) -> bool {
-        let Some(tokens) = self.agent.chat.user_message(text) else { return false };
-        if !self.is_finished || self.history.tokens.len() == self.mark.tokens {
-            self.return_to_mark();
-        }
-        if self.last_turn == 0 {
-            return false;
-        }
-        let (last, waiting) = (self.last_turn, self.next.take());
-        self.mark = Mark {
-            said: Some(text.to_owned()),
-            messages: self.history.messages.len(),
-            tokens: self.history.tokens.len(),
-            rows: self.history.row_starts.len(),
-            last_turn: last,
-            prompt_pieces: self.prompt_pieces.clone(),
-            next: waiting.clone(),
-        };
-        let end = self.agent.chat.stop().first().copied();
-        let behind_end = || end.into_iter().chain(tokens.iter().copied());
-        let is_ended = self.history.tokens.last().is_some_and(|last| self.agent.chat.stop().contains(last));
-        let next = match waiting {
-            // Results that the agent has not seen: it says nothing about them.
-            Some(mut next) => {
-                self.history.messages.push(json!({"role": "assistant", "content": ""}));
-                match &mut next {
-                    Next::Append(results) => results.extend(behind_end()),
-                    Next::Reopen(pieces) => pieces.push(behind_end().collect()),
-                }
-                next
-            }
-            None => match self.next_context(tokens.clone()) {
-                Next::Append(_) if !is_ended => Next::Append(behind_end().collect()),
-                next => next,
-            },
-        };
-        self.next = Some(next);
-        self.history.messages.push(json!({"role": "user", "content": text}));
-        true
-    }
-
-    /// Lets the agent write a turn of at most this many tokens, and answers its calls. Without a message to answer, it
-    /// writes nothing.
-    ///
-    /// # Errors
-    /// Only if the engine fails.
-    pub async fn turn<H: Hooks>(
-        &mut self,
-        server: &impl Server,
-        hooks: &mut H,
-        max_tokens: usize,
-    ) -> Result<Turned, EngineError> {
-        if !self.is_finished {
-            self.return_to_mark();
-            if let Some(text) = self.mark.said.clone() {
-                self.say(&text);
-            }
-        }
-        let agent = self.agent.clone();
-        let budget = max_tokens.min(agent.settings.max_turn_tokens);
-        if budget == 0 {
-            return Ok(Turned::NoRoom);
-        }
-        let delta = match &self.next {
-            None => return Ok(Turned::Text(String::new())),
-            Some(Next::Append(delta)) => delta.as_slice(),
-            Some(Next::Reopen(pieces)) => {
-                self.policy.reopen(pieces.clone());
-                &[]
-            }
-        };
-        self.is_finished = false;
-        let sampled = match sample(&mut self.policy, delta, agent.chat.stop(), budget, hooks).await {
-            Ok(sampled) => sampled,
-            Err(EngineError::Context { .. }) => {
-                self.is_finished = true;
-                return Ok(Turned::NoRoom);
-            }
-            Err(error) => return Err(error),
-        };
-        match self.next.take() {
-            None => {}
-            Some(Next::Append(delta)) => self.history.append(&delta),
-            Some(Next::Reopen(pieces)) => {
-                self.history.row_starts.push(self.history.tokens.len());
-                self.history.append(&pieces.concat());
-                self.prompt_pieces = pieces;
-            }
-        }
-        self.history.append_turn(&sampled);
-        self.last_turn = sampled.tokens.len();
-        let turn = agent.chat.parse(&sampled.tokens);
-        self.record_turn(&sampled.tokens, &turn);
-        let turned = if sampled.stop != Stop::Token {
-            Turned::Cut { tokens: sampled.tokens.len() }
-        } else if turn.calls.is_empty() {
-            Turned::Text(turn.text)
-        } else {
-            let mut answers = Answers {
-                toolbox: &agent.toolbox,
-                settings: &agent.settings,
-                history: &mut self.history,
-                server,
-                hooks,
-            };
-            match answers.calls(turn.calls, &turn.ids).await {
-                Ok(results) => {
-                    let results = agent.chat.results(&turn.ids, &results);
-                    self.next = Some(self.next_context(results));
-                    Turned::Called
-                }
-                Err(turned) => turned,
-            }
-        };
-        self.is_finished = !matches!(turned, Turned::Lost(_));
-        Ok(turned)
     }
 
     /// Forgets the user's last message and what followed it; of the prompt's message, what followed it.
@@ -543,30 +379,182 @@ impl<P: PolicyHandle> Conversation<P> {
             call.is_ok() && **form != CallForm::Template
         };
         self.history.loose_calls += turn.calls.iter().zip(&turn.forms).filter(is_loose).count() as u32;
-        let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
-        match calls {
+        let message = match calls {
             Some(calls) => {
-                message.insert("content".into(), turn.text.clone().into());
-                if let Some(reasoning) = &turn.reasoning {
-                    message.insert("reasoning_content".into(), reasoning.clone().into());
-                }
-                if !calls.is_empty() {
-                    let call = |((call, id), form): ((&ToolCall, &String), &CallForm)| {
-                        let mut call = json!({"id": id, "type": "function", "function": call});
-                        if *form != CallForm::Template {
-                            call["form"] = form.name().into();
-                        }
-                        call
-                    };
-                    let calls: Value = calls.into_iter().zip(&turn.ids).zip(&turn.forms).map(call).collect();
-                    message.insert("tool_calls".into(), calls);
-                }
+                let calls = calls.into_iter().zip(&turn.ids).zip(&turn.forms);
+                let calls = calls.map(|((call, id), form)| (id.as_str(), json!(call), *form));
+                assistant_message(&turn.text, turn.reasoning.as_deref(), calls)
             }
             // Without the end-of-turn token, which the template writes.
-            None => _ = message.insert("content".into(), self.agent.chat.written(tokens).into()),
-        }
-        self.history.messages.push(message.into());
+            None => json!({"role": "assistant", "content": self.agent.chat.written(tokens)}),
+        };
+        self.history.messages.push(message);
     }
+}
+
+impl<P: PolicyHandle> Dialogue for Conversation<P> {
+    fn history(&self) -> &History {
+        &self.history
+    }
+
+    fn into_history(self) -> History {
+        self.history
+    }
+
+    fn context_tokens(&self) -> usize {
+        match &self.next {
+            None => self.history.row().len(),
+            Some(Next::Append(tokens)) => self.history.row().len() + tokens.len(),
+            Some(Next::Reopen(pieces)) => pieces.iter().map(|piece| piece.len()).sum(),
+        }
+    }
+
+    /// False, too, if the prompt is not answered yet.
+    fn say(&mut self, text: &str) -> bool {
+        let Some(tokens) = self.agent.chat.user_message(text) else { return false };
+        if !self.is_finished || self.history.tokens.len() == self.mark.tokens {
+            self.return_to_mark();
+        }
+        if self.last_turn == 0 {
+            return false;
+        }
+        let (last, waiting) = (self.last_turn, self.next.take());
+        self.mark = Mark {
+            said: Some(text.to_owned()),
+            messages: self.history.messages.len(),
+            tokens: self.history.tokens.len(),
+            rows: self.history.row_starts.len(),
+            last_turn: last,
+            prompt_pieces: self.prompt_pieces.clone(),
+            next: waiting.clone(),
+        };
+        let end = self.agent.chat.stop().first().copied();
+        let behind_end = || end.into_iter().chain(tokens.iter().copied());
+        let is_ended = self.history.tokens.last().is_some_and(|last| self.agent.chat.stop().contains(last));
+        let next = match waiting {
+            // Results that the agent has not seen: it says nothing about them.
+            Some(mut next) => {
+                self.history.messages.push(json!({"role": "assistant", "content": ""}));
+                match &mut next {
+                    Next::Append(results) => results.extend(behind_end()),
+                    Next::Reopen(pieces) => pieces.push(behind_end().collect()),
+                }
+                next
+            }
+            None => match self.next_context(tokens.clone()) {
+                Next::Append(_) if !is_ended => Next::Append(behind_end().collect()),
+                next => next,
+            },
+        };
+        self.next = Some(next);
+        self.history.messages.push(json!({"role": "user", "content": text}));
+        true
+    }
+
+    /// Without a message to answer, the agent writes nothing.
+    async fn turn<H: Hooks>(
+        &mut self,
+        server: &impl Server,
+        hooks: &mut H,
+        max_tokens: usize,
+    ) -> AnyResult<Turned> {
+        if !self.is_finished {
+            self.return_to_mark();
+            if let Some(text) = self.mark.said.clone() {
+                self.say(&text);
+            }
+        }
+        let agent = self.agent.clone();
+        let budget = max_tokens.min(agent.settings.max_turn_tokens);
+        if budget == 0 {
+            return Ok(Turned::NoRoom);
+        }
+        let delta = match &self.next {
+            None => return Ok(Turned::Text(String::new())),
+            Some(Next::Append(delta)) => delta.as_slice(),
+            Some(Next::Reopen(pieces)) => {
+                self.policy.reopen(pieces.clone());
+                &[]
+            }
+        };
+        self.is_finished = false;
+        let sampled = match sample(&mut self.policy, delta, agent.chat.stop(), budget, hooks).await {
+            Ok(sampled) => sampled,
+            Err(EngineError::Context { .. }) => {
+                self.is_finished = true;
+                return Ok(Turned::NoRoom);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match self.next.take() {
+            None => {}
+            Some(Next::Append(delta)) => self.history.append(&delta),
+            Some(Next::Reopen(pieces)) => {
+                self.history.row_starts.push(self.history.tokens.len());
+                self.history.append(&pieces.concat());
+                self.prompt_pieces = pieces;
+            }
+        }
+        self.history.append_turn(&sampled);
+        self.last_turn = sampled.tokens.len();
+        let turn = agent.chat.parse(&sampled.tokens);
+        self.record_turn(&sampled.tokens, &turn);
+        let turned = if sampled.stop != Stop::Token {
+            Turned::Cut { tokens: sampled.tokens.len() }
+        } else if turn.calls.is_empty() {
+            Turned::Text(turn.text)
+        } else {
+            let mut answers = Answers {
+                toolbox: &agent.toolbox,
+                settings: &agent.settings,
+                history: &mut self.history,
+                server,
+                hooks,
+            };
+            match answers.calls(turn.calls, &turn.ids).await {
+                Ok(results) => {
+                    let results = agent.chat.results(&turn.ids, &results);
+                    self.next = Some(self.next_context(results));
+                    Turned::Called
+                }
+                Err(turned) => turned,
+            }
+        };
+        self.is_finished = !matches!(turned, Turned::Lost(_));
+        Ok(turned)
+    }
+}
+
+/// A turn of the agent, with the id, the function and the form of each of its calls.
+pub(super) fn assistant_message<'c>(
+    text: &str,
+    reasoning: Option<&str>,
+    calls: impl Iterator<Item = (&'c str, Value, CallForm)>,
+) -> Value {
+    let mut message = json!({"role": "assistant", "content": text});
+    if let Some(reasoning) = reasoning {
+        message["reasoning_content"] = reasoning.into();
+    }
+    let call = |(id, function, form): (&str, Value, CallForm)| {
+        let mut call = json!({"id": id, "type": "function", "function": function});
+        if form != CallForm::Template {
+            call["form"] = form.name().into();
+        }
+        call
+    };
+    let calls: Vec<Value> = calls.map(call).collect();
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    message
+}
+
+/// These messages behind the system prompt, if there is one.
+pub(super) fn with_system(system: &str, mut messages: Vec<Value>) -> Vec<Value> {
+    if !system.is_empty() {
+        messages.insert(0, json!({"role": "system", "content": system}));
+    }
+    messages
 }
 
 /// A turn of the policy, whose tokens the hooks may follow.

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     answers::Answers,
-    conversation::{Dialogue, History, Hooks, Server, Turned},
+    conversation::{Dialogue, History, Hooks, Server, Turned, assistant_message, with_system},
     settings::AgentSettings,
     toolbox::Toolbox,
 };
@@ -44,23 +44,15 @@ pub struct EndpointConversation {
     is_finished: bool,
     /// Tokens of the context as far as the endpoint has seen it, and its messages.
     context: (usize, usize),
-    sampled: usize,
 }
 
 impl EndpointConversation {
     /// Starts a conversation with this message of the user.
     pub fn new(agent: Arc<EndpointAgent>, text: &str, sampling: EndpointSampling) -> Self {
-        let mut messages = vec![json!({"role": "user", "content": text})];
-        if !agent.system.is_empty() {
-            messages.insert(0, json!({"role": "system", "content": agent.system}));
-        }
+        let messages = with_system(&agent.system, vec![json!({"role": "user", "content": text})]);
         let asked = messages.len();
-        let history = History { messages, ..History::default() };
-        Self { agent, sampling, history, asked, is_finished: true, context: (0, 0), sampled: 0 }
-    }
-
-    pub fn into_history(self) -> History {
-        History { counted_tokens: Some(self.sampled), ..self.history }
+        let history = History { messages, counted_tokens: Some(0), ..History::default() };
+        Self { agent, sampling, history, asked, is_finished: true, context: (0, 0) }
     }
 
     /// Keeps messages up to this one.
@@ -77,37 +69,24 @@ impl EndpointConversation {
             self.history.loose_calls +=
                 reply.calls.iter().filter(|call| call.arguments.is_ok()).count() as u32;
         }
-        let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
-        message.insert("content".into(), reply.text.clone().into());
-        if let Some(reasoning) = &reply.reasoning {
-            message.insert("reasoning_content".into(), reasoning.clone().into());
-        }
-        if !reply.calls.is_empty() {
-            let calls = reply.calls.iter().map(|call| {
-                let arguments = call.arguments.clone().unwrap_or_default();
-                let function = json!({"name": call.name, "arguments": arguments});
-                let mut written = json!({"id": call.id, "type": "function", "function": function});
-                if is_loose {
-                    written["form"] = CallForm::Tags.name().into();
-                }
-                written
-            });
-            message.insert("tool_calls".into(), calls.collect());
-        }
-        self.history.messages.push(message.into());
-        let tokens = |text: usize| text.div_ceil(4);
-        let written = || {
-            let message = self.history.messages.last().map_or(0, |message| message.to_string().len());
-            tokens(message)
-        };
-        let before = || tokens(self.history.messages.iter().map(|message| message.to_string().len()).sum());
+        let form = if is_loose { CallForm::Tags } else { CallForm::Template };
+        let calls = reply.calls.iter().map(|call| {
+            let arguments = call.arguments.clone().unwrap_or_default();
+            (call.id.as_str(), json!({"name": call.name, "arguments": arguments}), form)
+        });
+        self.history.messages.push(assistant_message(&reply.text, reply.reasoning.as_deref(), calls));
         let (prompt, completion) = match reply.tokens {
             Some(count) => (count.prompt as usize, count.completion as usize),
-            None => (before(), written()),
+            None => (estimate(&self.history.messages), estimate(self.history.messages.last())),
         };
-        self.sampled += completion;
+        self.history.counted_tokens = Some(self.sampled_tokens() + completion);
         self.context = (prompt + completion, self.history.messages.len());
     }
+}
+
+/// Tokens of messages that nobody has counted.
+fn estimate<'m>(messages: impl IntoIterator<Item = &'m Value>) -> usize {
+    messages.into_iter().map(|message| message.to_string().len()).sum::<usize>().div_ceil(4)
 }
 
 /// Takes calls out of the text of a reply. False if there are none.
@@ -146,15 +125,17 @@ impl Dialogue for EndpointConversation {
         &self.history
     }
 
+    fn into_history(self) -> History {
+        self.history
+    }
+
     fn context_tokens(&self) -> usize {
         let (tokens, messages) = self.context;
-        let since: usize =
-            self.history.messages[messages..].iter().map(|message| message.to_string().len()).sum();
-        tokens + since.div_ceil(4)
+        tokens + estimate(&self.history.messages[messages..])
     }
 
     fn sampled_tokens(&self) -> usize {
-        self.sampled
+        self.history.counted_tokens.unwrap_or(0)
     }
 
     fn say(&mut self, text: &str) -> bool {

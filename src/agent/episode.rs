@@ -104,12 +104,8 @@ pub async fn episode(
     agent: &Arc<Agent>,
     prompt: &PromptTokens,
 ) -> Result<Episode> {
-    let mut conversation = Conversation::new(agent.clone(), policy, prompt.clone());
-    let reminds = agent.settings.reminder;
-    let Ending { end, answer, lost } =
-        self::answer(&mut conversation, server, &agent.settings, reminds, &mut NoHooks).await?;
-    let (answer, answer_source) = answer.unzip();
-    Ok(Episode { history: conversation.into_history(), end, answer, answer_source, lost })
+    let conversation = Conversation::new(agent.clone(), policy, prompt.clone());
+    played(conversation, server, &agent.settings).await
 }
 
 /// Runs one episode of a policy behind an endpoint to its end.
@@ -122,10 +118,17 @@ pub async fn endpoint_episode(
     task: &str,
     sampling: EndpointSampling,
 ) -> Result<Episode> {
-    let mut conversation = EndpointConversation::new(agent.clone(), task, sampling);
-    let reminds = agent.settings.reminder;
+    let conversation = EndpointConversation::new(agent.clone(), task, sampling);
+    played(conversation, server, &agent.settings).await
+}
+
+async fn played(
+    mut conversation: impl Dialogue,
+    server: &impl Server,
+    settings: &AgentSettings,
+) -> Result<Episode> {
     let Ending { end, answer, lost } =
-        self::answer(&mut conversation, server, &agent.settings, reminds, &mut NoHooks).await?;
+        self::answer(&mut conversation, server, settings, settings.reminder, &mut NoHooks).await?;
     let (answer, answer_source) = answer.unzip();
     Ok(Episode { history: conversation.into_history(), end, answer, answer_source, lost })
 }

@@ -197,7 +197,6 @@ impl ServerArgs {
     }
 
     fn named(&self) -> Result<NamedServer> {
-        let is_url = |word: &str| word.starts_with("http://") || word.starts_with("https://");
         let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
         match self.server.as_slice() {
             [url] if is_url(url) => {
@@ -281,6 +280,11 @@ fn only<const N: usize>(to: &'static str, given: [(&'static str, bool); N]) -> R
         Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
         None => Ok(()),
     }
+}
+
+/// Whether the word is the address of a server or of an endpoint.
+pub fn is_url(word: &str) -> bool {
+    word.starts_with("http://") || word.starts_with("https://")
 }
 
 /// Whether a word has the form `host:port` or `host:port/path`, and is no file.

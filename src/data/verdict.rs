@@ -28,9 +28,9 @@ table! {
         /// pass@N: share of scenarios with a right one among the N episodes that vote. An upper bound for any way to choose one.
         /// Absent but for the vote `maj@N`.
         success_any: Option<f64>,
-        /// True for a policy that stands beside the others for comparison alone: a vote, or one behind an endpoint. Absent if
+        /// True for a policy that is there for comparison alone: a vote, or one behind an endpoint. Absent if
         /// there is none.
-        beside: Option<bool>,
+        comparison_only: Option<bool>,
         /// Lower end of the 95 % Wilson interval of `success`, widened for scenarios that go together.
         success_low: f64,
         /// Upper end.
@@ -79,6 +79,6 @@ impl VerdictRow {
     /// Whether the policy is one of those to choose from.
     pub fn is_candidate(&self) -> bool {
         // A vote of an earlier version is not marked.
-        self.beside != Some(true) && self.success_any.is_none()
+        self.comparison_only != Some(true) && self.success_any.is_none()
     }
 }

@@ -39,10 +39,10 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
 fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> Vec<VerdictRow> {
     let policies: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
     let tools = ["run_query".to_owned(), "list_tables".to_owned()];
-    let is_beside = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
-    let beside: Vec<String> = policies.iter().filter(is_beside).cloned().collect();
-    let (policies, beside, tools) = (&policies[..], &beside[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, beside, tools, resamples: 1000, seed: 7 }, episodes)
+    let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
+    let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
+    let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
+    verdict(&Comparison { policies, scenarios, comparison_only, tools, resamples: 1000, seed: 7 }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {

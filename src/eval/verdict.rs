@@ -59,7 +59,7 @@ pub struct Comparison<'a> {
     pub policies: &'a [String],
     pub scenarios: &'a [Scenario],
     /// Those of the policies that are there for comparison alone.
-    pub beside: &'a [String],
+    pub comparison_only: &'a [String],
     /// Tools to form slices by. A scenario is in a tool's slice if its reference solution or any policy
     /// called the tool: the same slice for all policies.
     pub tools: &'a [String],
@@ -70,7 +70,7 @@ pub struct Comparison<'a> {
 }
 
 /// Rows ordered by scope, slice, mode and policy; slices by name. Each policy is compared with the first, and with the one before
-/// it. Those in [`Comparison::beside`] are no policies that another one continues.
+/// it. Those in [`Comparison::comparison_only`] are no policies that another one continues.
 pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     let modes = [Mode::Greedy, Mode::Sampled]
         .map(|mode| (mode, by_scenario(comparison, episodes.iter().filter(|episode| episode.mode == mode))));
@@ -96,21 +96,21 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 let episodes: Vec<&Episode> =
                     paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
                 let mut row = policy_row(&shares[index], &episodes, &grouping);
-                let is_beside = comparison.beside.contains(policy);
+                let is_comparison_only = comparison.comparison_only.contains(policy);
                 let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping, comparison);
                 if index > 0 {
                     let Paired { gain, low, high, better, worse, p_value } = to(0);
                     (row.gain, row.gain_low, row.gain_high) = (Some(gain), Some(low), Some(high));
                     (row.better, row.worse, row.p_value) = (Some(better), Some(worse), Some(p_value));
                 }
-                if let Some(before) = previous.filter(|before| *before > 0 && !is_beside) {
+                if let Some(before) = previous.filter(|before| *before > 0 && !is_comparison_only) {
                     let Paired { gain, low, high, p_value, .. } = to(before);
                     row.previous = Some(comparison.policies[before].clone());
                     (row.step, row.step_low, row.step_high) = (Some(gain), Some(low), Some(high));
                     row.step_p_adjusted = Some(p_value);
                 }
-                if is_beside {
-                    row.beside = Some(true);
+                if is_comparison_only {
+                    row.comparison_only = Some(true);
                 } else {
                     previous = Some(index);
                 }

@@ -578,7 +578,7 @@ mod tests {
         let compared = Comparison {
             policies: &names,
             scenarios: &scenarios,
-            beside: &[],
+            comparison_only: &[],
             tools: &[],
             resamples: 100,
             seed: 1,

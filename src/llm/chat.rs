@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Ask, Client, Endpoint, LlmError,
-    wire::{Refused, Tokens},
+    wire::{Refused, Tokens, first_choice},
 };
 
 /// A conversation so far, whose next turn is the assistant's.
@@ -82,21 +82,22 @@ impl Ask for ChatTurn<'_> {
         false
     }
 
-    fn read(&self, _: &Endpoint, reply: &Value) -> Result<(ChatReply, Option<Tokens>), String> {
-        let message = reply.pointer("/choices/0/message").filter(|message| message.is_object());
-        let message = message.ok_or("it has no choices[0].message")?;
+    fn read(&self, _: &Endpoint, reply: &Value) -> Result<ChatReply, String> {
+        let (message, is_cut) = first_choice(reply)?;
         let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
         let calls = calls.iter().enumerate().map(|(index, call)| written_call(index, call));
         let text = |key: &str| message[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let tokens = Tokens::of_openai(reply);
-        let reply = ChatReply {
+        Ok(ChatReply {
             text: text("content").unwrap_or_default(),
             reasoning: text("reasoning_content").or_else(|| text("reasoning")),
             calls: calls.collect::<Result<_, _>>()?,
-            is_cut: reply.pointer("/choices/0/finish_reason").and_then(Value::as_str) == Some("length"),
-            tokens,
-        };
-        Ok((reply, tokens))
+            is_cut,
+            tokens: Tokens::of_openai(reply),
+        })
+    }
+
+    fn tokens(reply: &ChatReply) -> Option<Tokens> {
+        reply.tokens
     }
 }
 

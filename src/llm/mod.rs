@@ -173,11 +173,12 @@ trait Ask: Sync {
     /// Whether a schema of the reply is sent.
     fn has_schema(&self) -> bool;
 
-    /// The reply, and its tokens as billed.
-    ///
     /// # Errors
-    /// If it has another shape; says which part is missing.
-    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<(Self::Reply, Option<Tokens>), String>;
+    /// If the reply has another shape; says which part is missing.
+    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<Self::Reply, String>;
+
+    /// The tokens of a reply as billed.
+    fn tokens(reply: &Self::Reply) -> Option<Tokens>;
 }
 
 impl Ask for Request<'_> {
@@ -202,10 +203,12 @@ impl Ask for Request<'_> {
         self.schema.is_some()
     }
 
-    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<(Reply, Option<Tokens>), String> {
-        let reply = endpoint.provider.read(reply)?;
-        let tokens = reply.tokens;
-        Ok((reply, tokens))
+    fn read(&self, endpoint: &Endpoint, reply: &Value) -> Result<Reply, String> {
+        endpoint.provider.read(reply)
+    }
+
+    fn tokens(reply: &Reply) -> Option<Tokens> {
+        reply.tokens
     }
 }
 
@@ -310,7 +313,7 @@ impl Client {
         tokio::time::sleep_until(self.shared.pace.reserve(Instant::now(), estimate)).await;
         let outcome = self.send(request, without).await;
         let tokens = match &outcome {
-            Ok((_, tokens)) => *tokens,
+            Ok(reply) => A::tokens(reply),
             Err(Failed { may_cost: false, .. }) => Some(Tokens { prompt: 0, completion: 0 }),
             Err(_) => None,
         };
@@ -320,7 +323,7 @@ impl Client {
                 reservation.cost = dollars(*prices, tokens);
             }
         }
-        outcome.map(|(reply, _)| reply)
+        outcome
     }
 
     /// A token has at least one byte, so this is the most that the request may cost, but for the few tokens of its frame.
@@ -335,11 +338,7 @@ impl Client {
         ceiling.reserve(dollars(*prices, Tokens { prompt, ..most })).await.map(Some)
     }
 
-    async fn send<A: Ask>(
-        &self,
-        request: &A,
-        without: Refused,
-    ) -> Result<(A::Reply, Option<Tokens>), Failed> {
+    async fn send<A: Ask>(&self, request: &A, without: Refused) -> Result<A::Reply, Failed> {
         let provider = self.endpoint.provider;
         let body = request.body(&self.endpoint, without);
         self.counters().requests += 1;
@@ -385,15 +384,15 @@ impl Client {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn read<A: Ask>(&self, request: &A, text: &str) -> Result<(A::Reply, Option<Tokens>), Failed> {
+    fn read<A: Ask>(&self, request: &A, text: &str) -> Result<A::Reply, Failed> {
         let reply: Value = serde_json::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
-        let (reply, tokens) = request.read(&self.endpoint, &reply).map_err(|reason| self.wrong(reason))?;
-        if let Some(Tokens { prompt, completion }) = tokens {
+        let reply = request.read(&self.endpoint, &reply).map_err(|reason| self.wrong(reason))?;
+        if let Some(Tokens { prompt, completion }) = A::tokens(&reply) {
             let mut usage = self.counters();
             usage.prompt_tokens += prompt;
             usage.completion_tokens += completion;
         }
-        Ok((reply, tokens))
+        Ok(reply)
     }
 
     fn wrong(&self, reason: String) -> Failed {

@@ -181,13 +181,10 @@ impl Provider {
         let text = |pointer: &str| reply.pointer(pointer).and_then(Value::as_str);
         match self {
             Self::Openai => {
-                let message = reply
-                    .pointer("/choices/0/message")
-                    .filter(|message| message.is_object())
-                    .ok_or("it has no choices[0].message")?;
+                let (message, is_cut) = first_choice(reply)?;
                 Ok(Reply {
                     text: message["content"].as_str().unwrap_or_default().to_owned(),
-                    is_cut: text("/choices/0/finish_reason") == Some("length"),
+                    is_cut,
                     tokens: Tokens::of_openai(reply),
                 })
             }
@@ -229,6 +226,16 @@ impl Provider {
             }
         }
     }
+}
+
+/// The message of a chat completion, and whether `max_tokens` cut it.
+///
+/// # Errors
+/// If there is none.
+pub fn first_choice(reply: &Value) -> Result<(&Value, bool), String> {
+    let message = reply.pointer("/choices/0/message").filter(|message| message.is_object());
+    let reason = reply.pointer("/choices/0/finish_reason").and_then(Value::as_str);
+    Ok((message.ok_or("it has no choices[0].message")?, reason == Some("length")))
 }
 
 /// Name of the schema, where one is required.

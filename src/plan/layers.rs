@@ -299,26 +299,25 @@ impl Layers {
 
 impl<'a> Entry<'a> {
     pub fn origin(&self) -> Origin<'a> {
-        let layer = self.layers.figment.get_metadata(self.value.tag());
         let in_file = |source: &'a Source| Some(Origin::File(source, source.span(&self.path)?));
-        let found = match layer.and_then(|layer| layer.source.as_ref()) {
-            // A table's location is its header in the run file, even if an override adds keys to it.
-            _ if self.value.as_dict().is_some()
-                && self.layers.source.chain().any(|file| in_file(file).is_some()) =>
-            {
-                self.layers.source.chain().find_map(in_file)
-            }
-            Some(figment::Source::File(path)) => self.layers.file(path).and_then(in_file),
-            Some(figment::Source::Custom(text)) => Some(Origin::Override(text)),
+        // A table's location is its header in the run file, even if an override adds keys to it.
+        let tables = self.layers.source.chain().filter(|_| self.value.as_dict().is_some());
+        let of_value = || match self.layer()? {
+            figment::Source::File(path) => self.layers.file(path).and_then(in_file),
+            figment::Source::Custom(text) => Some(Origin::Override(text)),
             _ => None,
         };
-        found.unwrap_or(Origin::Card)
+        tables.filter_map(in_file).next().or_else(of_value).unwrap_or(Origin::Card)
+    }
+
+    /// The layer that the value is of; none for a card.
+    fn layer(&self) -> Option<&'a figment::Source> {
+        self.layers.figment.get_metadata(self.value.tag())?.source.as_ref()
     }
 
     /// The folder that a relative path in this value starts from: that of the file that has it, or else of the run file.
     pub fn folder(&self) -> PathBuf {
-        let layer = self.layers.figment.get_metadata(self.value.tag());
-        let file = match layer.and_then(|layer| layer.source.as_ref()) {
+        let file = match self.layer() {
             Some(figment::Source::File(path)) => self.layers.file(path),
             _ => None,
         };
@@ -327,16 +326,11 @@ impl<'a> Entry<'a> {
 
     /// The position of the table or value among the run file and those that it extends: the lowest first, then by place.
     pub fn order(&self) -> (usize, usize) {
-        match self.origin() {
-            Origin::File(..) => {
-                let files: Vec<&Source> = self.layers.source.chain().collect();
-                let places = files.iter().rev().enumerate();
-                let mut places =
-                    places.filter_map(|(rank, file)| Some((rank, file.span(&self.path)?.key.start)));
-                places.next().unwrap_or((usize::MAX, 0))
-            }
-            _ => (usize::MAX, 0),
-        }
+        let Origin::File(..) = self.origin() else { return (usize::MAX, 0) };
+        let files: Vec<&Source> = self.layers.source.chain().collect();
+        let mut places = files.iter().rev().enumerate();
+        let place = places.find_map(|(rank, file)| Some((rank, file.span(&self.path)?.key.start)));
+        place.unwrap_or((usize::MAX, 0))
     }
 
     pub fn place(&self, part: Part) -> Option<Location> {

@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// Bootstrap resamples, as in `eval`, and their seed: the same report for the same runs.
-const RESAMPLES: usize = 10_000;
-const SEED: u64 = 1;
+pub(super) const RESAMPLES: usize = 10_000;
+pub(super) const SEED: u64 = 1;
 
 /// A run to compare, and what sets it apart from the first one.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct LastExam {
     tools: Vec<String>,
 }
 
-pub(super) fn played(run: &Run) -> Option<LastExam> {
+fn played(run: &Run) -> Option<LastExam> {
     let exam = exam::exams(run).pop()?;
     let stage = run.stage(&exam.stage)?;
     let rows: Vec<OutcomeRow> = stage.table().ok()?;
@@ -60,6 +60,11 @@ pub(super) fn played(run: &Run) -> Option<LastExam> {
     let tools = run.tools(stage).unwrap_or_default();
     let tools = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
     Some(LastExam { scenarios: run.scenarios(stage).unwrap_or_default(), episodes, tools, exam })
+}
+
+/// The last exam of each run.
+pub(super) fn last_exams<'r>(runs: impl Iterator<Item = &'r Run>) -> Result<Vec<LastExam>, NotComparable> {
+    runs.map(|run| played(run).ok_or_else(|| NotComparable::NoEpisodes(run.id.clone()))).collect()
 }
 
 /// The mode of all, and the policies that all have.
@@ -109,10 +114,7 @@ pub(super) fn shown_tasks(played: &LastExam, policy: &str) -> Vec<Scenario> {
 /// # Errors
 /// If they have nothing to compare.
 pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
-    let all: Vec<LastExam> = runs
-        .iter()
-        .map(|found| played(&found.run).ok_or_else(|| NotComparable::NoEpisodes(found.run.id.clone())))
-        .collect::<Result<_, _>>()?;
+    let all = last_exams(runs.iter().map(|found| &found.run))?;
     let (mode, policies) = common_policies(&all)?;
     // A run may be compared with itself.
     let mut names: Vec<String> = Vec::new();
@@ -173,7 +175,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
         names.iter().zip(all).flat_map(|(name, played)| episodes_of(played, policy, name, mode)).collect();
     let scenarios = shown_tasks(&all[0], policy);
     let compared = Comparison {
-        beside: &[],
+        comparison_only: &[],
         policies: names,
         scenarios: &scenarios,
         tools: &all[0].tools,

@@ -2,15 +2,11 @@
 
 use serde::Serialize;
 
-use super::compare::{NotComparable, common_policies, episodes_of, played, shown_tasks};
+use super::compare::{NotComparable, RESAMPLES, SEED, common_policies, episodes_of, last_exams, shown_tasks};
 use crate::{
     eval::{Comparison, Episode, verdict},
     view::Run,
 };
-
-/// Bootstrap resamples, as in `eval`, and their seed.
-const RESAMPLES: usize = 10_000;
-const SEED: u64 = 1;
 
 /// A table over runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,10 +37,7 @@ pub struct Replicated {
 /// # Errors
 /// If the runs have no common policy or task.
 pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
-    let all = runs
-        .iter()
-        .map(|run| played(run).ok_or_else(|| NotComparable::NoEpisodes(run.id.clone())))
-        .collect::<Result<Vec<_>, _>>()?;
+    let all = last_exams(runs.iter())?;
     let (mode, policies) = common_policies(&all)?;
     let policies: Vec<String> = policies.into_iter().cloned().collect();
     let scenarios = shown_tasks(&all[0], &policies[0]);
@@ -56,7 +49,7 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
         let comparison = Comparison {
             policies: &policies,
             scenarios: &scenarios,
-            beside: &[],
+            comparison_only: &[],
             tools: &[],
             resamples: RESAMPLES,
             seed: SEED,

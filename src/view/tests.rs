@@ -218,7 +218,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
     let comparison = Comparison {
         policies: &names,
         scenarios: &scenarios,
-        beside: &[],
+        comparison_only: &[],
         tools: &["look".to_owned()],
         resamples: 200,
         seed: 1,

@@ -196,7 +196,7 @@ fn examined() -> Project {
     let exam = eval::Comparison {
         policies: &names,
         scenarios: &scenarios,
-        beside: &[],
+        comparison_only: &[],
         tools: &[],
         resamples: 100,
         seed: 1,

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    agent::conversation::{Conversation, History, Hooks, Refusal, Turned},
+    agent::conversation::{Conversation, Dialogue as _, History, Hooks, Refusal, Turned},
     data::CallError,
 };
 

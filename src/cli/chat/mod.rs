@@ -26,6 +26,7 @@ use super::{
     approval::{Approval, Cancelled, RuleArgs},
     locations::Locations,
     runtime,
+    server::is_url,
     stage_context::Notes,
     subject::{Named, Setting, Subject, SubjectError},
 };
@@ -205,7 +206,7 @@ impl Chat {
     /// The model behind an endpoint, if one is named.
     fn endpoint(&self) -> Result<Option<EndpointPolicy>, TalkError> {
         let url = &self.subject;
-        let is_url = url.starts_with("http://") || url.starts_with("https://");
+        let is_url = is_url(url);
         match &self.model {
             Some(model) if is_url => {
                 let key = self.api_key_env.clone();

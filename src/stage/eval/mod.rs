@@ -28,7 +28,7 @@ use crate::{
     engine::{Footprint, Sampling},
     error::{At, Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
-    hash::Encoder,
+    hash::{Digest, Encoder},
     judge::truth,
     llm,
 };
@@ -112,16 +112,7 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let mut plans: Vec<(Contestant<'_>, Vec<RolloutSpec<'_>>)> =
-            plans(&policies, &scenarios, params, context.seed)?
-                .into_iter()
-                .map(|(policy, attempts)| (Contestant::Policy(policy), attempts))
-                .collect();
-        let mode = (params.greedy, params.samples, params.temperature);
-        for (name, endpoint) in &params.endpoints {
-            let attempts = attempts(&scenarios, mode, context.seed);
-            plans.push((Contestant::Endpoint(name, endpoint), attempts));
-        }
+        let plans = plans(&policies, &scenarios, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
@@ -136,7 +127,8 @@ impl Eval {
                     Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
                 }
                 Contestant::Endpoint(name, endpoint) => {
-                    let model = (endpoint.digest(), endpoint.client().at(|| format!("endpoint \"{name}\""))?);
+                    let model =
+                        (contestant.digest(), endpoint.client().at(|| format!("endpoint \"{name}\""))?);
                     Player::of_endpoint(context, model, tools_path, &scenarios, play.clone())?
                 }
             };
@@ -164,20 +156,20 @@ impl Eval {
         context.write("calls", &made)?;
 
         let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
-        let mut beside: Vec<String> = params.endpoints.keys().cloned().collect();
+        let mut comparison_only: Vec<String> = params.endpoints.keys().cloned().collect();
         if params.vote > 0 {
-            beside.insert(0, vote_name(params.vote));
+            comparison_only.insert(0, vote_name(params.vote));
             episodes.extend(votes);
         }
         // Behind the baseline, so that the last policy stays the one that is reported.
-        names.splice(1..1, beside.iter().cloned());
+        names.splice(1..1, comparison_only.iter().cloned());
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
         let exam = Comparison {
             policies: &names,
             scenarios: &scenarios,
-            beside: &beside,
+            comparison_only: &comparison_only,
             tools: &tools,
             resamples: params.resamples,
             seed: context.seed,
@@ -268,14 +260,10 @@ impl StageKind for Eval {
         let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
         let policies = baseline_first(inputs.get("policies")?);
         let plans = plans(&policies, &scenarios, &self.params, seed).ok()?;
-        let Params { greedy, samples, temperature, .. } = self.params;
-        let endpoints =
-            self.params.endpoints.values().map(|endpoint| {
-                (endpoint.digest(), attempts(&scenarios, (greedy, samples, temperature), seed))
-            });
-        let plans = plans.into_iter().map(|(policy, attempts)| (policy.digest, attempts)).chain(endpoints);
-        let rows = plans
-            .flat_map(|(policy, attempts)| attempts.into_iter().map(move |attempt| attempt.row(&policy)));
+        let rows = plans.iter().flat_map(|(contestant, attempts)| {
+            let digest = contestant.digest();
+            attempts.iter().map(move |attempt| attempt.row(&digest))
+        });
         Some(rows.collect())
     }
 
@@ -323,26 +311,37 @@ impl Contestant<'_> {
             Self::Endpoint(name, _) => name,
         }
     }
+
+    /// In the ids of its episodes.
+    fn digest(&self) -> Digest {
+        match self {
+            Self::Policy(policy) => policy.digest,
+            Self::Endpoint(_, endpoint) => endpoint.digest(),
+        }
+    }
 }
 
-/// A policy and its episodes.
-type Plan<'p, 'a> = (&'p Input, Vec<RolloutSpec<'a>>);
+/// Who plays, and the episodes.
+type Plan<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
 
-/// The episodes of every policy. The baseline, which is the first, may play more samples, for the vote.
+/// The episodes of every policy, and then of every endpoint. The baseline, which is the first, may play more samples, for the
+/// vote.
 fn plans<'p, 'a>(
     policies: &[&'p Input],
     scenarios: &'a [Scenario],
-    params: &Params,
+    params: &'p Params,
     seed: u64,
 ) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
     if !params.greedy && params.samples == 0 {
         return Err(EvalError::NothingToPlay);
     }
-    let of = |(index, policy): (usize, &&'p Input)| {
+    let of = |(index, contestant): (usize, Contestant<'p>)| {
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
-        (*policy, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
+        (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
-    Ok(policies.iter().enumerate().map(of).collect())
+    let endpoints = params.endpoints.iter().map(|(name, endpoint)| Contestant::Endpoint(name, endpoint));
+    let all = policies.iter().map(|policy| Contestant::Policy(policy)).chain(endpoints);
+    Ok(all.enumerate().map(of).collect())
 }
 
 /// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.

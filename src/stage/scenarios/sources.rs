@@ -142,11 +142,15 @@ async fn from_families(context: &Context, params: &Params, source: Source) -> Re
     })
 }
 
-async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
+async fn explore(context: &Context, params: &Params, budget: explored::Budget) -> Result<explored::Explored> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let task = task(context, params, &tools, params.budget())?;
-    let explored = explored::explore(&task).await?;
+    let explored = explored::explore(&task(context, params, &tools, budget)?).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
+    Ok(explored)
+}
+
+async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
+    let explored = explore(context, params, params.budget()).await?;
     divided(context, params, explored.judged, Some(explored.coverage)).await
 }
 
@@ -165,10 +169,8 @@ pub async fn add_lessons(
     if wanted == 0 {
         return Ok(());
     }
-    let tools: Vec<Tool> = context.read("tools")?;
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
-    let explored = explored::explore(&task(context, params, &tools, budget)?).await?;
-    context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
+    let explored = explore(context, params, budget).await?;
     let known: BTreeSet<String> =
         others.into_iter().flatten().chain(&*start).map(|task| folded(&task.task)).collect();
     let lessons: Vec<Scenario> =

@@ -78,7 +78,7 @@ fn an_exam_takes_models_behind_endpoints_for_comparison() {
     assert_eq!(names, ["base", "api", "trained"], "the last one stays the one that is reported");
     let (api, trained) = (greedy("api"), greedy("trained"));
     assert_eq!((api.success, api.turns, api.tokens), (trained.success, trained.turns, trained.tokens));
-    assert!(api.beside == Some(true) && trained.beside.is_none());
+    assert!(api.comparison_only == Some(true) && trained.comparison_only.is_none());
     assert_eq!(trained.previous, None, "no policy continues a model behind an endpoint");
     let episodes: Vec<Trajectory> = data::read(&exam.join("episodes.parquet")).unwrap();
     let of_api: Vec<_> = episodes.iter().filter(|episode| episode.counted_tokens.is_some()).collect();
