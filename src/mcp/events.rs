@@ -1,9 +1,6 @@
 //! Server-sent events that carry messages, with a limit on their size.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::borrow::Cow;
 
 use futures::{Stream, StreamExt, future, stream};
 use rmcp::{
@@ -12,10 +9,8 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::message::{self, Buffer, Incoming};
+use super::message::{self, Buffer, Incoming, RequestRate};
 
-/// Requests of the server that are passed on within a second; more could not be replied to in time.
-const REQUESTS_PER_SECOND: u32 = 100;
 /// Bounds of the time after which a server wants its stream to be resumed, in milliseconds.
 const RETRY_MS: (u64, u64) = (100, 10_000);
 
@@ -78,26 +73,6 @@ impl Event {
             (Some(data), None | Some("" | "message")) => data.read(),
             _ => Incoming::Noise,
         }
-    }
-}
-
-/// Limits how many requests of a server are passed on.
-#[derive(Default)]
-pub(super) struct RequestRate {
-    requests: u32,
-    /// Since when they are counted.
-    since: Option<Instant>,
-}
-
-impl RequestRate {
-    /// Counts a request. Whether it is within the rate.
-    pub(super) fn allows(&mut self) -> bool {
-        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
-        if self.since.is_none_or(is_over) {
-            (self.since, self.requests) = (Some(Instant::now()), 0);
-        }
-        self.requests += 1;
-        self.requests <= REQUESTS_PER_SECOND
     }
 }
 
@@ -267,7 +242,7 @@ mod tests {
         (0..10_000).for_each(|_| parser.push(ping));
         let mut answers = Answers { id: Some(RequestId::Number(5)), ..Answers::default() };
         let passed = parser.events.into_iter().filter_map(|event| answers.read(event)).count();
-        assert!((REQUESTS_PER_SECOND as usize..10_000).contains(&passed), "{passed}");
+        assert!((message::REQUESTS_PER_SECOND as usize..10_000).contains(&passed), "{passed}");
     }
 
     #[test]

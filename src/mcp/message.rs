@@ -15,6 +15,7 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use rmcp::model::{
@@ -40,6 +41,8 @@ const LIST_NAME_BYTES: usize = 64;
 /// How much of a longer message is kept from its beginning and from its end, where its id is.
 const HEAD_BYTES: usize = 4096;
 const TAIL_BYTES: usize = 256;
+/// Requests of the server that are passed on within a second; more could not be replied to in time.
+pub(super) const REQUESTS_PER_SECOND: u32 = 100;
 
 /// A message, or why it cannot be read.
 #[derive(Debug)]
@@ -94,6 +97,26 @@ impl Buffer {
 
     pub(super) fn read(&self) -> Incoming {
         if self.is_oversized { read_oversized(&self.head, &self.tail) } else { read(&self.head) }
+    }
+}
+
+/// Limits how many requests of a server are passed on.
+#[derive(Default)]
+pub(super) struct RequestRate {
+    requests: u32,
+    /// Since when they are counted.
+    since: Option<Instant>,
+}
+
+impl RequestRate {
+    /// Counts a request. Whether it is within the rate.
+    pub(super) fn allows(&mut self) -> bool {
+        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
+        if self.since.is_none_or(is_over) {
+            (self.since, self.requests) = (Some(Instant::now()), 0);
+        }
+        self.requests += 1;
+        self.requests <= REQUESTS_PER_SECOND
     }
 }
 

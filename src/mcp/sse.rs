@@ -17,10 +17,10 @@ use rmcp::{
 };
 
 use super::{
-    events::{self, Event, RequestRate},
+    events::{self, Event},
     failure,
     http_client::{self, Error, Headers, HttpClient},
-    message::{Incoming, Pending},
+    message::{Incoming, Pending, RequestRate},
 };
 
 /// Events that may come before `endpoint`.

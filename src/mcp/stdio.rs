@@ -1,7 +1,8 @@
 //! Messages over a child process's stdin and stdout, one per line.
 //!
 //! An answer that cannot be read goes to the request that it names, or to the only one under way ([`Pending`]).
-//! While [`UNREAD_REPLIES`] replies wait for the server to read them, its further requests are ignored.
+//! A server's further requests are ignored while [`UNREAD_REPLIES`] replies wait for it to read them, and beyond
+//! [`RequestRate`]: rmcp keeps every request that it has not answered yet.
 
 use std::{
     future::Future,
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     descendants::Descendants,
-    message::{Buffer, Incoming, Pending},
+    message::{Buffer, Incoming, Pending, RequestRate},
     process::Process,
 };
 
@@ -51,6 +52,7 @@ pub(super) struct Lines<R, W> {
 struct Output<R> {
     reader: BufReader<R>,
     line: Buffer,
+    rate: RequestRate,
 }
 
 struct MarkOnDrop(Descendants);
@@ -72,7 +74,11 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         });
         Self {
             mark: Some(Arc::new(MarkOnDrop(process.descendants()))),
-            output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
+            output: Arc::new(Mutex::new(Output {
+                reader: BufReader::new(output),
+                line: Buffer::default(),
+                rate: RequestRate::default(),
+            })),
             input: Some(Arc::new(Mutex::new(input))),
             pending: Pending::default(),
             replies: Arc::default(),
@@ -155,7 +161,8 @@ where
             }
             let incoming = std::mem::take(&mut output.line).read();
             let is_request = matches!(incoming, Incoming::Message(ServerJsonRpcMessage::Request(_)));
-            if is_request && self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES {
+            if is_request && (self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES || !output.rate.allows())
+            {
                 continue;
             }
             if let Some(message) = self.pending.received(incoming) {

@@ -527,7 +527,7 @@ pub const CASES: &[Case] = &[
     case("endless pings, answers read", |p| {
         if p.count == 1 && p.is_call() {
             p.flood(PING);
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_secs(2));
         }
         p.usual();
     }, Fine("fine")),
