@@ -51,8 +51,8 @@ impl Block {
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx512 => avx512::block(self),
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => avx2(self),
-                _ => lanes::block::<4, false>(self),
+                Level::Avx2 => avx2::block(self),
+                _ => lanes::block::<4>(self),
             }
         }
     }
@@ -69,26 +69,14 @@ impl Block {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2(block: &Block) {
-    // SAFETY: the caller's contract is passed on.
-    unsafe { lanes::block::<6, true>(block) }
-}
-
 /// The kernel in plain Rust: 16 columns at a time, vectorised by the compiler.
 mod lanes {
     use super::{Accumulate, Block, LANES, PANEL};
 
-    #[inline(always)]
-    fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
-        if FUSED { a.mul_add(b, c) } else { a * b + c }
-    }
-
     /// # Safety
     /// The pointers of `block` are valid for its extents.
     #[inline(always)]
-    pub unsafe fn block<const MR: usize, const FUSED: bool>(block: &Block) {
+    pub unsafe fn block<const MR: usize>(block: &Block) {
         for column in (0..block.columns).step_by(LANES) {
             let width = LANES.min(block.columns - column);
             let mut row = 0;
@@ -96,10 +84,10 @@ mod lanes {
                 // SAFETY: row and column are within the block.
                 unsafe {
                     if row + MR <= block.rows {
-                        tile::<MR, FUSED>(block, row, column, width);
+                        tile::<MR>(block, row, column, width);
                         row += MR;
                     } else {
-                        tile::<1, FUSED>(block, row, column, width);
+                        tile::<1>(block, row, column, width);
                         row += 1;
                     }
                 }
@@ -108,12 +96,7 @@ mod lanes {
     }
 
     #[inline(always)]
-    unsafe fn tile<const MR: usize, const FUSED: bool>(
-        block: &Block,
-        row: usize,
-        column: usize,
-        width: usize,
-    ) {
+    unsafe fn tile<const MR: usize>(block: &Block, row: usize, column: usize, width: usize) {
         // SAFETY: indices stay within rows, depth and width of the block; a padded panel is always 32 wide.
         unsafe {
             let a = block.a.add(row * block.a_row);
@@ -137,7 +120,7 @@ mod lanes {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let factor = *a.add(i * block.a_row + k * block.a_column);
                     for (sum, value) in sum.iter_mut().zip(values) {
-                        *sum = multiply_add::<FUSED>(factor, value, *sum);
+                        *sum += factor * value;
                     }
                 }
             }
@@ -168,6 +151,111 @@ macro_rules! tiles {
             $row += $height;
         }
     )+};
+}
+
+/// The kernel in AVX2.
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::{Accumulate, Block, LANES, PANEL};
+
+    /// Lanes of a vector.
+    const WIDTH: usize = 8;
+    /// Rows whose chains in one vector of columns cannot hide the latency of an addition.
+    const FEW: usize = 2;
+
+    /// # Safety
+    /// The machine has AVX2 and FMA, and the pointers of `block` are valid for its extents.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn block(block: &Block) {
+        let mut column = 0;
+        // SAFETY: rows and columns stay within the block throughout.
+        unsafe {
+            while block.rows <= FEW && column + PANEL <= block.columns {
+                rows::<4, true>(block, column, WIDTH);
+                column += PANEL;
+            }
+            while column + LANES <= block.columns {
+                rows::<2, true>(block, column, WIDTH);
+                column += LANES;
+            }
+            match block.columns - column {
+                0 => {}
+                rest if rest <= WIDTH => rows::<1, false>(block, column, rest),
+                rest => rows::<2, false>(block, column, rest - WIDTH),
+            }
+        }
+    }
+
+    /// All rows of `NV` vectors of columns; `tail` is the width of the last vector.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn rows<const NV: usize, const FULL: bool>(block: &Block, column: usize, tail: usize) {
+        let mut row = 0;
+        // SAFETY: as in `block`.
+        unsafe {
+            if NV <= 2 {
+                tiles!(block, row, column, tail, [6 4]);
+            }
+            tiles!(block, row, column, tail, [3 2 1]);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const MR: usize, const NV: usize, const FULL: bool>(
+        block: &Block,
+        row: usize,
+        column: usize,
+        tail: usize,
+    ) {
+        const LANE: [i32; WIDTH] = [0, 1, 2, 3, 4, 5, 6, 7];
+        // SAFETY: indices stay within rows and depth of the block; masked lanes are not touched. A padded panel is 32 wide.
+        unsafe {
+            let lanes = _mm256_loadu_si256(LANE.as_ptr().cast());
+            let last = _mm256_cmpgt_epi32(_mm256_set1_epi32(tail as i32), lanes);
+            let is_whole = |v: usize| FULL || v + 1 < NV;
+            let load = |from: *const f32, v: usize| match is_whole(v) {
+                true => _mm256_loadu_ps(from.add(v * WIDTH)),
+                false => _mm256_maskload_ps(from.add(v * WIDTH), last),
+            };
+            let mut a: [*const f32; MR] = std::array::from_fn(|i| block.a.add((row + i) * block.a_row));
+            let mut b = block.b.add((column / PANEL) * block.b_panel + column % PANEL);
+            let c = block.c.add(row * block.c_row + column);
+            let mut sums = [[_mm256_setzero_ps(); NV]; MR];
+            if block.accumulate == Accumulate::Chain {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    for (v, sum) in sums.iter_mut().enumerate() {
+                        *sum = load(c.add(i * block.c_row), v);
+                    }
+                }
+            }
+            for _ in 0..block.depth {
+                let values: [__m256; NV] = std::array::from_fn(|v| load(b, v));
+                for i in 0..MR {
+                    let factor = _mm256_broadcast_ss(&*a[i]);
+                    for v in 0..NV {
+                        sums[i][v] = _mm256_fmadd_ps(factor, values[v], sums[i][v]);
+                    }
+                    a[i] = a[i].wrapping_add(block.a_column);
+                }
+                b = b.wrapping_add(block.b_step);
+            }
+            for (i, sums) in sums.into_iter().enumerate() {
+                let to = c.add(i * block.c_row);
+                for (v, mut sum) in sums.into_iter().enumerate() {
+                    if block.accumulate == Accumulate::Sum {
+                        sum = _mm256_add_ps(sum, load(to, v));
+                    }
+                    match is_whole(v) {
+                        true => _mm256_storeu_ps(to.add(v * WIDTH), sum),
+                        false => _mm256_maskstore_ps(to.add(v * WIDTH), last, sum),
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The kernel in AVX-512 for words that `$multiply_add` multiplies.
@@ -354,4 +442,70 @@ pub unsafe fn adds_pairs_in_order() -> bool {
     sum(half, half) == 1.0
         && sum(half, more) == 1.0 + f32::EPSILON
         && sum(more, half) == 1.0 + 2.0 * f32::EPSILON
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use crate::model::kernels::gemm::tests::numbers;
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_one_chain_and_touches_no_other_value() {
+        let mut levels = Vec::new();
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            levels.push(Level::Avx2);
+        }
+        if is_x86_feature_detected!("avx512f") {
+            levels.push(Level::Avx512);
+        }
+        let (depth, most) = (5, 72);
+        let (a, b, old) = (numbers(13 * depth, 1), numbers(depth * 96, 2), numbers(13 * (most + 3), 3));
+        for rows in 1..=13 {
+            for columns in [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 64, 65, most] {
+                for accumulate in [Accumulate::No, Accumulate::Chain, Accumulate::Sum] {
+                    for b_padded in [true, false] {
+                        // Padded: panels of 32 columns. Else row-major, without a value to spare behind the last row.
+                        let (b_step, b_panel) =
+                            if b_padded { (PANEL, depth * PANEL) } else { (columns, PANEL) };
+                        let b: Vec<f32> = if b_padded { b.clone() } else { b[..depth * columns].to_vec() };
+                        let at = |k: usize, j: usize| b[k * b_step + j / PANEL * b_panel + j % PANEL];
+                        let mut expected = old.clone();
+                        for i in 0..rows {
+                            for j in 0..columns {
+                                let c = &mut expected[i * (most + 3) + j];
+                                let start = if accumulate == Accumulate::Chain { *c } else { 0.0 };
+                                let chain =
+                                    (0..depth).fold(start, |sum, k| a[i * depth + k].mul_add(at(k, j), sum));
+                                *c = if accumulate == Accumulate::Sum { chain + *c } else { chain };
+                            }
+                        }
+                        for level in &levels {
+                            let mut c = old.clone();
+                            let block = Block {
+                                rows,
+                                depth,
+                                columns,
+                                a: a.as_ptr(),
+                                a_row: depth,
+                                a_column: 1,
+                                b: b.as_ptr(),
+                                b_step,
+                                b_panel,
+                                b_padded,
+                                c: c.as_mut_ptr(),
+                                c_row: most + 3,
+                                accumulate,
+                            };
+                            // SAFETY: the pointers are valid for these extents, and the level was detected.
+                            unsafe { block.run(*level) };
+                            assert_eq!(
+                                c, expected,
+                                "{level:?}: {rows} rows, {columns} columns, {accumulate:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
