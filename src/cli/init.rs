@@ -183,6 +183,10 @@ fn run_file(
     isolation: &[Isolation],
 ) -> String {
     let is_elsewhere = absolute(folder) != absolute(Path::new(""));
+    // An id on the hub looks like a relative path, but is none here.
+    let of_here = Some(Path::new(model)).filter(|model| is_elsewhere && model.exists()).map(absolute);
+    let of_here = of_here.map(|model| model.to_string_lossy().into_owned());
+    let model = of_here.as_deref().unwrap_or(model);
     let mut text = String::new();
     if let [isolation] = isolation {
         text += &isolation.heading("server");

@@ -26,6 +26,8 @@ pub enum McpError {
         #[source]
         source: io::Error,
     },
+    #[error("`before_episode`: `{command}` failed: {cause}")]
+    BeforeEpisode { command: String, cause: String },
     #[error("the server needs the environment variable `{variable}`, which is not set")]
     UnsetVariable { variable: String },
     #[error("a value {0}")]
@@ -140,6 +142,7 @@ impl Diagnostic for McpError {
             Self::Spawn { .. } => "mcp::spawn",
             Self::NoSandbox => "mcp::no_sandbox",
             Self::Snapshot { .. } => "mcp::snapshot",
+            Self::BeforeEpisode { .. } => "mcp::before_episode",
             Self::UnsetVariable { .. } => "mcp::unset_variable",
             Self::Reference(_) => "mcp::reference",
             Self::Url { .. } => "mcp::url",
@@ -180,6 +183,9 @@ impl Diagnostic for McpError {
             }
             Self::Snapshot { .. } => {
                 "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"
+            }
+            Self::BeforeEpisode { .. } => {
+                "run the command in a terminal, in the server's `cwd` and with a name in place of {session}"
             }
             Self::NoServerOfTool { .. } => {
                 "the list of tools is of other servers: use the `tools` of a `discover` stage of this run"

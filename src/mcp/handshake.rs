@@ -32,7 +32,7 @@ use super::{
     message::{self, UNREADABLE},
     process::Process,
     redact::Redaction,
-    snapshot::Snapshot,
+    scratch::{Places, Scratch},
     sse::SseTransport,
     stdio::Lines,
 };
@@ -44,7 +44,22 @@ pub(super) struct Connection {
     /// As in [`data::Server`](crate::data::Server).
     pub(super) transport: &'static str,
     pub(super) redaction: Redaction,
-    pub(super) snapshot: Option<Snapshot>,
+    pub(super) scratch: Scratch,
+}
+
+/// A connection without what its session has for itself.
+struct Opened {
+    service: RunningService<RoleClient, Client>,
+    process: Option<Process>,
+    transport: &'static str,
+    redaction: Redaction,
+}
+
+impl Opened {
+    fn with(self, scratch: Scratch) -> Connection {
+        let Self { service, process, transport, redaction } = self;
+        Connection { service, process, transport, redaction, scratch }
+    }
 }
 
 /// Connects to the server. With `newest`, tries only the handshake of the newest revision.
@@ -63,22 +78,16 @@ async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<Connection, M
     let deadline = Instant::now() + spec.limits.start_timeout;
     let mut rate_limit = RateLimit::new();
     let mut first_error = None;
-    // One copy for all processes that are tried.
-    let mut snapshot = match &spec.state {
-        State::SnapshotDir(template) => match timeout_at(deadline, Snapshot::of(template)).await {
-            Ok(copied) => Some(copied?),
-            Err(_) => {
-                let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
-                let server = spec.transport.to_string();
-                return Err(McpError::StartTimeout { server, limit, output });
-            }
-        },
-        _ => None,
+    // One for all processes that are tried.
+    let Ok(scratch) = timeout_at(deadline, Scratch::of(spec)).await else {
+        let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
+        return Err(McpError::StartTimeout { server: spec.transport.to_string(), limit, output });
     };
+    let scratch = scratch?;
     while let Some(lifecycle) = lifecycles.pop() {
         let ConnectError { error, remedy } =
-            match open(spec, lifecycle.clone(), deadline, &mut snapshot).await {
-                Ok(session) => return Ok(session),
+            match open(spec, lifecycle.clone(), deadline, scratch.places()).await {
+                Ok(opened) => return Ok(opened.with(scratch)),
                 Err(error) => error,
             };
         let wait = match remedy {
@@ -123,16 +132,15 @@ async fn open(
     spec: &ServerSpec,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
-    snapshot: &mut Option<Snapshot>,
-) -> Result<Connection, ConnectError> {
+    places: &Places,
+) -> Result<Opened, ConnectError> {
     let server = spec.transport.to_string();
-    let folder = snapshot.as_ref().map(Snapshot::path);
-    let mut redaction = Redaction::of(&spec.transport, folder);
+    let mut redaction = Redaction::of(&spec.transport, Some(places));
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, (stdout, stdin)) =
-                Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
+                Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), places, redaction.clone())
                     .await?;
             let lines = Lines::new(stdout, stdin, &process);
             let spare = lines.again();
@@ -154,7 +162,8 @@ async fn open(
                 true => http::ExpiredSession::Replace,
                 false => http::ExpiredSession::Lose,
             };
-            let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
+            let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
+            let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
             redaction = redaction.with_token_of(connector.access());
             let mut connected =
                 handshake(connector.streamable(expired), spec, lifecycle.clone(), deadline).await;
@@ -190,7 +199,7 @@ async fn open(
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
         return Err(McpError::Revision { server, revision: redaction.shorten(revision.as_str()) }.into());
     }
-    Ok(Connection { service, process, transport, redaction, snapshot: snapshot.take() })
+    Ok(Opened { service, process, transport, redaction })
 }
 
 fn discover() -> ClientLifecycleMode {

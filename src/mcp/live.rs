@@ -52,7 +52,7 @@ use super::{
     outcome::Answer,
     process::Process,
     redact::Redaction,
-    snapshot::Snapshot,
+    scratch::Scratch,
     tools,
 };
 use crate::data;
@@ -79,7 +79,7 @@ pub(super) struct LiveSession {
     inputs: Inputs,
     redaction: Redaction,
     /// Declared after the process, which uses it.
-    snapshot: Option<Snapshot>,
+    scratch: Scratch,
     /// Consecutive calls that were not answered in time.
     unanswered: AtomicU32,
     /// A call was lost; no further call is sent.
@@ -116,7 +116,7 @@ impl LiveSession {
     }
 
     fn over(connection: Connection, spec: &ServerSpec) -> Self {
-        let Connection { service, process, transport, redaction, snapshot } = connection;
+        let Connection { service, process, transport, redaction, scratch } = connection;
         Self {
             service,
             process,
@@ -126,7 +126,7 @@ impl LiveSession {
             expose: spec.expose,
             inputs: spec.inputs.clone(),
             redaction,
-            snapshot,
+            scratch,
             unanswered: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
             open: AtomicUsize::new(0),
@@ -237,10 +237,7 @@ impl LiveSession {
         {
             return Ok(reply);
         }
-        let arguments = match &self.snapshot {
-            Some(snapshot) => snapshot.real_arguments(arguments),
-            None => arguments,
-        };
+        let arguments = self.scratch.places().real_arguments(arguments);
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let answer = self.ask_with_inputs(request, limit).await;
@@ -254,10 +251,7 @@ impl LiveSession {
         arguments: Map<String, Value>,
         limit: Duration,
     ) -> Result<Option<Reply>, McpError> {
-        let arguments = match &self.snapshot {
-            Some(snapshot) => snapshot.real_arguments(arguments),
-            None => arguments,
-        };
+        let arguments = self.scratch.places().real_arguments(arguments);
         let Some(request) = self.expose.request(tool, &arguments) else { return Ok(None) };
         let reply = match request {
             exposed::Request::Lacking(argument) => Reply::Answer(Answer {
@@ -383,7 +377,7 @@ impl LiveSession {
 
     /// Closes the connection. Returns when a child process and everything it started has ended.
     pub(super) fn close(self) -> BoxFuture<'static, ()> {
-        let Self { mut service, process, snapshot, cancellations, .. } = self;
+        let Self { mut service, process, scratch, cancellations, .. } = self;
         Box::pin(async move {
             cancellations.close();
             let _ = timeout(STUCK, cancellations.wait()).await;
@@ -392,9 +386,7 @@ impl LiveSession {
             if let Some(process) = process {
                 process.end().await;
             }
-            if let Some(snapshot) = snapshot {
-                snapshot.delete().await;
-            }
+            scratch.end().await;
         })
     }
 

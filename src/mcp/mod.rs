@@ -35,6 +35,7 @@ mod quirks;
 mod redact;
 mod reference;
 mod sandbox;
+mod scratch;
 pub mod secret;
 mod servers;
 mod session;
@@ -62,6 +63,7 @@ pub use self::{
     quirks::{BadPattern, ErrorPatterns, Quirks},
     reference::{BadReference, expand_text, has_reference},
     sandbox::{BWRAP, Sandbox},
+    scratch::SESSION,
     servers::{CallTarget, Pools, Servers, Visit, merged},
     session::Session,
     snapshot::PLACEHOLDER,
@@ -90,14 +92,37 @@ pub struct ServerSpec {
     pub inputs: Inputs,
     #[serde(default)]
     pub on_list_change: ListChange,
+    /// Commands around every session: what one sets up, the other removes.
+    #[serde(default)]
+    pub before_episode: Vec<String>,
+    #[serde(default)]
+    pub after_episode: Vec<String>,
 }
 
 impl ServerSpec {
+    /// Whether nothing that an episode changes is there in the next: each has a copy, or what was set up for it.
+    pub fn isolates(&self) -> bool {
+        matches!(self.state, State::SnapshotDir(_))
+            || self.state == State::FreshProcess && !self.before_episode.is_empty()
+    }
+
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
         let (limits, quirks, inputs) = (Limits::default(), Quirks::default(), Inputs::default());
         let (expose, on_list_change) = (Expose::default(), ListChange::default());
-        Self { transport, state, limits, quirks, record: None, expose, inputs, on_list_change }
+        let (before_episode, after_episode) = (Vec::new(), Vec::new());
+        Self {
+            transport,
+            state,
+            limits,
+            quirks,
+            record: None,
+            expose,
+            inputs,
+            on_list_change,
+            before_episode,
+            after_episode,
+        }
     }
 }
 

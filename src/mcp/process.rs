@@ -23,7 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     BWRAP, McpError, Sandbox, ServerOutput, Transport, descendants::Descendants, find_program,
-    redact::Redaction, reference, snapshot::PLACEHOLDER,
+    redact::Redaction, reference, scratch::Places,
 };
 use crate::child::{self, Group};
 
@@ -75,7 +75,7 @@ impl Process {
     pub(super) async fn spawn(
         transport: &Transport,
         sandbox: Option<&Sandbox>,
-        folder: Option<&Path>,
+        places: &Places,
         redaction: Redaction,
     ) -> Result<(Self, Pipes), McpError> {
         let server = transport.to_string();
@@ -87,7 +87,7 @@ impl Process {
             _ => failed(source),
         };
         let (mut child, group) =
-            child::spawn(command(transport, sandbox, folder)?).await.map_err(failed_to_spawn)?;
+            child::spawn(command(transport, sandbox, places)?).await.map_err(failed_to_spawn)?;
         let (Some(stdin), Some(stdout), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -152,11 +152,11 @@ impl Process {
     }
 }
 
-/// The command of a transport, ready to spawn. `folder` takes the place of [`PLACEHOLDER`].
+/// The command of a transport, ready to spawn.
 pub(super) fn command(
     transport: &Transport,
     sandbox: Option<&Sandbox>,
-    folder: Option<&Path>,
+    places: &Places,
 ) -> Result<Command, McpError> {
     let Transport::Stdio { command, env, cwd, files } = transport else {
         return Err(McpError::EmptyCommand);
@@ -166,13 +166,9 @@ pub(super) fn command(
             .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?,
         false => PathBuf::new(),
     };
-    let with_folder = |text: &str| match folder {
-        Some(folder) => text.replace(PLACEHOLDER, &folder.to_string_lossy()),
-        None => text.to_owned(),
-    };
     let words: Vec<String> =
-        command.iter().map(|word| with_folder(word).replace("{mcprl}", &this.to_string_lossy())).collect();
-    let cwd = cwd.as_ref().map(|cwd| PathBuf::from(with_folder(&cwd.to_string_lossy())));
+        command.iter().map(|word| places.fill(word).replace("{mcprl}", &this.to_string_lossy())).collect();
+    let cwd = cwd.as_ref().map(|cwd| PathBuf::from(places.fill(&cwd.to_string_lossy())));
     let [program, arguments @ ..] = &words[..] else { return Err(McpError::EmptyCommand) };
     if program.is_empty() {
         return Err(McpError::EmptyCommand);
@@ -187,7 +183,7 @@ pub(super) fn command(
             let needed: Vec<PathBuf> = named.chain(files.iter().cloned()).chain([cwd.clone()]).collect();
             let home = std::env::var_os("HOME").map(PathBuf::from);
             let mut sandbox = sandbox.clone();
-            sandbox.write.extend(folder.map(Path::to_owned));
+            sandbox.write.extend(places.folder.clone());
             let before = sandbox.words(home.as_deref(), &cwd, &needed);
             let mut command = Command::new(&before[0]);
             command.args(&before[1..]).arg(program);
@@ -197,7 +193,7 @@ pub(super) fn command(
     command.args(arguments).env_clear().stdin(Stdio::piped());
     command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     for (name, value) in env {
-        command.env(name, reference::expand(&with_folder(value))?);
+        command.env(name, reference::expand(&places.fill(value))?);
     }
     if let Some(cwd) = cwd {
         command.current_dir(cwd);

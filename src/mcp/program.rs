@@ -10,7 +10,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{BWRAP, Cassette, McpError, ServerSpec, State, Transport, http, process};
+use super::{
+    BWRAP, Cassette, McpError, ServerSpec, State, Transport, http, process,
+    scratch::{Places, SHOWN_NAME},
+};
 
 /// Finds a program by its path, relative to `cwd`, or by its name on `PATH`.
 ///
@@ -40,19 +43,7 @@ impl ServerSpec {
     pub fn check(&self) -> Result<(), McpError> {
         match &self.transport {
             Transport::Stdio { .. } => {
-                // Its copies have the same files.
-                let folder = match &self.state {
-                    State::SnapshotDir(template) => Some(template.as_path()),
-                    _ => None,
-                };
-                let command = process::command(&self.transport, None, folder)?;
-                let program = command.as_std().get_program().to_string_lossy().into_owned();
-                let cwd = command.as_std().get_current_dir().map(Path::to_owned);
-                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
-                    true => find_program(&program, cwd.as_deref()),
-                    false => Err(Errno::NOENT.into()),
-                };
-                found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })?;
+                self.find(&self.transport)?;
                 match self.limits.sandbox {
                     Some(_) => find_program(BWRAP, None).map_err(|_| McpError::NoSandbox),
                     None => Ok(()),
@@ -60,7 +51,27 @@ impl ServerSpec {
             }
             Transport::Http { url, token, headers } => http::endpoint(url, token, headers).map(drop),
             Transport::Cassette(path) => Cassette::load(path)?.check(self),
-        }
+        }?;
+        let mut around =
+            [&self.before_episode, &self.after_episode].into_iter().filter(|words| !words.is_empty());
+        around.try_for_each(|words| self.find(&self.beside(words)))
+    }
+
+    /// Finds the program of a command of this server.
+    fn find(&self, transport: &Transport) -> Result<(), McpError> {
+        // Copies have the same files as their template.
+        let folder = match &self.state {
+            State::SnapshotDir(template) => Some(template.clone()),
+            _ => None,
+        };
+        let command = process::command(transport, None, &Places { folder, name: SHOWN_NAME.into() })?;
+        let program = command.as_std().get_program().to_string_lossy().into_owned();
+        let cwd = command.as_std().get_current_dir().map(Path::to_owned);
+        let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
+            true => find_program(&program, cwd.as_deref()),
+            false => Err(Errno::NOENT.into()),
+        };
+        found.map_err(|source| McpError::Spawn { server: transport.to_string(), source })
     }
 }
 

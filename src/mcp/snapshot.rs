@@ -8,7 +8,6 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 use super::McpError;
@@ -50,27 +49,10 @@ impl Snapshot {
         // What cannot be deleted stays in the temporary folder; a result does not depend on it.
         let _ = tokio::task::spawn_blocking(move || self.folder.close()).await;
     }
-
-    /// Arguments with the real path in place of the shown one.
-    pub(super) fn real_arguments(&self, arguments: Map<String, Value>) -> Map<String, Value> {
-        let real = self.path.to_string_lossy();
-        arguments.into_iter().map(|(name, value)| (name, with_path(value, &real))).collect()
-    }
-}
-
-fn with_path(value: Value, real: &str) -> Value {
-    match value {
-        Value::String(text) => replace_path(&text, real).into(),
-        Value::Array(items) => items.into_iter().map(|item| with_path(item, real)).collect(),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, item)| (name, with_path(item, real))).collect()
-        }
-        other => other,
-    }
 }
 
 /// Replaces [`SHOWN`] where it is a whole component of an absolute path.
-fn replace_path(text: &str, real: &str) -> String {
+pub(super) fn replace_path(text: &str, real: &str) -> String {
     let is_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
     let (mut replaced, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(start) = rest.find(SHOWN) {

@@ -151,6 +151,27 @@ impl ServerIdentity {
         if spec.inputs != Inputs::default() {
             conduct["inputs"] = json!(spec.inputs);
         }
+        for (key, words) in [("before_episode", &spec.before_episode), ("after_episode", &spec.after_episode)]
+        {
+            if words.is_empty() {
+                continue;
+            }
+            let cwd = match &spec.transport {
+                Transport::Stdio { cwd, .. } => cwd.as_deref().unwrap_or(folder),
+                Transport::Http { .. } | Transport::Cassette(_) => folder,
+            };
+            let mut shown = secret::hidden(words, |value| format!("hidden {}", digest(value)));
+            for (word, shown) in words.iter().zip(&mut shown) {
+                let path = cwd.join(word);
+                if path.is_file() {
+                    let digest = files.digest(&path)?;
+                    *shown =
+                        format!("{} {digest}", path.file_name().unwrap_or_default().to_string_lossy()).into();
+                    by_content.insert(path, digest);
+                }
+            }
+            conduct[key] = json!(shown);
+        }
         for (name, own) in &spec.limits.tools {
             conduct["tools"][name] = json!({
                 "timeout_s": own.timeout.map(|time| time.as_secs()),

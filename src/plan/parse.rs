@@ -223,7 +223,14 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
         let servers = match (sections.get("server"), sections.get("servers")) {
-            (Some(entry), None) => Some(server::server(self.reader, entry).map(Servers::from)),
+            (Some(entry), None) => {
+                if let Some(seeds) = entry.field("seeds") {
+                    let message = "`seeds` makes several servers, which [server] is not".to_owned();
+                    let hint = "write [servers.NAME] in place of [server]".to_owned();
+                    self.reader.wrong::<()>(&seeds, Part::Key, message, Some(hint));
+                }
+                Some(server::server(self.reader, entry).map(Servers::from))
+            }
             (None, Some(entry)) => Some(self.servers(entry)),
             (Some(_), Some(entry)) => {
                 let message = "a run file has [server] or [servers.NAME], not both".to_owned();
@@ -303,16 +310,33 @@ impl<'a> RunFileParser<'_, 'a> {
         let mut by_name: BTreeMap<String, Option<ServerSpec>> = BTreeMap::new();
         for (name, entry) in self.ordered(entry) {
             self.check_name(&entry, name, Part::Key);
-            let ambiguous = |other: &&String| {
-                name.starts_with(&format!("{other}_")) || other.starts_with(&format!("{name}_"))
+            let spec = server::server(self.reader, &entry);
+            let Some(names) = server::names(self.reader, name, &entry) else {
+                by_name.insert(name.to_owned(), None);
+                continue;
             };
-            if let Some(other) = by_name.keys().find(ambiguous) {
-                let message = format!(
-                    "the names of the servers \"{other}\" and \"{name}\" give tools of both the same prefix"
-                );
-                self.reader.wrong::<()>(&entry, Part::Key, message, Some("rename one of them".into()));
+            for (name, seed) in names {
+                let ambiguous = |other: &&String| {
+                    **other == name
+                        || name.starts_with(&format!("{other}_"))
+                        || other.starts_with(&format!("{name}_"))
+                };
+                if let Some(other) = by_name.keys().find(ambiguous) {
+                    let message = if *other == name {
+                        format!("two servers are named \"{name}\"")
+                    } else {
+                        format!(
+                            "the names of the servers \"{other}\" and \"{name}\" give tools of both the same prefix"
+                        )
+                    };
+                    self.reader.wrong::<()>(&entry, Part::Key, message, Some("rename one of them".into()));
+                }
+                let spec = match (&spec, seed) {
+                    (Some(spec), Some(seed)) => Some(server::of_seed(spec, seed)),
+                    (spec, _) => spec.clone(),
+                };
+                by_name.insert(name, spec);
             }
-            by_name.insert(name.to_owned(), server::server(self.reader, &entry));
         }
         if by_name.is_empty() {
             let message = "[servers] is empty".to_owned();
@@ -331,10 +355,10 @@ impl<'a> RunFileParser<'_, 'a> {
         for (name, spec) in servers {
             let Some(path) = spec.as_ref().and_then(|spec| spec.record.as_ref()) else { continue };
             let Some(other) = seen.insert(server::normal(path), name) else { continue };
-            if let Some(entry) = entry.field(name).and_then(|server| server.field("record")) {
-                let message = format!("the servers \"{other}\" and \"{name}\" record to the same cassette");
-                self.reader.wrong::<()>(&entry, Part::Value, message, Some("give each its own".into()));
-            }
+            let own = entry.field(name).and_then(|server| server.field("record"));
+            let message = format!("the servers \"{other}\" and \"{name}\" record to the same cassette");
+            let place = own.as_ref().unwrap_or(entry);
+            self.reader.wrong::<()>(place, Part::Value, message, Some("give each its own".into()));
         }
     }
 

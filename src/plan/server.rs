@@ -17,8 +17,8 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{
-        BWRAP, ErrorPatterns, Expose, Inputs, Limits, ListChange, PLACEHOLDER, Quirks, Sandbox, ServerSpec,
-        State, Token, ToolLimits, Transport, has_reference,
+        BWRAP, ErrorPatterns, Expose, Inputs, Limits, ListChange, PLACEHOLDER, Quirks, SESSION, Sandbox,
+        ServerSpec, State, Token, ToolLimits, Transport, has_reference,
         secret::{self, Substitute},
     },
     stage::card::json_type,
@@ -46,6 +46,10 @@ pub struct Server {
     /// Headers of every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
     /// `"Bearer ${TOKEN}"`, and `$$` is a `$`. A literal secret is rejected.
     headers: Option<BTreeMap<String, String>>,
+    /// Under `[servers.NAME]`, makes a server of each of these numbers, such as `"1..200"`: NAME001 to NAME200. `{seed}` in
+    /// `command`, `cwd`, `env`, `url`, `headers`, `record`, `before_episode` and `after_episode` is the number.
+    #[expect(dead_code, reason = "a key of the schema, which `names` reads")]
+    seeds: Option<String>,
     /// How episodes are isolated from each other. `fresh-process` needs a `command` and is its default;
     /// `fresh-session` needs a `url`. `run` refuses `unconfirmed`, which `init` writes where only you can know.
     #[schemars(extend("enum" = states()))]
@@ -55,6 +59,13 @@ pub struct Server {
     snapshot: Option<String>,
     /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
+    /// Command that runs before each episode, in the folder and with the variables of `command`, and sets up what the episode
+    /// changes. `{session}` in it, and in `command`, `cwd`, `env`, `url` and `headers`, is a name that no other session has.
+    #[schemars(length(min = 1))]
+    before_episode: Option<Vec<String>>,
+    /// Command that runs after each episode and removes that.
+    #[schemars(length(min = 1))]
+    after_episode: Option<Vec<String>>,
     /// Environment variables for `command`, in addition to PATH, HOME, LANG, TMPDIR and those for proxies and
     /// certificates. `${NAME}` in a value is the environment variable NAME, and `$$` is a `$`. A literal
     /// secret is rejected. The value of NAME is not part of any key.
@@ -163,8 +174,16 @@ struct OAuth {
 impl Server {
     /// Whether a setting takes the copy of `snapshot`.
     fn uses_copy(&self) -> bool {
+        let around = self.before_episode.iter().chain(&self.after_episode).flatten();
         let words = self.command.iter().flatten().chain(self.env.iter().flat_map(BTreeMap::values));
-        words.chain(&self.cwd).any(|word| word.contains(PLACEHOLDER))
+        words.chain(around).chain(&self.cwd).any(|word| word.contains(PLACEHOLDER))
+    }
+
+    /// Whether a setting of the server takes the session's name.
+    fn uses_name(&self) -> bool {
+        let tables = self.env.iter().chain(&self.headers).flat_map(BTreeMap::values);
+        let words = self.command.iter().flatten().chain(tables).chain(&self.cwd).chain(&self.url);
+        words.into_iter().any(|word| word.contains(SESSION))
     }
 }
 
@@ -192,6 +211,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>) -> Option<ServerSpec> {
     };
     let (expose, inputs) = (expose(reader, &fields, &server), inputs(reader, &fields, &mut server));
     let on_list_change = list_change(reader, &fields, &server);
+    let around = around(reader, entry, &fields, &mut server, state.as_ref());
     let quirks = quirks(reader, &fields, &server);
     let record = record(reader, &fields, &server);
     let transport = match fields.get("replay") {
@@ -199,8 +219,65 @@ pub fn server(reader: &Reader, entry: &Entry<'_>) -> Option<ServerSpec> {
         None => transport(reader, entry, &fields, server),
     }?;
     let (state, quirks, expose, inputs) = (state?, quirks?, expose?, inputs?);
-    let (record, on_list_change) = (record?, on_list_change?);
-    Some(ServerSpec { transport, state, limits, quirks, record, expose, inputs, on_list_change })
+    let (record, on_list_change, [before_episode, after_episode]) = (record?, on_list_change?, around?);
+    Some(ServerSpec {
+        transport,
+        state,
+        limits,
+        quirks,
+        record,
+        expose,
+        inputs,
+        on_list_change,
+        before_episode,
+        after_episode,
+    })
+}
+
+/// What stands for the number of a server that `seeds` makes.
+const SEED: &str = "{seed}";
+/// Most servers of one table.
+const SEEDS: u64 = 10_000;
+
+/// The names that `seeds` gives a server, each with its number; the server's own name without one.
+pub fn names(reader: &Reader, name: &str, entry: &Entry<'_>) -> Option<Vec<(String, Option<u64>)>> {
+    let Some(entry) = entry.field("seeds") else { return Some(vec![(name.to_owned(), None)]) };
+    let text = reader.text(&entry)?;
+    let range: Option<(u64, u64)> =
+        text.split_once("..").and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    match range {
+        Some((first, last)) if first <= last && last - first < SEEDS => {
+            let width = last.to_string().len();
+            let of = |seed: u64| (format!("{name}{seed:0width$}"), Some(seed));
+            Some((first..=last).map(of).collect())
+        }
+        _ => {
+            let message = format!("`{}` should be a range of numbers, found \"{text}\"", entry.path);
+            let hint = format!("\"1..200\" is the numbers from 1 to 200; at most {SEEDS} are possible");
+            reader.wrong(&entry, Part::Value, message, Some(hint))
+        }
+    }
+}
+
+/// The server of a number.
+pub fn of_seed(spec: &ServerSpec, seed: u64) -> ServerSpec {
+    let fill = |text: &str| text.replace(SEED, &seed.to_string());
+    let all = |words: &[String]| words.iter().map(|word| fill(word)).collect();
+    let values = |table: &BTreeMap<String, String>| {
+        table.iter().map(|(name, value)| (name.clone(), fill(value))).collect()
+    };
+    let path = |path: &PathBuf| PathBuf::from(fill(&path.to_string_lossy()));
+    let mut of_seed = spec.clone();
+    match &mut of_seed.transport {
+        Transport::Stdio { command, env, cwd, .. } => {
+            (*command, *env, *cwd) = (all(command), values(env), cwd.as_ref().map(path));
+        }
+        Transport::Http { url, headers, .. } => (*url, *headers) = (fill(url), values(headers)),
+        Transport::Cassette(_) => {}
+    }
+    of_seed.record = spec.record.as_ref().map(path);
+    (of_seed.before_episode, of_seed.after_episode) = (all(&spec.before_episode), all(&spec.after_episode));
+    of_seed
 }
 
 impl ToolSettings {
@@ -518,6 +595,8 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
         Some(_) => server.state.as_deref()?,
         None if reset_tool.is_some() => "reset-tool",
         None if fields.contains_key("snapshot") => "snapshot-dir",
+        None if fields.contains_key("before_episode") && url.is_some() => "fresh-session",
+        None if fields.contains_key("before_episode") => "fresh-process",
         // Nobody has said what calls of its command change.
         None if url.is_none() && !is_played => UNCONFIRMED,
         None => "fresh-process",
@@ -573,6 +652,50 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
             reader.wrong(given, Part::Value, message, hint)
         }
     }
+}
+
+/// The commands around an episode, which needs a session of its own for them.
+fn around(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: &mut Server,
+    state: Option<&State>,
+) -> Option<[Vec<String>; 2]> {
+    let is_own = matches!(state?, State::FreshProcess | State::SnapshotDir(_));
+    let hint = || Some("state = \"fresh-process\", and with a `url` \"fresh-session\", is one".to_owned());
+    if server.uses_name() && !is_own {
+        let message = format!("`{SESSION}` needs a session for each episode");
+        return reader.wrong(fields.get("state").unwrap_or(entry), Part::Key, message, hint());
+    }
+    let mut commands =
+        [server.before_episode.take(), server.after_episode.take()].map(Option::unwrap_or_default);
+    for (key, words) in ["before_episode", "after_episode"].into_iter().zip(&mut commands) {
+        let Some(entry) = fields.get(key) else { continue };
+        if !is_own {
+            let message = format!("`{key}` needs a session for each episode");
+            return reader.wrong(entry, Part::Key, message, hint());
+        }
+        let Some(program) = words.first_mut().filter(|program| !program.is_empty()) else {
+            return reader.wrong(entry, Part::Value, format!("`{}` is empty", entry.path), None);
+        };
+        // A server at a `url` has no folder of its own.
+        if fields.contains_key("url") && program.contains('/') {
+            *program = entry.folder().join(&*program).to_string_lossy().into_owned();
+        }
+    }
+    let is_shared = !commands[0].is_empty() && !server.uses_name() && !server.uses_copy();
+    if is_shared && server.sessions != Some(1) {
+        let entry = fields.get("before_episode")?;
+        let message = format!(
+            "no setting of the server has `{SESSION}`, so all sessions share what `before_episode` sets up"
+        );
+        let hint = "write `{session}` where the server takes its database or folder, such as in `env`; or set `sessions = 1`, if the \
+                    command restores what all share";
+        return reader.wrong(entry, Part::Key, message, Some(hint.into()));
+    }
+    // Nothing is started where a cassette is played.
+    Some(if fields.contains_key("replay") { Default::default() } else { commands })
 }
 
 fn snapshot(reader: &Reader, place: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {

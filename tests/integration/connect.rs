@@ -206,6 +206,23 @@ fn init_writes_a_run_file_that_plan_accepts() {
     let (_, text) = init_and_plan(&project, &["--tasks", "mine.jsonl", "mcp.json"]);
     let path = project.path("mine.jsonl");
     assert!(text.contains(&format!("\nfile = \"{}\"", path.display())), "{text}");
+    again();
+
+    // A model's path is relative to where the command runs, and in the file to the file.
+    let init = project.mcprl(&[
+        "init",
+        "--model",
+        "own/llama",
+        "--out",
+        "own/run.toml",
+        "--",
+        MCPRL,
+        "demo-server",
+        "sqlite",
+    ]);
+    assert_eq!(init.code, Some(0), "{}", init.err);
+    let plan = project.mcprl(&["plan", "own/run.toml"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
 }
 
 /// A server that adds the method of each message to the file `asked`. Of its tools one is annotated as read-only, one as

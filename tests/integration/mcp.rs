@@ -776,6 +776,38 @@ async fn process_id(session: &Session) -> String {
 }
 
 #[tokio::test]
+async fn a_session_uses_what_was_set_up_for_it_under_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = scripted(
+        r#"*'"tools/call"'*'"arguments":{"in":'*) case $line in *"\"$NAME\""*) reply '{"content":"own"}';; *) reply '{"content":"shown"}';; esac;;
+           *'"tools/call"'*) reply "{\"content\":\"$NAME has $(cat "$NAME/n")\"}";;"#,
+    );
+    let Transport::Stdio { env, cwd, .. } = &mut server.transport else { panic!() };
+    env.insert("NAME".into(), "{session}".into());
+    *cwd = Some(folder.path().to_owned());
+    server.state = State::FreshProcess;
+    server.before_episode =
+        ["sh", "-c", "mkdir {session} && echo $NAME-7 >{session}/n"].map(str::to_owned).to_vec();
+    server.after_episode = ["rm", "-r", "{session}"].map(str::to_owned).to_vec();
+    let pool = Pool::new(server.clone());
+    let (one, other) = (pool.session().await.unwrap(), pool.session().await.unwrap());
+    for session in [&one, &other] {
+        assert_eq!(call(session).await.text, "mcprl_session has mcprl_session-7");
+        let own = session.call("t", arguments(json!({"in": "mcprl_session"}))).await.unwrap();
+        assert_eq!(own.text, "own", "the server gets its own name");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    drop((one, other));
+    pool.close().await;
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+
+    server.before_episode = ["sh", "-c", "echo no room >&2; exit 3"].map(str::to_owned).to_vec();
+    let error = refused(&server).await;
+    assert_eq!(error.code(), "mcp::before_episode");
+    assert!(error.to_string().ends_with("failed: exit status: 3: no room"), "{error}");
+}
+
+#[tokio::test]
 async fn a_read_only_server_is_shared_by_as_few_processes_as_allowed() {
     let pool = Pool::new(counting(State::ReadOnly, 2));
     let mut sessions = Vec::new();

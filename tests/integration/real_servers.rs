@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use mcprl::mcp::{Limits, McpError, Outcome, ServerSpec, Session, State, Token, Transport, tools_digest};
+use mcprl::mcp::{
+    Limits, McpError, Outcome, Pool, ServerSpec, Session, State, Token, Transport, tools_digest,
+};
 use serde_json::{Map, Value};
 
 /// A server and its episode. In its words, `{servers}`, `{reference}` and `{scratch}` are folders.
@@ -580,4 +582,73 @@ async fn fastmcp_over_sse() {
     check_tools(&session, &FASTMCP).await;
     check_calls(&session, &setup, &FASTMCP).await;
     session.close().await;
+}
+
+/// `tests/reference/postgres.sh` starts PostgreSQL for it.
+#[tokio::test]
+#[ignore = "needs PostgreSQL: tests/reference/postgres.sh"]
+async fn every_session_has_data_of_its_own_on_real_servers() {
+    let host = std::env::var("MCPRL_TEST_PGHOST").unwrap();
+    let servers = std::env::var("MCPRL_TEST_SERVERS").unwrap();
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let words = |text: &str| -> Vec<String> {
+        let text = text.replace("{servers}", &servers).replace("{host}", &host);
+        text.replace("{reference}", &reference.to_string_lossy()).split(' ').map(str::to_owned).collect()
+    };
+    let spec = |command: &str, env: &[(&str, &str)], state: State| {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), words(value).join(" "))).collect();
+        ServerSpec::new(
+            Transport::Stdio { command: words(command), env, cwd: None, files: Vec::new() },
+            state,
+        )
+    };
+    let tickets = "{servers}/fastmcp/bin/python {reference}/tickets_server.py";
+    let mut postgres =
+        spec(tickets, &[("DATABASE_URL", "postgresql:///{session}?host={host}")], State::FreshProcess);
+    let in_memory = spec(tickets, &[], State::FreshProcess);
+    postgres.before_episode = words("createdb --host={host} --template=tickets_clean {session}");
+    postgres.after_episode = words("dropdb --host={host} --if-exists --force {session}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new("python3")
+        .args(["-c", "import sqlite3, sys; sqlite3.connect(sys.argv[1]).executescript(\"CREATE TABLE ticket (title TEXT); INSERT INTO ticket VALUES ('broken lamp')\")"])
+        .arg(folder.path().join("tickets.db"))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let copied = spec(
+        "{servers}/sqlite/bin/mcp-server-sqlite --db-path {dir}/tickets.db",
+        &[],
+        State::SnapshotDir(folder.path().to_owned()),
+    );
+
+    let query = |sql: &str| serde_json::json!({"query": sql}).as_object().unwrap().clone();
+    let title = serde_json::json!({"title": "noise"}).as_object().unwrap().clone();
+    let tickets = [("add_ticket", title), ("count_tickets", Map::new())];
+    let sqlite = [
+        ("write_query", query("INSERT INTO ticket VALUES ('noise')")),
+        ("read_query", query("SELECT count(*) AS n FROM ticket")),
+    ];
+    for (spec, [(add, addition), (count, counted)], shown) in [
+        (postgres, tickets.clone(), "{} in mcprl_session"),
+        (in_memory, tickets, "{} in memory"),
+        (copied, sqlite, "[{'n': {}}]"),
+    ] {
+        let pool = Pool::new(spec);
+        let mut sessions = Vec::new();
+        for _ in 0..3 {
+            sessions.push(pool.session().await.unwrap());
+        }
+        for (additions, session) in sessions.iter().enumerate() {
+            for _ in 0..additions {
+                assert!(!session.call(add, addition.clone()).await.unwrap().is_error);
+            }
+        }
+        for (additions, session) in sessions.iter().enumerate() {
+            let found = session.call(count, counted.clone()).await.unwrap();
+            assert_eq!(found.text, shown.replace("{}", &(1 + additions).to_string()));
+        }
+        drop(sessions);
+        pool.close().await;
+    }
 }

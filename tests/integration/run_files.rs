@@ -104,6 +104,26 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1",
         "seed = 1\nserver = { command = [\"x\"], state = \"snapshot-dir\" }",
     ),
+    (
+        "a command before episodes that share a session",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], state = \"read-only\", before_episode = [\"y\"] }",
+    ),
+    (
+        "a command before episodes whose result no session gets",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], before_episode = [\"y\", \"{session}\"] }",
+    ),
+    (
+        "a session's name where sessions are shared",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\", \"{session}\"], state = \"read-only\" }",
+    ),
+    (
+        "an empty command after episodes",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], state = \"fresh-process\", after_episode = [\"\"] }",
+    ),
     ("a copy of nothing", "seed = 1", "seed = 1\nserver = { command = [\"x\", \"{dir}\"] }"),
     ("a sandbox that is no text", "seed = 1", "seed = 1\nserver = { command = [\"x\"], sandbox = true }"),
     (
@@ -118,6 +138,18 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1\nserver = { command = [\"x\"], sandbox = \"bwrap\", sandbox_write = [\"none\"] }",
     ),
     ("no servers", "seed = 1", "seed = 1\nservers = {}"),
+    ("seeds of one server", "seed = 1", "seed = 1\nserver = { command = [\"x\"], seeds = \"1..2\" }"),
+    (
+        "seeds that give a name twice",
+        "seed = 1",
+        "seed = 1\nservers.w = { command = [\"x\"], seeds = \"1..2\" }\nservers.w2 = { command = [\"x\"] }",
+    ),
+    (
+        "seeds that record to one cassette",
+        "seed = 1",
+        "seed = 1\nservers.w = { command = [\"x\"], seeds = \"1..2\", record = \"c\" }",
+    ),
+    ("seeds that are no range", "seed = 1", "seed = 1\nservers.w = { command = [\"x\"], seeds = \"2..1\" }"),
     (
         "one server and several",
         "seed = 1",

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::common::Project;
+use mcprl::data;
 use mcprl::mcp::{
     Expose, Inputs, ListChange, McpError, Pools, ServerSpec, Servers, Session, State, ToolLimits, Transport,
     merged,
@@ -269,4 +270,20 @@ fn servers_have_a_cassette_each() {
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     let message = "the servers \"eu\" and \"us\" record to the same cassette";
     assert!(refused.err.contains(message) && refused.err.contains("give each its own"), "{}", refused.err);
+}
+
+#[test]
+fn one_table_makes_a_server_for_each_seed() {
+    let project = Project::new(
+        "name = \"toy\"\n[servers.w]\ncommand = [\"{mcprl}\", \"demo-server\", \"world\", \"--seed\", \"{seed}\"]\n\
+         state = \"read-only\"\nseeds = \"9..10\"\n[stages.tools]\nkind = \"discover\"\n",
+    );
+    let run = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let tools: Vec<data::Tool> = data::read(&project.newest().join("tools/tools.parquet")).unwrap();
+    let of = |prefix: &str| -> Vec<&str> {
+        tools.iter().filter_map(|tool| tool.server_name.strip_prefix(prefix)).collect()
+    };
+    assert!(!of("w09/").is_empty() && !of("w10/").is_empty(), "{tools:?}");
+    assert_ne!(of("w09/"), of("w10/"), "the seeds differ");
 }

@@ -85,7 +85,8 @@ impl Isolation {
         text += "#   \"read-only\"       calls change nothing. Leave other tools out: `deny`, or `read_only = true`, under [stages.tools]\n\
                  #   \"snapshot-dir\"    every episode has a copy of a folder: for a server with files or a database file\n\
                  #   \"fresh-process\"   every episode has a process of its own: for a server that keeps all in memory.\n\
-                 #                     What a call writes to a file or a database stays there\n\
+                 #                     What a call writes to a file or a database stays there, unless `before_episode`\n\
+                 #                     makes a database for every episode (docs/guides/servers.md)\n\
                  #   \"reset-tool\"      the tool that `reset_tool` names restores the data before every episode\n";
         if let Some(data) = Data::of(command, cwd, folder) {
             text += &data.suggestion(command);
@@ -98,7 +99,7 @@ impl Isolation {
         let mut text = self.line();
         if !self.is_confirmed() {
             text += "#   \"read-only\"       calls change nothing. Leave other tools out: `deny`, or `read_only = true`, under [stages.tools]\n\
-                     #   \"fresh-session\"   every session of the server begins with the same data\n\
+                     #   \"fresh-session\"   every session of the server begins with the same data, by itself or by `before_episode`\n\
                      #   \"reset-tool\"      the tool that `reset_tool` names restores the data before every episode\n";
         }
         text

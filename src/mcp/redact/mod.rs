@@ -3,8 +3,8 @@
 //! a hidden character splits would come together again, and one that a limit cuts would not be recognized.
 //!
 //! A secret is the value of a variable that `[server]` refers to, or of an inherited variable that looks like a secret
-//! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The path of
-//! a scratch folder (`snapshot.rs`) is replaced as well. A secret is recognized as it is, and as text in JSON.
+//! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The name and the folder of
+//! a session (`scratch.rs`) are replaced as well. A secret is recognized as it is, and as text in JSON.
 
 mod clean;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub(super) use self::clean::{SCHEMA_DEPTH, TEXT_BYTES, is_too_deep, shorten, truncate_middle};
 use self::clean::{clean, without_depths};
-use super::{INHERITED, Transport, oauth::Access, reference, secret, snapshot::SHOWN};
+use super::{INHERITED, Transport, oauth::Access, reference, scratch::Places, secret};
 
 /// Values of fewer bytes are not replaced: they occur by chance.
 const SHORTEST: usize = 6;
@@ -31,8 +31,8 @@ pub(super) struct Redaction {
 }
 
 impl Redaction {
-    /// `folder` is the session's scratch folder.
-    pub(super) fn of(transport: &Transport, folder: Option<&Path>) -> Self {
+    /// `places` are the session's own.
+    pub(super) fn of(transport: &Transport, places: Option<&Places>) -> Self {
         let mut values: BTreeSet<String> = BTreeSet::new();
         match transport {
             Transport::Stdio { env, .. } => {
@@ -53,14 +53,15 @@ impl Redaction {
                 values.extend(literal.map(|(_, value)| value.trim_start_matches("Bearer ").to_owned()));
             }
         }
-        Self::new(values, folder)
+        Self::new(values, places)
     }
 
-    pub(super) fn new(values: impl IntoIterator<Item = String>, folder: Option<&Path>) -> Self {
+    pub(super) fn new(values: impl IntoIterator<Item = String>, places: Option<&Places>) -> Self {
         let secrets = values.into_iter().filter(|value| !Path::new(value).exists());
         let secrets = secrets.flat_map(|value| forms(&value)).map(|form| (form, REDACTED));
-        let folder = folder.into_iter().flat_map(|folder| forms(&folder.to_string_lossy()));
-        let mut replaced: Vec<(String, &str)> = secrets.chain(folder.map(|form| (form, SHOWN))).collect();
+        let shown = places.into_iter().flat_map(Places::shown);
+        let shown = shown.flat_map(|(real, shown)| forms(&real).into_iter().map(move |form| (form, shown)));
+        let mut replaced: Vec<(String, &str)> = secrets.chain(shown).collect();
         // One may contain another.
         replaced.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         Self { replaced: replaced.into(), access: None }

@@ -242,8 +242,7 @@ impl Params {
     /// Why a tool should not be called freely.
     fn why_unsafe(&self, tool: &Tool, spec: &ServerSpec) -> Option<&'static str> {
         let is_closed = |sandbox: &Sandbox| !sandbox.network && sandbox.write.is_empty();
-        let is_contained = spec.limits.sandbox.as_ref().is_some_and(is_closed)
-            || matches!(spec.state, State::SnapshotDir(_));
+        let is_contained = spec.limits.sandbox.as_ref().is_some_and(is_closed) || spec.isolates();
         match (tool.hint("readOnlyHint"), tool.hint("destructiveHint")) {
             (Some(false), _) | (_, Some(true)) if spec.state == State::ReadOnly => Some(
                 "contradict state = \"read-only\": the server says that they change something; `allow` keeps them by name",
