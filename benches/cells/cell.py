@@ -2,6 +2,7 @@
 
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
     benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
+    benches/cells/cell.py MODEL SERVER --judge GRADER                    # the same cell, trained by what the model GRADER says alone
     benches/cells/cell.py table                                          # prints the results, the mean over a cell's seeds
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
@@ -95,6 +96,22 @@ tools = "tools"
 scenarios = "questions.heldout"
 """
 
+# No answer is looked at in training: the reward is how probable GRADER finds it that the answer is right.
+JUDGE = """
+[stages.grader]
+kind = "model"
+from = "{grader}"
+calls_tools = false
+
+[loop.train.stages.reward]
+local_model = "grader"
+truth = 0
+veto = false
+rubric = 1.0
+rubric_scores = "probability"
+criteria = {{ right = "The final answer is right and complete: it is what the results of the tools say about the task." }}
+"""
+
 
 def run(words, **options):
     print("$", " ".join(str(word) for word in words), file=sys.stderr, flush=True)
@@ -128,10 +145,11 @@ def others(file, tasks):
     return [line for line in file.read_text().splitlines(keepends=True) if json.loads(line)["task"] not in asked]
 
 
-def cell(model, server, seed, more, goes_on):
+def cell(model, server, seed, more, goes_on, judge):
     spec = SERVERS[server]
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
     file = folder / "run.toml"
+    goes_on = goes_on or judge and file.exists()
     if not goes_on:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -147,6 +165,10 @@ def cell(model, server, seed, more, goes_on):
         file.write_text(file.read_text() + PEOPLE.format(file=people))
         run([MCPRL, "run", file, "--cache", folder / "cache", "--until", "tasks", *settings], stdout=subprocess.DEVNULL, check=True)
         people.write_text("".join(others(people, newest(folder) / "tasks")))
+    if judge:
+        text = file.read_text()
+        file = folder / "judge.toml"
+        file.write_text(text + JUDGE.format(grader=REPO / f"target/weights/{judge}.gguf"))
     done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):
         sys.exit(f"interrupted: {done.returncode}; --go-on goes on")
@@ -158,6 +180,7 @@ def cell(model, server, seed, more, goes_on):
         "server": server,
         "seed": seed,
         "settings": more,
+        **({"judge": judge} if judge else {}),
         "commit": subprocess.run(["git", "describe", "--always", "--dirty"], cwd=REPO, capture_output=True, text=True).stdout.strip(),
         "minutes": round(minutes, 1),
         "memory_gib": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20, 1),
@@ -169,7 +192,7 @@ def cell(model, server, seed, more, goes_on):
         if (newest(folder) / stage / "verdict.parquet").exists():
             record[stage] = verdict(newest(folder), stage)
     (HERE / "results").mkdir(exist_ok=True)
-    path = HERE / "results" / f"{model}-{server}-{seed}.json"
+    path = HERE / "results" / f"{model}-{server}-{seed}{'-judge' if judge else ''}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(path)
 
@@ -178,7 +201,7 @@ def table():
     print("| model | server | seeds | tasks | base | start | trained | trained − base | questions in people's words | minutes |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     records = [json.loads(path.read_text()) for path in (HERE / "results").glob("*.json")]
-    cell_of = lambda record: (record["model"], record["server"])
+    cell_of = lambda record: (record["model"], record["server"] + (f", judged by {record['judge']}" if "judge" in record else ""))
     for (model, server), group in groupby(sorted(records, key=cell_of), cell_of):
         group = list(group)
         seeds = sorted(record["seed"] for record in group if "exam" in record)
@@ -213,5 +236,6 @@ if __name__ == "__main__":
         parser.add_argument("--seed", type=int, default=1)
         parser.add_argument("--set", action="append", default=[])
         parser.add_argument("--go-on", action="store_true")
+        parser.add_argument("--judge")
         given = parser.parse_args()
-        cell(given.model, given.server, given.seed, given.set, given.go_on)
+        cell(given.model, given.server, given.seed, given.set, given.go_on, given.judge)

@@ -12,9 +12,13 @@ use crate::{
 pub struct Script(VecDeque<Vec<u32>>);
 
 impl Script {
-    /// One turn per call, without text.
-    pub fn new(chat: &Chat, calls: &[ToolCall]) -> Self {
-        Self(calls.iter().map(|call| chat.assistant("", std::slice::from_ref(call))).collect())
+    /// One turn per call. The last has this text before its call.
+    pub fn new(chat: &Chat, calls: &[ToolCall], last: &str) -> Self {
+        let turn = |(index, call)| {
+            let text = if index + 1 == calls.len() { last } else { "" };
+            chat.assistant(text, std::slice::from_ref(call))
+        };
+        Self(calls.iter().enumerate().map(turn).collect())
     }
 }
 

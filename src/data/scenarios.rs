@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     Checks, DataError,
-    table::{Json, ServerName, table},
+    table::{Json, ServerName, Working, table},
 };
 
 /// The splits of held-out tasks that are generated, by what no training task has.
@@ -44,6 +44,9 @@ table! {
         candidates: Option<Vec<String>>,
         /// The server whose tools alone the agent gets, of several; absent: all tools.
         server: Option<ServerName>,
+        /// What the reference solution writes before its answer: the values that it counts, compares or adds. The column is absent
+        /// if no scenario has any.
+        working: Option<Working>,
     }
 }
 

@@ -338,6 +338,8 @@ rare_text! {
     Json
     /// The name of a server of the run. Its column is absent if no row has one.
     ServerName
+    /// What a solution writes before its answer. Its column is absent if no row has one.
+    Working
 }
 
 fn lists<T: Item>(rows: &[Option<&[T]>]) -> ArrayRef {

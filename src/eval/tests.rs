@@ -17,6 +17,7 @@ fn scenario(id: &str, split: &str, family: &str) -> Scenario {
         checks: None,
         candidates: None,
         server: None,
+        working: None,
     }
 }
 

@@ -238,6 +238,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
         ("entity", task.entity.clone().map(Value::from)),
         ("reference", parsed(&task.reference)),
         ("server", task.server.as_ref().map(|server| server.0.clone().into())),
+        ("working", task.working.as_ref().map(|working| working.0.clone().into())),
     ];
     Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
 }
@@ -245,7 +246,10 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{data::ServerName, stage::scenarios::file};
+    use crate::{
+        data::{ServerName, Working},
+        stage::scenarios::file,
+    };
 
     fn task(id: &str, text: &str) -> Scenario {
         let (check, split) = ("number".into(), "train".into());
@@ -325,6 +329,7 @@ mod tests {
             entity: Some("Ada".into()),
             reference: Some("[{\"arguments\":{},\"name\":\"get\"}]".into()),
             server: Some(ServerName("desk".into())),
+            working: Some(Working("1 a, 2 b.".into())),
             family: "people".into(),
             candidates: Some(vec!["8".into(), "A-9".into()]),
             ..task("1", "One?")

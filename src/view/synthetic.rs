@@ -134,6 +134,7 @@ fn scenario(number: usize, split: &str, more: usize) -> Scenario {
         checks: number.is_multiple_of(5).then(|| Json(r#"{"answer":[{"matches":"[0-9]"}]}"#.into())),
         candidates: None,
         server: None,
+        working: None,
     }
 }
 

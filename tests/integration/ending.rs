@@ -176,6 +176,7 @@ fn examined() -> Project {
         checks: None,
         candidates: None,
         server: None,
+        working: None,
     };
     let scenarios: Vec<_> = (0..20).map(scenario).collect();
     let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::Chat,
-    data::{Json, REFERENCE, Reward},
+    data::{Json, REFERENCE, Reward, Working},
     mcp::{self, Session},
     stage::testing::{self, Ledger, caller, context, sqlite_server, tool_server},
 };
@@ -125,6 +125,20 @@ async fn a_reference_solution_is_an_episode_with_the_servers_own_results() {
     });
     assert_eq!(names.collect::<Vec<_>>(), ["list_tables", "run_query", "complete_task"]);
     assert!(episode.logprobs.iter().all(|logprob| *logprob == 0.0));
+}
+
+#[tokio::test]
+async fn what_a_solution_works_out_stands_before_its_answer() {
+    let reference = json!([call("run_query", json!({"sql": "SELECT 3 UNION SELECT 4"}))]);
+    let working = Some(Working("3 + 4 = 7.".into()));
+    let task = Scenario { working, ..scenario("x", Some(reference)) };
+    let bench = Bench::new(sqlite_server().await, &[task]).await;
+    let (metrics, played) = bench.run(json!({})).await;
+    assert_eq!(metrics["success"], 1.0);
+    let chat = Chat::load(&bench.path("policy")).unwrap();
+    let turns = turns(&played[0].tokens, |at| played[0].sampled[at]);
+    let texts: Vec<String> = turns.iter().map(|turn| chat.parse(turn).text.trim().to_owned()).collect();
+    assert_eq!(texts, ["", "3 + 4 = 7."]);
 }
 
 #[test]

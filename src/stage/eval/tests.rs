@@ -33,6 +33,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
         checks: None,
         candidates: None,
         server: None,
+        working: None,
     }
 }
 

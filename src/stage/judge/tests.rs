@@ -30,6 +30,7 @@ pub fn scenario(id: &str, answer: Option<&str>) -> Scenario {
         checks: None,
         candidates: None,
         server: None,
+        working: None,
     }
 }
 

@@ -392,7 +392,7 @@ async fn a_server_that_re_tokenizes_a_conversation_gives_a_merged_model_the_toke
     });
     let settings = serde_json::from_value(settings).unwrap();
     let (script, prompt) =
-        (Script::new(&chat, &calls), PromptTokens::new(&chat, "Is <tool_call> a tag?").unwrap());
+        (Script::new(&chat, &calls, ""), PromptTokens::new(&chat, "Is <tool_call> a tag?").unwrap());
     let agent = Arc::new(Agent { chat, toolbox, settings });
     let episode = agent::episode(script, &Echo, &agent, &prompt).await.unwrap();
     assert_eq!(episode.answer.as_deref(), Some("there"));

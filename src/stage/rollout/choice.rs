@@ -123,6 +123,7 @@ mod tests {
             checks: None,
             candidates: None,
             server: None,
+            working: None,
         };
         sizes
             .iter()

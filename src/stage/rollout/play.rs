@@ -510,7 +510,8 @@ impl Player {
             Actor::Reference(agents) => {
                 let agent = agents.of(scenario);
                 let calls = reference::calls(scenario).unwrap_or_default();
-                episode(Script::new(&agent.chat, &calls), &server, agent, prompt_tokens()).await?
+                let working = scenario.working.as_ref().map_or("", |working| &working.0);
+                episode(Script::new(&agent.chat, &calls, working), &server, agent, prompt_tokens()).await?
             }
         };
         Ok(match episode.lost.take() {

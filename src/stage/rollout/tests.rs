@@ -77,6 +77,7 @@ impl Bench {
             checks: None,
             candidates: None,
             server: None,
+            working: None,
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
         data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();

@@ -202,8 +202,9 @@ pub async fn admit(
         if let Ok(answer) = verdict {
             let last = place.and_then(|place| outcomes[0][place].get(candidate.calls.len().checked_sub(1)?));
             if let (Some(last), Some(answer)) = (last, &answer) {
-                let beside = candidate.rule.alternatives(&harvest::read(&last.text), answer);
-                candidate.alternatives.extend(beside);
+                let reading = harvest::read(&last.text);
+                candidate.alternatives.extend(candidate.rule.alternatives(&reading, answer));
+                candidate.working = candidate.rule.working(&reading);
             }
             judged.admitted.push(Admitted { candidate, answer });
         }

@@ -10,7 +10,7 @@ use super::explored::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Checks, Json, Scenario, folded, result_view},
+    data::{Checks, Json, Scenario, Working, folded, result_view},
     hash::Encoder,
     mcp::plain,
 };
@@ -31,6 +31,8 @@ pub struct Candidate {
     pub alternatives: BTreeSet<String>,
     /// The calls fail on the way, on purpose.
     pub may_fail: bool,
+    /// What the solution writes before its answer.
+    pub working: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +77,10 @@ pub enum AnswerRule {
     Largest { list: String, field: String, key: String },
     /// The same with the smallest number.
     Smallest { list: String, field: String, key: String },
+    /// The sum of a field of every record.
+    Total { list: String, field: String },
+    /// The same of what a note has between these ends: each record with the key `name` has one such note in its field `notes`.
+    OfNotes { list: String, name: String, notes: String, before: String, after: String, wanted: Wanted },
     /// The only value of the result.
     Only,
     /// The number in the line that is none of these.
@@ -89,6 +95,17 @@ pub enum AnswerRule {
     Nothing,
 }
 
+/// What is wanted of several numbers or moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The name of the one with the largest or latest.
+    Most,
+    /// The name of the one with the smallest or earliest.
+    Least,
+    /// The sum.
+    Total,
+}
+
 /// The answer where a task asks for something that does not exist.
 pub const NONE: &str = "none";
 
@@ -96,6 +113,11 @@ pub const NONE: &str = "none";
 const ANSWER_BYTES: usize = 80;
 /// Most items of an answer that is a set.
 const SET: usize = 8;
+/// Longest text before an answer, and longest name in it.
+const WORKING_BYTES: usize = 400;
+const LABEL_BYTES: usize = 40;
+/// Most decimals of numbers that are added.
+const DECIMALS: usize = 4;
 /// Most candidates of a scenario.
 pub const CANDIDATES: usize = 200;
 
@@ -109,8 +131,14 @@ impl AnswerRule {
             Self::Matching { field: Some(_), .. } => "matching",
             Self::Matching { field: None, .. } => "count of matching",
             Self::Between { .. } => "between",
+            Self::Largest { field, key, .. } if field == key => "largest value",
+            Self::Smallest { field, key, .. } if field == key => "smallest value",
             Self::Largest { .. } => "largest",
             Self::Smallest { .. } => "smallest",
+            Self::Total { .. } => "total",
+            Self::OfNotes { wanted: Wanted::Most, .. } => "most of notes",
+            Self::OfNotes { wanted: Wanted::Least, .. } => "least of notes",
+            Self::OfNotes { wanted: Wanted::Total, .. } => "total of notes",
             Self::Only => "value",
             Self::Number { .. } => "number",
             Self::Quoted(_) => "quoted",
@@ -130,6 +158,10 @@ impl AnswerRule {
             Self::Between { list, key, field, before, after } => json!([list, key, field, before, after]),
             Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
                 json!([list, field, key])
+            }
+            Self::Total { list, field } => json!([list, field]),
+            Self::OfNotes { list, name, notes, before, after, .. } => {
+                json!([list, name, notes, before, after])
             }
             Self::Absent { field } => json!([field]),
             Self::Only | Self::Nothing => json!([]),
@@ -152,7 +184,9 @@ impl AnswerRule {
             | Self::Column { .. }
             | Self::Matching { .. }
             | Self::Largest { .. }
-            | Self::Smallest { .. } => !is_cut(views.last()),
+            | Self::Smallest { .. }
+            | Self::Total { .. }
+            | Self::OfNotes { .. } => !is_cut(views.last()),
             Self::Field { .. }
             | Self::Between { .. }
             | Self::Only
@@ -236,7 +270,11 @@ impl AnswerRule {
             | Self::Column { list, field }
             | Self::Matching { list, field: Some(field), .. } => of_lists(list, field),
             Self::Absent { field } => of_lists("", field),
-            Self::Largest { list, key, .. } | Self::Smallest { list, key, .. } => of_lists(list, key),
+            Self::Largest { list, key, .. }
+            | Self::Smallest { list, key, .. }
+            | Self::OfNotes { list, name: key, wanted: Wanted::Most | Wanted::Least, .. } => {
+                of_lists(list, key)
+            }
             Self::Only => self.read(reading).into_iter().collect(),
             Self::Quoted(_) | Self::Recorded { .. } => {
                 let fields = reading.lists.iter().flat_map(|list| {
@@ -249,8 +287,84 @@ impl AnswerRule {
             Self::Count { .. }
             | Self::Matching { .. }
             | Self::Between { .. }
+            | Self::Total { .. }
+            | Self::OfNotes { .. }
             | Self::Number { .. }
             | Self::Nothing => Vec::new(),
+        }
+    }
+
+    /// What a solution writes before the answer, where that is counted, compared or added up: a model that answers at once gets
+    /// such answers wrong. None where the result states the answer, and where it has too many values.
+    pub fn working(&self, reading: &Reading) -> Option<String> {
+        let counted = |records: Vec<&harvest::Record>, without: &[&str]| {
+            let names = labels(&records, without)?;
+            let items = names.iter().enumerate().map(|(index, name)| format!("{} {name}", index + 1));
+            Some(format!("{}.", items.collect::<Vec<_>>().join(", ")))
+        };
+        let text = match self {
+            Self::Count { list } => counted(named(reading, list).ok()?.records.iter().collect(), &[])?,
+            Self::Matching { list, keys, field: None } => {
+                let without: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
+                counted(matching(named(reading, list).ok()?, keys).collect(), &without)?
+            }
+            Self::Largest { .. } | Self::Smallest { .. } | Self::Total { .. } | Self::OfNotes { .. } => {
+                let (measured, wanted) = self.measured(reading).ok()?;
+                let values: Vec<&str> = measured.iter().map(|(_, value)| *value).collect();
+                if measured.len() < 2 {
+                    return None;
+                }
+                match wanted {
+                    Wanted::Total => {
+                        let sums = sums(&values).ok()?;
+                        let steps = values[1..].iter().zip(sums.windows(2));
+                        let steps = steps.map(|(value, sum)| format!("{} + {value} = {}", sum[0], sum[1]));
+                        format!("{}.", steps.collect::<Vec<_>>().join(", "))
+                    }
+                    Wanted::Most | Wanted::Least => {
+                        let items = measured.iter().map(|(name, value)| match name {
+                            Some(name) => format!("{name} {value}"),
+                            None => (*value).to_owned(),
+                        });
+                        let most = if wanted == Wanted::Most { "Most" } else { "Least" };
+                        let value = values[*extremes(&values, wanted).ok()?.first()?];
+                        format!("{}. {most}: {value}.", items.collect::<Vec<_>>().join(", "))
+                    }
+                }
+            }
+            _ => return None,
+        };
+        (text.len() <= WORKING_BYTES).then_some(text)
+    }
+
+    /// The numbers or moments of all records, with the names of the records.
+    fn measured<'r>(&self, reading: &'r Reading) -> Result<(Vec<Measured<'r>>, Wanted), &'static str> {
+        let lacking = "not every record has a number";
+        match self {
+            Self::OfNotes { list, name, notes, before, after, wanted } => {
+                let of = |record: &'r harvest::Record| {
+                    let value = only_between(value_of(record, notes).unwrap_or_default(), before, after).ok();
+                    value.map(|value| (value_of(record, name), value))
+                };
+                let records = &whole(named(reading, list)?)?.records;
+                Ok((records.iter().map(of).collect::<Option<_>>().ok_or(lacking)?, *wanted))
+            }
+            Self::Largest { list, field, .. }
+            | Self::Smallest { list, field, .. }
+            | Self::Total { list, field } => {
+                let records = &whole(named(reading, list)?)?.records;
+                let (key, wanted) = match self {
+                    Self::Largest { key, .. } => (Some(key), Wanted::Most),
+                    Self::Smallest { key, .. } => (Some(key), Wanted::Least),
+                    _ => (None, Wanted::Total),
+                };
+                let name = |record: &'r harvest::Record| {
+                    value_of(record, key.filter(|key| *key != field)?).filter(|name| !name.is_empty())
+                };
+                let of = |record: &'r harvest::Record| Some((name(record), value_of(record, field)?));
+                Ok((records.iter().map(of).collect::<Option<_>>().ok_or(lacking)?, wanted))
+            }
+            _ => Err("the rule compares nothing"),
         }
     }
 
@@ -271,13 +385,10 @@ impl AnswerRule {
             Self::Count { list } => Ok(whole(named(reading, list)?)?.records.len().to_string()),
             Self::Column { list, field } => set_of(whole(named(reading, list)?)?.records.iter(), field),
             Self::Matching { list, keys, field } => {
-                let records = whole(named(reading, list)?)?.records.iter();
-                let fits = |record: &&harvest::Record| {
-                    keys.iter().all(|(name, value)| value_of(record, name) == Some(value))
-                };
+                let records = matching(whole(named(reading, list)?)?, keys);
                 match field {
-                    Some(field) => set_of(records.filter(fits), field),
-                    None => Ok(records.filter(fits).count().to_string()),
+                    Some(field) => set_of(records, field),
+                    None => Ok(records.count().to_string()),
                 }
             }
             Self::Between { list, key: (name, value), field, before, after } => {
@@ -285,32 +396,22 @@ impl AnswerRule {
                 let record = records.find(|record| value_of(record, name) == Some(value));
                 let texts =
                     record.and_then(|record| value_of(record, field)).ok_or("there is no such record")?;
-                let between =
-                    |text: &str| Some(text.strip_prefix(before)?.strip_suffix(&**after)?.to_owned());
-                let mut found = texts.split(", ").filter_map(between);
-                match (found.next(), found.next()) {
-                    (Some(only), None) => Ok(only),
-                    _ => Err("not one text of the record has this beginning and end"),
-                }
+                only_between(texts, before, after).map(str::to_owned)
             }
-            Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
-                let list = whole(named(reading, list)?)?;
-                let number = |record: &harvest::Record| {
-                    value_of(record, field)?.parse::<f64>().ok().filter(|n| n.is_finite())
-                };
-                let numbers: Option<Vec<f64>> = list.records.iter().map(number).collect();
-                let numbers = numbers.ok_or("not every record has a number")?;
-                let most = match self {
-                    Self::Smallest { .. } => numbers.iter().copied().fold(f64::MAX, f64::min),
-                    _ => numbers.iter().copied().fold(f64::MIN, f64::max),
-                };
-                #[expect(clippy::float_cmp, reason = "the same parsed number")]
-                let mut places = (0..numbers.len()).filter(|place| numbers[*place] == most);
-                match (places.next(), places.next()) {
-                    (Some(place), None) => Ok(value_of(&list.records[place], key)
-                        .ok_or("the record lacks the field")?
-                        .to_owned()),
-                    _ => Err("several are the largest or smallest"),
+            Self::Largest { .. } | Self::Smallest { .. } | Self::Total { .. } | Self::OfNotes { .. } => {
+                let (measured, wanted) = self.measured(reading)?;
+                let values: Vec<&str> = measured.iter().map(|(_, value)| *value).collect();
+                match wanted {
+                    Wanted::Total => sums(&values)?.pop().ok_or("there is nothing to add"),
+                    Wanted::Most | Wanted::Least => {
+                        let places = extremes(&values, wanted)?;
+                        let is_value = matches!(self, Self::Largest { field, key, .. } | Self::Smallest { field, key, .. } if field == key);
+                        match places.as_slice() {
+                            [first, ..] if is_value => Ok(values[*first].to_owned()),
+                            [only] => Ok(measured[*only].0.ok_or("the record lacks the field")?.to_owned()),
+                            _ => Err("several are the largest or smallest"),
+                        }
+                    }
                 }
             }
             Self::Only => match (&reading.line, reading.lists.as_slice()) {
@@ -337,6 +438,93 @@ impl AnswerRule {
             Self::Absent { .. } | Self::Nothing => Ok("-".into()),
         }
     }
+}
+
+/// The name of a record, if it has one, and its number or moment.
+type Measured<'r> = (Option<&'r str>, &'r str);
+
+fn matching<'r>(list: &'r List, keys: &[(String, String)]) -> impl Iterator<Item = &'r harvest::Record> {
+    let fits =
+        |record: &&harvest::Record| keys.iter().all(|(name, value)| value_of(record, name) == Some(value));
+    list.records.iter().filter(fits)
+}
+
+/// What the only one of these texts that starts and ends so has between.
+fn only_between<'t>(texts: &'t str, before: &str, after: &str) -> Result<&'t str, &'static str> {
+    let mut found = texts.split(", ").filter_map(|text| text.strip_prefix(before)?.strip_suffix(after));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Ok(only),
+        _ => Err("not one text of the record has this beginning and end"),
+    }
+}
+
+/// A name for each record: the first field that tells all of them apart, without some.
+fn labels<'r>(records: &[&'r harvest::Record], without: &[&str]) -> Option<Vec<&'r str>> {
+    let is_label =
+        |value: &&str| !value.trim().is_empty() && value.len() <= LABEL_BYTES && !value.contains([',', '\n']);
+    let first = records.first()?;
+    let fields = first.iter().filter(|field| !field.is_set && !without.contains(&field.name.as_str()));
+    fields.map(|field| field.name.as_str()).find_map(|name| {
+        let values: Option<Vec<&str>> =
+            records.iter().map(|record| value_of(record, name).filter(is_label)).collect();
+        values.filter(|values| values.iter().collect::<BTreeSet<_>>().len() == values.len())
+    })
+}
+
+/// Whether a text is a date, with or without a time, or a time of day: `2024-05-01`, `2024-05-01T10:00`, `08:30:00`.
+pub fn is_moment(text: &str) -> bool {
+    const DAY: &str = "0000-00-00";
+    let shape: String =
+        text.chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect();
+    let is_time =
+        |time: &str| time.starts_with("00:00") && time.chars().all(|letter| "0:.Z".contains(letter));
+    ["0000-00", DAY, "00:00", "00:00:00"].contains(&shape.as_str())
+        || shape.strip_prefix(DAY).and_then(|rest| rest.strip_prefix(['T', ' '])).is_some_and(is_time)
+}
+
+/// The places of the largest or smallest of these numbers, or of the latest or earliest of these moments.
+fn extremes(values: &[&str], wanted: Wanted) -> Result<Vec<usize>, &'static str> {
+    let number = |value: &&str| value.parse::<f64>().ok().filter(|number| number.is_finite());
+    let is_alike = |value: &&str| is_moment(value) && value.len() == values[0].len();
+    let numbers = values.iter().map(number).collect::<Option<Vec<f64>>>();
+    if numbers.is_none() && !values.iter().all(is_alike) {
+        return Err("not every record has a number");
+    }
+    let compare = |one: &usize, other: &usize| match &numbers {
+        Some(numbers) => numbers[*one].total_cmp(&numbers[*other]),
+        None => values[*one].cmp(values[*other]),
+    };
+    let places = 0..values.len();
+    let best =
+        if wanted == Wanted::Most { places.clone().max_by(compare) } else { places.clone().min_by(compare) };
+    let best = best.ok_or("there is nothing to compare")?;
+    Ok(places.filter(|place| compare(place, &best).is_eq()).collect())
+}
+
+/// The sums of the first one, two, … numbers, as people write them.
+fn sums(values: &[&str]) -> Result<Vec<String>, &'static str> {
+    let decimals = |value: &&str| value.split_once('.').map_or(0, |(_, behind)| behind.len());
+    let places = values.iter().map(decimals).max().unwrap_or_default();
+    let whole = |value: &&str| {
+        let (before, behind) = value.split_once('.').unwrap_or((value, ""));
+        format!("{before}{behind}{}", "0".repeat(places.checked_sub(behind.len())?)).parse::<i64>().ok()
+    };
+    let shown = |sum: i64| {
+        let (sign, digits) =
+            (if sum < 0 { "-" } else { "" }, format!("{:0>1$}", sum.unsigned_abs(), places + 1));
+        let (before, behind) = digits.split_at(digits.len() - places);
+        let behind = behind.trim_end_matches('0');
+        if behind.is_empty() { format!("{sign}{before}") } else { format!("{sign}{before}.{behind}") }
+    };
+    if places > DECIMALS {
+        return Err("the numbers are too exact to be added");
+    }
+    let mut sum = 0_i64;
+    let add = |value: &&str| {
+        sum = sum.checked_add(whole(value)?)?;
+        Some(shown(sum))
+    };
+    values.iter().map(add).collect::<Option<_>>().ok_or("not every record has a number")
 }
 
 /// Whether a line is an expression like `COUNT(*)`.
@@ -447,6 +635,7 @@ impl Candidate {
             reference: Some(calls_json(&self.calls)),
             checks,
             server: None,
+            working: self.working.clone().map(Working),
         }
     }
 
@@ -558,6 +747,7 @@ mod tests {
             checks: None,
             alternatives: BTreeSet::new(),
             may_fail: false,
+            working: None,
         };
         let count = || AnswerRule::Count { list: String::new() };
         let sql = || json!({"query": "SELECT 1"});
@@ -631,7 +821,18 @@ mod tests {
         let absent = || AnswerRule::Absent { field: "price".into() };
         let rows = r#"[{"n": "a", "v": 1}, {"n": "b", "v": 3}, {"n": "b", "v": 2}]"#;
         let notes = r#"[{"n": "a", "t": ["lives in Oslo", "has 2 dogs"]}, {"n": "b", "t": ["has 3 dogs"]}]"#;
+        let graph = r#"[{"n": "a", "t": ["has 2 dogs"]}, {"n": "b", "t": ["lives in Oslo", "has 3 dogs"]}]"#;
+        let moments = r#"[{"n": "2024-05-30", "v": 1}, {"n": "2024-06-02", "v": 2}]"#;
+        let tied = r#"[{"n": 1.5, "v": 1}, {"n": 1.5, "v": 2}, {"n": 1.75, "v": 3}]"#;
         let list = String::new;
+        let of_notes = |wanted: Wanted| AnswerRule::OfNotes {
+            list: list(),
+            name: "n".into(),
+            notes: "t".into(),
+            before: "has ".into(),
+            after: " dogs".into(),
+            wanted,
+        };
         let matching = |field: Option<&str>| AnswerRule::Matching {
             list: list(),
             keys: vec![("n".into(), "b".into())],
@@ -658,6 +859,24 @@ mod tests {
                 rows,
                 Err("not every record has a number"),
             ),
+            (AnswerRule::Largest { list: list(), field: "n".into(), key: "v".into() }, moments, Ok("2")),
+            (
+                AnswerRule::Smallest { list: list(), field: "n".into(), key: "v".into() },
+                tied,
+                Err("several are the largest or smallest"),
+            ),
+            (AnswerRule::Smallest { list: list(), field: "n".into(), key: "n".into() }, tied, Ok("1.5")),
+            (AnswerRule::Total { list: list(), field: "v".into() }, rows, Ok("6")),
+            (AnswerRule::Total { list: list(), field: "n".into() }, tied, Ok("4.75")),
+            (
+                AnswerRule::Total { list: list(), field: "n".into() },
+                rows,
+                Err("not every record has a number"),
+            ),
+            (of_notes(Wanted::Most), graph, Ok("b")),
+            (of_notes(Wanted::Least), graph, Ok("a")),
+            (of_notes(Wanted::Total), graph, Ok("5")),
+            (of_notes(Wanted::Most), rows, Err("not every record has a number")),
             (
                 AnswerRule::Number { not: vec!["40".into(), "2".into()] },
                 "The sum of 40 and 2 is 42.",
@@ -687,6 +906,61 @@ mod tests {
             (AnswerRule::Column { list: list(), field: "n".into() }, "n\nb\na", Ok("a, b")),
         ] {
             assert_eq!(rule.answer(&[text]), expected.map(str::to_owned), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_compared_or_added_is_written_before_the_answer() {
+        let rows = r#"[{"n": "a", "v": 10.5, "d": "2024-05-01"}, {"n": "b", "v": 3, "d": "2024-04-01"}, {"n": "c", "v": 0.25, "d": "2024-06-01"}]"#;
+        let (list, key) = (String::new, || "n".to_owned());
+        let many: Vec<Value> =
+            (0..100).map(|index| json!({"n": format!("name {index}"), "v": index})).collect();
+        let many = Value::Array(many).to_string();
+        let of_key = |value: &str| vec![("k".to_owned(), value.to_owned())];
+        let related = r#"[{"k": "x", "to": "p"}, {"k": "x", "to": "q"}, {"k": "y", "to": "r"}]"#;
+        for (rule, text, expected) in [
+            (AnswerRule::Count { list: list() }, rows, Some("1 a, 2 b, 3 c.")),
+            (AnswerRule::Count { list: list() }, "[{\"v\": 1}, {\"v\": 1}]", None),
+            (AnswerRule::Count { list: list() }, &many, None),
+            (
+                AnswerRule::Matching { list: list(), keys: of_key("x"), field: None },
+                related,
+                Some("1 p, 2 q."),
+            ),
+            (AnswerRule::Matching { list: list(), keys: of_key("z"), field: None }, related, None),
+            (
+                AnswerRule::Largest { list: list(), field: "v".into(), key: key() },
+                rows,
+                Some("a 10.5, b 3, c 0.25. Most: 10.5."),
+            ),
+            (
+                AnswerRule::Smallest { list: list(), field: "d".into(), key: "d".into() },
+                rows,
+                Some("2024-05-01, 2024-04-01, 2024-06-01. Least: 2024-04-01."),
+            ),
+            (
+                AnswerRule::Total { list: list(), field: "v".into() },
+                rows,
+                Some("10.5 + 3 = 13.5, 13.5 + 0.25 = 13.75."),
+            ),
+            (AnswerRule::Total { list: list(), field: "v".into() }, "[{\"v\": 1}]", None),
+            (AnswerRule::Column { list: list(), field: key() }, rows, None),
+            (field(Some(("n", "a")), "v"), rows, None),
+        ] {
+            assert_eq!(rule.working(&harvest::read(text)).as_deref(), expected, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn dates_and_times_are_moments() {
+        for text in ["2024-05", "2024-05-01", "2024-05-01T10:00:00Z", "2024-05-01 10:00", "08:30", "08:30:59"]
+        {
+            assert!(is_moment(text), "{text}");
+        }
+        for text in
+            ["2024", "2024-5-1", "2024-05-", "2024-05-01x", "8:30", "1-2", "", "2024-05-01T", "08:30 pm"]
+        {
+            assert!(!is_moment(text), "{text}");
         }
     }
 }

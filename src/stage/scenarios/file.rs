@@ -17,14 +17,14 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{self, Checks, Json, Scenario, ServerName},
+    data::{self, Checks, Json, Scenario, ServerName, Working},
     error::did_you_mean,
     hash::Encoder,
     mcp::plain,
 };
 
 /// Keys of a task.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "task",
     "answer",
     "check",
@@ -35,6 +35,7 @@ const KEYS: [&str; 12] = [
     "entity",
     "reference",
     "server",
+    "working",
     "decision",
     "reviewed",
 ];
@@ -249,6 +250,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         checks,
         candidates,
         server: text(fields, "server")?.map(|name| ServerName(name.to_owned())),
+        working: text(fields, "working")?.map(|text| Working(text.to_owned())),
     })
 }
 
@@ -391,6 +393,7 @@ mod tests {
             (r#""answer": "y", "candidates": "z""#, "`candidates` should be a list"),
             (r#""answer": "y", "candidates": [["z"]]"#, "`candidates` should be texts or numbers"),
             (r#""candidates": ["z"]"#, "`candidates` needs an `answer`"),
+            (r#""answer": "y", "working": 7"#, "`working`"),
             (&format!(r#""answer": "y", "candidates": {many}"#), "201 values; at most 200"),
         ] {
             let error = of(rest).unwrap_err();

@@ -465,5 +465,6 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         checks: case.checks.clone(),
         candidates: None,
         server: None,
+        working: None,
     }
 }

@@ -236,6 +236,7 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         checks,
         alternatives: BTreeSet::new(),
         may_fail: kind == "error-recovery",
+        working: None,
     })
 }
 

@@ -136,7 +136,9 @@ impl Scenarios {
             let part = if matches!(source, Source::File) { ", as far as it was checked" } else { "" };
             return vec![Requirement::Met(format!("{path} can be read{part}"))];
         };
-        let text = format!("{path}: {train} to train on, {heldout} held out");
+        let start = count("start").filter(|start| *start > 0);
+        let start = start.map_or_else(String::new, |start| format!(", {start} for the start"));
+        let text = format!("{path}: {train} to train on{start}, {heldout} held out");
         if train.min(heldout) >= FEW {
             return vec![Requirement::Met(text)];
         }

@@ -99,6 +99,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
         checks: None,
         alternatives: BTreeSet::new(),
         may_fail: true,
+        working: None,
     })
 }
 

@@ -4,6 +4,7 @@
 //! places ([`wording`]).
 
 use super::{
+    sql::Sense,
     wording::{self, Scene},
     words,
 };
@@ -28,15 +29,21 @@ pub fn within(place: &str) -> String {
 
 /// Ways to ask, by name.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
-    let Scene { place, thing } = scene;
+    let Scene { place, thing, .. } = scene;
     let is_listing = |place: &&&str| {
         let head = words::head(place);
         head.to_lowercase() == words::plural(thing)
     };
-    let texts = match (subject(place), Some(place).filter(is_listing)) {
-        (Some(subject), _) => of_subject(rule, subject, thing),
-        (None, Some(listing)) => of_listing(rule, listing, thing),
-        (None, None) => of_place(rule, place, thing),
+    let place = match (subject(place), Some(place).filter(is_listing)) {
+        (Some(subject), _) => Place::Subject(subject),
+        (None, Some(listing)) => Place::Listing(listing),
+        (None, None) => Place::Other(place),
+    };
+    let texts = match (Compared::of(rule, scene), place) {
+        (Some(compared), place) => compared.texts(place, thing),
+        (None, Place::Subject(subject)) => of_subject(rule, subject, thing),
+        (None, Place::Listing(listing)) => of_listing(rule, listing, thing),
+        (None, Place::Other(_)) => Vec::new(),
     };
     if texts.is_empty() {
         return wording::ask(rule, scene);
@@ -44,6 +51,119 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
     let name =
         |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), wording::sentence(&text));
     texts.into_iter().enumerate().map(name).collect()
+}
+
+/// Where a value is.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    /// `the user 7`
+    Subject(&'a str),
+    /// `direct flights from JFK`
+    Listing(&'a str),
+    /// `commit logs`
+    Other(&'a str),
+}
+
+/// A question about the numbers or moments of several records.
+struct Compared {
+    field: String,
+    fields: String,
+    asked: Asked,
+}
+
+enum Asked {
+    Total,
+    /// `highest`, and what the record is called that has it: `most expensive`.
+    Value(&'static str),
+    Record {
+        most: &'static str,
+        is: Option<&'static str>,
+        key: String,
+    },
+}
+
+impl Compared {
+    fn of(rule: &AnswerRule, scene: &Scene<'_>) -> Option<Self> {
+        let (wanted, key, is_most) = match rule {
+            AnswerRule::Largest { field, key, .. } => (field, Some(key), true),
+            AnswerRule::Smallest { field, key, .. } => (field, Some(key), false),
+            AnswerRule::Total { field, .. } => (field, None, true),
+            _ => return None,
+        };
+        let pick = |[most, least]: [&'static str; 2]| if is_most { most } else { least };
+        let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
+        let tokens = words::tokens(wanted);
+        let is_birth = scene.of_moments
+            && ["birth", "dob", "born", "birthday"].iter().any(|word| tokens.contains(*word));
+        let is = match is_birth {
+            true => Some(pick(["youngest", "oldest"])),
+            false => Sense::of_name(wanted).extremes().filter(|_| !scene.of_moments).map(pick),
+        };
+        let asked = match key {
+            None => Asked::Total,
+            Some(key) if key == wanted => Asked::Value(most),
+            Some(key) => Asked::Record { most, is, key: field(key) },
+        };
+        Some(Self { field: field(wanted), fields: fields(wanted), asked })
+    }
+
+    fn texts(&self, place: Place<'_>, thing: &str) -> Vec<String> {
+        let (Self { field: f, fields: fs, asked }, things) = (self, words::plural(thing));
+        match (asked, place) {
+            (Asked::Total, Place::Subject(subject)) => vec![
+                format!("What is the total {f} of the {things} of {subject}?"),
+                format!("Look up {subject} and add up the {fs} of the {things}. What is the sum?"),
+                format!("For {subject}, how much is the {f} of all {things} together?"),
+            ],
+            (Asked::Total, Place::Listing(listing)) => vec![
+                format!("What is the total {f} of the {listing}?"),
+                format!("Add up the {fs} of the {listing}. What is the sum?"),
+            ],
+            (Asked::Total, Place::Other(place)) => vec![
+                format!("What is the total {f} of the {things} in the {place}?"),
+                format!("Look at the {place} and add up the {fs} of the {things}. What is the sum?"),
+            ],
+            (Asked::Value(most), Place::Subject(subject)) => vec![
+                format!("What is the {most} {f} of the {things} of {subject}?"),
+                format!("Look up {subject}. What is the {most} {f} among the {things}?"),
+            ],
+            (Asked::Value(most), Place::Listing(listing)) => vec![
+                format!("What is the {most} {f} of the {listing}?"),
+                format!("Find the {listing}. What is the {most} {f} among them?"),
+            ],
+            (Asked::Value(most), Place::Other(place)) => vec![
+                format!("What is the {most} {f} of the {things} in the {place}?"),
+                format!("Look at the {place}. What is the {most} {f} among the {things}?"),
+            ],
+            (Asked::Record { most, is, key: k }, Place::Subject(subject)) => {
+                let is = is.map(|is| format!("Which {thing} of {subject} is the {is}? Give its {k}."));
+                let others = [
+                    format!("Which {thing} of {subject} has the {most} {f}? Give its {k}."),
+                    format!("For {subject}, what is the {k} of the {thing} with the {most} {f}?"),
+                    format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
+                ];
+                others.into_iter().chain(is).collect()
+            }
+            (Asked::Record { most, is, key: k }, Place::Listing(listing)) => {
+                let is = is.map(|is| format!("Which of the {listing} is the {is}? Give its {k}."));
+                let others = [
+                    format!("Which of the {listing} has the {most} {f}? Give its {k}."),
+                    format!("Of the {listing}, what is the {k} of the one with the {most} {f}?"),
+                    format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
+                ];
+                others.into_iter().chain(is).collect()
+            }
+            (Asked::Record { most, is, key: k }, Place::Other(place)) => {
+                let is = is.map(|is| format!("Which {thing} in the {place} is the {is}? Give its {k}."));
+                let others = [
+                    format!("Which {thing} in the {place} has the {most} {f}? Give its {k}."),
+                    format!("Look at the {place}. What is the {k} of the {thing} with the {most} {f}?"),
+                    format!("Find the {thing} with the {most} {f} in the {place} and report its {k}."),
+                ];
+                others.into_iter().chain(is).collect()
+            }
+        }
+    }
 }
 
 fn field(name: &str) -> String {
@@ -66,24 +186,8 @@ fn fields(name: &str) -> String {
     }
 }
 
-/// `highest` or `lowest`, and the two fields.
-fn extreme(rule: &AnswerRule) -> Option<(&'static str, String, String)> {
-    match rule {
-        AnswerRule::Largest { field: wanted, key, .. } => Some(("highest", field(wanted), field(key))),
-        AnswerRule::Smallest { field: wanted, key, .. } => Some(("lowest", field(wanted), field(key))),
-        _ => None,
-    }
-}
-
 fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
     let things = words::plural(thing);
-    if let Some((most, f, k)) = extreme(rule) {
-        return vec![
-            format!("Which {thing} of {subject} has the {most} {f}? Give its {k}."),
-            format!("For {subject}, what is the {k} of the {thing} with the {most} {f}?"),
-            format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
-        ];
-    }
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
             let (f, k, v) = (field(wanted), field(key), words::shown(value));
@@ -132,13 +236,6 @@ fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
 }
 
 fn of_listing(rule: &AnswerRule, listing: &str, thing: &str) -> Vec<String> {
-    if let Some((most, f, k)) = extreme(rule) {
-        return vec![
-            format!("Which of the {listing} has the {most} {f}? Give its {k}."),
-            format!("Of the {listing}, what is the {k} of the one with the {most} {f}?"),
-            format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
-        ];
-    }
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
             let (f, k, v) = (field(wanted), field(key), words::shown(value));
@@ -173,18 +270,6 @@ fn of_listing(rule: &AnswerRule, listing: &str, thing: &str) -> Vec<String> {
                 format!("List the {f} of the {listing}, each once. {ALL}"),
             ]
         }
-        _ => Vec::new(),
-    }
-}
-
-/// What no other place has words for.
-fn of_place(rule: &AnswerRule, place: &str, thing: &str) -> Vec<String> {
-    match (extreme(rule), rule) {
-        (Some((most, f, k)), AnswerRule::Smallest { .. }) => vec![
-            format!("Which {thing} in the {place} has the {most} {f}? Give its {k}."),
-            format!("Look at the {place}. What is the {k} of the {thing} with the {most} {f}?"),
-            format!("Find the {thing} with the {most} {f} in the {place} and report its {k}."),
-        ],
         _ => Vec::new(),
     }
 }
@@ -262,8 +347,39 @@ mod tests {
                 "entry",
                 "Which entry in the commit logs has the lowest price? Give its flight number.",
             ),
+            (
+                AnswerRule::Total { list: list(), field: "price".into() },
+                "details of the trip 7",
+                "flight",
+                "What is the total price of the flights of the trip 7?",
+            ),
+            (
+                AnswerRule::Largest { list: list(), field: "price".into(), key: "price".into() },
+                "details of the trip 7",
+                "flight",
+                "What is the highest price of the flights of the trip 7?",
+            ),
         ] {
-            assert_eq!(ask(&rule, &Scene { place, thing })[0].1, expected);
+            assert_eq!(ask(&rule, &Scene { place, thing, of_moments: false })[0].1, expected);
+        }
+    }
+
+    #[test]
+    fn the_record_with_the_most_is_called_as_people_call_it() {
+        let largest =
+            |field: &str| AnswerRule::Largest { list: "l".into(), field: field.into(), key: "name".into() };
+        let smallest =
+            |field: &str| AnswerRule::Smallest { list: "l".into(), field: field.into(), key: "name".into() };
+        for (rule, of_moments, first, last) in [
+            (largest("price"), false, "highest price", "is the most expensive?"),
+            (smallest("prices.economy"), false, "lowest price for economy", "is the cheapest?"),
+            (largest("departure_time"), true, "latest departure time", "has the latest departure time?"),
+            (smallest("dob"), true, "earliest date of birth", "is the oldest?"),
+            (largest("bags"), false, "highest bags", "has the highest bags?"),
+        ] {
+            let asked = ask(&rule, &Scene { place: "details of the trip 7", thing: "leg", of_moments });
+            assert!(asked[0].1.contains(first), "{asked:?}");
+            assert!(asked.last().unwrap().1.contains(last), "{asked:?}");
         }
     }
 }

@@ -68,6 +68,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 checks: None,
                 alternatives: BTreeSet::new(),
                 may_fail,
+                working: None,
             }
         });
         found.push((graph::rank(seed, "impossible", &pair[0].task), pair));
@@ -125,6 +126,7 @@ pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
         checks: None,
         alternatives: BTreeSet::new(),
         may_fail: false,
+        working: None,
     };
     let drawn = |number: usize, name: &str, range: u64| graph::rank(seed, name, &number.to_string()) % range;
     let sums = (0..most.div_ceil(2)).map(|number| {

@@ -13,7 +13,7 @@ use super::{
     wording::{self, Scene},
     words,
 };
-use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, numbers, value_of};
+use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, is_moment, numbers, value_of};
 
 /// Most calls of a chain.
 pub const CALLS: usize = 5;
@@ -92,11 +92,20 @@ fn candidate(
         | AnswerRule::Count { list }
         | AnswerRule::Column { list, .. }
         | AnswerRule::Largest { list, .. }
-        | AnswerRule::Smallest { list, .. } => list,
+        | AnswerRule::Smallest { list, .. }
+        | AnswerRule::Total { list, .. } => list,
         _ => "",
     };
     let thing = profiles[seen.tool].thing(list);
-    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing });
+    let of_moments = match &rule {
+        AnswerRule::Largest { field, .. } | AnswerRule::Smallest { field, .. } => {
+            let records =
+                seen.reading.lists.iter().filter(|one| one.name == *list).flat_map(|one| &one.records);
+            records.filter_map(|record| value_of(record, field)).all(is_moment)
+        }
+        _ => false,
+    };
+    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments });
     let mut entity = variant.entity.clone();
     let about = match &rule {
         AnswerRule::Field { key: Some((key, value)), field, .. } => {
@@ -106,7 +115,8 @@ fn candidate(
         AnswerRule::Field { field, .. }
         | AnswerRule::Column { field, .. }
         | AnswerRule::Largest { field, .. }
-        | AnswerRule::Smallest { field, .. } => field.clone(),
+        | AnswerRule::Smallest { field, .. }
+        | AnswerRule::Total { field, .. } => field.clone(),
         _ => String::new(),
     };
     let tools: Vec<&str> =
@@ -135,6 +145,7 @@ fn candidate(
         checks: None,
         alternatives: BTreeSet::new(),
         may_fail: false,
+        working: None,
     })
 }
 
@@ -424,9 +435,10 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 if values.collect::<BTreeSet<_>>().len() > 1 {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
-                if field.value.parse::<f64>().is_ok() && is_quantity(&field.name) {
-                    let key = keys(list, first, &field.name).into_iter().next();
-                    rules.extend(key.into_iter().flat_map(|(key, _)| {
+                let is_number = field.value.parse::<f64>().is_ok() && is_quantity(&field.name);
+                if is_number || is_moment(&field.value) {
+                    let key = keys(list, first, &field.name).into_iter().next().map(|(key, _)| key);
+                    rules.extend(key.into_iter().chain([field.name.clone()]).flat_map(|key| {
                         let (list, field) = (name(), field.name.clone());
                         [
                             AnswerRule::Largest {
@@ -437,6 +449,9 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                             AnswerRule::Smallest { list, field, key },
                         ]
                     }));
+                }
+                if is_number && is_amount(&field.name) {
+                    rules.push(AnswerRule::Total { list: name(), field: field.name.clone() });
                 }
             }
         } else if let ([record], true) = (list.records.as_slice(), list.is_list) {
@@ -474,6 +489,36 @@ fn is_mixed(list: &List, args: &[Arg]) -> bool {
 fn is_quantity(field: &str) -> bool {
     let tokens = words::tokens(field);
     !["id", "zip", "code", "number", "phone", "last"].iter().any(|word| tokens.contains(*word))
+}
+
+/// Whether people add up the numbers of a field.
+fn is_amount(field: &str) -> bool {
+    let tokens = words::tokens(field);
+    let others = [
+        "age",
+        "average",
+        "day",
+        "index",
+        "lat",
+        "latitude",
+        "level",
+        "lng",
+        "lon",
+        "longitude",
+        "mean",
+        "month",
+        "percent",
+        "percentage",
+        "position",
+        "rank",
+        "rate",
+        "rating",
+        "score",
+        "temperature",
+        "version",
+        "year",
+    ];
+    !others.iter().any(|word| tokens.contains(*word))
 }
 
 /// Whether a result is one value without a name.

@@ -106,6 +106,7 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
             checks: Some(Checks { state: vec![state], ..Checks::default() }),
             alternatives: BTreeSet::new(),
             may_fail: false,
+            working: None,
         });
     }
     candidates

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    stage::scenarios::candidate::{AnswerRule, Candidate, Check, value_of},
+    stage::scenarios::candidate::{AnswerRule, Candidate, Check, Wanted, is_moment, value_of},
 };
 
 /// First words of the fields that hold the two ends of a statement.
@@ -61,6 +61,7 @@ struct Facts {
 }
 
 /// A tool that takes one text.
+#[derive(Clone, Copy)]
 struct Tool<'a> {
     name: &'a str,
     param: &'a str,
@@ -70,8 +71,15 @@ struct Tool<'a> {
 
 impl Tool<'_> {
     fn call(&self, text: &str) -> ToolCall {
-        let value = Value::from(text);
-        let value = if self.takes_list { Value::Array(vec![value]) } else { value };
+        self.call_with(if self.takes_list { Value::from(vec![text]) } else { Value::from(text) })
+    }
+
+    /// About several things, of a tool that takes a list.
+    fn call_of_all(&self, texts: &[&str]) -> ToolCall {
+        self.call_with(Value::from(texts.to_vec()))
+    }
+
+    fn call_with(&self, value: Value) -> ToolCall {
         ToolCall {
             name: self.name.to_owned(),
             arguments: [(self.param.to_owned(), value)].into_iter().collect(),
@@ -82,13 +90,14 @@ impl Tool<'_> {
 /// Candidates about everything that statements and notes say, if a tool shows all about a thing.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let facts = Facts::of(graph, profiles);
-    let Some(about) = facts.lookup(graph, profiles) else { return Vec::new() };
+    let Some(about) = facts.lookup(graph, profiles, false) else { return Vec::new() };
+    let about_all = facts.lookup(graph, profiles, true);
     let mut gaps: BTreeMap<[String; 2], BTreeSet<String>> = BTreeMap::new();
     for gap in facts.notes.values().flatten().filter_map(|note| Gap::of(note)) {
         gaps.entry(gap.ends()).or_default().insert(gap.value);
     }
     let search = search(graph, profiles);
-    let mut asking = Asking { facts: &facts, gaps, about, search, seed, candidates: Vec::new() };
+    let mut asking = Asking { facts: &facts, gaps, about, about_all, search, seed, candidates: Vec::new() };
     asking.ask();
     asking.candidates
 }
@@ -144,13 +153,13 @@ impl Facts {
         })
     }
 
-    /// The reading tool whose calls show all that is known about the thing that they name.
-    fn lookup<'g>(&self, graph: &'g Graph, profiles: &'g [ToolProfile]) -> Option<Tool<'g>> {
+    /// The reading tool whose calls show all that is known about the thing that they name. `of_lists`: it takes a list.
+    fn lookup<'g>(&self, graph: &'g Graph, profiles: &'g [ToolProfile], of_lists: bool) -> Option<Tool<'g>> {
         let mut counts: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
         for (index, seen) in graph.seen.iter().enumerate() {
             let [arg] = seen.args.as_slice() else { continue };
             let Some(thing) = arg.leaf.as_deref().filter(|leaf| self.is_thing(leaf)) else { continue };
-            if changes::writes(graph, profiles, index) {
+            if changes::writes(graph, profiles, index) || of_lists && !of_call(seen, profiles).takes_list {
                 continue;
             }
             let (shown, all) = counts.entry(seen.tool).or_default();
@@ -184,6 +193,18 @@ impl Facts {
             notes.filter(|(name, _)| name == thing).flat_map(|(_, notes)| notes).collect();
         own.all(|statement| shown.contains(statement))
             && self.notes.get(thing).is_none_or(|known| known.is_subset(&notes))
+    }
+
+    /// The things whose name, kind or notes have these words, as a search finds them.
+    fn found_by(&self, words: &str) -> BTreeSet<&str> {
+        let words = words.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&words);
+        let is_found = |(thing, notes): &(&String, &BTreeSet<String>)| {
+            has(thing)
+                || self.kinds.get(*thing).is_some_and(|kind| has(kind))
+                || notes.iter().any(|note| has(note))
+        };
+        self.notes.iter().filter(is_found).map(|(thing, _)| thing.as_str()).collect()
     }
 
     /// The kind that all these things have.
@@ -331,9 +352,9 @@ impl Gap {
         let number = said.iter().rposition(|word| word.starts_with(|first: char| first.is_ascii_digit()));
         if let Some(at) = number {
             let last = said[..at].last()?;
-            let is_moment = at + 1 == said.len() && is_moment(&said[at]);
+            let is_dated = at + 1 == said.len() && (is_year(&said[at]) || is_moment(&said[at]));
             return match verb(at) {
-                Some(_) if is_link(last) && is_moment => split(at, at + 1, Asks::When(verb(at - 1)?)),
+                Some(_) if is_link(last) && is_dated => split(at, at + 1, Asks::When(verb(at - 1)?)),
                 Some(of_all) if at == 1 && at + 1 < said.len() => split(at, at + 1, Asks::HowMany(of_all)),
                 Some(of_all) if at + 1 == said.len() => split(at, at + 1, Asks::What(of_all)),
                 None if at < 3 && !is_link(last) => split(at, at + 1, Asks::Noun(said[..at].join(" "))),
@@ -359,6 +380,77 @@ impl Gap {
                 let at = 1 + usize::from(has_article);
                 (at < said.len()).then(|| split(at, said.len(), Asks::What(verb(1)?)))?
             }
+        }
+    }
+
+    /// Whether what is in the gap can be compared with others: a number, or a moment.
+    fn is_measured(&self) -> bool {
+        let is_noun = matches!(self.asks, Asks::Noun(_));
+        match &self.asks {
+            Asks::Noun(_) | Asks::HowMany(_) if self.is_number() => true,
+            Asks::When(_) => true,
+            _ => is_noun && is_moment(&self.value),
+        }
+    }
+
+    fn is_number(&self) -> bool {
+        self.value.parse::<f64>().is_ok()
+    }
+
+    /// Questions for the thing of this kind with the most, or for the sum of all. `of` says which things: those that do
+    /// something.
+    fn compared(&self, kind: &str, of: &str, wanted: Wanted) -> Vec<String> {
+        let is_total = wanted == Wanted::Total;
+        let pick =
+            |most: &'static str, least: &'static str| if wanted == Wanted::Most { most } else { least };
+        let (after, kinds) = (self.after.trim(), words::plural(kind));
+        let which = match of {
+            "" => format!("Which {kind}"),
+            of => format!("Of the {kinds} {of}, which one"),
+        };
+        let end = match is_person(kind) {
+            true if of.is_empty() => vec![format!("Which of the {kinds}"), "Who".to_owned()],
+            _ if of.is_empty() => vec![format!("Which of the {kinds}")],
+            _ => vec![format!("Which of the {kinds} {of}")],
+        };
+        let ask = |what: String| -> Vec<String> {
+            std::iter::once(&which).chain(&end).map(|which| format!("{which} {what}?")).collect()
+        };
+        match &self.asks {
+            Asks::Noun(noun) if is_total && self.is_number() => vec![
+                format!("What is the total {noun} of the {kinds} {of}?"),
+                format!("What are the {} of the {kinds} {of} together?", words::plural(noun)),
+            ],
+            Asks::HowMany(verb) if is_total => {
+                let asked = if verb.asked[0] == "does" { "do" } else { "are" };
+                vec![format!("How many {after} {asked} the {kinds} {of} {} together?", verb.asked[1])]
+            }
+            _ if is_total => Vec::new(),
+            Asks::Noun(noun) if self.is_number() => {
+                ask(format!("has the {} {noun}", pick("largest", "smallest")))
+            }
+            Asks::Noun(noun) => ask(format!("has the {} {noun}", pick("latest", "earliest"))),
+            Asks::HowMany(verb) => ask(format!("{} the {} {after}", verb.one, pick("most", "fewest"))),
+            Asks::When(verb) => {
+                let done = if verb.is_past { &verb.asked[1] } else { &verb.one };
+                ask(format!("{done} {}", pick("last", "first")))
+            }
+            Asks::Where(_) | Asks::What(_) => Vec::new(),
+        }
+    }
+
+    /// Questions for what two things have together.
+    fn together(&self, one: &str, other: &str) -> Vec<String> {
+        let after = self.after.trim();
+        match &self.asks {
+            Asks::Noun(noun) if self.is_number() => vec![
+                format!("What are the {} of {one} and {other} together?", words::plural(noun)),
+                format!("Add up the {} of {one} and {other}. What is the sum?", words::plural(noun)),
+            ],
+            Asks::HowMany(verb) if verb.asked[0] == "does" => {
+                vec![format!("How many {after} do {one} and {other} {} together?", verb.asked[1])]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -426,6 +518,8 @@ struct Asking<'a> {
     /// What stands in each gap in the notes of all things, by what is before and behind it.
     gaps: BTreeMap<[String; 2], BTreeSet<String>>,
     about: Tool<'a>,
+    /// The same for several things at once.
+    about_all: Option<Tool<'a>>,
     search: Option<Tool<'a>>,
     seed: u64,
     candidates: Vec<Candidate>,
@@ -454,6 +548,7 @@ impl<'a> Asking<'a> {
                 }
             }
         }
+        self.compare();
         self.ask_by_notes();
     }
 
@@ -473,6 +568,7 @@ impl<'a> Asking<'a> {
             checks: None,
             alternatives: others,
             may_fail: false,
+            working: None,
         });
     }
 
@@ -594,23 +690,86 @@ impl<'a> Asking<'a> {
         found
     }
 
+    /// Which of several things has the most of what a note says, and how much all have together. The things are those of a kind
+    /// that a search finds, those that are related to one thing, and two of a kind.
+    fn compare(&mut self) {
+        let facts = self.facts;
+        let Some(things) = &facts.things_in else { return };
+        let mut alike: BTreeMap<([String; 2], &str), BTreeMap<&str, Gap>> = BTreeMap::new();
+        for (thing, notes) in facts.notes.iter().filter(|(thing, _)| is_sayable(thing)) {
+            let Some(kind) = facts.kinds.get(thing) else { continue };
+            for gap in notes.iter().filter_map(|note| Gap::of(note)).filter(Gap::is_measured) {
+                alike.entry((gap.ends(), kind.as_str())).or_default().insert(thing, gap);
+            }
+        }
+        for (([before, after], kind), gaps) in alike {
+            let Some(gap) = gaps.values().next().filter(|_| gaps.len() > 1) else { continue };
+            let rule = |wanted: Wanted| AnswerRule::OfNotes {
+                list: things.list.clone(),
+                name: things.name.clone(),
+                notes: things.notes.clone(),
+                before: before.clone(),
+                after: after.clone(),
+                wanted,
+            };
+            let question = |about: &str, wanted: Wanted, texts: Vec<String>| Question {
+                about: format!("{about} {}", before.trim()),
+                answers: BTreeSet::new(),
+                others: BTreeSet::new(),
+                rule: rule(wanted),
+                check: if wanted == Wanted::Total { Check::Number } else { Check::Text },
+                texts,
+            };
+            let all: BTreeSet<&str> = gaps.keys().copied().collect();
+            let mut words = [after.trim(), before.trim()].into_iter().filter(|words| !words.is_empty());
+            let words = words.find(|words| facts.found_by(words) == all);
+            if let Some((words, search)) = words.zip(self.search) {
+                let call = search.call(words);
+                for wanted in [Wanted::Most, Wanted::Least] {
+                    let texts = gap.compared(kind, "", wanted);
+                    self.push(question("most of a kind", wanted, texts), words, vec![call.clone()]);
+                }
+            }
+            // Those that are related to one thing in one way.
+            let mut related: BTreeMap<(&str, &str, bool), BTreeSet<&str>> = BTreeMap::new();
+            for [from, relation, to] in &facts.statements {
+                related.entry((from, relation, true)).or_default().insert(to);
+                related.entry((to, relation, false)).or_default().insert(from);
+            }
+            for ((thing, relation, forward), others) in related {
+                let Some(verb) = Verb::of(&words::split(relation)) else { continue };
+                let is_whole =
+                    (2..=SEVERAL).contains(&others.len()) && others.is_subset(&all) && is_sayable(thing);
+                let others: Vec<&str> = others.into_iter().collect();
+                let Some(about) = self.about_all.filter(|_| is_whole) else { continue };
+                let of = match forward {
+                    true => format!("that {} {}", said(thing), verb.one),
+                    false => format!("that {} {}", verb.several, said(thing)),
+                };
+                // One of them, or they crowd out everything else.
+                let ways = [Wanted::Most, Wanted::Least, Wanted::Total];
+                let wanted = ways[graph::rank(self.seed, &of, &before) as usize % ways.len()];
+                let calls = vec![self.about.call(thing), about.call_of_all(&others)];
+                self.push(question("most of related", wanted, gap.compared(kind, &of, wanted)), thing, calls);
+            }
+            let all: Vec<&str> = all.into_iter().collect();
+            for pair in all.windows(2) {
+                let Some(about) = self.about_all else { continue };
+                let (texts, calls) =
+                    (gap.together(&said(pair[0]), &said(pair[1])), vec![about.call_of_all(pair)]);
+                self.push(question("two together", Wanted::Total, texts), pair[0], calls);
+            }
+        }
+    }
+
     /// Which things have a note, and how many.
     fn ask_by_notes(&mut self) {
         let facts = self.facts;
-        let (Some(things), Some(search)) = (&facts.things_in, self.search.take()) else { return };
+        let (Some(things), Some(search)) = (&facts.things_in, self.search) else { return };
         let mut of_note: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (thing, notes) in &facts.notes {
             notes.iter().for_each(|note| _ = of_note.entry(note).or_default().insert(thing));
         }
-        let texts: Vec<(&str, String)> = facts
-            .notes
-            .iter()
-            .map(|(thing, notes)| {
-                let kind = facts.kinds.get(thing).map_or("", String::as_str);
-                let notes: Vec<&str> = notes.iter().map(String::as_str).collect();
-                (thing.as_str(), format!("{thing}\n{kind}\n{}", notes.join("\n")).to_lowercase())
-            })
-            .collect();
         for (note, having) in of_note {
             let (Some(gap), Some(kind)) =
                 (Gap::of(note), facts.kind(&having.iter().copied().collect::<Vec<_>>()))
@@ -620,16 +779,8 @@ impl<'a> Asking<'a> {
             let Some(verb) = Verb::of(&note.split_whitespace().map(str::to_owned).collect::<Vec<_>>()) else {
                 continue;
             };
-            let finds = |words: &str| {
-                let words = words.to_lowercase();
-                texts
-                    .iter()
-                    .filter(|(_, text)| text.contains(&words))
-                    .map(|(thing, _)| *thing)
-                    .collect::<BTreeSet<_>>()
-                    == having
-            };
-            let Some(query) = [gap.value.as_str(), note].into_iter().find(|words| finds(words)) else {
+            let is_found = |words: &&str| facts.found_by(words) == having;
+            let Some(query) = [gap.value.as_str(), note].into_iter().find(is_found) else {
                 continue;
             };
             let (list, name) = (things.list.clone(), things.name.clone());
@@ -733,12 +884,8 @@ fn said(name: &str) -> String {
     if name.starts_with(|first: char| first.is_uppercase()) { name.to_owned() } else { words::shown(name) }
 }
 
-/// Whether a text is a year, a month or a day: `2024`, `2024-05`.
-fn is_moment(text: &str) -> bool {
-    let digits =
-        |part: &str, count: usize| part.len() == count && part.bytes().all(|byte| byte.is_ascii_digit());
-    let mut parts = text.split('-');
-    parts.next().is_some_and(|year| digits(year, 4)) && parts.all(|part| digits(part, 2))
+fn is_year(text: &str) -> bool {
+    text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_sayable(name: &str) -> bool {
@@ -822,7 +969,7 @@ mod tests {
         let profiles = profiles(&tools, &Servers::from(ServerSpec::new(transport, State::ReadOnly)));
         let mut graph = Graph::default();
         for tool in 0..2 {
-            for name in ["Ada", "Bo", "Heron"] {
+            for name in ["Ada", "Bo", "Heron", "Wren"] {
                 let value = if tool == 0 { json!([name]) } else { json!(name) };
                 let arguments = [(profiles[tool].params[0].name.clone(), value)].into_iter().collect();
                 let call = ToolCall { name: profiles[tool].name.clone(), arguments };
@@ -843,8 +990,11 @@ mod tests {
             ("Ada", "person", ["keeps bees", "joined in 2017"]),
             ("Bo", "person", ["lives in Ghent", "joined in 2017"]),
             ("Heron", "project", ["status: on hold", "budget 640 euros"]),
+            ("Wren", "project", ["status: done", "budget 70 euros"]),
         ];
         let statements = [
+            ["Ada", "advises", "Heron"],
+            ["Ada", "advises", "Wren"],
             ["Ada", "leads", "Heron"],
             ["Bo", "works_on", "Heron"],
             ["Ada", "works_on", "Heron"],
@@ -904,6 +1054,45 @@ mod tests {
             of("search_nodes: count that joined in", "joined in 2017").calls[0].arguments["query"],
             "2017"
         );
+    }
+
+    #[test]
+    fn things_of_a_kind_are_compared_and_added_up() {
+        let (graph, profiles) = explored();
+        let found = candidates(&graph, &profiles, 1);
+        let one = |family: &str, kind: &str| {
+            let fits = |one: &&Candidate| one.family == family && one.rule.kind() == kind;
+            found.iter().find(fits).unwrap_or_else(|| panic!("{family}, {kind}"))
+        };
+        let of_kind = one("search_nodes: most of a kind budget", "most of notes");
+        assert_eq!(of_kind.calls[0].arguments["query"], "euros");
+        assert!(of_kind.task.ends_with("has the largest budget?"), "{}", of_kind.task);
+        let related = found.iter().find(|one| one.family == "open_nodes: most of related budget").unwrap();
+        assert_eq!(related.calls[0].arguments["names"], json!(["Ada"]));
+        assert_eq!(related.calls[1].arguments["names"], json!(["Heron", "Wren"]));
+        assert!(related.task.contains("projects that Ada advises"), "{}", related.task);
+        let both = one("open_nodes: two together budget", "total of notes");
+        assert_eq!(both.calls[0].arguments["names"], json!(["Heron", "Wren"]));
+        assert!(both.task.contains("budgets of Heron and Wren"), "{}", both.task);
+        assert!(!found.iter().any(|one| one.family.contains("most of a kind status")));
+    }
+
+    #[test]
+    fn the_most_of_a_note_is_asked_for_in_its_own_words() {
+        for (note, kind, expected) in [
+            ("has 18 desks", "office", "Which office has the most desks?"),
+            ("joined in 2017", "person", "Which person joined last?"),
+            ("takes place on 2025-06-20", "event", "Which event takes place last?"),
+            ("budget 640000 euros", "project", "Which project has the largest budget?"),
+            ("deadline 2025-12-20", "project", "Which project has the latest deadline?"),
+        ] {
+            let gap = Gap::of(note).unwrap();
+            assert!(gap.is_measured(), "{note}");
+            assert_eq!(gap.compared(kind, "", Wanted::Most)[0], expected);
+        }
+        let gap = Gap::of("has 18 desks").unwrap();
+        assert_eq!(gap.together("Ghent", "Lyon"), ["How many desks do Ghent and Lyon have together?"]);
+        assert!(!Gap::of("lives in Ghent").unwrap().is_measured());
     }
 
     #[test]

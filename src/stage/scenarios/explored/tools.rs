@@ -34,8 +34,8 @@ pub struct ToolProfile {
 
 /// Tools that are safe to call, in the server's order.
 ///
-/// Where every session has a state of its own that is restored (a snapshot or a reset tool), these are all tools. A new process
-/// may open the same files, so there a tool must declare that it reads or is not destructive, or have the name of one that
+/// Where every session has a state of its own that is restored (a snapshot, a reset tool, or `before_episode`), these are all tools.
+/// A new process alone may open the same files, so there a tool must declare that it reads or is not destructive, or have the name of one that
 /// reads. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools that the server
 /// declares destructive are never called.
 pub fn profiles(tools: &[Tool], servers: &Servers) -> Vec<ToolProfile> {
@@ -48,13 +48,17 @@ pub fn is_destructive(tool: &Tool) -> bool {
 }
 
 fn profile(tool: &Tool, servers: &Servers) -> Option<ToolProfile> {
-    let state = &servers.of_tool(&tool.server_name)?.state;
+    let spec = servers.of_tool(&tool.server_name)?;
+    let state = &spec.state;
     let is_read_only = *state == State::ReadOnly;
     let is_annotated = tool.hint("readOnlyHint") == Some(true);
     let is_safe = match state {
         State::ReadOnly => tool.hint("readOnlyHint") != Some(false),
         State::FreshProcess => {
-            is_annotated || tool.hint("destructiveHint") == Some(false) || words::is_reading(&tool.name)
+            spec.isolates()
+                || is_annotated
+                || tool.hint("destructiveHint") == Some(false)
+                || words::is_reading(&tool.name)
         }
         State::SnapshotDir(_) | State::ResetTool(_) => true,
         State::Unconfirmed => is_annotated,

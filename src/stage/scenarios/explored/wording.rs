@@ -7,13 +7,15 @@ use crate::stage::scenarios::candidate::AnswerRule;
 pub struct Scene<'a> {
     pub place: &'a str,
     pub thing: &'a str,
+    /// What is compared are dates or times.
+    pub of_moments: bool,
 }
 
 const ALL: &str = "Give all of them, separated by commas.";
 
 /// Ways to ask, by name. The names decide splits by phrasing.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
-    let Scene { place, thing } = scene;
+    let Scene { place, thing, .. } = scene;
     let things = words::plural(thing);
     let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) };
     let be = |phrase: &str| if words::is_plural(phrase) { "are" } else { "is" };
@@ -76,21 +78,16 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
                 format!("Report the {f} of the {things} in the {place}, each once. {ALL}"),
             ]
         }
-        AnswerRule::Largest { field: wanted, key, .. } => {
-            let (f, k) = (field(wanted), field(key));
-            vec![
-                format!("Which {thing} in the {place} has the largest {f}? Give its {k}."),
-                format!("Look at the {place}. What is the {k} of the {thing} with the largest {f}?"),
-                format!("Find the {thing} with the largest {f} in the {place} and report its {k}."),
-            ]
-        }
         AnswerRule::Only | AnswerRule::Number { .. } => vec![
             format!("What {} the {place}?", be(place)),
             format!("Tell me the {place}."),
             format!("Find out the {place}."),
             format!("I need to know the {place}."),
         ],
-        AnswerRule::Smallest { .. }
+        AnswerRule::Largest { .. }
+        | AnswerRule::Smallest { .. }
+        | AnswerRule::Total { .. }
+        | AnswerRule::OfNotes { .. }
         | AnswerRule::Quoted(_)
         | AnswerRule::Recorded { .. }
         | AnswerRule::Matching { .. }

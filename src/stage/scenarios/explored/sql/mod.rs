@@ -12,8 +12,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Map;
 
-use self::phrases::Sense;
-pub use self::phrases::is_person;
+pub use self::phrases::{Sense, is_person};
 use super::{
     graph::{Arg, Graph, SuccessfulCall},
     harvest::{Field, Record},

@@ -108,7 +108,7 @@ const EVENTS: [(&str, &str, &str, &str, &str); 11] = [
 ];
 
 impl Sense {
-    pub fn of(table: &Table<'_>, column: &str) -> Self {
+    pub(super) fn of(table: &Table<'_>, column: &str) -> Self {
         let values = table.distinct(column);
         if !values.is_empty() && values.iter().all(|value| is_date(value)) {
             return Self::Date;
@@ -117,15 +117,25 @@ impl Sense {
         if !values.is_empty() && table.numbers.contains(column) && values.iter().all(is_year) {
             return Self::Year;
         }
-        let said = words::split(column);
-        let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| words.contains(&word.as_str()));
-        let is_plural = said.last().is_some_and(|last| words::singular(last) != *last);
-        let other = if is_plural && table.numbers.contains(column) { Self::Units } else { Self::Other };
-        SENSES.iter().find(fits).map_or(other, |(sense, _)| *sense)
+        let is_plural = words::split(column).last().is_some_and(|last| words::singular(last) != *last);
+        match Self::of_name(column) {
+            Self::Other if is_plural && table.numbers.contains(column) => Self::Units,
+            sense => sense,
+        }
+    }
+
+    /// By the name alone.
+    pub fn of_name(name: &str) -> Self {
+        let said = words::split(name);
+        let says = |known: &[&str], word: &String| {
+            known.contains(&word.as_str()) || known.contains(&words::singular(word).as_str())
+        };
+        let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| says(words, word));
+        SENSES.iter().find(fits).map_or(Self::Other, |(sense, _)| *sense)
     }
 
     /// What the row with the largest value is called, and that with the smallest.
-    fn extremes(self) -> Option<[&'static str; 2]> {
+    pub fn extremes(self) -> Option<[&'static str; 2]> {
         match self {
             Self::Price => Some(["most expensive", "cheapest"]),
             Self::Pay => Some(["best paid", "worst paid"]),

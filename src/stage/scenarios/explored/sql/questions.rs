@@ -157,6 +157,7 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
             checks: None,
             alternatives: BTreeSet::new(),
             may_fail,
+            working: None,
         });
     }
 }
