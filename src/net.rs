@@ -7,6 +7,12 @@ use chrono::{DateTime, Utc};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use reqwest::Url;
 
+/// What a page of ours may do: load scripts and styles from its own server alone, and insert no HTML.
+/// `require-trusted-types-for` makes `innerHTML` and its like fail.
+pub const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                               base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                               trusted-types 'none'";
+
 /// Makes `ring` the provider of TLS. One that is installed already stays, and serves as well.
 pub fn use_ring() {
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -133,7 +133,7 @@ impl Answers {
 
 /// A whole answer as a message.
 fn message(part: &Part) -> Value {
-    let Part { reasoning, text, calls, .. } = part;
+    let Part { reasoning, text, calls, made, .. } = part;
     let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.as_str().into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});
     if !reasoning.is_empty() {
@@ -143,6 +143,9 @@ fn message(part: &Part) -> Value {
     let call = |Call { id, name, arguments }: &Call| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     if !calls.is_empty() {
         message["tool_calls"] = calls.iter().map(call).collect();
+    }
+    if !made.is_empty() {
+        message["mcprl_calls"] = made.as_slice().into();
     }
     message
 }
@@ -245,13 +248,21 @@ fn streamed(
 
 /// The deltas of a part: the role before the first, and the end on the last.
 fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<End>)> {
-    let Part { reasoning, text, calls, end } = part;
+    let Part { reasoning, text, calls, made, end } = part;
     let mut deltas = Vec::new();
     if is_first {
         deltas.push(json!({"role": "assistant", "content": ""}));
     }
     if !reasoning.is_empty() {
         deltas.push(json!({"reasoning": reasoning, "reasoning_content": reasoning}));
+    }
+    if !made.is_empty() {
+        // Clients put lists of parts together by their `index`.
+        let indexed = made.into_iter().enumerate().map(|(index, mut call)| {
+            call["index"] = index.into();
+            call
+        });
+        deltas.push(json!({ "mcprl_calls": indexed.collect::<Vec<_>>() }));
     }
     if !text.is_empty() {
         deltas.push(json!({"content": text}));

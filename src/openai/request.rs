@@ -327,6 +327,8 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
                     message["tool_calls"] = calls.into();
                 }
                 fields.neutral("annotations", &[json!([])])?;
+                // What an answer of the agent has besides its text.
+                fields.take("mcprl_calls");
                 message
             }
             "tool" => {
@@ -495,7 +497,7 @@ mod tests {
         let request = parse(json!({"messages": [
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": null, "reasoning": "Hm.", "refusal": null, "tool_calls": [call]},
+            {"role": "assistant", "content": null, "reasoning": "Hm.", "refusal": null, "mcprl_calls": [{}], "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "8"},
         ]}))
         .unwrap();

@@ -33,6 +33,8 @@ pub struct Part {
     pub reasoning: String,
     pub text: String,
     pub calls: Vec<Call>,
+    /// The calls that the agent has made, with their results: `mcprl_calls` of a message.
+    pub made: Vec<Value>,
     /// Of the last part.
     pub end: Option<End>,
 }
@@ -58,6 +60,7 @@ impl Part {
         self.reasoning += &part.reasoning;
         self.text += &part.text;
         self.calls.extend(part.calls);
+        self.made.extend(part.made);
         self.end = part.end.or(self.end.take());
     }
 
@@ -249,7 +252,7 @@ impl Answer<'_> {
             () if calls.is_empty() => "stop",
             () => "tool_calls",
         };
-        Part { reasoning, text, calls, end: self.ended(reason) }
+        Part { reasoning, text, calls, end: self.ended(reason), ..Part::default() }
     }
 }
 

@@ -110,5 +110,9 @@ pub async fn answer(
     };
     let end = Some(End { reason, tokens: Vec::new() });
     let count = TokenCount { prompt: reply.context.saturating_sub(reply.sampled), completion: reply.sampled };
-    Ok((Part { text: reply.answer.unwrap_or_default(), end, ..Part::default() }, count))
+    let made = match reply.json()["calls"].take() {
+        Value::Array(made) => made,
+        _ => Vec::new(),
+    };
+    Ok((Part { text: reply.answer.unwrap_or_default(), made, end, ..Part::default() }, count))
 }

@@ -99,6 +99,23 @@ impl Keeper {
         self.write(&self.fresh(), origin, history);
     }
 
+    /// The newest conversations in the folder, without their tokens. What cannot be read is left out.
+    pub fn newest(&self, most: usize) -> Vec<Value> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_ours = |name: &String| name.starts_with("served-") && name.ends_with(".jsonl");
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_ours).collect();
+        names.sort_unstable_by(|one, other| other.cmp(one));
+        let read = |name: String| -> Option<Value> {
+            let text = std::fs::read_to_string(self.folder.join(&name)).ok()?;
+            let Value::Object(mut line) = serde_json::from_str(&text).ok()? else { return None };
+            line.retain(|key, _| ["model", "time", "messages"].contains(&key.as_str()));
+            line.insert("id".into(), name.into());
+            Some(line.into())
+        };
+        names.into_iter().take(most).filter_map(read).collect()
+    }
+
     fn fresh(&self) -> PathBuf {
         let now = chrono::Local::now().format("%Y%m%d-%H%M%S");
         self.folder.join(format!("served-{now}-{:016x}.jsonl", crate::openai::random()))
@@ -147,6 +164,10 @@ mod tests {
         keeper.request(&origin("a"), &[1], &[(2, -0.5)], said(&["one", "two"]));
         // The same tokens by another policy are another conversation.
         keeper.request(&origin("b"), &[1, 2, 3], &[(5, -0.5)], said(&["one", "two", "three", "five"]));
+        let newest = keeper.newest(1);
+        assert_eq!(newest.len(), 1);
+        assert!(newest[0]["messages"].is_array() && newest[0].get("tokens").is_none(), "{newest:?}");
+        assert_eq!(keeper.newest(9).len(), 2);
         let files = std::fs::read_dir(folder.path().join("kept")).unwrap();
         let read = |file: std::io::Result<std::fs::DirEntry>| -> Value {
             serde_json::from_str(&std::fs::read_to_string(file.unwrap().path()).unwrap()).unwrap()

@@ -9,6 +9,7 @@ pub mod check;
 mod error;
 mod keep;
 mod metrics;
+mod page;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -49,6 +50,8 @@ use crate::{
     stage::{Context, Input, OpenPolicy},
 };
 
+/// Conversations that the page shows.
+const SHOWN: usize = 20;
 /// The name of the agent among the models.
 pub const AGENT: &str = "agent";
 
@@ -181,6 +184,16 @@ impl Service {
         })
     }
 
+    /// The newest conversations that are kept.
+    async fn conversations(&self) -> Result<Response, ApiError> {
+        let Some(keeper) = self.keeper.clone() else {
+            let message = "conversations are kept with `--keep FOLDER`";
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "not_kept", message));
+        };
+        let kept = tokio::task::spawn_blocking(move || keeper.newest(SHOWN)).await.unwrap_or_default();
+        Ok(Json(json!({ "conversations": kept })).into_response())
+    }
+
     fn list(&self) -> Value {
         let model =
             |id: &str| json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"});
@@ -196,7 +209,10 @@ impl Service {
 
     async fn answer(&self, request: Request) -> Response {
         let (parts, body) = request.into_parts();
+        let file = page::path(parts.uri.path());
         let path = match parts.uri.path().trim_end_matches('/') {
+            _ if file.is_some() => file.unwrap_or_default(),
+            "/conversations" => "/conversations",
             "/v1/chat/completions" => "/v1/chat/completions",
             "/v1/models" => "/v1/models",
             "/health" => "/health",
@@ -217,6 +233,9 @@ impl Service {
                     ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 })
             }
+            (&Method::GET, path) if file.is_some() => page::file(path)
+                .ok_or_else(|| ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such file")),
+            (&Method::GET, "/conversations") => self.conversations().await,
             (&Method::GET, "/health") => Ok(Json(json!({"status": "ok"})).into_response()),
             (&Method::GET, "/metrics") => {
                 Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], self.metrics_text())
@@ -280,7 +299,8 @@ impl Guard {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(key) = &self.key {
             let given = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-            return match given.is_some_and(|given| is_same(given, key)) || path == "/health" {
+            let is_open = path == "/health" || page::path(path).is_some();
+            return match given.is_some_and(|given| is_same(given, key)) || is_open {
                 true => Ok(()),
                 false => {
                     let message = "this server needs its key, as `Authorization: Bearer KEY`";

@@ -15,13 +15,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, header, request::Parts};
 
 use crate::{
     hash::hex,
-    net::{is_own_host, is_same},
+    net::{PAGE_POLICY, is_own_host, is_same},
 };
-
-/// `require-trusted-types-for` makes `innerHTML` and its like fail.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
-                      trusted-types 'none'";
 
 /// What a request must have.
 pub(super) struct Guard {
@@ -101,7 +96,7 @@ pub(super) fn new_token() -> std::io::Result<String> {
 /// Headers of every response.
 pub(super) fn protect(headers: &mut HeaderMap) {
     let fixed = [
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),

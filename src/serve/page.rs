@@ -1,0 +1,48 @@
+//! The page that chats with what is served.
+
+use axum::{
+    http::header,
+    response::{IntoResponse, Response},
+};
+
+use crate::net::PAGE_POLICY;
+
+/// Path, type and content of each file.
+const FILES: [(&str, &str, &str); 4] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("../web/page/icon.svg")),
+];
+
+/// The path of a file, if it is one. It holds nothing of what is served.
+pub fn path(of_request: &str) -> Option<&'static str> {
+    FILES.iter().map(|(path, ..)| *path).find(|path| *path == of_request)
+}
+
+pub fn file(path: &str) -> Option<Response> {
+    let (_, kind, content) = FILES.iter().find(|(name, ..)| *name == path)?;
+    let headers = [
+        (header::CONTENT_TYPE, *kind),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Some((headers, *content).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_fetches_nothing_from_elsewhere_and_makes_no_markup_of_text() {
+        for (path, _, content) in FILES {
+            let content = content.replace("http://www.w3.org/2000/svg", "");
+            for wrong in ["http://", "https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "eval("] {
+                assert!(!content.contains(wrong), "{path} has {wrong}");
+            }
+        }
+    }
+}
