@@ -16,6 +16,7 @@ mod drift;
 mod export;
 mod init;
 mod locations;
+mod man;
 mod plan;
 mod probe;
 mod push;
@@ -95,6 +96,8 @@ enum Command {
     Schema(schema::Schema),
     /// Print completions for a shell.
     Completions(completions::Completions),
+    /// Write manual pages.
+    Man(man::Man),
     /// Check what this machine supports, and what a run file needs.
     Doctor(doctor::Doctor),
     /// Connect to an MCP server and list what it offers.
@@ -172,6 +175,7 @@ impl Command {
             Self::Scenarios(command) => command.execute(printer),
             Self::Schema(command) => command.execute(printer),
             Self::Completions(command) => command.execute(printer),
+            Self::Man(command) => command.execute(printer),
             Self::Doctor(command) => command.execute(printer),
             Self::Connect(command) => command.execute(printer),
             Self::Init(command) => command.execute(printer),

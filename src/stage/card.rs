@@ -7,7 +7,7 @@
 //! the card, never of Rust names: renaming a variant changes no key.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path, PathBuf},
     sync::{Arc, LazyLock},
 };
@@ -266,6 +266,8 @@ struct CardFile {
     inputs: BTreeMap<String, Role>,
     #[serde(default)]
     params: BTreeMap<String, Param>,
+    #[serde(default)]
+    groups: Vec<Vec<String>>,
     outputs: BTreeMap<String, Port>,
     #[serde(default)]
     metrics: BTreeMap<String, String>,
@@ -291,6 +293,8 @@ pub struct Card {
     pub inputs: BTreeMap<String, Role>,
     /// Those that come from `[agent]` included.
     pub params: BTreeMap<String, Param>,
+    /// What parameters are for: a name, and theirs. Others are without one.
+    pub groups: Vec<Vec<String>>,
     /// Parameters whose default is the value in `[agent]`, each with the input without which the stage does not have it.
     pub agent: BTreeMap<String, Option<String>>,
     pub outputs: BTreeMap<String, Port>,
@@ -336,6 +340,7 @@ impl Card {
             agent: BTreeMap::new(),
             inputs: file.inputs,
             params: file.params,
+            groups: file.groups,
             outputs: file.outputs,
             metrics: file.metrics,
             files: file.files,
@@ -406,6 +411,12 @@ impl Card {
             }
             if let Some(problem) = param.default.as_ref().and_then(|value| param.objection(value)) {
                 return Some(format!("params.{name}.default {problem}"));
+            }
+        }
+        let mut grouped = BTreeSet::new();
+        for name in self.groups.iter().flat_map(|group| group.iter().skip(1)) {
+            if !self.params.contains_key(name) || self.agent.contains_key(name) || !grouped.insert(name) {
+                return Some(format!("`groups` should have each parameter of the card once, found `{name}`"));
             }
         }
         let reserved = self.inputs.keys().find(|role| RESERVED.contains(&role.as_str()))?;

@@ -1,6 +1,6 @@
-//! `docs/reference/stages.md`: the reference of all built-in stage kinds and tables, generated from cards and table declarations.
+//! `docs/reference/stages.md` and a page for each built-in stage kind beside it, generated from cards and table declarations.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
 use arrow::datatypes::DataType;
 
@@ -24,11 +24,23 @@ A stage is a table `[stages.NAME]` with a `kind`, its inputs (references to othe
 also takes `seed`, `cache`, `prices` and, in a loop, `yields` ([run-file.md](run-file.md)).
 ";
 
-fn reference() -> String {
+/// Pages by their path in `docs/reference`.
+fn pages() -> BTreeMap<String, String> {
     let cards = Cards::new(None);
-    let mut page = INTRODUCTION.to_owned();
+    let mut pages = BTreeMap::from([("stages.md".to_owned(), index(&cards))]);
     for embedded in EMBEDDED {
-        page += &kind_section(&cards.get(embedded.kind).unwrap().unwrap());
+        let card = cards.get(embedded.kind).unwrap().unwrap();
+        pages.insert(format!("stages/{}.md", card.kind), kind_page(&card));
+    }
+    pages
+}
+
+fn index(cards: &Cards) -> String {
+    let mut page = INTRODUCTION.to_owned();
+    page += "\n| kind | |\n|---|---|\n";
+    for embedded in EMBEDDED {
+        let card = cards.get(embedded.kind).unwrap().unwrap();
+        _ = writeln!(page, "| [`{0}`](stages/{0}.md) | {1} |", card.kind, cell(&card.about));
     }
     page += "\n# Tables\n\nParquet files, one row per item. Extra columns are ignored.\n";
     page += &table_section::<Scenario>();
@@ -49,7 +61,7 @@ fn reference() -> String {
     page
 }
 
-fn kind_section(card: &Card) -> String {
+fn kind_page(card: &Card) -> String {
     let determinism = match card.determinism {
         Determinism::Pure => "pure",
         Determinism::Seeded => "seeded",
@@ -58,18 +70,30 @@ fn kind_section(card: &Card) -> String {
     };
     let uses: Vec<&str> = card.uses.iter().map(section).collect();
     let uses = if uses.is_empty() { String::new() } else { format!(" Uses {}.", uses.join(" and ")) };
-    let mut text = format!("\n## `{}`\n\n{}\n\nDeterminism: {determinism}.{uses}\n", card.kind, card.about);
-    let mut rows = |header: &str, columns: usize, rows: Vec<String>| {
+    let mut text = format!(
+        "# Stage kind `{}`\n\n{}\n\nDeterminism: {determinism}.{uses} Generated from its card; all kinds are in [stages.md](../stages.md).\n",
+        card.kind, card.about
+    );
+    let mut rows = |title: &str, header: &str, columns: usize, rows: Vec<String>| {
         if !rows.is_empty() {
             let rule = "---|".repeat(columns);
-            _ = write!(text, "\n{header}\n|{rule}\n{}\n", rows.join("\n"));
+            _ = write!(text, "\n{title}\n\n{header}\n|{rule}\n{}\n", rows.join("\n"));
         }
     };
-    rows("| input | type | |", 3, card.inputs.iter().map(input).collect());
-    rows("| parameter | type | default | |", 4, card.params.iter().map(parameter).collect());
-    rows("| output | type | file | |", 4, card.outputs.iter().map(output).collect());
+    rows("## Inputs", "| input | type | |", 3, card.inputs.iter().map(input).collect());
+    let is_grouped = |name: &String| card.groups.iter().any(|group| group[1..].contains(name));
+    let own = card.params.iter().filter(|(name, _)| !card.agent.contains_key(*name) && !is_grouped(name));
+    let header = "| parameter | type | default | |";
+    rows("## Parameters", header, 4, own.map(parameter).collect());
+    for group in &card.groups {
+        let of_group = group[1..].iter().map(|name| parameter((name, &card.params[name])));
+        rows(&format!("## {}", group[0]), header, 4, of_group.collect());
+    }
+    let of_agent = card.params.iter().filter(|(name, _)| card.agent.contains_key(*name));
+    rows("## Of `[agent]`, if the stage does not set it", header, 4, of_agent.map(parameter).collect());
+    rows("## Outputs", "| output | type | file | |", 4, card.outputs.iter().map(output).collect());
     let metric = |(name, about): (&String, &String)| format!("| `{name}` | {} |", cell(about));
-    rows("| metric | |", 2, card.metrics.iter().map(metric).collect());
+    rows("## Metrics", "| metric | |", 2, card.metrics.iter().map(metric).collect());
     text
 }
 
@@ -162,13 +186,32 @@ fn cell(text: &str) -> String {
 
 #[test]
 fn the_reference_of_stages_is_that_of_the_cards() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/stages.md");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference");
+    let pages = pages();
     if std::env::var_os("MCPRL_UPDATE_DOCS").is_some() {
-        std::fs::write(path, reference()).unwrap();
+        std::fs::create_dir_all(folder.join("stages")).unwrap();
+        pages.iter().for_each(|(path, page)| std::fs::write(folder.join(path), page).unwrap());
     }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == reference(),
-        "docs/reference/stages.md is out of date: run the tests with MCPRL_UPDATE_DOCS=1"
+    for (path, page) in &pages {
+        let written = std::fs::read_to_string(folder.join(path)).unwrap_or_default();
+        assert!(
+            written == *page,
+            "docs/reference/{path} is out of date: run the tests with MCPRL_UPDATE_DOCS=1"
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.join("stages")).unwrap().count() + 1,
+        pages.len(),
+        "a page of no kind"
     );
+}
+
+#[test]
+fn a_card_with_groups_has_every_parameter_in_one() {
+    let cards = Cards::new(None);
+    for card in EMBEDDED.iter().map(|embedded| cards.get(embedded.kind).unwrap().unwrap()) {
+        let grouped: usize = card.groups.iter().map(|group| group.len() - 1).sum();
+        let own = card.params.len() - card.agent.len();
+        assert!(card.groups.is_empty() || grouped == own, "{}: {grouped} of {own}", card.kind);
+    }
 }

@@ -459,3 +459,16 @@ fn completions_are_printed_for_each_shell() {
     }
     assert_eq!(project.mcprl(&["completions", "cmd"]).code, Some(2));
 }
+
+#[test]
+fn manual_pages_are_written_for_all_commands() {
+    let project = Project::new(CHAIN);
+    let output = project.mcprl(&["man", "man/man1"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    for page in ["mcprl.1", "mcprl-run.1", "mcprl-cache-gc.1"] {
+        assert!(project.read(format!("man/man1/{page}")).contains(".SH SYNOPSIS"), "{page}");
+    }
+    project.write("file", "");
+    let refused = project.mcprl(&["man", "file/man1"]);
+    assert!(refused.err.contains("cannot write manual pages to file/man1"), "{}", refused.err);
+}

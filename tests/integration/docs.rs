@@ -57,3 +57,60 @@ fn every_link_between_documents_leads_somewhere() {
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
+
+/// Digits as one `0`: times, sizes and versions differ from machine to machine.
+fn without_numbers(text: &str) -> String {
+    let mut plain = String::new();
+    for letter in text.chars() {
+        match letter {
+            '0'..='9' if plain.ends_with('0') => {}
+            '.' if plain.ends_with('0') => {}
+            '0'..='9' => plain.push('0'),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// `<!-- prints -->` before a block: its first line is a command, the others are what that prints. `MCPRL_UPDATE_DOCS=1`
+/// writes them.
+#[test]
+fn commands_print_what_the_documents_say() {
+    const MARK: &str = "<!-- prints -->\n```text\n";
+    let mut found = 0;
+    for page in files(&root().join("docs"), "md") {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let mut parts = text.split(MARK);
+        let mut updated = parts.next().unwrap().to_owned();
+        for part in parts {
+            let (block, rest) = part.split_once("\n```").unwrap();
+            let (command, shown) = block.split_once('\n').unwrap();
+            let words: Vec<&str> = command.strip_prefix("$ mcprl ").unwrap().split(' ').collect();
+            let cache = tempfile::tempdir().unwrap();
+            let folder = Path::new(env!("CARGO_BIN_EXE_mcprl")).parent().unwrap();
+            let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcprl"))
+                .args(&words)
+                .current_dir(root())
+                .env("MCPRL_CACHE", cache.path())
+                .env("PATH", path)
+                .env("COLUMNS", "120")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+            let (out, err) =
+                (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+            let printed = format!("{out}{err}");
+            let printed = printed.trim_end();
+            if std::env::var_os("MCPRL_UPDATE_DOCS").is_none() {
+                assert_eq!(without_numbers(printed), without_numbers(shown), "{}: {command}", page.display());
+            }
+            updated += &format!("{MARK}{command}\n{printed}\n```{rest}");
+            found += 1;
+        }
+        if std::env::var_os("MCPRL_UPDATE_DOCS").is_some() {
+            std::fs::write(&page, updated).unwrap();
+        }
+    }
+    assert!(found > 0, "no document shows what a command prints");
+}

@@ -25,3 +25,25 @@ MCP_SDK=$packages/node/node_modules/@modelcontextprotocol/sdk LITELLM_LOCAL_MODE
     "$packages/bin/python" tests/reference/serve.py "$mcprl" "$run" --cache "$cache"
 # 71 clients that misbehave, one beside another that gets its answer.
 python3 tests/reference/hostile_clients.py "$mcprl" "$run" --cache "$cache"
+
+# The page, in a browser.
+browser=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
+if [ -z "$browser" ]; then
+    echo "no Chromium; install it, or name it in CHROMIUM" >&2
+    exit 1
+fi
+pages=$PWD/target/servers/ui
+[ -d "$pages/node_modules/playwright-core" ] ||
+    npm install --prefix "$pages" --no-audit --no-fund --loglevel error playwright-core@1.65.1
+scratch=$(mktemp -d)
+"$mcprl" serve "$run" --cache "$cache" --port 0 --yes --keep "$scratch/kept" 2> "$scratch/log" &
+server=$!
+trap 'kill $server 2> /dev/null; rm -r "$scratch"' EXIT
+trap 'exit 130' INT TERM
+url=
+for _ in $(seq 120); do
+    url=$(grep -o 'http://127.0.0.1:[0-9]*' "$scratch/log" | head -n 1) || true
+    [ -z "$url" ] || break
+    sleep 0.5
+done
+NODE_PATH="$pages/node_modules" CHROMIUM="$browser" node tests/reference/chat_page.mjs "$url"

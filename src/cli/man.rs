@@ -1,0 +1,47 @@
+//! `mcprl man`.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use serde_json::json;
+
+use super::{Arguments, Outcome};
+use crate::{
+    error::{Diagnostic, Result},
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Args)]
+pub struct Man {
+    /// The folder to write to; it is made if it does not exist.
+    folder: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write manual pages to {}", folder.display())]
+struct ManError {
+    folder: PathBuf,
+    source: std::io::Error,
+}
+
+impl Diagnostic for ManError {
+    fn code(&self) -> &'static str {
+        "cli::man"
+    }
+}
+
+impl Man {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Self { folder } = self;
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| clap_mangen::generate_to(Arguments::command(), &folder))
+            .map_err(|source| ManError { folder: folder.clone(), source })?;
+        match printer.format {
+            OutputFormat::Json => printer.json(&json!({ "folder": folder })),
+            OutputFormat::Human => {
+                printer.data(&format!("man -l {} shows them\n", folder.join("mcprl.1").display()));
+            }
+        }
+        Ok(Outcome::Success)
+    }
+}
