@@ -24,7 +24,7 @@ mkdir "$scratch/data"
 [ -z "$as" ] || chown postgres "$scratch" "$scratch/data"
 trap '$as pg_ctl --pgdata "$scratch/data" --mode immediate stop > /dev/null; rm -r "$scratch"' EXIT
 trap 'exit 130' INT TERM
-$as initdb --pgdata "$scratch/data" --username "$(id -un)" --auth trust > "$scratch/initdb.log"
+$as initdb --pgdata "$scratch/data" --username "$(id -un)" --auth trust --no-locale --encoding UTF8 > "$scratch/initdb.log"
 $as pg_ctl --pgdata "$scratch/data" --log "$scratch/data/log" --wait \
     --options "-c listen_addresses='' -k $scratch" start > "$scratch/start.log"
 export PGHOST="$scratch"
