@@ -5,13 +5,31 @@ use std::{net::IpAddr, time::Duration};
 
 use chrono::{DateTime, Utc};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-use reqwest::Url;
+use reqwest::{
+    Url,
+    header::{self, HeaderMap, HeaderName, HeaderValue},
+};
 
 /// What a page of ours may do: load scripts and styles from its own server alone, and insert no HTML.
 /// `require-trusted-types-for` makes `innerHTML` and its like fail.
-pub const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                                base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                                trusted-types 'none'";
+
+/// Sets the headers of every response of a page of ours.
+pub fn protect(headers: &mut HeaderMap) {
+    let fixed = [
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
 
 /// Makes `ring` the provider of TLS. One that is installed already stays, and serves as well.
 pub fn use_ring() {

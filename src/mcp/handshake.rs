@@ -44,32 +44,19 @@ pub(super) struct Connection {
     /// As in [`data::Server`](crate::data::Server).
     pub(super) transport: &'static str,
     pub(super) redaction: Redaction,
-    pub(super) scratch: Scratch,
 }
 
-/// A connection without what its session has for itself.
-struct Opened {
-    service: RunningService<RoleClient, Client>,
-    process: Option<Process>,
-    transport: &'static str,
-    redaction: Redaction,
-}
-
-impl Opened {
-    fn with(self, scratch: Scratch) -> Connection {
-        let Self { service, process, transport, redaction } = self;
-        Connection { service, process, transport, redaction, scratch }
-    }
-}
-
-/// Connects to the server. With `newest`, tries only the handshake of the newest revision.
+/// Connects to the server, with what the session has for itself. With `newest`, tries only the handshake of the newest revision.
 ///
 /// An `async fn` is compiled by the crate that awaits it. This one is not, since it has all of rmcp in it.
-pub(super) fn connect(spec: &ServerSpec, newest: bool) -> BoxFuture<'_, Result<Connection, McpError>> {
+pub(super) fn connect(
+    spec: &ServerSpec,
+    newest: bool,
+) -> BoxFuture<'_, Result<(Connection, Scratch), McpError>> {
     Box::pin(try_handshakes(spec, newest))
 }
 
-async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<Connection, McpError> {
+async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<(Connection, Scratch), McpError> {
     // The last one is tried first.
     let mut lifecycles = vec![discover()];
     if !newest {
@@ -87,7 +74,7 @@ async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<Connection, M
     while let Some(lifecycle) = lifecycles.pop() {
         let ConnectError { error, remedy } =
             match open(spec, lifecycle.clone(), deadline, scratch.places()).await {
-                Ok(opened) => return Ok(opened.with(scratch)),
+                Ok(connection) => return Ok((connection, scratch)),
                 Err(error) => error,
             };
         let wait = match remedy {
@@ -133,7 +120,7 @@ async fn open(
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
     places: &Places,
-) -> Result<Opened, ConnectError> {
+) -> Result<Connection, ConnectError> {
     let server = spec.transport.to_string();
     let mut redaction = Redaction::of(&spec.transport, Some(places));
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
@@ -199,7 +186,7 @@ async fn open(
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
         return Err(McpError::Revision { server, revision: redaction.shorten(revision.as_str()) }.into());
     }
-    Ok(Opened { service, process, transport, redaction })
+    Ok(Connection { service, process, transport, redaction })
 }
 
 fn discover() -> ClientLifecycleMode {

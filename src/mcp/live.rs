@@ -115,8 +115,8 @@ impl LiveSession {
         Ok(Self::over(handshake::connect(spec, true).await?, spec))
     }
 
-    fn over(connection: Connection, spec: &ServerSpec) -> Self {
-        let Connection { service, process, transport, redaction, scratch } = connection;
+    fn over((connection, scratch): (Connection, Scratch), spec: &ServerSpec) -> Self {
+        let Connection { service, process, transport, redaction } = connection;
         Self {
             service,
             process,

@@ -5,7 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::net::PAGE_POLICY;
+use crate::net::protect;
 
 /// Path, type and content of each file.
 const FILES: [(&str, &str, &str); 4] = [
@@ -22,14 +22,9 @@ pub fn path(of_request: &str) -> Option<&'static str> {
 
 pub fn file(path: &str) -> Option<Response> {
     let (_, kind, content) = FILES.iter().find(|(name, ..)| *name == path)?;
-    let headers = [
-        (header::CONTENT_TYPE, *kind),
-        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    Some((headers, *content).into_response())
+    let mut response = ([(header::CONTENT_TYPE, *kind)], *content).into_response();
+    protect(response.headers_mut());
+    Some(response)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::{
     WebError, assets,
     events::events,
     exams::{exams, pairs},
-    guard::{Admission, Guard, protect},
+    guard::{Admission, Guard},
     overview::overview,
     query::Query,
     site::Site,
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     data::Label,
     error::{Failure, Result},
+    net::protect,
     progress::now_ms,
     view::{
         curves::curves,

@@ -11,11 +11,11 @@
 
 use std::io::Read;
 
-use axum::http::{HeaderMap, HeaderValue, Method, header, request::Parts};
+use axum::http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
     hash::hex,
-    net::{PAGE_POLICY, is_own_host, is_same},
+    net::{is_own_host, is_same},
 };
 
 /// What a request must have.
@@ -91,21 +91,6 @@ pub(super) fn new_token() -> std::io::Result<String> {
     let mut bytes = [0_u8; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(hex(&bytes))
-}
-
-/// Headers of every response.
-pub(super) fn protect(headers: &mut HeaderMap) {
-    let fixed = [
-        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    for (name, value) in fixed {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
 }
 
 #[cfg(test)]
