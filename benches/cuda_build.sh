@@ -4,7 +4,7 @@
 #   benches/cuda_build.sh            # assembles a toolkit from PyPI wheels, then `cargo build --features cuda`
 #   CUDA_HOME=/usr/local/cuda FEATURES=cuda,nccl,cudnn,flash-attn benches/cuda_build.sh    # with a toolkit that is there
 #   benches/cuda_build.sh test --lib --no-run    # builds the tests
-#   FEATURES=cuda,nccl,flash-attn benches/cuda_build.sh check    # checks types alone: kernels are not compiled
+#   FEATURES=cuda,nccl,flash-attn benches/cuda_build.sh check    # checks types alone: kernels are not compiled; or clippy
 #
 # Environment: CUDA_TOOLKIT_DIR (where the toolkit is assembled), CARGO_TARGET_DIR, CUDA_COMPUTE_CAP (90: Hopper),
 # FEATURES (cuda), QUANTISED=no (leaves out candle's kernels for quantised weights and fused experts, most of the build
@@ -97,8 +97,8 @@ verb=build
 if [ "${1:-}" = test ]; then
     verb=test
     shift
-elif [ "${1:-}" = check ]; then
-    verb=check
+elif [ "${1:-}" = check ] || [ "${1:-}" = clippy ]; then
+    verb=$1
     shift
     # A compiler that writes empty files, and an empty CUTLASS: types need neither. What cargo keeps of it lies apart from
     # what is built to run.

@@ -26,7 +26,8 @@ sys.path += [str(HERE / "peers"), str(HERE.parent / "peers")]
 from shapes import SHAPES  # noqa: E402
 
 # What the binaries are linked to, and the wheels that bring it.
-LIBRARIES = {"libcublas.so.13": "nvidia-cublas", "libcublasLt.so.13": "nvidia-cublas", "libcurand.so.10": "nvidia-curand"}
+LIBRARIES = {"libcublas.so.13": "nvidia-cublas", "libcublasLt.so.13": "nvidia-cublas", "libcurand.so.10": "nvidia-curand",
+             "libnvrtc.so.13": "nvidia-cuda-nvrtc"}
 REHEARSAL = "cpu-composed"
 
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::{EngineError, EngineSpec, ModelCache};
+#[cfg(feature = "cuda")]
+use crate::model::ops;
 use crate::model::{Base, kernels::Format};
 
 pub(super) const CPU: &str = "cpu";
@@ -52,7 +54,10 @@ impl DeviceSet {
 /// Opens a CUDA device with its own stream, which orders the operations of all threads. The default stream
 /// would be one per thread.
 pub(super) fn open(index: usize) -> candle_core::Result<Device> {
-    Device::new_cuda_with_stream(index)
+    let device = Device::new_cuda_with_stream(index)?;
+    #[cfg(feature = "cuda")]
+    ops::cuda::prepare(device.as_cuda_device()?)?;
+    Ok(device)
 }
 
 impl EngineSpec {

@@ -11,6 +11,7 @@ use super::{
     DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
     available::{DeviceMemory, available_for},
     device_memory::device_memory,
+    recompute::BUDGET,
     size::{
         FLOAT, STEP_ROWS, activation_bytes, all_weights, feed_forward_row, layer_row, logit_rows,
         model_bytes, weight_bytes,
@@ -96,7 +97,7 @@ impl Footprint {
         let cache = key_value_bytes(config, format, tokens);
         // Prompts fill a step. Without prompts, a step has one row per conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
-        let sampled = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
+        let sampled = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config, true));
         Self {
             weights: model_bytes(config, format),
             trained: load.devices.saturating_mul(values.saturating_add(packed)).saturating_mul(FLOAT),
@@ -130,7 +131,7 @@ impl Footprint {
         let scores = 2 * scores(config, load.longest, load.threads);
         let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| all_weights(config));
         // One block of logits and the gradients of their rows.
-        let block = logit_rows(config) * config.vocabulary * FLOAT;
+        let block = logit_rows(config, true) * config.vocabulary * FLOAT;
         Self {
             weights: match load.adapter {
                 Some(_) => model_bytes(config, format),
@@ -294,7 +295,8 @@ pub fn training_load(
     let Split { workers, threads } = Split::of(weights, load.threads, load.devices);
     let workers = workers.min(batches).max(1);
     let ranks = load.adapter.map_or(0, |size| size.ranks);
-    let recompute = recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)));
+    let recompute =
+        recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)), BUDGET);
     TrainingLoad { workers, threads, recompute, ..load }
 }
 
@@ -324,7 +326,7 @@ fn device_step(config: &ModelConfig) -> usize {
     let keys = TileSize::STEP.keys.min(config.context);
     let scores = heads.query * TileSize::STEP.rows * keys;
     let tile = 3 * scores + 2 * heads.query * heads.dim * keys;
-    let logits = 3 * logit_rows(config) * config.vocabulary;
+    let logits = 3 * logit_rows(config, false) * config.vocabulary;
     (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits).saturating_mul(FLOAT)
 }
 

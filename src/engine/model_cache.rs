@@ -23,6 +23,7 @@ use candle_core::{Device, DeviceLocation};
 use super::{
     DeviceSet, EngineError, EngineSpec,
     available::{available_for, trim_allocator},
+    device_memory::device_memory,
     devices::{CPU, open},
     size::model_bytes,
 };
@@ -219,6 +220,12 @@ impl ModelCache {
     /// Evicts everything on these devices, to make room for external work.
     pub fn evict_devices(&self, devices: &[String]) {
         self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
+        for (index, device) in lock(&self.devices).iter() {
+            if devices.iter().any(|name| *name == format!("cuda:{index}")) {
+                // Asking for the free memory also gives it back to the driver.
+                device_memory(device);
+            }
+        }
     }
 
     /// Evicts all models but the wanted ones.

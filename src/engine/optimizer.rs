@@ -253,6 +253,14 @@ impl AdamW {
         Ok((first, second))
     }
 
+    /// The step in place, by our kernel.
+    #[cfg(feature = "cuda")]
+    fn on_cuda(&self, values: &Tensor, gradient: &Tensor, moments: [&Tensor; 2]) -> candle_core::Result<()> {
+        let Self { rate, beta1, beta2, weight_decay, correct1, correct2, scale } = *self;
+        let constants = [rate, beta1, beta2, weight_decay, correct1, correct2, scale];
+        ops::cuda::adamw(values, gradient, moments, constants)
+    }
+
     fn step(&self, values: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32]) {
         let Self { rate, beta1, beta2, weight_decay, correct1, correct2, scale } = *self;
         for (((value, gradient), first), second) in
@@ -322,6 +330,13 @@ fn composed_update(
         }
         _ => parameter.zeros_like(),
     };
+    #[cfg(feature = "cuda")]
+    if ops::cuda::takes(parameter) {
+        let (first, second) = (on_device(&slot.first)?, on_device(&slot.second)?);
+        adam.on_cuda(parameter, gradient, [&first, &second])?;
+        (slot.first, slot.second) = (Moment::OnDevice(first), Moment::OnDevice(second));
+        return Ok(());
+    }
     let (first, second) =
         adam.composed(parameter, gradient, &on_device(&slot.first)?, &on_device(&slot.second)?)?;
     (slot.first, slot.second) = (Moment::OnDevice(first), Moment::OnDevice(second));

@@ -21,7 +21,7 @@ fn forward(
     let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
     for index in 0..decoder.config.layers {
         let input = x.clone();
-        let layer = decoder.layer(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?;
+        let layer = decoder.layer(index, x, &layout.positions, |q, k, v| layout.attend(q, k, v))?;
         x = layer.output.clone();
         keep(index, input, layer);
     }
@@ -62,8 +62,8 @@ pub fn forward_backward(
         });
     })?;
     let dx = x.zeros_like()?;
-    let logprobs = predictions(decoder, batch, &x, |rows, picked, normed, logits, first| {
-        logit_gradients(batch, rows, logits, first, dloss_dlogp)?;
+    let logprobs = predictions(decoder, batch, &x, |rows, picked, normed, logits, (first, found)| {
+        logit_gradients(batch, rows, logits, (first, found), dloss_dlogp)?;
         let back = decoder.logits_backward(picked, normed, logits, gradients)?;
         Ok(ops::set_rows(&dx, rows, &back)?)
     })?;
@@ -73,7 +73,7 @@ pub fn forward_backward(
         let saved = match layer {
             SavedActivations::All(saved) => *saved,
             SavedActivations::Input(x) => {
-                decoder.recompute_layer(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?
+                decoder.recompute_layer(index, x, &layout.positions, |q, k, v| layout.attend(q, k, v))?
             }
         };
         decoder.layer_backward(index, saved, layout, &dx, gradients)?;
@@ -84,18 +84,18 @@ pub fn forward_backward(
 
 /// The log-probability of each target, a block of rows at a time.
 ///
-/// `then` receives each block's rows, their hidden states before and after the norm, their logits, and the
-/// index of their first target. It may overwrite the logits.
+/// `then` receives each block's rows, their hidden states before and after the norm, their logits, the index of their
+/// first target, and the log-probabilities of their targets. It may overwrite the logits.
 fn predictions(
     decoder: &Decoder,
     batch: &Microbatch,
     x: &Tensor,
-    mut then: impl FnMut(&[usize], &Tensor, &Tensor, &Tensor, usize) -> Result<(), EngineError>,
+    mut then: impl FnMut(&[usize], &Tensor, &Tensor, &Tensor, (usize, &[f32])) -> Result<(), EngineError>,
 ) -> Result<Vec<f32>, EngineError> {
     let mut rows: Vec<usize> = batch.targets.iter().map(|(row, _)| *row).collect();
     rows.dedup();
     let mut logprobs = Vec::with_capacity(batch.targets.len());
-    for rows in rows.chunks(logit_rows(&decoder.config)) {
+    for rows in rows.chunks(logit_rows(&decoder.config, decoder.by_kernels())) {
         let picked = ops::gather(x, rows)?;
         let (normed, logits) = decoder.logits(&picked)?;
         let first = logprobs.len();
@@ -111,7 +111,7 @@ fn predictions(
                 }
             }
         }
-        then(rows, &picked, &normed, &logits, first)?;
+        then(rows, &picked, &normed, &logits, (first, &logprobs[first..]))?;
     }
     Ok(logprobs)
 }
@@ -129,22 +129,22 @@ fn tokens_of(batch: &Microbatch, rows: &[usize], first: usize) -> Vec<Vec<u32>> 
     rows.iter().map(&mut of).collect()
 }
 
-/// Turns the logits of a block into the gradient of the loss: Σ dloss_dlogp · (1\[token\] − p).
+/// Turns the logits of a block into the gradient of the loss: Σ dloss_dlogp · (1\[token\] − p). `found` are the
+/// log-probabilities of its targets, from `first` on.
 fn logit_gradients(
     batch: &Microbatch,
     rows: &[usize],
     logits: &Tensor,
-    first: usize,
+    (first, found): (usize, &[f32]),
     dloss_dlogp: &dyn Fn(usize, f32) -> f32,
 ) -> Result<(), EngineError> {
     if !ops::by_kernels(logits) {
         let tokens = tokens_of(batch, rows, first);
-        let logprobs = composed::log_probabilities(logits, &tokens)?;
-        let mut target = first..;
-        let mut of = |logprobs: Vec<f32>| -> Vec<f32> {
-            logprobs.into_iter().zip(&mut target).map(|(p, target)| dloss_dlogp(target, p)).collect()
+        let mut targets = (first..).zip(found);
+        let mut of = |tokens: &Vec<u32>| -> Vec<f32> {
+            targets.by_ref().take(tokens.len()).map(|(target, p)| dloss_dlogp(target, *p)).collect()
         };
-        let logit_gradients: Vec<Vec<f32>> = logprobs.into_iter().map(&mut of).collect();
+        let logit_gradients: Vec<Vec<f32>> = tokens.iter().map(&mut of).collect();
         return Ok(composed::log_probabilities_backward(logits, &tokens, &logit_gradients)?);
     }
     let (_, vocabulary) = logits.dims2()?;

@@ -2,8 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Under [`Recompute::Auto`], activations are recomputed if they exceed this many bytes.
-const BUDGET: usize = 2 << 30;
+use candle_core::Device;
+
+use super::{available::DeviceMemory, device_memory::device_memory};
+
+/// Under [`Recompute::Auto`], activations are recomputed on the CPU if they exceed this many bytes.
+pub(super) const BUDGET: usize = 2 << 30;
+
+/// Bytes that a first step allocates for each trained value: two sets of gradients, and the moments of AdamW.
+const STEP_BYTES: usize = 16;
+
+/// The same for a device where the decoder is loaded: half of what is free once this many values are trained.
+pub(super) fn budget(device: &Device, trained: usize) -> usize {
+    let free = |memory: DeviceMemory| memory.free.saturating_sub(trained.saturating_mul(STEP_BYTES));
+    device_memory(device).map_or(BUDGET, |memory| free(memory) / 2)
+}
 
 /// Whether a layer's activations are kept for its backward or recomputed from its input.
 ///
@@ -12,7 +25,7 @@ const BUDGET: usize = 2 << 30;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recompute {
-    /// Recompute if the activations of the concurrent microbatches exceed 2 GiB.
+    /// Recompute if the activations of the concurrent microbatches exceed 2 GiB, or half of a device's free memory.
     #[default]
     Auto,
     Always,
@@ -20,12 +33,12 @@ pub enum Recompute {
 }
 
 impl Recompute {
-    /// Decides for activations of this many bytes.
-    pub(super) fn decide(self, activations: usize) -> bool {
+    /// Decides for activations of this many bytes, of which this many may be kept.
+    pub(super) fn decide(self, activations: usize, budget: usize) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,
-            Self::Auto => activations > BUDGET,
+            Self::Auto => activations > budget,
         }
     }
 }

@@ -174,7 +174,7 @@ pub fn sum_by_device(
         let each = shares[worker].iter().map(|index| Ok((*index, work(decoder, *index, &sum)?)));
         let each = each.collect::<Result<_, EngineError>>()?;
         if worker > 0 {
-            // The first device reads what this one computed.
+            // The first device reads what this one computed, and then overwrites the parameters that this one has copied.
             decoder.device().synchronize()?;
         }
         Ok((sum, each))

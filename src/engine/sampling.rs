@@ -23,6 +23,11 @@ pub struct Sampling {
 impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0 };
 
+    /// Whether every token may be drawn.
+    pub fn is_unfiltered(&self) -> bool {
+        self.top_p >= 1.0 && self.top_k == 0 && self.min_p <= 0.0
+    }
+
     /// Draws from a row of logits. Returns the token and its log-probability at temperature 1, before any
     /// filter.
     pub fn draw(&self, logits: &[f32], rng: &mut ChaCha8Rng) -> (u32, f32) {
@@ -76,7 +81,7 @@ impl Sampling {
 
     /// Sets the probability of excluded tokens to 0. The most likely token always stays.
     fn filter(&self, probabilities: &mut [f32]) {
-        if self.top_p >= 1.0 && self.top_k == 0 && self.min_p <= 0.0 {
+        if self.is_unfiltered() {
             return;
         }
         let first = most_likely(probabilities);

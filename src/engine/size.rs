@@ -10,10 +10,17 @@ pub const STEP_ROWS: usize = 512;
 /// Most rows whose logits one thread stores at once, and most bytes of these logits.
 const LOGIT_ROWS: usize = 256;
 const LOGIT_BYTES: usize = 32 << 20;
+/// The same on a device, which each block waits for.
+const DEVICE_LOGIT_ROWS: usize = 1024;
+const DEVICE_LOGIT_BYTES: usize = 256 << 20;
 
-/// Rows whose logits are in memory at once.
-pub fn logit_rows(config: &ModelConfig) -> usize {
-    (LOGIT_BYTES / (config.vocabulary * FLOAT)).clamp(1, LOGIT_ROWS)
+/// Rows whose logits are in memory at once, computed by the kernels of the CPU or on a device.
+pub fn logit_rows(config: &ModelConfig, by_kernels: bool) -> usize {
+    let (rows, bytes) = match by_kernels {
+        true => (LOGIT_ROWS, LOGIT_BYTES),
+        false => (DEVICE_LOGIT_ROWS, DEVICE_LOGIT_BYTES),
+    };
+    (bytes / (config.vocabulary * FLOAT)).clamp(1, rows)
 }
 
 /// Values per row of one layer's forward: input, two norms, middle and output; queries and keys before and

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::*;
-use crate::model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, kernels::Format, ops};
+use super::{recompute::BUDGET, *};
+use crate::model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, Positions, kernels::Format, ops};
 
 fn config() -> ModelConfig {
     ModelConfig::small()
@@ -213,9 +213,9 @@ fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
     for layer in 0..decoder.config.layers {
         // A query and a value: with a single key, the scores would not matter.
         let mix = |q: &candle_core::Tensor, k: &candle_core::Tensor, v: &candle_core::Tensor| {
-            q.add(&candle_core::Tensor::cat(&[k, v], 1)?)
+            q.add(&candle_core::Tensor::cat(&[k, v], 1)?).map(Into::into)
         };
-        x = decoder.layer(layer, x, &[3], mix).unwrap().output;
+        x = decoder.layer(layer, x, &Positions::new(&[3]), mix).unwrap().output;
     }
     ops::values(&x).unwrap().to_vec()
 }
@@ -309,8 +309,8 @@ fn activations_are_recomputed_only_beyond_the_budget() {
     let row = size::activation_bytes(&config(), ranks, 1);
     // Two layers of hidden 48, queries 64, keys 32, feed-forward 80, and seven adapters of rank 4 each.
     assert_eq!(row, 2 * (4 * 48 + 3 * 64 + 3 * 32 + 3 * 80 + 7 * 4) * 4);
-    assert!(!Recompute::Auto.decide((2 << 30) / row * row));
-    assert!(Recompute::Auto.decide(((2 << 30) / row + 1) * row));
+    assert!(!Recompute::Auto.decide((2 << 30) / row * row, BUDGET));
+    assert!(Recompute::Auto.decide(((2 << 30) / row + 1) * row, BUDGET));
 }
 
 #[test]

@@ -3,7 +3,10 @@
 //! Threads share the microbatches of a step. Their gradients are added in the order of the microbatches, so
 //! the result has the same bits on any number of threads.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use candle_core::Tensor;
 use tokio_util::sync::CancellationToken;
@@ -15,9 +18,10 @@ use super::{
     nccl::Link,
     optimizer::Resumed,
     passes::forward_backward,
+    recompute,
     reduce::Reduction,
     replicas::{self, Rank, Replica},
-    size::activation_bytes,
+    size::{activation_bytes, all_weights},
 };
 use crate::model::{Adapter, AdapterSize, Decoder, Dropout, Gradients, Parameter, kernels::Format};
 
@@ -42,6 +46,8 @@ pub struct Trainer {
     pub(super) others: Vec<Replica>,
     link: Option<Link>,
     pub recompute: Recompute,
+    /// Bytes of activations that are kept under [`Recompute::Auto`].
+    activation_budget: OnceLock<usize>,
     /// Evicts models for a step that needs their memory.
     model_cache: Option<Arc<ModelCache>>,
     /// Workspace bytes that a previous check found available.
@@ -70,6 +76,7 @@ impl Trainer {
             others: Vec::new(),
             link: None,
             recompute: Recompute::Auto,
+            activation_budget: OnceLock::new(),
             model_cache: None,
             checked_bytes: 0,
             dropout: None,
@@ -120,8 +127,10 @@ impl Trainer {
     /// Whether activations of these microbatches are recomputed.
     pub fn recomputes(&self, batches: &[Microbatch]) -> bool {
         let rows = Microbatch::most_rows(batches) * self.concurrent(batches);
-        let ranks = Adapter::size(&self.decoder).map_or(0, |size| size.ranks);
-        self.recompute.decide(activation_bytes(&self.decoder.config, ranks, rows))
+        let trained = Adapter::size(&self.decoder).unwrap_or_else(|| all_weights(&self.decoder.config));
+        let budget =
+            self.activation_budget.get_or_init(|| recompute::budget(self.decoder.device(), trained.values));
+        self.recompute.decide(activation_bytes(&self.decoder.config, trained.ranks, rows), *budget)
     }
 
     pub fn optimizer(&mut self) -> &mut Optimizer {

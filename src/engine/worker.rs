@@ -28,7 +28,7 @@ use super::{
     size::{STEP_ROWS, logit_rows},
 };
 use crate::model::{
-    Decoder, ModelError,
+    Decoder, ModelError, Positions,
     ops::{self, AttentionMask, CachedSegment},
 };
 
@@ -451,13 +451,14 @@ impl Worker {
         let heads = decoder.config.heads;
         let mask = AttentionMask::new(decoder.kv_format());
         let mut x = decoder.embed(&tokens, &positions)?;
+        let positions = Positions::new(&positions);
         for layer in 0..decoder.config.layers {
             let segments = &mut self.segments;
             let saved = decoder.layer(layer, x, &positions, |q, k, v| {
                 for part in &parts {
                     if let Some(segment) = segments.get_mut(part.segment()) {
                         let expected = segment.tokens.len();
-                        segment.cache[layer].extend(k, v, part.rows.clone(), expected)?;
+                        segment.cache[layer].extend((k, v), part.rows.clone(), expected, heads)?;
                     }
                 }
                 let past = |(number, rows): &(usize, Range<usize>)| {
@@ -469,7 +470,7 @@ impl Worker {
                     })
                 };
                 let past: Vec<CachedSegment<'_>> = covered.iter().flatten().filter_map(past).collect();
-                ops::attend(q, &positions, &past, heads, &mask)
+                ops::attend((q, k, v), positions.values, &past, heads, &mask).map(Into::into)
             })?;
             x = saved.output;
         }
@@ -486,9 +487,14 @@ impl Worker {
             |part: &&Part| self.segments.get(part.segment()).is_some_and(|segment| segment.waiting() == 0);
         let last_row = |part: &Part| Some((part.conversation?, part.rows.end - 1));
         let sampled: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(last_row).collect();
-        for block in sampled.chunks(logit_rows(&self.decoder.config)) {
+        for block in sampled.chunks(logit_rows(&self.decoder.config, self.decoder.by_kernels())) {
             let rows: Vec<usize> = block.iter().map(|(_, row)| *row).collect();
             let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
+            #[cfg(feature = "cuda")]
+            if let Some(drawn) = self.draw_on_device(block, &logits)? {
+                block.iter().zip(drawn).for_each(|((id, _), drawn)| self.add_token(*id, drawn));
+                continue;
+            }
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
             for ((id, _), drawn) in block.iter().zip(self.draw(block, &logits)) {
@@ -496,6 +502,33 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Draws where the logits are, if a kernel can: from all tokens, and without alternatives.
+    #[cfg(feature = "cuda")]
+    fn draw_on_device(
+        &mut self,
+        block: &[(u64, usize)],
+        logits: &Tensor,
+    ) -> Result<Option<Vec<Drawn>>, EngineError> {
+        let simple = |(id, _): &(u64, usize)| {
+            let conversation = self.conversations.get(id)?;
+            let alternatives = conversation.turn.as_ref().map_or(0, |turn| turn.alternatives);
+            (alternatives == 0 && conversation.sampling.is_unfiltered()).then_some(())
+        };
+        if !ops::cuda::takes(logits) || !block.iter().all(|of| simple(of).is_some()) {
+            return Ok(None);
+        }
+        let (mut draws, mut temperatures) = (Vec::new(), Vec::new());
+        for (id, _) in block {
+            let Some(conversation) = self.conversations.get_mut(id) else { continue };
+            let temperature = conversation.sampling.temperature;
+            temperatures.push(temperature);
+            draws.push(if temperature > 0.0 { crate::random::unit(&mut conversation.rng) } else { 0.0 });
+        }
+        let (tokens, logprobs) = ops::cuda::draw(logits, draws, temperatures)?;
+        let drawn = |(token, logprob)| Drawn { token, logprob, alternatives: Vec::new() };
+        Ok(Some(tokens.into_iter().zip(logprobs).map(drawn).collect()))
     }
 
     /// Draws a token for each of these conversations, each from one row of logits.

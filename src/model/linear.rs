@@ -12,7 +12,11 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::{
     Dropout,
     kernels::{self, Format, Frozen, Lhs, Packed, Rhs, add_assign, gemm},
-    ops::{self, Gradients, by_kernels, composed, filled, try_filled, update, values},
+    ops::{
+        self, Gradients, by_kernels,
+        composed::{self, Product},
+        filled, try_filled, update, values,
+    },
 };
 
 /// A weight `[out, in]`: plain and trainable, or frozen in the layout of its product.
@@ -75,9 +79,14 @@ impl Matrix {
         result.map(|()| Self { weight: Weight::Frozen(Arc::new(frozen)), slot: None })
     }
 
-    /// A frozen output projection. The kernels' products are f32 in any format; on a device, where a product has the
-    /// format of its weight, it is held in f32, so that logits are not rounded.
+    /// A frozen output projection. The kernels' products are f32 in any format. Where a product has the format of its
+    /// weight, it is held in f32, so that logits are not rounded; also in f16, in which the gradients of logits are too
+    /// small.
     pub fn frozen_output(tensor: &Tensor, format: Format) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if ops::cuda::takes(tensor) && format == Format::Bf16 {
+            return Self::frozen(tensor, format);
+        }
         Self::frozen(tensor, if by_kernels(tensor) { format } else { Format::F32 })
     }
 
@@ -192,30 +201,54 @@ impl Matrix {
         Ok(())
     }
 
-    /// `x·Wᵀ` for a weight without a kernel.
-    fn product(&self, x: &Tensor) -> Result<Tensor> {
+    /// A weight without a kernel.
+    fn on_device(&self) -> Result<&Tensor> {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => composed::product(x, tensor),
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => Ok(tensor),
             Weight::Frozen(_) => Err(device_mismatch()),
         }
     }
 
-    /// `dy·W` for such a weight. Adds the weight's gradient to its slot.
-    fn product_backward(&self, x: &Tensor, dy: &Tensor, gradients: &Gradients) -> Result<Tensor> {
-        match &self.weight {
-            Weight::Plain(tensor, _) => {
-                gradients.add_tensor(self.slot, || dy.t()?.matmul(x))?;
-                composed::product_backward(dy, tensor)
-            }
-            Weight::OnDevice(tensor) => composed::product_backward(dy, tensor),
-            Weight::Frozen(_) => Err(device_mismatch()),
+    /// `scale · x·Wᵀ` for such a weight.
+    fn product(&self, x: &Tensor, scale: f32) -> Result<Tensor> {
+        composed::product(Product::Forward, x, self.on_device()?, scale)
+    }
+
+    /// `y += x·Wᵀ` for such a weight.
+    fn add_product(&self, y: &Tensor, x: &Tensor) -> Result<()> {
+        composed::add_product(y, Product::Forward, x, self.on_device()?, 1.0)
+    }
+
+    /// Adds the gradient `dyᵀ·x` of such a weight to its slot.
+    fn add_gradient(&self, x: &Tensor, dy: &Tensor, gradients: &Gradients) -> Result<()> {
+        match self.slot {
+            Some(slot) => composed::add_product(&gradients.slots[slot], Product::Weight, dy, x, 1.0),
+            None => Ok(()),
         }
+    }
+
+    /// `scale · dy·W` for such a weight. Adds the weight's gradient to its slot.
+    fn product_backward(&self, x: &Tensor, dy: &Tensor, scale: f32, gradients: &Gradients) -> Result<Tensor> {
+        self.add_gradient(x, dy, gradients)?;
+        composed::product(Product::Backward, dy, self.on_device()?, scale)
+    }
+
+    /// `dx += dy·W` for such a weight. Adds the weight's gradient to its slot.
+    fn add_product_backward(
+        &self,
+        dx: &Tensor,
+        x: &Tensor,
+        dy: &Tensor,
+        gradients: &Gradients,
+    ) -> Result<()> {
+        self.add_gradient(x, dy, gradients)?;
+        composed::add_product(dx, Product::Backward, dy, self.on_device()?, 1.0)
     }
 
     /// `x·Wᵀ`: `[rows, in]` to `[rows, out]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         if !by_kernels(x) {
-            return self.product(x);
+            return self.product(x, 1.0);
         }
         let (rows, _) = x.dims2()?;
         let x = values(x)?;
@@ -225,7 +258,7 @@ impl Matrix {
     /// The gradient of the input of [`Self::forward`]. Adds the weight's gradient to its slot.
     pub fn forward_backward(&self, x: &Tensor, dy: &Tensor, gradients: &Gradients) -> Result<Tensor> {
         if !by_kernels(x) {
-            return self.product_backward(x, dy, gradients);
+            return self.product_backward(x, dy, 1.0, gradients);
         }
         let (rows, columns) = x.dims2()?;
         let (x, dy) = (values(x)?, values(dy)?);
@@ -341,7 +374,7 @@ impl Linear {
     /// Also returns `scale · x·Aᵀ` (`[tokens, rank]`), which the backward needs; none without an adapter.
     pub fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>)> {
         if !by_kernels(x) {
-            return self.composed(x, residual);
+            return self.composed(x, None, residual);
         }
         let (rows, _) = x.dims2()?;
         let x = values(x)?;
@@ -368,23 +401,46 @@ impl Linear {
         Ok((y, low))
     }
 
-    fn composed(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>)> {
-        let mut y = self.weight.product(x)?;
+    /// [`Self::forward`] without a residual, on a device. `rounded` is [`Self::rounded`] of a layer with the same input.
+    pub fn forward_rounded(&self, x: &Tensor, rounded: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
+        self.composed(x, Some(rounded), None)
+    }
+
+    /// An input on a device in the type of the weight; none on the CPU.
+    pub fn rounded(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        match &self.weight.weight {
+            Weight::OnDevice(tensor) => x.to_dtype(tensor.dtype()).map(Some),
+            Weight::Plain(..) | Weight::Frozen(_) => Ok(None),
+        }
+    }
+
+    fn composed(
+        &self,
+        x: &Tensor,
+        rounded: Option<&Tensor>,
+        residual: Option<&Tensor>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let factor = rounded.unwrap_or(x);
+        let y = match residual {
+            Some(residual) => {
+                let y = residual.copy()?;
+                self.weight.add_product(&y, factor)?;
+                y
+            }
+            None => self.weight.product(factor, 1.0)?,
+        };
         let mut low = None;
         if let Some(lora) = &self.lora {
             let input = match lora.mask(x)? {
                 Some(mask) => (x * mask)?,
                 None => x.clone(),
             };
-            let kept = (lora.a.product(&input)? * f64::from(lora.scale))?;
-            y = (y + lora.b.product(&kept)?)?;
+            let kept = lora.a.product(&input, lora.scale)?;
+            lora.b.add_product(&y, &kept)?;
             low = Some(kept);
         }
         if let Some(bias) = &self.bias {
-            y = y.broadcast_add(&bias.tensor)?;
-        }
-        if let Some(residual) = residual {
-            y = (y + residual)?;
+            composed::add_to_rows(&y, &bias.tensor)?;
         }
         Ok((y, low))
     }
@@ -400,15 +456,15 @@ impl Linear {
         if let Some(bias) = &self.bias {
             gradients.add_tensor(bias.slot, || dy.sum(0))?;
         }
-        composed::add(dx, &self.weight.product_backward(x, dy, gradients)?)?;
+        self.weight.add_product_backward(dx, x, dy, gradients)?;
         let (Some(lora), Some(low)) = (&self.lora, low) else { return Ok(()) };
-        let dlow = (lora.b.product_backward(low, dy, gradients)? * f64::from(lora.scale))?;
+        let dlow = lora.b.product_backward(low, dy, lora.scale, gradients)?;
         match lora.mask(x)? {
             Some(mask) => {
-                let through = lora.a.product_backward(&(x * &mask)?, &dlow, gradients)?;
+                let through = lora.a.product_backward(&(x * &mask)?, &dlow, 1.0, gradients)?;
                 composed::add(dx, &(through * mask)?)
             }
-            None => composed::add(dx, &lora.a.product_backward(x, &dlow, gradients)?),
+            None => lora.a.add_product_backward(dx, x, &dlow, gradients),
         }
     }
 

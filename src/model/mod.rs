@@ -29,7 +29,7 @@ pub use lora::{
     copy_companions, copy_model, merge,
 };
 pub use ops::Gradients;
-pub use rope::Scaling;
+pub use rope::{Positions, Scaling};
 pub use tree::{Segment, TokenTree};
 pub use untrained::untrained;
 pub use weights::{

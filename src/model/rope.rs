@@ -4,14 +4,17 @@
 //! Transformers chooses frequencies by length (LongRoPE), the configuration's context ends at the length of
 //! the change.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    cell::OnceCell,
+    sync::{Arc, OnceLock},
+};
 
 use candle_core::{Device, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
     kernels::{self, by_rows},
-    ops::{self, Direction, by_kernels, composed, update},
+    ops::{Direction, by_kernels, composed, update},
 };
 
 /// How the frequencies `theta^(-2i / dim)` are scaled: the names and keys of `rope_scaling` in `config.json`.
@@ -177,6 +180,28 @@ impl Scaling {
     }
 }
 
+/// The positions of rows, copied to a device once it needs them.
+#[derive(Debug)]
+pub struct Positions<'a> {
+    pub values: &'a [u32],
+    on_device: OnceCell<Tensor>,
+}
+
+impl<'a> Positions<'a> {
+    pub fn new(values: &'a [u32]) -> Self {
+        Self { values, on_device: OnceCell::new() }
+    }
+
+    /// On the device that first asks.
+    fn on(&self, device: &Device) -> Result<&Tensor> {
+        if let Some(tensor) = self.on_device.get() {
+            return Ok(tensor);
+        }
+        let tensor = Tensor::from_slice(self.values, self.values.len(), device)?;
+        Ok(self.on_device.get_or_init(|| tensor))
+    }
+}
+
 /// Cosines and sines of the rotary embedding: `[positions, dim / 2]`, for the first `dim` values of each
 /// head. Clones share them.
 #[derive(Debug, Clone)]
@@ -206,10 +231,7 @@ impl Rope {
     }
 
     /// Rotates `x` (`[tokens, heads · head dim]`) in place. The backward of a rotation is its inverse.
-    pub fn rotate(&self, x: &Tensor, positions: &[u32], direction: Direction) -> Result<()> {
-        if !by_kernels(x) {
-            return self.composed(x, positions, direction);
-        }
+    pub fn rotate(&self, x: &Tensor, positions: &Positions<'_>, direction: Direction) -> Result<()> {
         let (_, columns) = x.dims2()?;
         let heads = columns / self.head;
         let sign = match direction {
@@ -217,22 +239,22 @@ impl Rope {
             Direction::Backward => -1.0,
         };
         let dims = (self.head, self.half);
+        if !by_kernels(x) {
+            let (positions, tables) = (positions.on(x.device())?, self.tables(x.device())?);
+            #[cfg(feature = "cuda")]
+            if super::ops::cuda::takes(x) {
+                return super::ops::cuda::rotate(x, dims, positions, tables, sign);
+            }
+            let [cos, sin] = tables;
+            let (cos, sin) = (cos.index_select(positions, 0)?, sin.index_select(positions, 0)?);
+            return composed::rotate(x, dims, &cos, &(sin * f64::from(sign))?);
+        }
+        let positions = positions.values;
         update(x, |x| {
             by_rows(positions.len(), 4 * columns, [x], |rows, [x]| {
                 kernels::rope(x, heads, dims, &positions[rows], &self.cos, &self.sin, sign);
             });
         })
-    }
-
-    fn composed(&self, x: &Tensor, positions: &[u32], direction: Direction) -> Result<()> {
-        let [cos, sin] = self.tables(x.device())?;
-        let positions: Vec<usize> = positions.iter().map(|position| *position as usize).collect();
-        let (cos, sin) = (ops::gather(cos, &positions)?, ops::gather(sin, &positions)?);
-        let sin = match direction {
-            Direction::Forward => sin,
-            Direction::Backward => sin.neg()?,
-        };
-        composed::rotate(x, (self.head, self.half), &cos, &sin)
     }
 
     fn tables(&self, device: &Device) -> Result<&[Tensor; 2]> {

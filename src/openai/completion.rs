@@ -116,17 +116,28 @@ impl Answers {
         }
     }
 
-    /// The texts of sampled tokens, if there are any.
-    fn texts(&self) -> impl Fn(&[(u32, f32)]) -> Value + Send + use<> {
+    /// The texts and log-probabilities of sampled tokens, if there are any.
+    fn logprobs(&self) -> impl Fn(&End) -> Value + Send + use<> {
         let chat = match self {
             Self::Policy { task, .. } => Some(task.chat.clone()),
             Self::Agent(_) => None,
         };
-        move |tokens| {
-            let ids: Vec<u32> = tokens.iter().map(|(token, _)| *token).collect();
+        move |end| {
+            let ids: Vec<u32> = end.tokens.iter().map(|(token, _)| *token).collect();
             let texts = chat.iter().flat_map(|chat| chat.token_texts(&ids));
-            let each = |((_, logprob), text): (&(u32, f32), String)| json!({"bytes": text.as_bytes(), "token": text, "logprob": logprob, "top_logprobs": []});
-            json!({"content": tokens.iter().zip(texts).map(each).collect::<Vec<_>>(), "refusal": null})
+            let of_token = |text: String, logprob: f32| json!({"bytes": text.as_bytes(), "token": text, "logprob": logprob});
+            let beside = |index: usize| -> Vec<Value> {
+                let likeliest = end.likeliest.get(index).into_iter().flatten();
+                let alone = |token: u32| chat.iter().flat_map(|chat| chat.token_texts(&[token])).collect();
+                likeliest.map(|(token, logprob)| of_token(alone(*token), *logprob)).collect()
+            };
+            let each = |(index, ((_, logprob), text)): (usize, (&(u32, f32), String))| {
+                let mut token = of_token(text, *logprob);
+                token["top_logprobs"] = beside(index).into();
+                token
+            };
+            let content: Vec<Value> = end.tokens.iter().zip(texts).enumerate().map(each).collect();
+            json!({ "content": content, "refusal": null })
         }
     }
 }
@@ -172,7 +183,7 @@ async fn whole(
     answers: Answers,
     done: impl FnOnce(Option<TokenCount>),
 ) -> Result<Response, ApiError> {
-    let texts = answers.texts();
+    let logprobs_of = answers.logprobs();
     let (sender, mut receiver) = unbounded_channel();
     let sent = answers.send(move |choice, part| _ = sender.send((choice, part))).await;
     done(sent.as_ref().ok().copied());
@@ -183,7 +194,7 @@ async fn whole(
         parts[choice].add(part);
     }
     let choice = |(index, part): (usize, Part)| {
-        let logprobs = part.end.as_ref().filter(|_| head.logprobs).map(|end| texts(&end.tokens));
+        let logprobs = part.end.as_ref().filter(|_| head.logprobs).map(&logprobs_of);
         let reason = part.end.as_ref().map(|end| end.reason);
         json!({"index": index, "message": message(&part), "finish_reason": reason, "logprobs": logprobs})
     };
@@ -199,7 +210,7 @@ fn streamed(
     answers: Answers,
     done: impl FnOnce(Option<TokenCount>) + Send + 'static,
 ) -> Response {
-    let texts = answers.texts();
+    let logprobs_of = answers.logprobs();
     let work = |sender: UnboundedSender<Value>| async move {
         let (out, chunks) = (sender.clone(), head.clone());
         let mut begun: Vec<usize> = Vec::new();
@@ -212,7 +223,7 @@ fn streamed(
                 begun.push(choice);
             }
             for (delta, end) in deltas(part, is_first) {
-                let logprobs = end.as_ref().filter(|_| chunks.logprobs).map(|end| texts(&end.tokens));
+                let logprobs = end.as_ref().filter(|_| chunks.logprobs).map(&logprobs_of);
                 let reason = end.map(|end| end.reason);
                 let choice =
                     json!({"index": choice, "delta": delta, "finish_reason": reason, "logprobs": logprobs});

@@ -17,6 +17,8 @@ const BODY: usize = 8 << 20;
 const SENDING: Duration = Duration::from_secs(60);
 /// Most answers of one request.
 pub const CHOICES: usize = 64;
+/// Most tokens beside a sampled one, as OpenAI's API has it.
+const MOST_LIKELY: usize = 20;
 
 /// Parameters that change nothing here, whatever they are.
 const WITHOUT_EFFECT: [&str; 5] =
@@ -69,6 +71,8 @@ pub struct ChatRequest {
     /// How many answers are sampled.
     pub choices: usize,
     pub logprobs: bool,
+    /// How many of the most likely tokens stand beside each token.
+    pub top_logprobs: usize,
 }
 
 impl ChatRequest {
@@ -100,7 +104,14 @@ impl ChatRequest {
             max_tokens: given.integer("max_completion_tokens", 1, 1 << 30)?,
             choices: given.integer("n", 1, most_choices)?.unwrap_or(1),
             logprobs: given.boolean("logprobs")?.unwrap_or(false),
+            top_logprobs: given.integer("top_logprobs", 0, MOST_LIKELY)?.unwrap_or(0),
         };
+        if request.top_logprobs > 0 && !request.logprobs {
+            return Err(ApiError::invalid("top_logprobs", "needs `logprobs`"));
+        }
+        if request.top_logprobs > 0 && !request.stop.is_empty() {
+            return Err(ApiError::unsupported("top_logprobs", " together with `stop`"));
+        }
         if let Some(most) = given.integer("max_tokens", 1, 1 << 30)? {
             match request.max_tokens {
                 Some(other) if other != most => {
@@ -122,7 +133,6 @@ impl ChatRequest {
             Some(_) => return Err(ApiError::unsupported("tool_choice", "; only \"auto\" and \"none\" are")),
         }
         for (name, neutral) in [
-            ("top_logprobs", json!([0])),
             ("frequency_penalty", json!([0])),
             ("presence_penalty", json!([0])),
             ("repetition_penalty", json!([1])),
@@ -432,7 +442,9 @@ mod tests {
         for (fields, param) in [
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
-            (json!({"top_logprobs": 2, "logprobs": true}), "top_logprobs"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+            (json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs"),
+            (json!({"top_logprobs": 2, "logprobs": true, "stop": "END"}), "top_logprobs"),
             (json!({"response_format": {"type": "json_object"}}), "response_format"),
             (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
             (json!({"frequency_penalty": 0.5}), "frequency_penalty"),

@@ -53,6 +53,8 @@ pub struct End {
     pub reason: &'static str,
     /// Every sampled token, with its log-probability.
     pub tokens: Vec<(u32, f32)>,
+    /// For each, the most likely tokens in its place, if the request asks for them.
+    pub likeliest: Vec<Vec<(u32, f32)>>,
 }
 
 impl Part {
@@ -80,6 +82,7 @@ pub struct Task {
     sampling: Sampling,
     seed: u64,
     stop: Vec<String>,
+    likeliest: usize,
     tools: Vec<String>,
     /// Whether parts are wanted before the end.
     stream: bool,
@@ -112,6 +115,7 @@ impl Task {
             sampling: request.sampling(1.0),
             seed: request.seed.unwrap_or_else(super::random),
             stop: request.stop.clone(),
+            likeliest: request.top_logprobs,
             tools: request.tools.iter().filter_map(name).collect(),
             stream: request.stream,
             sampler: model.sampler.clone(),
@@ -137,7 +141,8 @@ impl Task {
             0 => self.seed,
             _ => Encoder::new("mcprl choice v1").number(self.seed).number(choice as u64).finish().seed(),
         };
-        let mut sequence = self.sampler.open(self.prompt.clone(), self.sampling, seed);
+        let sequence = self.sampler.open(self.prompt.clone(), self.sampling, seed);
+        let mut sequence = sequence.with_alternatives(self.likeliest);
         let (sender, mut receiver) = unbounded_channel();
         let mut sampling = pin!(sequence.streamed_turn(&[], self.chat.stop(), self.most, Some(sender)));
         let last = self.prompt.last().map_or(&[][..], |piece| piece);
@@ -199,7 +204,7 @@ impl Answer<'_> {
 
     fn ended(&self, reason: &'static str) -> Option<End> {
         let tokens = self.turn.tokens.iter().copied().zip(self.logprobs.iter().copied());
-        Some(End { reason, tokens: tokens.collect() })
+        Some(End { reason, tokens: tokens.collect(), likeliest: Vec::new() })
     }
 
     /// What became certain; the end if a stop string was written.
@@ -252,7 +257,8 @@ impl Answer<'_> {
             () if calls.is_empty() => "stop",
             () => "tool_calls",
         };
-        Part { reasoning, text, calls, end: self.ended(reason), ..Part::default() }
+        let end = self.ended(reason).map(|end| End { likeliest: sampled.alternatives.clone(), ..end });
+        Part { reasoning, text, calls, end, ..Part::default() }
     }
 }
 

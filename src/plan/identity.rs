@@ -236,28 +236,30 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 
 /// The engine's arithmetic with frozen weights of this type. Devices of one kind count as equal, whatever their number.
 ///
-/// `f32` is the default, so the key leaves its name out. On the CPU, the composed operations are a kind of their own. The
-/// other values of `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
+/// `f32` is the default, so the key leaves its name out. The composed operations are a kind of their own. The other values of `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
 pub fn numerics(devices: &[String], format: Format) -> String {
-    let kind = match devices.iter().any(|device| device.starts_with("cuda")) {
-        true => "cuda",
-        false if composed::forced() => "cpu composed",
-        false => "cpu",
+    let on_cuda = devices.iter().any(|device| device.starts_with("cuda"));
+    let kind = match (on_cuda, composed::forced()) {
+        (true, false) => "cuda",
+        (true, true) => "cuda composed",
+        (false, false) => "cpu",
+        (false, true) => "cpu composed",
     };
     // Flash attention rounds its operands.
     let rounded = matches!(format, Format::Bf16 | Format::F16);
-    let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
+    let flash = if cfg!(feature = "flash-attn") && on_cuda && rounded { " flash" } else { "" };
     match format {
-        // Version 2: long sums are split, and rotary frequencies match Transformers.
+        // Version 2: long sums are split, and rotary frequencies match Transformers. Version 3, on a device: our kernels.
+        Format::F32 if on_cuda => format!("{kind} 3"),
         Format::F32 => format!("{kind} 2"),
         // Version 2: gradients of attention are products of bf16 too. Version 3: so is attention, and keys
         // and values are rounded. Version 4: as f32, and adapters and rotary frequencies. Version 5, on a device: logits
-        // are not rounded.
-        Format::Bf16 if kind == "cuda" => format!("cuda bf16 5{flash}"),
+        // are not rounded. Version 6: our kernels.
+        Format::Bf16 if on_cuda => format!("{kind} bf16 6{flash}"),
         Format::Bf16 | Format::Nf4 => format!("{kind} {} 4{flash}", format.name()),
         // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32. Version 4: logits are not
-        // rounded.
-        Format::F16 if kind == "cuda" => format!("cuda f16 4{flash}"),
+        // rounded. Version 5: our kernels.
+        Format::F16 if on_cuda => format!("{kind} f16 5{flash}"),
         Format::F16 => format!("{kind} f16 2"),
     }
 }
@@ -355,16 +357,16 @@ mod tests {
     }
 
     #[test]
-    fn the_composed_operations_are_other_arithmetic_on_the_cpu_alone() {
+    fn the_composed_operations_are_other_arithmetic() {
         let of = |device: &str, format| numerics(&[device.to_owned()], format);
         let all = || [Format::F32, Format::Bf16, Format::F16, Format::Nf4].into_iter();
         let plain: Vec<String> = all().map(|format| of("cpu", format)).collect();
         let cuda = of("cuda", Format::F32);
-        assert_eq!((plain[0].as_str(), cuda.as_str()), ("cpu 2", "cuda 2"), "as in every key so far");
+        assert_eq!((plain[0].as_str(), cuda.as_str()), ("cpu 2", "cuda 3"), "as in every key so far");
         let _composed = composed::force();
         for (format, plain) in all().zip(&plain) {
             assert_eq!(of("cpu", format), plain.replace("cpu", "cpu composed"));
         }
-        assert_eq!(of("cuda", Format::F32), cuda);
+        assert_eq!(of("cuda", Format::F32), "cuda composed 3");
     }
 }

@@ -108,7 +108,7 @@ pub async fn answer(
         data::End::Completed | data::End::NoCall => "stop",
         _ => "length",
     };
-    let end = Some(End { reason, tokens: Vec::new() });
+    let end = Some(End { reason, tokens: Vec::new(), likeliest: Vec::new() });
     let count = TokenCount { prompt: reply.context.saturating_sub(reply.sampled), completion: reply.sampled };
     let made = match reply.json()["calls"].take() {
         Value::Array(made) => made,

@@ -7,21 +7,19 @@ use candle_core::{
     Device,
     cuda_backend::cudarc::driver::{
         CudaContext,
-        result::{device, mem_pool},
+        result::mem_pool,
         sys::{CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_USED_MEM_HIGH, CUmemoryPool},
     },
 };
+
+use crate::model::ops;
 
 fn context(device: &Device) -> Option<std::sync::Arc<CudaContext>> {
     Some(device.as_cuda_device().ok()?.cuda_stream().context().clone())
 }
 
 fn pool(device: &Device) -> Option<CUmemoryPool> {
-    let context = context(device)?;
-    context.bind_to_thread().ok()?;
-    let device = device::get(i32::try_from(context.ordinal()).ok()?).ok()?;
-    // SAFETY: `device` comes from `device::get`.
-    unsafe { device::get_default_mem_pool(device) }.ok()
+    ops::cuda::pool(device.as_cuda_device().ok()?).ok()
 }
 
 pub fn name(device: &Device) -> Option<String> {

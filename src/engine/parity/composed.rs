@@ -238,7 +238,7 @@ mod on_a_device {
     fn device() -> (Device, Option<Forced>) {
         match std::env::var("MCPRL_KERNELS").as_deref() {
             Ok("composed") => (Device::Cpu, Some(force())),
-            _ => (Device::new_cuda_with_stream(0).unwrap(), None),
+            _ => (crate::engine::devices::open(0).unwrap(), None),
         }
     }
 

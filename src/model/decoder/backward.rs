@@ -69,6 +69,7 @@ impl Decoder {
             key,
             value,
             attention,
+            lse,
             middle,
             middle_normed,
             feed: kept,
@@ -102,10 +103,10 @@ impl Decoder {
         let dattention = attention.zeros_like()?;
         output.backward(&attention, low_output.as_ref(), dy, &dattention, gradients)?;
         let (mut dquery, mut dkey, dvalue) =
-            layout.attend_backward((&query, &key, &value), &attention, &dattention)?;
+            layout.attend_backward((&query, &key, &value), (&attention, lse.as_ref()), &dattention)?;
         drop((query, key, value, attention, dattention));
-        self.rope.rotate(&dquery, &layout.tree.positions, Direction::Backward)?;
-        self.rope.rotate(&dkey, &layout.tree.positions, Direction::Backward)?;
+        self.rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
+        self.rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
         if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;

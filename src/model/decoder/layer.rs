@@ -8,8 +8,8 @@ use super::{
     projection::project,
 };
 use crate::model::{
-    ModelError, Vector,
-    ops::{self, Direction},
+    ModelError, Positions, Vector,
+    ops::{self, Attended, Direction},
 };
 
 /// What a layer's forward keeps for its backward. `output` is the layer's result.
@@ -22,6 +22,8 @@ pub struct Saved {
     pub(super) key: Tensor,
     pub(super) value: Tensor,
     pub(super) attention: Tensor,
+    /// The log-sum-exp of the scores, if attention's backward needs it.
+    pub(super) lse: Option<Tensor>,
     pub(super) middle: Tensor,
     pub(super) middle_normed: Tensor,
     pub(super) feed: SavedFeedForward,
@@ -58,8 +60,8 @@ impl Decoder {
         &self,
         index: usize,
         x: Tensor,
-        positions: &[u32],
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+        positions: &Positions<'_>,
+        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> std::result::Result<Saved, ModelError> {
         let mut saved = self.attention_part(index, x, positions, attend)?;
         let config = &self.config;
@@ -89,8 +91,8 @@ impl Decoder {
         &self,
         index: usize,
         x: Tensor,
-        positions: &[u32],
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+        positions: &Positions<'_>,
+        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> std::result::Result<Saved, ModelError> {
         match self.config.design.experts {
             None if self.by_kernels() => self.attention_part(index, x, positions, attend),
@@ -103,8 +105,8 @@ impl Decoder {
         &self,
         index: usize,
         x: Tensor,
-        positions: &[u32],
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+        positions: &Positions<'_>,
+        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> std::result::Result<Saved, ModelError> {
         let (layer, config) = (&self.layers[index], &self.config);
         let (epsilon, heads) = (config.norm_epsilon, config.heads);
@@ -120,7 +122,7 @@ impl Decoder {
         };
         self.rope.rotate(&query, positions, Direction::Forward)?;
         self.rope.rotate(&key, positions, Direction::Forward)?;
-        let attention = attend(&query, &key, &value)?;
+        let Attended { out: attention, lse } = attend(&query, &key, &value)?;
         let (middle, kept) = output.forward(&attention, Some(&x))?;
         low.push(kept);
         let middle_normed = norm(&middle, &layer.middle_norm)?;
@@ -132,6 +134,7 @@ impl Decoder {
             key,
             value,
             attention,
+            lse,
             feed: SavedFeedForward::Dropped,
             low,
             output: middle.clone(),

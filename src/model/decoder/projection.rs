@@ -13,8 +13,16 @@ pub(super) fn project<const N: usize>(
     low: &mut Vec<Option<Tensor>>,
 ) -> Result<[Tensor; N]> {
     let mut outputs = Vec::with_capacity(N);
+    // The layers' weights have one type.
+    let rounded = match linears {
+        [first, _, ..] => first.rounded(x)?,
+        _ => None,
+    };
     for linear in linears {
-        let (output, kept) = linear.forward(x, None)?;
+        let (output, kept) = match &rounded {
+            Some(rounded) => linear.forward_rounded(x, rounded)?,
+            None => linear.forward(x, None)?,
+        };
         outputs.push(output);
         low.push(kept);
     }

@@ -5,12 +5,15 @@ use std::{cell::OnceCell, ops::Range};
 
 use candle_core::{DType, Device, Result, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{
     by_kernels,
     composed::{self, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
     filled, values,
 };
 use crate::model::{
+    Positions,
     kernels::{self, Format, Heads, KeyValues, Span},
     tree::{Segment, TokenTree},
 };
@@ -68,6 +71,15 @@ impl Cache {
         }
     }
 
+    /// Where its keys (0) or values (1) are on a CUDA device.
+    #[cfg(feature = "cuda")]
+    fn address(&self, which: usize) -> u64 {
+        match self {
+            Self::Composed(rows) => rows[which].address(),
+            Self::Kernels(_) => 0,
+        }
+    }
+
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         match self {
@@ -78,7 +90,15 @@ impl Cache {
 
     /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. The final number of tokens is
     /// `expected` or more.
-    pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>, expected: usize) -> Result<()> {
+    ///
+    /// Where [`attend`] runs a CUDA kernel, this only makes room, and `attend` writes the rows of all segments.
+    pub fn extend(
+        &mut self,
+        (k, v): (&Tensor, &Tensor),
+        rows: Range<usize>,
+        expected: usize,
+        heads: Heads,
+    ) -> Result<()> {
         match self {
             Self::Kernels(kv) => {
                 let (_, width) = k.dims2()?;
@@ -87,10 +107,37 @@ impl Cache {
                 Ok(())
             }
             Self::Composed([keys, values]) => {
+                if fused(k, heads, keys.dtype()) {
+                    keys.grow(k, rows.len())?;
+                    return values.grow(v, rows.len());
+                }
                 keys.extend(&k.narrow(0, rows.start, rows.len())?)?;
                 values.extend(&v.narrow(0, rows.start, rows.len())?)
             }
         }
+    }
+}
+
+/// Whether the kernels for CUDA compute attention over keys of this type.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no such kernels"))]
+fn fused(x: &Tensor, heads: Heads, dtype: DType) -> bool {
+    #[cfg(feature = "cuda")]
+    return cuda::takes_attention(x, heads, dtype);
+    #[cfg(not(feature = "cuda"))]
+    false
+}
+
+/// The result of attention.
+pub struct Attended {
+    /// `[tokens, heads · dim]`
+    pub out: Tensor,
+    /// The log-sum-exp of the scores (`[tokens, heads]`), if the backward needs it.
+    pub lse: Option<Tensor>,
+}
+
+impl From<Tensor> for Attended {
+    fn from(out: Tensor) -> Self {
+        Self { out, lse: None }
     }
 }
 
@@ -107,6 +154,10 @@ pub struct CachedSegment<'a> {
 pub struct AttentionMask {
     tiles: OnceCell<Vec<MaskSpans>>,
     levels: OnceCell<Option<Vec<Level>>>,
+    #[cfg(feature = "cuda")]
+    step: OnceCell<cuda::StepPlan>,
+    #[cfg(feature = "cuda")]
+    tree: OnceCell<cuda::TreePlan>,
     /// The type for flash attention: the 16-bit type of the decoder's weights.
     half: Option<DType>,
 }
@@ -137,9 +188,24 @@ impl AttentionMask {
     }
 }
 
-/// Causal attention of rows over the cached segments of their paths; see [`kernels::attend`].
+/// The value of a cell, which is found once.
+#[cfg(feature = "cuda")]
+fn once<T>(cell: &OnceCell<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
+    if let Some(found) = cell.get() {
+        return Ok(found);
+    }
+    let found = find()?;
+    Ok(cell.get_or_init(|| found))
+}
+
+/// Causal attention of rows over the cached segments of their paths, parents first; see [`kernels::attend`]. The rows' own
+/// keys and values were given to [`Cache::extend`].
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(unused_variables, reason = "only the kernels for CUDA need them again")
+)]
 pub fn attend(
-    q: &Tensor,
+    (q, k, v): (&Tensor, &Tensor, &Tensor),
     positions: &[u32],
     past: &[CachedSegment<'_>],
     heads: Heads,
@@ -157,6 +223,17 @@ pub fn attend(
     let spans = || -> Vec<Seen> {
         past.iter().map(|past| (past.rows.clone(), past.first, past.cache.tokens())).collect()
     };
+    let dtype = past.iter().find_map(|past| match past.cache {
+        Cache::Composed([keys, _]) => Some(keys.dtype()),
+        Cache::Kernels(_) => None,
+    });
+    let dtype = dtype.unwrap_or(DType::F32);
+    #[cfg(feature = "cuda")]
+    if fused(q, heads, dtype) {
+        let plan = once(&mask.step, || cuda::StepPlan::new(positions, &spans(), (heads, dtype), q))?;
+        let of = |which: usize| past.iter().map(move |past| past.cache.address(which) as i64);
+        return plan.attend((q, k, v), of(0).chain(of(1)).collect());
+    }
     let keys = |pieces: &[Piece], which: usize| {
         let of = |(index, keys): &Piece| match past[*index].cache {
             Cache::Composed(rows) => rows[which].range(keys),
@@ -172,12 +249,7 @@ pub fn attend(
         return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
     }
     let mask = mask.tiles(|| composed::mask(positions, &spans(), TileSize::STEP, q.device()))?;
-    let dtype = past.iter().find_map(|past| match past.cache {
-        Cache::Composed([keys, _]) => Some(keys.dtype()),
-        Cache::Kernels(_) => None,
-    });
-    let layout = (heads, dtype.unwrap_or(DType::F32));
-    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), layout)
+    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), (heads, dtype))
 }
 
 fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
@@ -189,6 +261,7 @@ fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads)
 /// A tree whose keys and values are rows of the same batch, as in training.
 pub struct TreeLayout<'a> {
     pub tree: &'a TokenTree,
+    pub positions: Positions<'a>,
     pub kv_format: KvFormat,
     /// For attention without a kernel.
     pub tile: TileSize,
@@ -197,7 +270,8 @@ pub struct TreeLayout<'a> {
 
 impl<'a> TreeLayout<'a> {
     pub fn new(tree: &'a TokenTree, kv_format: KvFormat) -> Self {
-        Self { tree, kv_format, tile: TileSize::TREE, mask: AttentionMask::new(kv_format) }
+        let positions = Positions::new(&tree.positions);
+        Self { tree, positions, kv_format, tile: TileSize::TREE, mask: AttentionMask::new(kv_format) }
     }
 
     fn spans_seen(&self) -> Vec<Seen> {
@@ -239,9 +313,24 @@ impl<'a> TreeLayout<'a> {
         segments.map(|(of, kv)| Span { rows: of.subtree.clone(), first: of.first, kv }).collect()
     }
 
-    pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    fn plan(&self, like: &Tensor) -> Result<&cuda::TreePlan> {
+        once(&self.mask.tree, || {
+            let starts: Vec<usize> = self.tree.segments.iter().map(|segment| segment.rows.start).collect();
+            let layout = (self.kv_format.heads, self.kv_format.dtype());
+            cuda::TreePlan::new(&self.tree.positions, &self.spans_seen(), &starts, layout, like)
+        })
+    }
+
+    pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attended> {
         let heads = self.kv_format.heads;
         if !by_kernels(q) {
+            #[cfg(feature = "cuda")]
+            // In f16, the gradients of attention are too small.
+            if fused(q, heads, self.kv_format.dtype()) && self.kv_format.dtype() == DType::BF16 {
+                let (out, lse) = self.plan(q)?.attend(q, k, v)?;
+                return Ok(Attended { out, lse: Some(lse) });
+            }
             let find = || composed::levels(&self.tree.positions, &self.spans_seen());
             if let Some((levels, half)) = self.mask.levels(q, heads, find) {
                 let own = |x: &Tensor, span: usize| {
@@ -249,27 +338,37 @@ impl<'a> TreeLayout<'a> {
                     x.narrow(0, rows.start, rows.len())
                 };
                 let keys = |span| Ok((own(k, span)?, own(v, span)?));
-                return composed::attend_runs(q, levels, keys, (heads, half), &flash::attend);
+                return Ok(composed::attend_runs(q, levels, keys, (heads, half), &flash::attend)?.into());
             }
             let keys = |pieces: &[Piece]| {
                 let ranges = self.keys(pieces);
                 Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
             };
-            return composed::attend(q, self.tiles(q.device())?, keys, (heads, self.kv_format.dtype()));
+            let layout = (heads, self.kv_format.dtype());
+            return Ok(composed::attend(q, self.tiles(q.device())?, keys, layout)?.into());
         }
         let kv = self.key_values(&values(k)?, &values(v)?);
-        attend_spans(q, &self.tree.positions, &self.spans(&kv), heads)
+        Ok(attend_spans(q, &self.tree.positions, &self.spans(&kv), heads)?.into())
     }
 
-    /// Gradients of q, k and v. A rounded value passes its gradient through unchanged.
+    /// Gradients of q, k and v. `out` and `lse` are those of [`Attended`]. A rounded value passes its gradient through
+    /// unchanged.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_variables, reason = "only the kernels for CUDA need `lse`")
+    )]
     pub fn attend_backward(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
-        out: &Tensor,
+        (out, lse): (&Tensor, Option<&Tensor>),
         dout: &Tensor,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         let heads = self.kv_format.heads;
         if !by_kernels(q) {
+            #[cfg(feature = "cuda")]
+            if let Some(lse) = lse {
+                return self.plan(q)?.attend_backward((q, k, v), (out, lse), dout);
+            }
             let mask = self.tiles(q.device())?;
             return composed::attend_backward(
                 (q, k, v),

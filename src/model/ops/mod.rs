@@ -2,17 +2,24 @@
 //!
 //! Tensors are contiguous `f32`. On the CPU the kernels of [`super::kernels`] run on their storage directly.
 //! On any other device, candle's operations are composed under the same name and with the same meaning
-//! ([`composed`]). An operation that adds to a gradient does so in place on every device.
+//! ([`composed`]), or kernels of our own replace them (`cuda`). An operation that adds to a gradient does so in place on
+//! every device.
 
 mod attention;
 pub mod composed;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(any(feature = "cuda", test))]
+mod plan;
 
 use std::{cell::Cell, ops::Deref, ops::Range};
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 use super::kernels::{self, by_rows};
-pub use attention::{AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
+pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
+#[cfg(any(feature = "cuda", test))]
+use composed::Seen;
 
 /// Whether the kernels compute on this tensor. For all others, operations are composed of candle's.
 pub fn by_kernels(tensor: &Tensor) -> bool {
@@ -141,12 +148,17 @@ impl Gradients {
     /// Euclidean norm over all parameters.
     pub fn norm(&self) -> Result<f64> {
         let mut sum = 0.0;
+        // Read from their device at once.
+        let mut squares = Vec::new();
         for slot in &self.slots {
             if !by_kernels(slot) {
-                sum += f64::from(slot.sqr()?.sum_all()?.to_scalar::<f32>()?);
+                squares.push(slot.sqr()?.sum_all()?);
                 continue;
             }
             sum += values(slot)?.iter().map(|g| f64::from(*g) * f64::from(*g)).sum::<f64>();
+        }
+        if !squares.is_empty() {
+            sum += Tensor::stack(&squares, 0)?.to_vec1::<f32>()?.into_iter().map(f64::from).sum::<f64>();
         }
         Ok(sum.sqrt())
     }

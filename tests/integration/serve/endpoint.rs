@@ -77,6 +77,27 @@ fn log_probabilities_are_those_of_every_sampled_token() {
     assert!(answer["system_fingerprint"].as_str().unwrap().starts_with("mcprl-"));
 }
 
+#[test]
+fn the_most_likely_tokens_stand_beside_each_sampled_one() {
+    let (_project, served) = babbler();
+    let mut request = json!({
+        "messages": user("Hi"), "temperature": 0, "max_tokens": 12, "logprobs": true, "top_logprobs": 3,
+    });
+    let answer = served.completion(&request);
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert!(!tokens.is_empty());
+    for token in tokens {
+        let top = token["top_logprobs"].as_array().unwrap();
+        let logprobs: Vec<f64> = top.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
+        assert!(logprobs.len() == 3 && logprobs.is_sorted_by(|a, b| a >= b), "{token}");
+        // The greedy token is the most likely one.
+        assert_eq!(top[0]["logprob"], token["logprob"]);
+    }
+    request["stream"] = true.into();
+    let chunks = served.chunks(&request);
+    assert_eq!(added(&chunks)["choices"], answer["choices"]);
+}
+
 const CALLS: &str = "Looking.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>\n\
                      <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
 

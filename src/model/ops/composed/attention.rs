@@ -249,8 +249,8 @@ mod tests {
         let layout = TreeLayout { tile, ..TreeLayout::new(&tree, kv_format) };
         let rows = tree.tokens.len();
         let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
-        let out = layout.attend(&q, &k, &v).unwrap();
-        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout).unwrap();
+        let out = layout.attend(&q, &k, &v).unwrap().out;
+        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), (&out, None), &dout).unwrap();
         [out, dq, dk, dv].map(|tensor| read(&tensor).unwrap())
     }
 

@@ -12,6 +12,9 @@ const FIRST_ROWS: usize = 32;
 pub struct Rows {
     /// `[capacity, width]`
     tensor: Option<Tensor>,
+    /// Where its values are on a CUDA device.
+    #[cfg(feature = "cuda")]
+    address: u64,
     dtype: DType,
     len: usize,
 }
@@ -19,7 +22,13 @@ pub struct Rows {
 impl Rows {
     /// Added rows are rounded to this type.
     pub fn new(dtype: DType) -> Self {
-        Self { tensor: None, dtype, len: 0 }
+        Self {
+            tensor: None,
+            #[cfg(feature = "cuda")]
+            address: 0,
+            dtype,
+            len: 0,
+        }
     }
 
     pub fn dtype(&self) -> DType {
@@ -45,21 +54,46 @@ impl Rows {
 
     /// Appends `[rows, width]`.
     pub fn extend(&mut self, rows: &Tensor) -> Result<()> {
-        let (count, width) = rows.dims2()?;
+        let (count, _) = rows.dims2()?;
+        self.grow(rows, count)?;
+        if let Some(tensor) = &self.tensor {
+            tensor.slice_set(&rows.to_dtype(self.dtype)?.contiguous()?, 0, self.len - count)?;
+        }
+        Ok(())
+    }
+
+    /// Appends this many rows, to be written later, as wide as those of `like`.
+    pub fn grow(&mut self, like: &Tensor, count: usize) -> Result<()> {
+        let (_, width) = like.dims2()?;
         let needed = self.len + count;
         if self.tensor.as_ref().is_none_or(|tensor| tensor.dims()[0] < needed) {
             let capacity = needed.next_power_of_two().max(FIRST_ROWS);
-            let larger = Tensor::zeros((capacity, width), self.dtype, rows.device())?;
-            if let Some(tensor) = &self.tensor {
-                larger.slice_set(&tensor.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
-            }
-            self.tensor = Some(larger);
-        }
-        if let Some(tensor) = &self.tensor {
-            tensor.slice_set(&rows.to_dtype(self.dtype)?.contiguous()?, 0, self.len)?;
+            self.tensor = Some(self.larger((capacity, width), like)?);
         }
         self.len = needed;
         Ok(())
+    }
+
+    /// A copy with room for more rows, on the device of `like`.
+    fn larger(&mut self, shape: (usize, usize), like: &Tensor) -> Result<Tensor> {
+        let old = self.tensor.as_ref().map(|tensor| tensor.narrow(0, 0, self.len)).transpose()?;
+        #[cfg(feature = "cuda")]
+        if super::cuda::takes(like) {
+            let larger = super::cuda::enlarged(old.as_ref(), shape, self.dtype, like)?;
+            self.address = super::cuda::weight_address(&larger)?;
+            return Ok(larger);
+        }
+        let larger = Tensor::zeros(shape, self.dtype, like.device())?;
+        if let Some(old) = old {
+            larger.slice_set(&old.contiguous()?, 0, 0)?;
+        }
+        Ok(larger)
+    }
+
+    /// Where its values are on a CUDA device; until it grows.
+    #[cfg(feature = "cuda")]
+    pub fn address(&self) -> u64 {
+        self.address
     }
 
     /// These of its rows.

@@ -12,6 +12,8 @@ mod runs;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{Gradients, read};
 
 pub use attention::{Part, attend, attend_backward, rows};
@@ -59,6 +61,10 @@ pub fn assign(into: &Tensor, values: &Tensor) -> Result<()> {
 
 /// `into += x`.
 pub fn add(into: &Tensor, x: &Tensor) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(into) {
+        return cuda::add(into, &x.contiguous()?);
+    }
     assign(into, &(into + x)?)
 }
 
@@ -105,6 +111,10 @@ fn normed(x: &Tensor, width: usize, epsilon: f32) -> Result<(Tensor, Tensor)> {
 }
 
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(x) {
+        return cuda::rms_norm(x, weight, epsilon);
+    }
     let (normed, _) = normed(x, weight.dims1()?, epsilon)?;
     normed.broadcast_mul(weight)?.reshape(x.shape())
 }
@@ -117,6 +127,10 @@ pub fn rms_norm_backward(
     dx: &Tensor,
     gradients: &Gradients,
 ) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(x) && slot.is_none() {
+        return cuda::rms_norm_backward(x, weight, epsilon, dy, dx);
+    }
     let width = weight.dims1()?;
     let (normed, root) = normed(x, width, epsilon)?;
     let dy = dy.reshape(((), width))?;
@@ -128,10 +142,18 @@ pub fn rms_norm_backward(
 }
 
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(gate) {
+        return cuda::silu_mul(gate, up);
+    }
     gate.silu()? * up
 }
 
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(gate) {
+        return cuda::silu_mul_backward(gate, up, dout);
+    }
     let sigmoid = (gate.neg()?.exp()? + 1.0)?.recip()?;
     let silu = (gate * &sigmoid)?;
     let derivative = (&sigmoid + (&silu * (1.0 - &sigmoid)?)?)?;
@@ -155,14 +177,50 @@ pub fn rotate(x: &Tensor, (head, half): (usize, usize), cos: &Tensor, sin: &Tens
     assign(x, &Tensor::cat(&parts, 2)?.reshape((tokens, columns))?)
 }
 
-/// `x·Wᵀ` in `f32`. If `W` has another type, `x` is first rounded to it.
-pub fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(DType::F32)
+/// Which product of two matrices.
+#[derive(Debug, Clone, Copy)]
+pub enum Product {
+    /// `x·Wᵀ`: `[m, k]`, `[n, k]` to `[m, n]`.
+    Forward,
+    /// `dy·W`: `[m, k]`, `[k, n]` to `[m, n]`.
+    Backward,
+    /// `dyᵀ·x`: `[k, m]`, `[k, n]` to `[m, n]`.
+    Weight,
 }
 
-/// `dy·W`, like [`product`].
-pub fn product_backward(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    dy.to_dtype(weight.dtype())?.matmul(weight)?.to_dtype(DType::F32)
+/// `scale · (product)` in `f32`. If the second factor has another type, the first is first rounded to it.
+pub fn product(kind: Product, x: &Tensor, weight: &Tensor, scale: f32) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(x) {
+        return cuda::product(kind, x, weight, scale);
+    }
+    let x = x.to_dtype(weight.dtype())?;
+    let y = match kind {
+        Product::Forward => x.matmul(&weight.t()?)?,
+        Product::Backward => x.matmul(weight)?,
+        Product::Weight => x.t()?.matmul(weight)?,
+    };
+    let y = y.to_dtype(DType::F32)?;
+    #[expect(clippy::float_cmp, reason = "at 1 exactly there is nothing to multiply by")]
+    if scale == 1.0 { Ok(y) } else { y * f64::from(scale) }
+}
+
+/// Adds a [`product`] to `into`.
+pub fn add_product(into: &Tensor, kind: Product, x: &Tensor, weight: &Tensor, scale: f32) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(x) {
+        return cuda::add_product(into, kind, x, weight, scale);
+    }
+    add(into, &product(kind, x, weight, scale)?)
+}
+
+/// Adds a vector to each row, in place.
+pub fn add_to_rows(into: &Tensor, x: &Tensor) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(into) {
+        return cuda::add_to_rows(into, x);
+    }
+    assign(into, &into.broadcast_add(x)?)
 }
 
 /// `exp(x − max)` of each row, their sum, and the maximum: `[rows, n]`, `[rows, 1]`, `[rows, 1]`.
@@ -190,6 +248,10 @@ fn padded<T: candle_core::WithDType>(rows: &[Vec<T>], device: &Device) -> Result
 
 /// Log-probabilities of these tokens of each row of logits (`[rows, vocabulary]`).
 pub fn log_probabilities(logits: &Tensor, tokens: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(logits) {
+        return cuda::log_probabilities(logits, tokens);
+    }
     let (_, sum, most) = exps(logits)?;
     let picked = logits.gather(&padded(tokens, logits.device())?, 1)?;
     let found = picked.broadcast_sub(&(sum.log()? + most)?)?.to_vec2::<f32>()?;
@@ -202,6 +264,10 @@ pub fn log_probabilities_backward(
     tokens: &[Vec<u32>],
     dloss_dlogp: &[Vec<f32>],
 ) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(logits) {
+        return cuda::log_probabilities_backward(logits, tokens, dloss_dlogp);
+    }
     let sums: Vec<f32> = dloss_dlogp.iter().map(|row| -row.iter().sum::<f32>()).collect();
     let device = logits.device();
     let down = softmax(logits)?.broadcast_mul(&column(&sums, device)?)?;

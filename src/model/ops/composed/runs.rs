@@ -222,7 +222,7 @@ mod tests {
         let found = attend_runs(&q, &levels, keys, (heads, DType::F32), &plain).unwrap();
         let tree = TokenTree { positions, segments: segments.to_vec(), ..TokenTree::default() };
         let layout = TreeLayout::new(&tree, KvFormat { heads, format: Format::F32, by_kernels: true });
-        let expected = layout.attend(&q, &k, &v).unwrap();
+        let expected = layout.attend(&q, &k, &v).unwrap().out;
         let off = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 1e-5, "{off}");
     }
