@@ -236,7 +236,8 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 
 /// The engine's arithmetic with frozen weights of this type. Devices of one kind count as equal, whatever their number.
 ///
-/// `f32` is the default, so the key leaves its name out. The composed operations are a kind of their own. The other values of `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
+/// `f32` is the default, so the key leaves its name out. The composed operations are a kind of their own. The other values of
+/// `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
 pub fn numerics(devices: &[String], format: Format) -> String {
     let on_cuda = devices.iter().any(|device| device.starts_with("cuda"));
     let kind = match (on_cuda, composed::forced()) {

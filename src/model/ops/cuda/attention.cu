@@ -20,6 +20,11 @@ static const float NOTHING = -1e30f, MASKED = -3e38f;
 
 struct Heads {
     u32 kv, group;
+
+    /* The row and query head of a packed row, in a matrix [rows, heads, ..]. */
+    __device__ __forceinline__ u64 index(u32 packed, u32 of_kv) const {
+        return (u64)(packed / group) * kv * group + of_kv * group + packed % group;
+    }
 };
 
 /* Rows with one list of pieces. */
@@ -122,8 +127,7 @@ __device__ __forceinline__ void fill_packed(half_t *tile, const half_t *from, u3
     const u32 vectors = DIM / 8;
     for (u32 i = threadIdx.x; i < most * vectors; i += blockDim.x) {
         u32 m = min(packed + i / vectors, end - 1), column = i % vectors * 8;
-        u64 head = (u64)(m / heads.group) * heads.kv * heads.group + kv * heads.group + m % heads.group;
-        copy(tile + i / vectors * STRIDE + column, from + head * DIM + column, packed + i / vectors < end);
+        copy(tile + i / vectors * STRIDE + column, from + heads.index(m, kv) * DIM + column, packed + i / vectors < end);
     }
 }
 
@@ -132,8 +136,7 @@ __device__ __forceinline__ void rows_of(u32 (*a)[4], const half_t *x, u32 packed
     u32 lane = threadIdx.x % 32;
     for (u32 part = 0; part < 2; part++) {
         u32 m = packed + lane / 4 + 8 * part;
-        u64 head = (u64)(m / heads.group) * heads.kv * heads.group + kv * heads.group + m % heads.group;
-        const half_t *row = x + head * DIM + lane % 4 * 2;
+        const half_t *row = x + heads.index(m, kv) * DIM + lane % 4 * 2;
 #pragma unroll
         for (int k = 0; k < DIM / 16; k++) {
             a[k][part] = m < end ? *(const u32 *)(row + 16 * k) : 0;
@@ -220,6 +223,20 @@ struct Walk {
         fill(k_tile, keys.of(piece->segment) + at, count, TILE, stride);
         fill(v_tile, values.of(piece->segment) + at, count, TILE, stride);
     }
+
+    /* Waits for the tile at hand, `which` of the two, and begins to copy the one behind it. Returns the piece and the first key
+       of the tile at hand. */
+    __device__ __forceinline__ Piece take(u32 &first, half_t (*k_tiles)[TILE * STRIDE], half_t (*v_tiles)[TILE * STRIDE],
+                                          u32 which, const Rows &keys, const Rows &values, u32 kv, u64 stride) {
+        Piece at_hand = *piece;
+        first = start;
+        advance();
+        if (more()) fetch(k_tiles[which ^ 1], v_tiles[which ^ 1], keys, values, kv, stride);
+        commit();
+        wait_for_all_but_last();
+        __syncthreads();
+        return at_hand;
+    }
 };
 
 /* Over the four lanes of a row. */
@@ -261,13 +278,8 @@ extern "C" __global__ void attend(const half_t *q, const u64 *key_table, const h
     if (walk.more()) walk.fetch(k_tiles[0], v_tiles[0], keys, values, kv, stride);
     commit();
     for (u32 which = 0; walk.more(); which ^= 1) {
-        Piece piece = *walk.piece;
-        u32 start = walk.start;
-        walk.advance();
-        if (walk.more()) walk.fetch(k_tiles[which ^ 1], v_tiles[which ^ 1], keys, values, kv, stride);
-        commit();
-        wait_for_all_but_last();
-        __syncthreads();
+        u32 start;
+        Piece piece = walk.take(start, k_tiles, v_tiles, which, keys, values, kv, stride);
         const half_t *k_tile = k_tiles[which], *v_tile = v_tiles[which];
         u32 limit[2] = {seen(piece, row[0], position[0]), seen(piece, row[1], position[1])};
         float scores[TILE / 8][4] = {};
@@ -370,7 +382,7 @@ extern "C" __global__ void query_gradient(const half_t *q, const half_t *dout, c
     for (int part = 0; part < 2; part++) {
         row[part] = m[part] < end ? m[part] / group : 0xffffffffu;
         position[part] = m[part] < end ? positions[row[part]] : 0;
-        u64 head = (u64)row[part] * kv_heads * group + kv * group + m[part] % group;
+        u64 head = heads.index(m[part], kv);
         total[part] = m[part] < end ? lse[head] : 0.0f;
         along[part] = m[part] < end ? dots[head] : 0.0f;
     }
@@ -380,13 +392,8 @@ extern "C" __global__ void query_gradient(const half_t *q, const half_t *dout, c
     if (walk.more()) walk.fetch(k_tiles[0], v_tiles[0], keys, values, kv, stride);
     commit();
     for (u32 which = 0; walk.more(); which ^= 1) {
-        Piece piece = *walk.piece;
-        u32 start = walk.start;
-        walk.advance();
-        if (walk.more()) walk.fetch(k_tiles[which ^ 1], v_tiles[which ^ 1], keys, values, kv, stride);
-        commit();
-        wait_for_all_but_last();
-        __syncthreads();
+        u32 start;
+        Piece piece = walk.take(start, k_tiles, v_tiles, which, keys, values, kv, stride);
         const half_t *k_tile = k_tiles[which], *v_tile = v_tiles[which];
         u32 limit[2] = {seen(piece, row[0], position[0]), seen(piece, row[1], position[1])};
         float scores[TILE / 8][4] = {}, shares[TILE / 8][4] = {};
@@ -407,7 +414,7 @@ extern "C" __global__ void query_gradient(const half_t *q, const half_t *dout, c
     }
     for (int part = 0; part < 2; part++) {
         if (m[part] >= end) continue;
-        u64 head = (u64)row[part] * kv_heads * group + kv * group + m[part] % group;
+        u64 head = heads.index(m[part], kv);
 #pragma unroll
         for (int j = 0; j < DIM / 8; j++) {
             float2 pair = make_float2(sums[j][2 * part] * scale, sums[j][2 * part + 1] * scale);
@@ -449,7 +456,7 @@ extern "C" __global__ void key_gradients(const half_t *q, const half_t *dout, co
         fill_packed(back_tiles + which * TILE * STRIDE, dout, packed, end, TILE, heads, kv);
         if (threadIdx.x >= TILE) return;
         u32 m = packed + threadIdx.x, row = m / group, at = which * TILE + threadIdx.x;
-        u64 head = (u64)row * kv_heads * group + kv * group + m % group;
+        u64 head = heads.index(m, kv);
         totals[at] = m < end ? lse[head] : 0.0f;
         alongs[at] = m < end ? dots[head] : 0.0f;
         limits[at] = m < end && positions[row] >= tile.first ? min(positions[row] + 1 - tile.first, tile.keys) : 0;

@@ -86,6 +86,24 @@ impl Uploaded {
         let (count, threads) = (items.count() as u32, 32 * items.warps as u32);
         Ok(Self { items: upload(items.items, like)?, pieces: upload(items.pieces, like)?, count, threads })
     }
+
+    /// Attention of rounded queries to `out` and `lse`. `keys` and `values`: a table of addresses by segment, or 0 and one
+    /// address.
+    fn attend(
+        &self,
+        shape: Shape,
+        (q, positions): (&Tensor, &Tensor),
+        [keys, values]: [[Argument; 2]; 2],
+        (out, lse): (&Tensor, &Tensor),
+    ) -> Result<()> {
+        let mut arguments = vec![shape.half(q)?];
+        arguments.extend(keys.into_iter().chain(values));
+        arguments.extend([words(positions)?, words(&self.items)?, words(&self.pieces)?]);
+        arguments.extend([address(out)?, address(lse)?]);
+        arguments.extend(shape.counts());
+        let launch = Launch::new((self.count, shape.heads.kv as u32), self.threads);
+        shape.run(q, launch, "attend", &arguments)
+    }
 }
 
 /// The plan of one training batch, for all of its layers.
@@ -124,21 +142,8 @@ impl TreePlan {
         let lse = empty((q.dims()[0], shape.heads.query), q)?;
         let q = shape.rounded(q, shape.scale())?;
         let (k, v) = (shape.rounded(k, 1.0)?, shape.rounded(v, 1.0)?);
-        let mut arguments = vec![
-            shape.half(&q)?,
-            0u64.into(),
-            shape.half(&k)?,
-            0u64.into(),
-            shape.half(&v)?,
-            words(&self.positions)?,
-            words(&self.items.items)?,
-            words(&self.items.pieces)?,
-            address(&out)?,
-            address(&lse)?,
-        ];
-        arguments.extend(shape.counts());
-        let launch = Launch::new((self.items.count, shape.heads.kv as u32), self.items.threads);
-        shape.run(&q, launch, "attend", &arguments)?;
+        let both = [[0u64.into(), shape.half(&k)?], [0u64.into(), shape.half(&v)?]];
+        self.items.attend(shape, (&q, &self.positions), both, (&out, &lse))?;
         Ok((out, lse))
     }
 
@@ -272,25 +277,8 @@ impl StepPlan {
         let out = empty(q.shape(), q)?;
         let q = shape.rounded(q, shape.scale())?;
         for list in &self.items {
-            let mut arguments = vec![
-                shape.half(&q)?,
-                keys_at,
-                0u64.into(),
-                values_at,
-                0u64.into(),
-                words(&self.positions)?,
-                words(&list.items)?,
-                words(&list.pieces)?,
-                address(&part_out)?,
-                address(&part_lse)?,
-            ];
-            arguments.extend(shape.counts());
-            shape.run(
-                &q,
-                Launch::new((list.count, shape.heads.kv as u32), list.threads),
-                "attend",
-                &arguments,
-            )?;
+            let both = [[keys_at, 0u64.into()], [values_at, 0u64.into()]];
+            list.attend(shape, (&q, &self.positions), both, (&part_out, &part_lse))?;
         }
         let arguments = [
             address(&part_out)?,

@@ -69,12 +69,13 @@ fn bit(device: usize) -> u64 {
 
 /// Prepares a device that was just opened. Memory that it frees stays with the process until [`trim`].
 pub fn prepare(device: &CudaDevice) -> Result<()> {
+    let stream = device.cuda_stream();
+    let context = stream.context();
     if CudaContext::device_count().map_err(Error::wrap)? == 1 {
         // SAFETY: every tensor is used on the device's one stream, which orders all uses.
         unsafe { device.disable_event_tracking() };
     }
-    let (major, minor) = device.cuda_stream().context().compute_capability().map_err(Error::wrap)?;
-    let context = device.cuda_stream().context().clone();
+    let (major, minor) = context.compute_capability().map_err(Error::wrap)?;
     if 10 * major + minor < OLDEST {
         TOO_OLD.fetch_or(bit(context.ordinal()), Ordering::Relaxed);
     }
@@ -484,6 +485,7 @@ fn gemm(product: Product, (a, b): (&Tensor, &Tensor), out: &Tensor, scale: f32, 
     .map_err(Error::wrap)
 }
 
+/// Whether a product of these rows may take the kernels for low ranks.
 fn is_small(kind: Product, rows: usize, weight: &Tensor) -> bool {
     matches!(kind, Product::Forward) && rows <= FEW_ROWS && weight.dtype() == DType::F32
 }
@@ -569,21 +571,26 @@ impl Targets {
         all.resize(count.max(1), 0);
         Ok(Self { starts: upload(starts, like)?, tokens: upload(all, like)?, count })
     }
+
+    /// Runs a kernel over the rows of logits, with a value for each token.
+    fn run(&self, logits: &Tensor, name: &'static str, values: &Tensor) -> Result<()> {
+        let (rows, vocabulary) = logits.dims2()?;
+        let arguments = [
+            address(logits)?,
+            address_of::<u32>(&self.starts)?.into(),
+            address_of::<u32>(&self.tokens)?.into(),
+            address(values)?,
+            (vocabulary as u32).into(),
+        ];
+        elementwise(logits, Launch::new((rows as u32, 1), ROW), name, &arguments)
+    }
 }
 
 /// Log-probabilities of these tokens of each row of logits.
 pub fn log_probabilities(logits: &Tensor, tokens: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
-    let (rows, vocabulary) = logits.dims2()?;
     let targets = Targets::new(tokens, logits)?;
     let found = empty(targets.count.max(1), logits)?;
-    let arguments = [
-        address(logits)?,
-        address_of::<u32>(&targets.starts)?.into(),
-        address_of::<u32>(&targets.tokens)?.into(),
-        address(&found)?,
-        (vocabulary as u32).into(),
-    ];
-    elementwise(logits, Launch::new((rows as u32, 1), ROW), "log_probabilities", &arguments)?;
+    targets.run(logits, "log_probabilities", &found)?;
     let mut found = found.to_vec1::<f32>()?.into_iter();
     Ok(tokens.iter().map(|row| found.by_ref().take(row.len()).collect()).collect())
 }
@@ -594,19 +601,10 @@ pub fn log_probabilities_backward(
     tokens: &[Vec<u32>],
     dloss_dlogp: &[Vec<f32>],
 ) -> Result<()> {
-    let (rows, vocabulary) = logits.dims2()?;
     let targets = Targets::new(tokens, logits)?;
     let mut slopes = dloss_dlogp.concat();
     slopes.resize(targets.count.max(1), 0.0);
-    let slopes = upload(slopes, logits)?;
-    let arguments = [
-        address(logits)?,
-        address_of::<u32>(&targets.starts)?.into(),
-        address_of::<u32>(&targets.tokens)?.into(),
-        address(&slopes)?,
-        (vocabulary as u32).into(),
-    ];
-    elementwise(logits, Launch::new((rows as u32, 1), ROW), "log_probabilities_backward", &arguments)
+    targets.run(logits, "log_probabilities_backward", &upload(slopes, logits)?)
 }
 
 #[cfg(test)]

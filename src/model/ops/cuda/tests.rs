@@ -4,7 +4,7 @@ use candle_core::Device;
 
 use super::*;
 use crate::model::{
-    Positions, TokenTree,
+    Positions, Segment, TokenTree,
     kernels::{Format, Heads},
     ops::{
         self, Attended, AttentionMask, Cache, CachedSegment, Gradients, KvFormat, TreeLayout,
@@ -183,23 +183,19 @@ mod on_a_device {
                         for (cache, rows) in caches.iter_mut().zip(&parts) {
                             cache.extend((&k, &v), rows.clone(), 0, heads).unwrap();
                         }
-                        let past = |(index, cache): (usize, &'_ Cache)| -> (std::ops::Range<usize>, usize) {
-                            let of = &tree.segments[index];
-                            _ = cache;
-                            let below = |other: &&crate::model::Segment| {
-                                of.subtree.start <= other.rows.start && other.rows.end <= of.subtree.end
-                            };
+                        // With the rows of all segments below.
+                        let rows = |index: usize| {
+                            let of = &tree.segments[index].subtree;
+                            let below =
+                                |other: &&Segment| of.start <= other.rows.start && other.rows.end <= of.end;
                             let last = tree.segments.iter().filter(below).count() + index - 1;
-                            (parts[index].start..parts[last].end, of.first)
+                            parts[index].start..parts[last].end
                         };
-                        let past: Vec<CachedSegment<'_>> = caches
-                            .iter()
-                            .enumerate()
-                            .map(|(index, cache)| {
-                                let (rows, first) = past((index, cache));
-                                CachedSegment { rows, first, cache }
-                            })
-                            .collect();
+                        let past = |(index, cache): (usize, _)| {
+                            let first = tree.segments[index].first;
+                            CachedSegment { rows: rows(index), first, cache }
+                        };
+                        let past: Vec<_> = caches.iter().enumerate().map(past).collect();
                         let mask = AttentionMask::new(kv_format);
                         ops::attend((&q, &k, &v), &positions, &past, heads, &mask).unwrap()
                     };
