@@ -12,7 +12,7 @@ const problems = [];
 page.on("pageerror", (error) => problems.push(`error: ${error}`));
 page.on("request", (request) => { if (!request.url().startsWith(url)) problems.push(`foreign request: ${request.url()}`); });
 const text = () => page.locator("body").innerText();
-const shows = (wanted) => page.waitForFunction((wanted) => document.body.innerText.includes(wanted), wanted);
+const shows = (wanted, timeout) => page.waitForFunction((wanted) => document.body.innerText.includes(wanted), wanted, { timeout });
 
 await page.goto(url);
 await shows("mcprl/trained");
@@ -20,8 +20,16 @@ assert((await text()).includes("sqlite/exam"), "the exam is listed");
 
 // The hostile log: a sample's conversation, shown as text.
 await page.goto(`${url}/#/logs/base.eval`);
-await page.getByText("a-000003").first().click();
-await shows("needle");
+// On a slow machine the list goes on drawing itself again, and its rows never stand still for a pointer.
+for (let tries = 0; ; tries += 1) {
+  await page.getByText("a-000003").first().dispatchEvent("click");
+  try {
+    await shows("needle", 10000);
+    break;
+  } catch (error) {
+    if (tries == 5) throw error;
+  }
+}
 const shown = await text();
 for (const part of ["What is number 3?", "run_query", "complete_task", "<script>document.title='owned'</script>", "⟨U+202E⟩"]) {
   assert(shown.includes(part), `the transcript shows ${part}`);
