@@ -11,6 +11,7 @@ pub mod calls;
 pub mod checks;
 pub mod labels;
 pub mod pass_rates;
+mod replays;
 mod result_view;
 pub mod scenarios;
 pub mod server;
@@ -27,6 +28,7 @@ pub use calls::{Call, CallError};
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use labels::Label;
 pub use pass_rates::PassRate;
+pub use replays::Replay;
 pub use result_view::result_view;
 pub use scenarios::{Scenario, TaskText, UNSEEN, folded, is_of_trained_cases};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
@@ -48,7 +50,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 16] = [
+    const TABLES: [(&str, Check); 17] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Admission>(),
         table_type::<Server>(),
@@ -64,6 +66,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<JudgeAudit>(),
         table_type::<Label>(),
         table_type::<TraceRow>(),
+        table_type::<Replay>(),
         (Reward::NAME, |path| read_rewards(path).map(drop)),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))

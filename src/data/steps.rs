@@ -31,6 +31,8 @@ table! {
         max_logprob_gap: Option<f64>,
         /// Mean entropy estimate of the sampled tokens, −mean log p, in nats.
         entropy: Option<f64>,
+        /// Loss on held-out episodes after this step, at the end of a pass.
+        held_out_loss: Option<f64>,
         /// How many rollouts contributed a gradient and why the others did not, as JSON.
         signal: Option<String>,
     }

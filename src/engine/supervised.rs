@@ -59,10 +59,22 @@ impl Supervised {
     ) -> Result<(f64, StepReport), EngineError> {
         let dloss_dlogp = |share: usize, target: usize, _: f32| -self.weights[share][target] / self.tokens;
         let report = trainer.step(&self.batches, &dloss_dlogp, learning_rate, max_norm)?;
-        let logprobs = report.logprobs.iter().flatten().zip(self.weights.iter().flatten());
+        Ok((self.mean_loss(&report.logprobs)?, report))
+    }
+
+    /// The loss, in nats per marked token, without a step.
+    ///
+    /// # Errors
+    /// Also fails if it is not finite.
+    pub fn loss(&self, trainer: &Trainer) -> Result<f64, EngineError> {
+        self.mean_loss(&trainer.score(&self.batches)?)
+    }
+
+    fn mean_loss(&self, logprobs: &[Vec<f32>]) -> Result<f64, EngineError> {
+        let logprobs = logprobs.iter().flatten().zip(self.weights.iter().flatten());
         let loss = -logprobs.map(|(p, w)| f64::from(p * w)).sum::<f64>() / f64::from(self.tokens);
         match loss.is_finite() {
-            true => Ok((loss, report)),
+            true => Ok(loss),
             false => Err(EngineError::Diverged { what: "the loss" }),
         }
     }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::{
     adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
     discover::Discover, error::StageError, eval::Eval, grpo::Grpo, judge::Judge, kind::StageKind,
-    model::ModelStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces, warmup::Warmup,
+    model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces,
+    warmup::Warmup,
 };
 
 /// The stage that a card and parameters describe.
@@ -26,6 +27,7 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         "grpo" => Box::new(Grpo::parse(params)?),
         "judge" => Box::new(Judge::parse(params)?),
         "model" => Box::new(ModelStage::parse(params)?),
+        "replay" => Box::new(ReplayStage::parse(params)?),
         "rollout" => Box::new(Rollout::parse(params)?),
         "scenarios" => Box::new(Scenarios::parse(params)?),
         "sft" => Box::new(Sft::parse(params)?),
@@ -50,7 +52,7 @@ mod tests {
     use crate::stage::{
         Cards, adapter, demonstrations, discover,
         embedded::{EMBEDDED, EmbeddedCard},
-        eval, grpo, judge, model, rollout, scenarios, sft, traces, training, warmup,
+        eval, grpo, judge, model, replay, rollout, scenarios, sft, traces, training, warmup,
     };
 
     /// Records which fields a struct asks for.
@@ -112,6 +114,7 @@ mod tests {
                 ],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
                 "traces" => &[add_fields::<traces::Params>],
+                "replay" => &[add_fields::<replay::Params>, add_play],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],
                 "rollout" => &[add_fields::<rollout::Params>, add_play],
                 "judge" => &[add_fields::<judge::Params>, add_fields::<crate::judge::Shaping>],

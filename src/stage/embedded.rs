@@ -41,6 +41,7 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(warmup, ["chat_template.jinja"]),
     card!(demonstrations, []),
     card!(traces, []),
+    card!(replay, []),
     card!(sft, []),
     card!(rollout, []),
     card!(judge, ["relative.jinja", "rubric.jinja", "yes_no.jinja"]),

@@ -23,6 +23,7 @@ pub mod model;
 mod parts;
 pub mod policy;
 pub mod preflight;
+mod replay;
 mod rollout;
 pub mod scenarios;
 mod sft;

@@ -442,6 +442,7 @@ fn step_entries(name: &str, stage: &Stage, steps: &[Step], before: usize) -> Vec
             ("learning_rate", Some(step.learning_rate)),
             ("entropy", step.entropy),
             ("clip_fraction", step.clip_fraction),
+            ("held_out_loss", step.held_out_loss),
             ("tokens", Some(step.tokens as f64)),
             ("loss_tokens", Some(step.loss_tokens as f64)),
         ] {

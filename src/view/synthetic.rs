@@ -303,6 +303,7 @@ pub fn write(root: &Path, size: Size) -> Store {
             reward: Some(success),
             success: Some(success),
             clip_fraction: Some(0.01),
+            held_out_loss: None,
             max_logprob_gap: Some(0.0),
             entropy: Some(0.7),
             signal: Some(json!({"rollouts": 16, "with_gradient": 10, "groups": 4, "groups_with_gradient": 3, "all_right": 1, "all_wrong": 0, "all_equal": 0, "silent": {"zero_variance": 6}}).to_string()),

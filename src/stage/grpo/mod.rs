@@ -312,6 +312,7 @@ impl Grpo {
             clip_fraction: Some(update.tally.clip_fraction()),
             max_logprob_gap: is_comparable(index).then_some(update.gap.max),
             entropy: Some(update.tally.entropy()),
+            held_out_loss: None,
             signal: Some(signal.to_json()),
         };
         let steps: Vec<Step> = updates.iter().enumerate().map(step).collect();

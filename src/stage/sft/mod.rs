@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
@@ -19,13 +19,14 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Steps, Training, check_rows, expected_inputs},
+    training::{HeldOut, Learner, Steps, Training, check_rows, expected_inputs},
     typed,
 };
 use crate::{
     data::{OutcomeRow, Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Class, Diagnostic, Result},
+    hash::Encoder,
     random::permutation,
 };
 
@@ -38,6 +39,8 @@ pub(super) struct Params {
     min_reward: Option<f32>,
     skip_above: Option<f64>,
     stop_loss: Option<f64>,
+    held_out: f64,
+    stop_rising: bool,
     epochs: usize,
     /// Episodes of one optimizer step.
     batch_size: usize,
@@ -49,6 +52,8 @@ enum SftError {
     NoRewards { least: f32 },
     #[error("`skip_above` is {most}, but no tries are given")]
     NoTries { most: f64 },
+    #[error("`stop_rising` is set, but no episodes are held out")]
+    NothingHeldOut,
     #[error("no episode to train on: {left_out}")]
     NothingToTrain { left_out: SkippedEpisodes },
     #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
@@ -60,6 +65,7 @@ impl Diagnostic for SftError {
         match self {
             Self::NoRewards { .. } => "sft::no_rewards",
             Self::NoTries { .. } => "sft::no_tries",
+            Self::NothingHeldOut => "sft::nothing_held_out",
             Self::NothingToTrain { .. } => "sft::nothing_to_train",
             Self::Vocabulary { .. } => "sft::vocabulary",
         }
@@ -72,6 +78,7 @@ impl Diagnostic for SftError {
                 "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
                     .into()
             }
+            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`".into(),
             Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
                 "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
                  gives none"
@@ -142,6 +149,13 @@ impl std::fmt::Display for SkippedEpisodes {
 /// The rows of an episode.
 type Rows = Vec<Example>;
 
+/// An episode that may be trained on.
+struct Episode {
+    /// Its scenario. All episodes of one are held out, or none.
+    task: String,
+    rows: Rows,
+}
+
 /// Supervised training on episodes.
 pub struct Sft {
     params: Params,
@@ -186,6 +200,7 @@ impl Sft {
         let peak = self.footprint(&load, &expected);
         let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
+        let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
         let batches = order(episodes.len(), params, context.seed);
         let trainer = &mut learner.trainer;
         // Before a checkpoint is loaded, whose steps are this stage's own.
@@ -199,27 +214,40 @@ impl Sft {
             .iter()
             .map(|batch| batch.iter().flat_map(|episode| &episodes[*episode]).collect())
             .collect();
+        let packed =
+            |examples: &[&Example]| Supervised::packed(examples, shares, training.tokens_per_microbatch);
+        let pass = batches.len() / params.epochs.max(1);
         let steps = Steps {
             batches: &batches,
-            split: &|examples| Supervised::packed(examples, shares, training.tokens_per_microbatch),
+            split: &packed,
             learning_rate: &|step| schedule.rate(first + step),
             logged: 1.0,
             max_gradient_norm: training.max_gradient_norm,
             stop_loss: params.stop_loss,
+            held_out: (!held_out.is_empty() && !batches.is_empty()).then(|| HeldOut {
+                examples: packed(&held_out.iter().flatten().collect::<Vec<_>>()),
+                pass,
+                stops: params.stop_rising,
+            }),
         };
         let steps = steps.run(trainer, context)?;
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 
-        let pass = batches.len() / params.epochs.max(1);
         let last_pass = &steps[steps.len().saturating_sub(pass)..];
         let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
         let learned = count(|step| step.loss_tokens, last_pass);
         let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;
         let of_tries = [("skipped", Some(f64::from(u8::from(is_skipped)))), ("tried", tried)];
         let of_tries = of_tries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let of_tries = Metrics::from_iter(of_tries.filter(|_| params.skip_above.is_some()));
+        let mut of_tries = Metrics::from_iter(of_tries.filter(|_| params.skip_above.is_some()));
         let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(of_tries) };
+        let losses = steps.iter().filter_map(|step| step.held_out_loss);
+        let held_out_loss = match params.stop_rising {
+            true => losses.reduce(f64::min),
+            false => losses.last(),
+        };
+        of_tries.extend(held_out_loss.map(|loss| ("held_out_loss".to_owned(), loss)));
         let named = [
             ("episodes", episodes.len() as f64),
             ("left_out", left_out.count() as f64),
@@ -253,7 +281,7 @@ impl Sft {
         trajectories: &[Trajectory],
         policy: &ExpectedPolicy,
         context: &Context,
-    ) -> Result<(Vec<Rows>, SkippedEpisodes)> {
+    ) -> Result<(Vec<Episode>, SkippedEpisodes)> {
         let rewards = context.inputs.contains_key("rewards").then(|| context.input("rewards")).transpose()?;
         let rewards = rewards.map(|rewards| read_rewards(&rewards.path)).transpose()?;
         let rewards: Option<BTreeMap<&str, f32>> =
@@ -287,7 +315,7 @@ impl Sft {
                         let (id, token) = (trajectory.id.clone(), *token);
                         return Err(SftError::Vocabulary { id, token, vocabulary }.into());
                     }
-                    episodes.push(rows);
+                    episodes.push(Episode { task: trajectory.scenario_id.clone(), rows });
                     continue;
                 }
             };
@@ -314,6 +342,9 @@ impl StageKind for Sft {
         {
             preflight.error("skip_above", SftError::NoTries { most });
         }
+        if self.params.stop_rising && self.params.held_out <= 0.0 {
+            preflight.error("stop_rising", SftError::NothingHeldOut);
+        }
         self.training.check(context, &mut preflight);
         preflight
     }
@@ -334,6 +365,28 @@ impl StageKind for Sft {
     fn adapter_base(&self) -> Option<&'static str> {
         self.training.lora.then_some("policy")
     }
+}
+
+/// The episodes to train on, and those that are held out: all of some tasks, in the order of the seed, until they are this
+/// share. One task at least is trained on.
+fn held_out(episodes: Vec<Episode>, share: f64, seed: u64) -> (Vec<Rows>, Vec<Rows>) {
+    let wanted = (share * episodes.len() as f64).round() as usize;
+    let mut by_task: BTreeMap<&str, usize> = BTreeMap::new();
+    episodes.iter().for_each(|episode| *by_task.entry(&episode.task).or_default() += 1);
+    let tasks: Vec<(&str, usize)> = by_task.into_iter().collect();
+    let seed = Encoder::new("mcprl held-out episodes v1").number(seed).finish().seed();
+    let (mut out, mut count) = (BTreeSet::new(), 0);
+    for task in permutation(tasks.len(), &mut ChaCha8Rng::seed_from_u64(seed)) {
+        if count >= wanted || out.len() + 1 >= tasks.len() {
+            break;
+        }
+        out.insert(tasks[task].0.to_owned());
+        count += tasks[task].1;
+    }
+    let (held, trained): (Vec<Episode>, Vec<Episode>) =
+        episodes.into_iter().partition(|episode| out.contains(&episode.task));
+    let rows = |episodes: Vec<Episode>| episodes.into_iter().map(|episode| episode.rows).collect();
+    (rows(trained), rows(held))
 }
 
 /// The episodes of every step, each pass in seeded random order.

@@ -208,6 +208,88 @@ async fn training_ends_when_the_loss_of_eight_steps_is_low_enough() {
 }
 
 #[tokio::test]
+async fn held_out_episodes_are_not_trained_on_and_their_loss_is_that_of_the_policy_after_a_pass() {
+    // Two episodes of each task.
+    let all: Vec<Trajectory> = (0..12)
+        .map(|index| Trajectory { scenario_id: format!("s{}", index / 2), ..episode(index) })
+        .collect();
+    let bench = Bench::new(&all);
+    let params = json!({"batch_size": 4, "held_out": 0.3});
+    let (context, _) = bench.context(&bench.path("base"), "out", params.clone());
+    let done = bench.fresh("out", params).await.unwrap();
+    assert_eq!((done.metrics["episodes"], done.steps.len()), (8.0, 4));
+    let measured: Vec<bool> = done.steps.iter().map(|step| step.held_out_loss.is_some()).collect();
+    assert_eq!(measured, [false, true, false, true]);
+    assert_eq!(Some(done.metrics["held_out_loss"]), done.steps[3].held_out_loss);
+
+    let episodes = all.iter().map(|one| Episode { task: one.scenario_id.clone(), rows: Rows::new() });
+    let (_, held) = held_out(episodes.collect(), 0.3, context.seed);
+    assert_eq!(held.len(), 4);
+    let tokens = |done: &Done| done.metrics["loss_tokens"];
+    let mut losses = Vec::new();
+    for tasks in [
+        ["s0", "s1"],
+        ["s0", "s2"],
+        ["s0", "s3"],
+        ["s0", "s4"],
+        ["s0", "s5"],
+        ["s1", "s2"],
+        ["s1", "s3"],
+        ["s1", "s4"],
+        ["s1", "s5"],
+        ["s2", "s3"],
+        ["s2", "s4"],
+        ["s2", "s5"],
+        ["s3", "s4"],
+        ["s3", "s5"],
+        ["s4", "s5"],
+    ] {
+        let some: Vec<Trajectory> =
+            all.iter().filter(|one| tasks.contains(&one.scenario_id.as_str())).cloned().collect();
+        bench.write(&some);
+        let still = json!({"learning_rate": 0.0, "epochs": 1, "batch_size": 100});
+        let scored = bench.train(&done.policy, "scored", still).await.unwrap();
+        assert_eq!(tokens(&scored), 36.0);
+        losses.push(scored.metrics["first_loss"]);
+    }
+    let same = losses.iter().filter(|loss| close(**loss, done.metrics["held_out_loss"], 1e-5)).count();
+    assert_eq!(same, 1, "two whole tasks have this loss: {losses:?}");
+}
+
+#[tokio::test]
+async fn training_that_raises_the_loss_on_held_out_episodes_goes_back_by_a_pass() {
+    let bench = Bench::of(10);
+    let params = |epochs: usize, stops: bool| {
+        json!({
+            "batch_size": 4, "held_out": 0.3, "epochs": epochs, "stop_rising": stops, "schedule": "constant",
+            "learning_rate": 1e-2,
+        })
+    };
+    let whole = bench.fresh("whole", params(12, false)).await.unwrap();
+    let losses: Vec<f64> = whole.steps.iter().filter_map(|step| step.held_out_loss).collect();
+    let risen = (1..losses.len()).find(|pass| losses[*pass] >= losses[pass - 1]).unwrap();
+    assert!(risen < 11, "{losses:?}");
+
+    let stopped = bench.fresh("stopped", params(12, true)).await.unwrap();
+    assert_eq!(
+        stopped.steps,
+        whole.steps[..2 * (risen + 1)],
+        "the steps of the pass that raised it are there"
+    );
+    assert_eq!(stopped.metrics["held_out_loss"], losses[risen - 1]);
+    let shorter = bench.fresh("shorter", params(risen, false)).await.unwrap();
+    assert_eq!(stopped.bytes(), shorter.bytes(), "the weights are those before it");
+
+    let (mut context, rows) = bench.context(&bench.path("base"), "killed", params(12, true));
+    testing::Killer::watch(&mut context, &rows, 1);
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
+    context.cancel = tokio_util::sync::CancellationToken::new();
+    context.rows = rows;
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!(Done::read(&context, metrics).unwrap().bytes(), stopped.bytes());
+}
+
+#[tokio::test]
 async fn training_makes_the_episodes_likely() {
     let bench = Bench::of(4);
     for params in [json!({"rank": 8}), json!({"lora": false}), json!({"optimizer": "muon"})] {

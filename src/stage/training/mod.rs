@@ -10,7 +10,7 @@ mod supervised;
 use serde::Deserialize;
 
 pub use learner::{Learner, OptimizerKind};
-pub use supervised::Steps;
+pub use supervised::{HeldOut, Steps};
 
 use super::{
     memory::Load,
@@ -65,6 +65,8 @@ pub enum TrainingError {
     Logprob { id: String, token: usize, value: f32 },
     #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
     Rows { id: String, tokens: usize },
+    #[error("the checkpoint of the best pass cannot be read")]
+    Checkpoint,
 }
 
 /// These episodes as inputs of an estimate.
@@ -108,6 +110,7 @@ impl Diagnostic for TrainingError {
             Self::Ragged { .. } => "training::ragged",
             Self::Logprob { .. } => "training::logprob",
             Self::Rows { .. } => "training::rows",
+            Self::Checkpoint => "training::checkpoint",
         }
     }
 
@@ -123,6 +126,7 @@ impl Diagnostic for TrainingError {
             Self::Logprob { .. } => {
                 "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again".into()
             }
+            Self::Checkpoint => "run it again; the disk may be damaged".into(),
             Self::Rows { .. } => {
                 "row_starts holds the index of each row's first token, ascending, without the first row's 0"
                     .into()

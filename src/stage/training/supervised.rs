@@ -4,7 +4,10 @@ use crate::{
     data::Step,
     engine::{Example, Supervised, Trainer},
     error::{At, Interrupted, Result},
-    stage::{Context, training::checkpoint},
+    stage::{
+        Context,
+        training::{TrainingError, checkpoint},
+    },
     usage::Usage,
 };
 
@@ -21,6 +24,16 @@ pub struct Steps<'a> {
     pub max_gradient_norm: f64,
     /// Ends when the mean loss of the last [`RECENT`] steps is at most this.
     pub stop_loss: Option<f64>,
+    pub held_out: Option<HeldOut>,
+}
+
+/// Examples that are not trained on. Their loss is measured after each pass.
+pub struct HeldOut {
+    pub examples: Supervised,
+    /// Steps of a pass.
+    pub pass: usize,
+    /// Ends after the first pass that does not lower their loss, and goes back to the weights before it.
+    pub stops: bool,
 }
 
 /// Steps whose mean loss decides about the end.
@@ -28,6 +41,8 @@ const RECENT: usize = 8;
 
 impl Steps<'_> {
     /// Trains in place, from the last checkpoint on. One row per step, those before the checkpoint included.
+    ///
+    /// If held-out examples stop the training, checkpoints are those of the passes that lowered their loss.
     ///
     /// # Errors
     /// If the run is interrupted, a step fails, or a checkpoint cannot be written.
@@ -62,7 +77,27 @@ impl Steps<'_> {
                 ..Step::default()
             });
             context.meter.add(Usage { trained_tokens: tokens, ..Usage::default() });
-            if checkpoint::is_due(index + 1, self.batches.len()) {
+            let mut is_due = checkpoint::is_due(index + 1, self.batches.len());
+            if let Some(held) = &self.held_out {
+                let is_passed = (index + 1).is_multiple_of(held.pass);
+                if is_passed {
+                    let lowest = rows.iter().filter_map(|step| step.held_out_loss).reduce(f64::min);
+                    let loss = held.examples.loss(trainer).at(|| format!("step {index}"))?;
+                    rows[index].held_out_loss = Some(loss);
+                    if held.stops && lowest.is_some_and(|lowest| loss >= lowest) {
+                        if checkpoint::load::<NUMBERS>(trainer, context)?.is_empty() {
+                            return Err(TrainingError::Checkpoint.into());
+                        }
+                        context.observer.note(&format!(
+                            "pass {} has a loss of {loss:.4} on held-out episodes: the weights are those before it",
+                            (index + 1) / held.pass,
+                        ));
+                        break;
+                    }
+                }
+                is_due = if held.stops { is_passed } else { is_due };
+            }
+            if is_due {
                 checkpoint::save(trainer, &rows.iter().map(numbers).collect::<Vec<_>>(), context)?;
             }
             context.observer.advance(1);
@@ -78,17 +113,20 @@ impl Steps<'_> {
     }
 }
 
-/// What does not follow from a step's place. Counts of tokens are exact as numbers.
-fn numbers(step: &Step) -> [f64; 6] {
+const NUMBERS: usize = 7;
+
+/// What does not follow from a step's place. Counts of tokens are exact as numbers; a loss that was not measured is none.
+fn numbers(step: &Step) -> [f64; NUMBERS] {
     let Step { learning_rate, loss, gradient_norm, tokens, tokens_unshared, loss_tokens, .. } = step;
     let [tokens, tokens_unshared, loss_tokens] =
         [tokens, tokens_unshared, loss_tokens].map(|count| *count as f64);
-    [*learning_rate, *loss, *gradient_norm, tokens, tokens_unshared, loss_tokens]
+    let held_out = step.held_out_loss.unwrap_or(f64::NAN);
+    [*learning_rate, *loss, *gradient_norm, held_out, tokens, tokens_unshared, loss_tokens]
 }
 
 /// The row of a step with these [`numbers`].
-fn row(context: &Context, index: usize, numbers: [f64; 6]) -> Step {
-    let [learning_rate, loss, gradient_norm, counts @ ..] = numbers;
+fn row(context: &Context, index: usize, numbers: [f64; NUMBERS]) -> Step {
+    let [learning_rate, loss, gradient_norm, held_out, counts @ ..] = numbers;
     let [tokens, tokens_unshared, loss_tokens] = counts.map(|count| count as u64);
     Step {
         stage: context.stage.clone(),
@@ -99,6 +137,7 @@ fn row(context: &Context, index: usize, numbers: [f64; 6]) -> Step {
         tokens,
         tokens_unshared,
         loss_tokens,
+        held_out_loss: Some(held_out).filter(|loss| !loss.is_nan()),
         ..Step::default()
     }
 }

@@ -112,6 +112,7 @@ pub fn train(
         logged: params.learning_rate,
         max_gradient_norm: params.max_gradient_norm,
         stop_loss: None,
+        held_out: None,
     };
     steps.run(trainer, context)
 }

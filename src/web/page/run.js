@@ -79,7 +79,7 @@ function details(run, stage, close) {
 // An iteration in detail: its steps, and the way to its episodes.
 function iteration(run, point, close) {
   const title = h("h2", { tabindex: -1 }, shown(point.id));
-  const fields = ["loss", "gradient_norm", "learning_rate", "entropy", "clip_fraction", "tokens", "loss_tokens", "max_logprob_gap"];
+  const fields = ["loss", "held_out_loss", "gradient_norm", "learning_rate", "entropy", "clip_fraction", "tokens", "loss_tokens", "max_logprob_gap"];
   const steps = point.steps.slice(0, 200);
   const panel = h("section", { class: "card", "aria-label": `Iteration ${point.id}` },
     title,
