@@ -69,8 +69,8 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
             if let Some(arguments) = arguments.or(written) {
                 message["arguments"] = arguments.into();
             }
-            self.hooks.answered(&message);
             self.history.messages.push(message);
+            self.hooks.answered(&self.history.messages);
             results.push(text);
         }
         Ok(results)

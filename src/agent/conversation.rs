@@ -115,6 +115,10 @@ pub trait Hooks: Send {
     /// The policy sampled a token.
     fn token(&mut self, _token: u32) {}
 
+    /// A policy without tokens, behind an endpoint, has written this much of a turn. Called if
+    /// [`SEES_TOKENS`](Self::SEES_TOKENS), and only by endpoints that stream.
+    fn growing_text(&mut self, _reasoning: &str, _text: &str) {}
+
     /// A policy without tokens, behind an endpoint, wrote a turn with this reasoning and text.
     fn text(&mut self, _reasoning: &str, _text: &str) {}
 
@@ -131,8 +135,8 @@ pub trait Hooks: Send {
         async { Ok(()) }
     }
 
-    /// A call was answered with this message, as in [`History::messages`].
-    fn answered(&mut self, _result: &Value) {}
+    /// A call was answered with the last of these, [`History::messages`].
+    fn answered(&mut self, _messages: &[Value]) {}
 }
 
 /// Why a call is not made.

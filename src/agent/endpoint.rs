@@ -4,9 +4,10 @@
 //! it does not count. Calls that stand in the text, because the endpoint does not read them, are read here, unless
 //! `strict_calls` is set; they are not in the form of the protocol.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use serde_json::{Value, json};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
     answers::Answers,
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     chat::{CallForm, ToolCall, declared, in_openai_form, turn_of_text},
     error::Result as AnyResult,
-    llm::{ChatReply, ChatTurn, Client, WrittenCall},
+    llm::{Added, ChatReply, ChatTurn, Client, WrittenCall},
 };
 
 /// An agent whose policy is behind an endpoint.
@@ -167,8 +168,23 @@ impl Dialogue for EndpointConversation {
         let tools: Vec<Value> = agent.toolbox.functions().iter().map(declared).collect();
         let EndpointSampling { temperature, seed } = self.sampling;
         let max_tokens = u32::try_from(budget).unwrap_or(u32::MAX);
-        let turn = ChatTurn { messages: &messages, tools: &tools, temperature, seed, max_tokens };
-        let mut reply = match agent.client.turn(&turn).await {
+        let (parts, mut heard) = unbounded_channel();
+        let parts = H::SEES_TOKENS.then_some(&parts);
+        let turn = ChatTurn { parts, messages: &messages, tools: &tools, temperature, seed, max_tokens };
+        let mut asking = pin!(agent.client.turn(&turn));
+        let mut so_far = Added::default();
+        let reply = loop {
+            tokio::select! {
+                biased;
+                Some(added) = heard.recv() => {
+                    so_far.reasoning += &added.reasoning;
+                    so_far.text += &added.text;
+                    hooks.growing_text(&so_far.reasoning, &so_far.text);
+                }
+                reply = &mut asking => break reply,
+            }
+        };
+        let mut reply = match reply {
             Ok(reply) => reply,
             Err(error) if error.is_context_full() => {
                 self.is_finished = true;

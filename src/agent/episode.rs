@@ -72,6 +72,10 @@ impl<H: Hooks> Hooks for CallLimit<'_, H> {
         self.inner.token(token);
     }
 
+    fn growing_text(&mut self, reasoning: &str, text: &str) {
+        self.inner.growing_text(reasoning, text);
+    }
+
     fn text(&mut self, reasoning: &str, text: &str) {
         self.inner.text(reasoning, text);
     }
@@ -89,8 +93,8 @@ impl<H: Hooks> Hooks for CallLimit<'_, H> {
         self.inner.permit(tool, arguments, history).await
     }
 
-    fn answered(&mut self, result: &Value) {
-        self.inner.answered(result);
+    fn answered(&mut self, messages: &[Value]) {
+        self.inner.answered(messages);
     }
 }
 

@@ -29,5 +29,5 @@ pub use endpoint::{EndpointAgent, EndpointConversation, EndpointSampling};
 pub use episode::{Episode, REMINDER, endpoint_episode, episode};
 pub use script::Script;
 pub use settings::{AgentSettings, system_prompt};
-pub use talk::{OneMessage, Reply, Source, Talk};
+pub use talk::{Made, OneMessage, Reply, Source, Talk};
 pub use toolbox::{Toolbox, answer_of};

@@ -70,14 +70,22 @@ pub struct Reply {
     pub lost: Option<McpError>,
 }
 
+impl Made {
+    /// The last call of these messages.
+    pub fn last(messages: &[Value]) -> Option<Self> {
+        calls(messages).pop()
+    }
+
+    pub fn json(&self) -> Value {
+        let Self { tool, arguments, result, error } = self;
+        json!({"tool": tool, "arguments": arguments, "result": result, "error": error})
+    }
+}
+
 impl Reply {
     pub fn json(&self) -> Value {
-        let call = |call: &Made| {
-            let Made { tool, arguments, result, error } = call;
-            json!({"tool": tool, "arguments": arguments, "result": result, "error": error})
-        };
         json!({
-            "answer": self.answer, "calls": self.calls.iter().map(call).collect::<Vec<_>>(),
+            "answer": self.answer, "calls": self.calls.iter().map(Made::json).collect::<Vec<_>>(),
             "end": self.end.to_string(), "tokens": {"sampled": self.sampled, "context": self.context},
         })
     }
@@ -229,8 +237,8 @@ mod tests {
             }
         }
 
-        fn answered(&mut self, result: &Value) {
-            self.results.push(result.clone());
+        fn answered(&mut self, messages: &[Value]) {
+            self.results.extend(messages.last().cloned());
         }
     }
 

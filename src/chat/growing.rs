@@ -92,6 +92,11 @@ impl GrowingTurn {
 }
 
 impl GrowingText {
+    /// What became certain of a text that has come this far: without what may still become a call.
+    pub fn more(&mut self, so_far: &str) -> String {
+        self.take(certain(so_far, &[]))
+    }
+
     /// What this text, which does not change any more, has in addition to what was taken.
     pub fn take(&mut self, certain: &str) -> String {
         let Some(more) = certain.strip_prefix(self.taken.as_str()) else { return String::new() };

@@ -3,13 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Ask, Client, Endpoint, LlmError,
+    Ask, Client, Endpoint, LlmError, Parts,
     wire::{Refused, Tokens, first_choice},
 };
 
 /// A conversation so far, whose next turn is the assistant's.
 #[derive(Debug, Clone, Copy)]
 pub struct ChatTurn<'a> {
+    /// Gets what the turn says as it comes.
+    pub parts: Option<&'a Parts>,
     /// In OpenAI's form.
     pub messages: &'a [Value],
     /// Function schemas.
@@ -67,6 +69,10 @@ impl Ask for ChatTurn<'_> {
             // Some endpoints read 32 bits.
             body["seed"] = (seed & 0x7fff_ffff).into();
         }
+        if self.parts(refused).is_some() {
+            body["stream"] = true.into();
+            body["stream_options"] = json!({"include_usage": true});
+        }
         body
     }
 
@@ -80,6 +86,10 @@ impl Ask for ChatTurn<'_> {
 
     fn has_schema(&self) -> bool {
         false
+    }
+
+    fn parts(&self, refused: Refused) -> Option<&Parts> {
+        self.parts.filter(|_| !refused.stream)
     }
 
     fn read(&self, _: &Endpoint, reply: &Value) -> Result<ChatReply, String> {

@@ -11,6 +11,7 @@
 mod chat;
 mod error;
 mod limits;
+mod stream;
 mod wire;
 
 #[cfg(test)]
@@ -39,6 +40,8 @@ use tokio::{sync::Semaphore, time::Instant};
 pub use chat::{ChatReply, ChatTurn, WrittenCall};
 pub use error::LlmError;
 use limits::{Ceiling, RateLimiter, Reservation};
+use stream::Growing;
+pub use stream::{Added, Parts};
 pub use wire::{Provider, Reply, Tokens};
 use wire::{Refused, Settings};
 
@@ -145,6 +148,11 @@ pub trait LanguageModel: Send + Sync {
         Box::pin(async { Err(LlmError::NoProbability) })
     }
 
+    /// Whether its replies are of the request's schema, whatever the schema is.
+    fn keeps_to_schemas(&self) -> bool {
+        false
+    }
+
     /// How many requests it takes at once.
     fn concurrency(&self) -> usize;
 
@@ -172,6 +180,11 @@ trait Ask: Sync {
 
     /// Whether a schema of the reply is sent.
     fn has_schema(&self) -> bool;
+
+    /// Who gets the reply in parts. It then comes as a stream of OpenAI's chunks.
+    fn parts(&self, _refused: Refused) -> Option<&Parts> {
+        None
+    }
 
     /// # Errors
     /// If the reply has another shape; says which part is missing.
@@ -352,11 +365,14 @@ impl Client {
             .headers()
             .get(reqwest::header::RETRY_AFTER)
             .and_then(|value| net::retry_after(value.to_str().ok()?, chrono::Utc::now()));
+        if let Some(parts) = request.parts(without).filter(|_| status.is_success() && is_stream(&response)) {
+            return self.read_stream(request, response, parts).await;
+        }
         let text = self.text(response).await?;
         if !status.is_success() {
             let busy = status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-            let concession = concession(provider, status, &text, request.has_schema(), without);
+            let concession = concession(provider, status, &text, request, without);
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
@@ -386,7 +402,40 @@ impl Client {
 
     fn read<A: Ask>(&self, request: &A, text: &str) -> Result<A::Reply, Failed> {
         let reply: Value = serde_json::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
-        let reply = request.read(&self.endpoint, &reply).map_err(|reason| self.wrong(reason))?;
+        self.read_whole(request, &reply)
+    }
+
+    /// A stream is not asked for again once somebody has heard some of it.
+    async fn read_stream<A: Ask>(
+        &self,
+        request: &A,
+        mut response: Response,
+        parts: &Parts,
+    ) -> Result<A::Reply, Failed> {
+        let (mut growing, mut bytes) = (Growing::default(), 0);
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => {
+                    bytes += chunk.len();
+                    if bytes > MOST_BYTES {
+                        return Err(self.wrong(format!("it is longer than {} MiB", MOST_BYTES >> 20)));
+                    }
+                    growing.push(&chunk, parts);
+                }
+                Ok(None) => break,
+                Err(source) => {
+                    let failed = self.unreachable(source);
+                    let next = if growing.is_heard { Next::GiveUp } else { failed.next };
+                    return Err(Failed { next, ..failed });
+                }
+            }
+        }
+        let reply = growing.whole().map_err(|reason| self.wrong(reason))?;
+        self.read_whole(request, &reply)
+    }
+
+    fn read_whole<A: Ask>(&self, request: &A, reply: &Value) -> Result<A::Reply, Failed> {
+        let reply = request.read(&self.endpoint, reply).map_err(|reason| self.wrong(reason))?;
         if let Some(Tokens { prompt, completion }) = A::tokens(&reply) {
             let mut usage = self.counters();
             usage.prompt_tokens += prompt;
@@ -445,6 +494,11 @@ impl LanguageModel for Client {
     }
 }
 
+fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(reqwest::header::CONTENT_TYPE);
+    kind.and_then(|kind| kind.to_str().ok()).is_some_and(|kind| kind.starts_with("text/event-stream"))
+}
+
 /// Tokens of a request besides its messages and schema: roles, the chat template, the prompt for a schema.
 const FRAME: u64 = 1000;
 
@@ -461,11 +515,11 @@ const SCHEMA: [&str; 6] =
     ["response_format", "schema", "tool_choice", "structured output", "json mode", "grammar"];
 
 /// What to leave out, if the error says that this is why the request was refused.
-fn concession(
+fn concession<A: Ask>(
     provider: Provider,
     status: StatusCode,
     text: &str,
-    has_schema: bool,
+    request: &A,
     refused: Refused,
 ) -> Option<Refused> {
     if !matches!(status.as_u16(), 400 | 404 | 415 | 422 | 501) {
@@ -479,11 +533,15 @@ fn concession(
     if !refused.temperature && text.contains("temperature") {
         return Some(Refused { temperature: true, ..refused });
     }
+    if request.parts(refused).is_some() && text.contains("stream") {
+        return Some(Refused { stream: true, ..refused });
+    }
     if !refused.seed && text.contains("seed") {
         return Some(Refused { seed: true, ..refused });
     }
     let mentions_schema = || SCHEMA.iter().any(|word| text.contains(word));
-    (has_schema && !refused.schema && mentions_schema()).then_some(Refused { schema: true, ..refused })
+    (request.has_schema() && !refused.schema && mentions_schema())
+        .then_some(Refused { schema: true, ..refused })
 }
 
 /// The first client of an endpoint sets its limits.

@@ -29,6 +29,7 @@ pub struct Refused {
     /// `max_tokens`, which newer OpenAI models call `max_completion_tokens`.
     pub max_tokens: bool,
     pub seed: bool,
+    pub stream: bool,
 }
 
 impl Refused {
@@ -47,6 +48,7 @@ impl std::ops::BitOr for Refused {
             temperature: self.temperature || other.temperature,
             max_tokens: self.max_tokens || other.max_tokens,
             seed: self.seed || other.seed,
+            stream: self.stream || other.stream,
         }
     }
 }

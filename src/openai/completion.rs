@@ -2,6 +2,8 @@
 //!
 //! A client adds up what chunks have, so a role, a call's id and its name are sent once, whole.
 
+use std::collections::BTreeMap;
+
 use axum::{
     Json,
     response::{
@@ -82,16 +84,31 @@ pub type Keep = Box<dyn Fn(Value, &[(u32, f32)]) + Send + Sync>;
 pub enum Answers {
     /// As many as are asked for, sampled by a policy.
     Policy { task: Box<Task>, choices: usize, keep: Option<Keep> },
-    /// One of the agent.
-    Agent(BoxFuture<'static, Result<(Part, TokenCount), ApiError>>),
+    /// One of the agent, which sends its calls as they are answered.
+    Agent(AgentAnswer),
 }
+
+type AgentAnswer =
+    Box<dyn FnOnce(UnboundedSender<Part>) -> BoxFuture<'static, Result<(Part, TokenCount), ApiError>> + Send>;
 
 impl Answers {
     /// Sends the parts of all answers, each with its number. The tokens when all have ended.
     async fn send(self, mut send: impl FnMut(usize, Part) + Clone) -> Result<TokenCount, ApiError> {
         match self {
             Self::Agent(answer) => {
-                let (part, count) = answer.await?;
+                let (sender, mut made) = unbounded_channel();
+                let mut answering = answer(sender);
+                let ended = loop {
+                    tokio::select! {
+                        biased;
+                        Some(part) = made.recv() => send(0, part),
+                        ended = &mut answering => break ended,
+                    }
+                };
+                while let Ok(part) = made.try_recv() {
+                    send(0, part);
+                }
+                let (part, count) = ended?;
                 send(0, part);
                 Ok(count)
             }
@@ -213,16 +230,17 @@ fn streamed(
     let logprobs_of = answers.logprobs();
     let work = |sender: UnboundedSender<Value>| async move {
         let (out, chunks) = (sender.clone(), head.clone());
-        let mut begun: Vec<usize> = Vec::new();
+        // The calls of each answer that has begun.
+        let mut begun: BTreeMap<usize, usize> = BTreeMap::new();
         let (part_sender, mut parts) = unbounded_channel();
         let mut sending =
             std::pin::pin!(answers.send(move |choice, part| _ = part_sender.send((choice, part))));
         let mut send = move |(choice, part): (usize, Part)| {
-            let is_first = !begun.contains(&choice);
-            if is_first {
-                begun.push(choice);
-            }
-            for (delta, end) in deltas(part, is_first) {
+            let is_first = !begun.contains_key(&choice);
+            let calls = begun.entry(choice).or_default();
+            let before = *calls;
+            *calls += part.made.len();
+            for (delta, end) in deltas(part, is_first, before) {
                 let logprobs = end.as_ref().filter(|_| chunks.logprobs).map(&logprobs_of);
                 let reason = end.map(|end| end.reason);
                 let choice =
@@ -257,8 +275,8 @@ fn streamed(
     Sse::new(events.map(Ok::<_, std::convert::Infallible>)).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The deltas of a part: the role before the first, and the end on the last.
-fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<End>)> {
+/// The deltas of a part: the role before the first, and the end on the last. So many calls were made before.
+fn deltas(part: Part, is_first: bool, made_before: usize) -> Vec<(Value, Option<End>)> {
     let Part { reasoning, text, calls, made, end } = part;
     let mut deltas = Vec::new();
     if is_first {
@@ -270,7 +288,7 @@ fn deltas(part: Part, is_first: bool) -> Vec<(Value, Option<End>)> {
     if !made.is_empty() {
         // Clients put lists of parts together by their `index`.
         let indexed = made.into_iter().enumerate().map(|(index, mut call)| {
-            call["index"] = index.into();
+            call["index"] = (made_before + index).into();
             call
         });
         deltas.push(json!({ "mcprl_calls": indexed.collect::<Vec<_>>() }));

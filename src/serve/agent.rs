@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::keep::{Keeper, Origin};
 use crate::{
-    agent::{History, Hooks, PromptTokens, Refusal, Reply, Talk},
+    agent::{History, Hooks, Made, PromptTokens, Refusal, Reply, Talk},
     data,
     engine::Sampling,
     error::Result,
@@ -28,9 +29,17 @@ pub struct Agent {
 /// Gets the name of each tool that is called.
 pub type Calls = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Who hears of the agent's work.
+#[derive(Default)]
+pub struct Heard {
+    pub calls: Option<Calls>,
+    /// Gets each call when it is answered.
+    pub made: Option<UnboundedSender<Part>>,
+}
+
 struct Following<'a> {
     permit: &'a Permit,
-    calls: Option<Calls>,
+    heard: Heard,
 }
 
 impl Hooks for Following<'_> {
@@ -40,10 +49,17 @@ impl Hooks for Following<'_> {
         arguments: &mut Map<String, Value>,
         _: &History,
     ) -> Result<(), Refusal> {
-        if let Some(calls) = &self.calls {
+        if let Some(calls) = &self.heard.calls {
             calls(tool);
         }
         (self.permit)(tool, arguments)
+    }
+
+    fn answered(&mut self, messages: &[Value]) {
+        if let (Some(made), Some(last)) = (&self.heard.made, Made::last(messages)) {
+            // Nobody may listen any more.
+            _ = made.send(Part { made: vec![last.json()], ..Part::default() });
+        }
     }
 }
 
@@ -56,10 +72,10 @@ impl Agent {
         &self,
         prompt: PromptTokens,
         (sampling, seed): (Sampling, u64),
-        calls: Option<Calls>,
+        heard: Heard,
     ) -> Result<Reply> {
         let mut talk = Talk::new(AgentSource { open: &self.open, sampling, seed });
-        let mut hooks = Following { permit: &self.permit, calls };
+        let mut hooks = Following { permit: &self.permit, heard };
         let reply = talk.begin(prompt, self.open.agent.settings.reminder, &mut hooks).await;
         if let (Some((keeper, origin)), Some(history), Ok(_)) = (&self.keeper, talk.history(), &reply) {
             keeper.conversation(origin, history);
@@ -89,7 +105,7 @@ impl Agent {
     }
 }
 
-/// Lets the agent answer a request with this prompt.
+/// Lets the agent answer a request with this prompt. `made` gets the calls as they are answered.
 ///
 /// # Errors
 /// If the engine fails, or the server is lost.
@@ -97,9 +113,11 @@ pub async fn answer(
     agent: &Agent,
     prompt: PromptTokens,
     request: &ChatRequest,
+    made: UnboundedSender<Part>,
 ) -> Result<(Part, TokenCount), ApiError> {
     let seed = request.seed.unwrap_or_else(random);
-    let reply = agent.reply(prompt, (request.sampling(0.0), seed), None).await?;
+    let heard = Heard { made: Some(made), ..Heard::default() };
+    let reply = agent.reply(prompt, (request.sampling(0.0), seed), heard).await?;
     if let Some(cause) = reply.lost {
         let message = format!("the agent has lost its server: {cause}");
         return Err(ApiError::new(StatusCode::BAD_GATEWAY, "server_lost", message));
@@ -110,9 +128,5 @@ pub async fn answer(
     };
     let end = Some(End { reason, tokens: Vec::new(), likeliest: Vec::new() });
     let count = TokenCount { prompt: reply.context.saturating_sub(reply.sampled), completion: reply.sampled };
-    let made = match reply.json()["calls"].take() {
-        Value::Array(made) => made,
-        _ => Vec::new(),
-    };
-    Ok((Part { text: reply.answer.unwrap_or_default(), made, end, ..Part::default() }, count))
+    Ok((Part { text: reply.answer.unwrap_or_default(), end, ..Part::default() }, count))
 }

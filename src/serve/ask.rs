@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Semaphore, mpsc::unbounded_channel};
 
-use super::agent::{Agent, Calls};
+use super::agent::{Agent, Calls, Heard};
 use crate::{
     agent::{PromptTokens, Reply},
     engine::Sampling,
@@ -80,7 +80,7 @@ impl AskServer {
     /// Plays a task as an episode does: a fresh session, the reminder, the limits.
     async fn ask(&self, task: &str, calls: Option<Calls>) -> crate::error::Result<Reply> {
         let prompt = PromptTokens::new(&self.agent.open.agent.chat, task)?;
-        self.agent.reply(prompt, (Sampling::GREEDY, 0), calls).await
+        self.agent.reply(prompt, (Sampling::GREEDY, 0), Heard { calls, made: None }).await
     }
 }
 

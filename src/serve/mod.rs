@@ -25,6 +25,7 @@ use axum::{
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
 };
+use futures::future::BoxFuture;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
@@ -159,8 +160,10 @@ impl Service {
                 let agent = agent.clone();
                 // Before a stream begins.
                 let prompt = agent.prompt(&request.messages)?;
-                let answer = async move { agent::answer(&agent, prompt, &request).await };
-                (head, Answers::Agent(Box::pin(answer)))
+                let answer = move |made| -> BoxFuture<'static, _> {
+                    Box::pin(async move { agent::answer(&agent, prompt, &request, made).await })
+                };
+                (head, Answers::Agent(Box::new(answer)))
             }
             None => {
                 let (name, policy) = self.policy(request.model.as_deref()).await?;

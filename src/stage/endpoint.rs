@@ -31,6 +31,9 @@ pub struct EndpointPolicy {
     pub concurrency: usize,
     pub requests_per_minute: Option<u32>,
     pub tokens_per_minute: Option<u32>,
+    /// Solved tasks in its system prompt.
+    #[serde(default)]
+    pub examples: usize,
 }
 
 fn timeout_s() -> f64 {
@@ -56,12 +59,18 @@ impl EndpointPolicy {
             concurrency: concurrency(),
             requests_per_minute: None,
             tokens_per_minute: None,
+            examples: 0,
         }
     }
 
-    /// Stands for the model in the ids of its episodes.
-    pub fn digest(&self) -> Digest {
-        Encoder::new("mcprl endpoint policy v1").json(&json!([self.base_url, self.model])).finish()
+    /// Stands for the model, with these examples in its prompt, in the ids of its episodes.
+    pub fn digest(&self, examples: &str) -> Digest {
+        let mut encoder = Encoder::new("mcprl endpoint policy v1");
+        encoder.json(&json!([self.base_url, self.model]));
+        if !examples.is_empty() {
+            encoder.text(examples);
+        }
+        encoder.finish()
     }
 
     /// # Errors

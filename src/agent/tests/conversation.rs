@@ -38,8 +38,9 @@ impl Hooks for Watching {
         }
     }
 
-    fn answered(&mut self, result: &Value) {
-        self.results.push(result["content"].as_str().unwrap_or_default().to_owned());
+    fn answered(&mut self, messages: &[Value]) {
+        let result = messages.last().map_or(&Value::Null, |last| &last["content"]);
+        self.results.push(result.as_str().unwrap_or_default().to_owned());
     }
 }
 

@@ -371,6 +371,10 @@ impl Hooks for Following<'_> {
         self.view.token(token);
     }
 
+    fn growing_text(&mut self, reasoning: &str, text: &str) {
+        self.view.growing_text(reasoning, text);
+    }
+
     fn text(&mut self, reasoning: &str, text: &str) {
         self.view.whole_turn(reasoning, text);
     }
@@ -393,7 +397,8 @@ impl Hooks for Following<'_> {
         }
     }
 
-    fn answered(&mut self, result: &Value) {
+    fn answered(&mut self, messages: &[Value]) {
+        let Some(result) = messages.last() else { return };
         self.record(|trace| trace.push(result));
         self.view.result(result);
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::{
-    chat::{Chat, GrowingTurn},
+    chat::{Chat, GrowingText, GrowingTurn},
     report::escape::visible,
     ui::{Printer, faint},
 };
@@ -23,8 +23,10 @@ pub struct Shows {
 pub struct View {
     printer: Printer,
     shows: Shows,
-    /// None for a model behind an endpoint, whose turns come whole.
+    /// None for a model behind an endpoint.
     growing: Option<Growing>,
+    /// Reasoning and text that an endpoint's turn has shown.
+    endpoint: [GrowingText; 2],
     /// What was shown of the last turn that had a text.
     last: String,
     /// Whether the cursor is behind some text.
@@ -46,7 +48,14 @@ impl View {
             let prompt = chat.prompt("x").map_or_else(|_| Vec::new(), |prompt| prompt.task);
             Growing { chat: chat.clone(), turn: GrowingTurn::after(chat, &prompt), prompt }
         });
-        Self { printer, shows, growing, last: String::new(), is_inside_line: false }
+        Self {
+            printer,
+            shows,
+            growing,
+            endpoint: Default::default(),
+            last: String::new(),
+            is_inside_line: false,
+        }
     }
 
     /// Whether the last turn's text, which was shown while it was sampled, is this one.
@@ -57,6 +66,7 @@ impl View {
     /// The agent begins to answer.
     pub fn begin(&mut self) {
         self.last.clear();
+        self.endpoint = Default::default();
     }
 
     pub fn token(&mut self, token: u32) {
@@ -73,10 +83,23 @@ impl View {
         self.show(&more.reasoning, &more.text, is_first);
     }
 
+    /// What an endpoint's turn says so far.
+    pub fn growing_text(&mut self, reasoning: &str, text: &str) {
+        if self.shows.text {
+            let [reasoning_shown, text_shown] = &mut self.endpoint;
+            let (reasoning, text) = (reasoning_shown.more(reasoning), text_shown.more(text));
+            let is_first = text_shown.taken == text;
+            self.show(&reasoning, &text, is_first);
+        }
+    }
+
     /// A turn of a model behind an endpoint.
     pub fn whole_turn(&mut self, reasoning: &str, text: &str) {
+        let [mut reasoning_shown, mut text_shown] = std::mem::take(&mut self.endpoint);
         if self.shows.text {
-            self.show(reasoning, text, true);
+            let (more_reasoning, more) = (reasoning_shown.take(reasoning), text_shown.take(text));
+            let is_first = text_shown.taken == more;
+            self.show(&more_reasoning, &more, is_first);
             if !text.is_empty() {
                 self.last = text.to_owned();
             }

@@ -4,6 +4,7 @@
 //! seeds. Episodes lost to server failures say nothing about a policy; they are left out and counted. An
 //! episode whose own call takes the server down has failed (`rollout/play.rs`).
 
+mod examples;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,9 @@ use crate::{
     judge::truth,
     llm,
 };
+
+/// The input with solved tasks for endpoints.
+const EXAMPLES: &str = "examples";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -62,6 +66,8 @@ enum EvalError {
     LittleTruth { known: usize, scenarios: usize },
     #[error("\"{name}\" is the name of a policy and of an endpoint")]
     SameName { name: String },
+    #[error("the endpoint \"{name}\" has `examples`, and no episodes are given")]
+    NoExamples { name: String },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     ServerLost { lost: usize, episodes: usize },
 }
@@ -73,6 +79,7 @@ impl Diagnostic for EvalError {
             Self::NoTruth { .. } => "eval::no_truth",
             Self::LittleTruth { .. } => "eval::little_truth",
             Self::SameName { .. } => "eval::same_name",
+            Self::NoExamples { .. } => "eval::no_examples",
             Self::ServerLost { .. } => "eval::server_lost",
         }
     }
@@ -87,6 +94,10 @@ impl Diagnostic for EvalError {
                 "give scenarios an `answer`: evaluation compares answers with known ones".into()
             }
             Self::SameName { .. } => "give one of them another name".into(),
+            Self::NoExamples { .. } => {
+                "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"
+                    .into()
+            }
             Self::ServerLost { .. } => {
                 "start the server by hand, call a tool, and check that it keeps running".into()
             }
@@ -112,7 +123,11 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let plans = plans(&policies, &scenarios, params, context.seed)?;
+        let solved: Vec<Trajectory> = match context.inputs.contains_key(EXAMPLES) {
+            true => context.read(EXAMPLES)?,
+            false => Vec::new(),
+        };
+        let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
@@ -126,10 +141,11 @@ impl Eval {
                 Contestant::Policy(policy) => {
                     Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
                 }
-                Contestant::Endpoint(name, endpoint) => {
+                Contestant::Endpoint(name, endpoint, examples) => {
                     let model =
                         (contestant.digest(), endpoint.client().at(|| format!("endpoint \"{name}\""))?);
-                    Player::of_endpoint(context, model, tools_path, &scenarios, play.clone())?
+                    let tasks = (scenarios.as_slice(), examples.as_str());
+                    Player::of_endpoint(context, model, tools_path, tasks, play.clone())?
                 }
             };
             let played = player.play(context, attempts).await.at(|| contestant.name().to_owned());
@@ -210,7 +226,10 @@ impl StageKind for Eval {
             if policies.iter().any(|(policy, _)| policy == name) {
                 preflight.error("endpoints", EvalError::SameName { name: name.clone() });
             }
-            let EndpointPolicy { base_url, api_key_env, .. } = endpoint;
+            let EndpointPolicy { base_url, api_key_env, examples, .. } = endpoint;
+            if *examples > 0 && !context.inputs.contains_key(EXAMPLES) {
+                preflight.error("endpoints", EvalError::NoExamples { name: name.clone() });
+            }
             preflight.check("endpoints", llm::check_address(base_url, api_key_env.as_deref()));
             if let Some(Err(cause)) = api_key_env.as_deref().map(llm::check_key) {
                 preflight.unavailable("endpoints", cause);
@@ -259,7 +278,9 @@ impl StageKind for Eval {
     fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
         let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
         let policies = baseline_first(inputs.get("policies")?);
-        let plans = plans(&policies, &scenarios, &self.params, seed).ok()?;
+        let solved = inputs.get(EXAMPLES).and_then(|inputs| inputs.first());
+        let solved = solved.map(|solved| data::read(&solved.path)).transpose().ok()?.unwrap_or_default();
+        let plans = plans(&policies, &scenarios, &solved, &self.params, seed).ok()?;
         let rows = plans.iter().flat_map(|(contestant, attempts)| {
             let digest = contestant.digest();
             attempts.iter().map(move |attempt| attempt.row(&digest))
@@ -300,15 +321,15 @@ impl Params {
 /// Who plays.
 enum Contestant<'p> {
     Policy(&'p Input),
-    /// A model behind an endpoint, by its name.
-    Endpoint(&'p str, &'p EndpointPolicy),
+    /// A model behind an endpoint, by its name, and the examples in its prompt.
+    Endpoint(&'p str, &'p EndpointPolicy, String),
 }
 
 impl Contestant<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Policy(policy) => &policy.name,
-            Self::Endpoint(name, _) => name,
+            Self::Endpoint(name, ..) => name,
         }
     }
 
@@ -316,7 +337,7 @@ impl Contestant<'_> {
     fn digest(&self) -> Digest {
         match self {
             Self::Policy(policy) => policy.digest,
-            Self::Endpoint(_, endpoint) => endpoint.digest(),
+            Self::Endpoint(_, endpoint, examples) => endpoint.digest(examples),
         }
     }
 }
@@ -329,6 +350,7 @@ type Plan<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
 fn plans<'p, 'a>(
     policies: &[&'p Input],
     scenarios: &'a [Scenario],
+    solved: &[Trajectory],
     params: &'p Params,
     seed: u64,
 ) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
@@ -339,7 +361,9 @@ fn plans<'p, 'a>(
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
         (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
-    let endpoints = params.endpoints.iter().map(|(name, endpoint)| Contestant::Endpoint(name, endpoint));
+    let endpoints = params.endpoints.iter().map(|(name, endpoint)| {
+        Contestant::Endpoint(name, endpoint, examples::text(solved, endpoint.examples))
+    });
     let all = policies.iter().map(|policy| Contestant::Policy(policy)).chain(endpoints);
     Ok(all.enumerate().map(of).collect())
 }

@@ -79,7 +79,7 @@ fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
 #[test]
 fn an_exam_without_episodes_is_refused() {
     let scenarios = [scenario("s", "a", Some("1"))];
-    assert_eq!(plans(&[], &scenarios, &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
+    assert_eq!(plans(&[], &scenarios, &[], &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
 }
 
 #[test]

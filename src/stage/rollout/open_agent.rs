@@ -124,7 +124,7 @@ impl OpenEndpoint {
         tools: &Path,
         settings: &AgentSettings,
     ) -> Result<Self> {
-        let client = endpoint.client()?.into();
+        let client = (endpoint.client()?.into(), "");
         let (agents, pools) = prepare_endpoint(context, client, tools, &[], settings)?;
         Ok(Self { agent: agents.all, tools: data::read(tools)?, pools })
     }

@@ -226,7 +226,8 @@ impl Player {
         Ok(Self { policy, actor: Actor::Reference(agents), pools, play, episodes: 0, lost: 0 })
     }
 
-    /// Lets a model behind an endpoint play. `policy` stands for it in the ids of its episodes.
+    /// Lets a model behind an endpoint play, with these examples behind its system prompt. `policy` stands for it in the ids of
+    /// its episodes.
     ///
     /// # Errors
     /// If there is no server, or none of the name that a scenario gives.
@@ -234,11 +235,12 @@ impl Player {
         context: &Context,
         (policy, client): (Digest, Client),
         tools: &Path,
-        scenarios: &[Scenario],
+        (scenarios, examples): (&[Scenario], &str),
         mut play: PlaySettings,
     ) -> Result<Self> {
         play.concurrency = play.concurrency.min(client.concurrency());
-        let (agents, pools) = prepare_endpoint(context, client.into(), tools, scenarios, &play.agent)?;
+        let (agents, pools) =
+            prepare_endpoint(context, (client.into(), examples), tools, scenarios, &play.agent)?;
         Ok(Self { policy, actor: Actor::Endpoint(agents), pools, play, episodes: 0, lost: 0 })
     }
 

@@ -102,12 +102,13 @@ pub fn prepare(
 /// The same for a model behind an endpoint.
 pub fn prepare_endpoint(
     context: &Context,
-    client: Arc<Client>,
+    (client, examples): (Arc<Client>, &str),
     tools: &Path,
     scenarios: &[Scenario],
     settings: &AgentSettings,
 ) -> Result<(Agents<EndpointAgent>, Pools)> {
-    agents(context, tools, scenarios, settings, |toolbox, system| {
+    agents(context, tools, scenarios, settings, |toolbox, mut system| {
+        system += examples;
         Ok(EndpointAgent { client: client.clone(), system, toolbox, settings: settings.clone() })
     })
 }

@@ -85,6 +85,19 @@ fn an_exam_takes_models_behind_endpoints_for_comparison() {
     assert_eq!(of_api.len(), episodes.len() / 3);
     assert!(of_api.iter().all(|episode| episode.tokens.is_empty()));
 
+    let few = endpoints("trained").replace(" }", ", examples = 2 }").replace("api =", "few =");
+    project.write("run.toml", &(run.clone() + &few));
+    let without = output(&mut project.command(&["plan", "run.toml"]));
+    assert!(without.err.contains("\"few\" has `examples`, and no episodes are given"), "{}", without.err);
+    let solved = "[stages.solved]\nkind = \"demonstrations\"\npolicy = \"base\"\ntools = \"tools\"\n\
+                  scenarios = \"tasks.train\"\nepisodes = 4\n";
+    project.write("run.toml", &format!("{run}examples = \"solved\"\n{few}{solved}"));
+    project.run(&[]);
+    let episodes: Vec<Trajectory> = data::read(&project.newest().join("exam/episodes.parquet")).unwrap();
+    let shown = |episode: &&Trajectory| episode.messages.contains("Examples of solved tasks:");
+    assert_eq!(episodes.iter().filter(shown).count(), episodes.len() / 3, "those of the endpoint alone");
+    assert!(episodes.iter().filter(shown).all(|episode| episode.messages.matches("Answer: ").count() >= 2));
+
     drop(served);
     project.write("run.toml", &(run.clone() + &endpoints("base")));
     let without_retries = ["run", "run.toml", "--set", "stages.exam.endpoints.api.retries=0"];

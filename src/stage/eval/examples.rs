@@ -1,0 +1,112 @@
+//! Solved tasks in the system prompt of a model behind an endpoint.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::{
+    data::{Trajectory, result_view},
+    mcp::COMPLETE_TASK,
+};
+
+/// Characters of a result that an example shows.
+const RESULT_CHARS: usize = 400;
+
+/// The text of this many right episodes, of as many families as there are. Empty if there are none.
+pub fn text(episodes: &[Trajectory], count: usize) -> String {
+    let mut by_family: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
+    for episode in episodes.iter().filter(|episode| episode.correct == Some(true)) {
+        by_family.entry(&episode.family).or_default().push(episode);
+    }
+    let rounds = by_family.values().map(Vec::len).max().unwrap_or_default();
+    let in_turn = (0..rounds).flat_map(|round| by_family.values().filter_map(move |all| all.get(round)));
+    let examples: Vec<String> = in_turn.take(count).map(|episode| example(episode)).collect();
+    if examples.is_empty() {
+        return String::new();
+    }
+    format!("\n\nExamples of solved tasks:\n\n{}", examples.join("\n\n"))
+}
+
+fn example(episode: &Trajectory) -> String {
+    let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
+    let mut lines = Vec::new();
+    for message in &messages {
+        let text = message["content"].as_str().unwrap_or_default().trim();
+        match message["role"].as_str() {
+            Some("user") => lines.push(format!("Task: {text}")),
+            Some("tool") => lines.push(format!("Result: {}", result_view(text.to_owned(), RESULT_CHARS).0)),
+            Some("assistant") => {
+                lines.extend((!text.is_empty()).then(|| text.to_owned()));
+                for call in message["tool_calls"].as_array().into_iter().flatten() {
+                    let function = &call["function"];
+                    let name = function["name"].as_str().unwrap_or_default();
+                    let arguments = match &function["arguments"] {
+                        Value::String(text) => text.clone(),
+                        arguments => arguments.to_string(),
+                    };
+                    if name != COMPLETE_TASK {
+                        lines.push(format!("Call: {name}({arguments})"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    lines.extend(episode.answer.as_ref().map(|answer| format!("Answer: {answer}")));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn episode(family: &str, answer: &str, correct: bool) -> Trajectory {
+        let call = |name: &str, arguments: Value| json!({"id": "c", "function": {"name": name, "arguments": arguments}});
+        let messages = json!([
+            {"role": "system", "content": "Use the tools."},
+            {"role": "user", "content": format!("How many {family}?")},
+            {"role": "assistant", "content": "", "tool_calls": [call("look", json!({"at": family}))]},
+            {"role": "tool", "tool_call_id": "c", "content": "x".repeat(2000)},
+            {"role": "assistant", "content": "2 + 5", "tool_calls": [call("complete_task", json!({"answer": answer}))]},
+        ]);
+        Trajectory {
+            family: family.into(),
+            answer: Some(answer.into()),
+            correct: Some(correct),
+            messages: messages.to_string(),
+            ..Trajectory::default()
+        }
+    }
+
+    #[test]
+    fn an_example_has_task_calls_results_and_answer_and_no_prompt() {
+        let text = text(&[episode("cats", "7", true)], 1);
+        let lines: Vec<&str> = text.trim().lines().collect();
+        assert_eq!(lines[2..4], ["Task: How many cats?", "Call: look({\"at\":\"cats\"})"]);
+        assert!(lines[4].starts_with("Result: xxx") && text.len() < 800, "{text}");
+        assert_eq!(lines[lines.len() - 2..], ["2 + 5", "Answer: 7"]);
+        assert!(!text.contains("Use the tools."));
+    }
+
+    #[test]
+    fn examples_are_right_episodes_of_as_many_families_as_there_are() {
+        let all = [
+            episode("cats", "1", true),
+            episode("cats", "2", true),
+            episode("dogs", "3", false),
+            episode("dogs", "4", true),
+        ];
+        let answers = |count: usize| {
+            let text = text(&all, count);
+            text.lines()
+                .filter_map(|line| line.strip_prefix("Answer: "))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(answers(2), ["1", "4"]);
+        assert_eq!(answers(9), ["1", "4", "2"]);
+        assert!(text(&all, 0).is_empty() && text(&all[2..3], 3).is_empty());
+    }
+}
