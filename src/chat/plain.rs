@@ -21,9 +21,9 @@ const REASONING: [&str; 2] = ["<think>", "[THINK]"];
 
 /// A model's format of conversations without tools: tokenizer and chat template.
 pub struct PlainChat {
-    vocabulary: Arc<Vocabulary>,
+    pub(super) vocabulary: Arc<Vocabulary>,
     template: Template,
-    stop: Vec<u32>,
+    pub(super) stop: Vec<u32>,
 }
 
 impl PlainChat {

@@ -8,6 +8,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    sync::{Arc, OnceLock},
 };
 
 use tokenizers::{AddedToken, Tokenizer};
@@ -15,6 +16,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::{
     ChatError,
     folder::{named_tokens, read_json},
+    guide::Guides,
 };
 
 /// A Unicode noncharacter, never used for interchange. It breaks the spelling of a control token in untrusted text.
@@ -39,6 +41,8 @@ pub struct Vocabulary {
     control_ids: BTreeSet<u32>,
     /// Ids of the tags by their text: other added tokens in angle or square brackets, such as `<tool_call>`.
     tags: BTreeMap<String, u32>,
+    /// Made when it is first asked for; `None` if it cannot be.
+    guides: OnceLock<Option<Arc<Guides>>>,
 }
 
 impl Vocabulary {
@@ -76,7 +80,7 @@ impl Vocabulary {
             .map_err(wrong)?;
         literal.set_encode_special_tokens(true);
         let control_ids = controls.values().copied().collect();
-        Ok(Self { tokenizer, literal, controls, control_ids, tags })
+        Ok(Self { tokenizer, literal, controls, control_ids, tags, guides: OnceLock::new() })
     }
 
     #[cfg(test)]
@@ -87,6 +91,18 @@ impl Vocabulary {
     #[cfg(test)]
     pub fn control_texts(&self) -> impl Iterator<Item = &str> {
         self.controls.keys().map(String::as_str)
+    }
+
+    /// What guides of turns walk through. `None` if the bytes of the tokens are not known.
+    pub(super) fn guides(&self) -> Option<Arc<Guides>> {
+        let made = || Guides::new(&self.tokenizer, |id| self.is_control(id)).map(Arc::new);
+        self.guides.get_or_init(made).clone()
+    }
+
+    /// Number of tokens.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
     }
 
     pub fn id(&self, token: &str) -> Option<u32> {

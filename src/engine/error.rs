@@ -47,6 +47,8 @@ pub enum EngineError {
     },
     #[error("the model's logits are not finite numbers")]
     Logits,
+    #[error("the reply cannot be kept to its form: {reason}")]
+    Guide { reason: String },
     #[error("the engine has computed no token for {minutes} minutes")]
     Stalled { minutes: u64 },
     #[error("an engine worker stopped: {reason}")]
@@ -80,6 +82,7 @@ impl Diagnostic for EngineError {
             Self::Diverged { .. } => "engine::diverged",
             Self::Logprob { .. } => "engine::logprob",
             Self::Logits => "engine::logits",
+            Self::Guide { .. } => "engine::guide",
             Self::Stalled { .. } => "engine::stalled",
             Self::Worker { .. } => "engine::worker",
             Self::Interrupted(interrupted) => interrupted.code(),
@@ -106,7 +109,9 @@ impl Diagnostic for EngineError {
             Self::Stalled { .. } => {
                 "its device may hang: `nvidia-smi` shows its state; `mcprl resume` plays what is missing"
             }
-            Self::EmptyPrompt | Self::Worker { .. } | Self::Interrupted(_) => return None,
+            Self::EmptyPrompt | Self::Guide { .. } | Self::Worker { .. } | Self::Interrupted(_) => {
+                return None;
+            }
         };
         Some(hint.into())
     }

@@ -22,6 +22,7 @@ use super::{
 #[cfg(test)]
 use crate::model::ops::composed;
 use crate::{
+    chat::Guide,
     hash::{Digest, Encoder},
     model::Decoder,
 };
@@ -48,6 +49,8 @@ pub struct Sequence {
     sampling: Sampling,
     /// Number of alternatives that a turn has for each token.
     alternatives: usize,
+    /// Of the next turn.
+    guide: Option<Box<dyn Guide>>,
     seed: u64,
     /// How often it was reopened.
     reopened: u64,
@@ -145,7 +148,17 @@ impl Sampler {
         // A stopped worker reports an error at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
         let next = self.next.clone();
-        Sequence { id, worker, next, sampling, alternatives: 0, seed, reopened: 0, unread: false }
+        Sequence {
+            id,
+            worker,
+            next,
+            sampling,
+            alternatives: 0,
+            guide: None,
+            seed,
+            reopened: 0,
+            unread: false,
+        }
     }
 
     /// The worker that has this prompt. New prompts are assigned round-robin.
@@ -181,6 +194,12 @@ impl Sequence {
     /// Each sampled token comes with this many of the most likely tokens in its place.
     pub fn with_alternatives(mut self, alternatives: usize) -> Self {
         self.alternatives = alternatives;
+        self
+    }
+
+    /// Limits the tokens of the next turn.
+    pub fn guided(mut self, guide: Option<Box<dyn Guide>>) -> Self {
+        self.guide = guide;
         self
     }
 
@@ -229,8 +248,9 @@ impl Sequence {
         let (reply, result) = oneshot::channel();
         let undo_previous = std::mem::replace(&mut self.unread, true);
         let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
-        let alternatives = self.alternatives;
-        let turn = Command::Turn { id, append, stop, max_new, alternatives, undo_previous, tokens, reply };
+        let (alternatives, guide) = (self.alternatives, self.guide.take());
+        let turn =
+            Command::Turn { id, append, stop, max_new, alternatives, guide, undo_previous, tokens, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
         let result = result.await;
         self.unread = false;

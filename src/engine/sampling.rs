@@ -5,7 +5,10 @@ use std::cell::RefCell;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::model::kernels::{log_sum_exp, log_sum_exp_exps};
+use crate::{
+    chat::Guide,
+    model::kernels::{log_sum_exp, log_sum_exp_exps},
+};
 
 /// How a token is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -49,6 +52,26 @@ impl Sampling {
             let token = self.choose(probabilities, rng);
             (token as u32, logits[token] - total)
         })
+    }
+
+    /// The same, of the tokens that a guide allows. The log-probability is that among all tokens.
+    ///
+    /// # Errors
+    /// If the guide fails, or allows no token.
+    pub fn draw_guided(
+        &self,
+        logits: &[f32],
+        guide: &mut dyn Guide,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<(u32, f32), String> {
+        let mut allowed = logits.to_vec();
+        guide.limit(&mut allowed)?;
+        if allowed.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            return Err("no token may come next".into());
+        }
+        let (token, _) = self.draw(&allowed, rng);
+        guide.advance(token)?;
+        Ok((token, logits[token as usize] - log_sum_exp(logits)))
     }
 
     fn choose(&self, probabilities: &mut [f32], rng: &mut ChaCha8Rng) -> usize {
@@ -269,5 +292,42 @@ mod tests {
         let (token, logprob) = Sampling::GREEDY.draw(&logits, &mut rng);
         assert_eq!(token, 1);
         assert_eq!(logprob, 3.0 - log_sum_exp(&logits));
+    }
+
+    /// Allows some tokens.
+    struct Only(Vec<u32>);
+
+    impl Guide for Only {
+        fn limit(&mut self, logits: &mut [f32]) -> Result<(), String> {
+            (0..).zip(logits).for_each(|(token, logit)| {
+                if !self.0.contains(&token) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            });
+            Ok(())
+        }
+
+        fn advance(&mut self, token: u32) -> Result<(), String> {
+            self.0.retain(|allowed| *allowed != token);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_guided_draw_is_of_the_allowed_tokens_with_its_log_probability_among_all() {
+        let logits = [5.0, 1.0, 3.0, 2.0];
+        let (mut guide, mut rng) = (Only(vec![1, 3]), ChaCha8Rng::seed_from_u64(1));
+        for expected in [3, 1] {
+            let (token, logprob) = Sampling::GREEDY.draw_guided(&logits, &mut guide, &mut rng).unwrap();
+            assert_eq!((token, logprob), (expected, logits[expected as usize] - log_sum_exp(&logits)));
+        }
+        assert!(Sampling::GREEDY.draw_guided(&logits, &mut guide, &mut rng).is_err(), "nothing is left");
+        let mut shares = [0.0; 4];
+        for _ in 0..20_000 {
+            let drawn = PLAIN.draw_guided(&logits, &mut Only(vec![1, 3]), &mut rng).unwrap();
+            shares[drawn.0 as usize] += 1.0 / 20_000.0;
+        }
+        let expected = 1.0 / (1.0 + 1f64.exp());
+        assert!((shares[1] - expected).abs() < 0.02 && shares[0] + shares[2] == 0.0, "{shares:?}");
     }
 }

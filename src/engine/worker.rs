@@ -27,9 +27,12 @@ use super::{
     segments::{Segment, Segments},
     size::{STEP_ROWS, logit_rows},
 };
-use crate::model::{
-    Decoder, ModelError, Positions,
-    ops::{self, AttentionMask, CachedSegment},
+use crate::{
+    chat::Guide,
+    model::{
+        Decoder, ModelError, Positions,
+        ops::{self, AttentionMask, CachedSegment},
+    },
 };
 
 /// The minimum share of a step's rows for waiting prompts, and for decoding turns if there are that many.
@@ -104,6 +107,7 @@ pub enum Command {
         stop: Vec<u32>,
         max_new: usize,
         alternatives: usize,
+        guide: Option<Box<dyn Guide>>,
         undo_previous: bool,
         tokens: Option<TokenSender>,
         reply: Reply,
@@ -139,6 +143,7 @@ struct Turn {
     max_new: usize,
     /// Number of alternatives per token.
     alternatives: usize,
+    guide: Option<Box<dyn Guide>>,
     sampled: Sampled,
     tokens: Option<TokenSender>,
     reply: Reply,
@@ -170,6 +175,7 @@ pub struct Worker {
 struct Draw<'l> {
     sampling: Sampling,
     alternatives: usize,
+    guide: Option<Box<dyn Guide>>,
     rng: ChaCha8Rng,
     logits: &'l [f32],
 }
@@ -266,7 +272,17 @@ impl Worker {
                 self.conversations.insert(id, conversation);
                 self.segments.remove_idle();
             }
-            Command::Turn { id, append, stop, max_new, alternatives, undo_previous, tokens, reply } => {
+            Command::Turn {
+                id,
+                append,
+                stop,
+                max_new,
+                alternatives,
+                guide,
+                undo_previous,
+                tokens,
+                reply,
+            } => {
                 if undo_previous {
                     self.cancel(id);
                 }
@@ -274,7 +290,7 @@ impl Worker {
                     Ok(conversation) => {
                         let sampled = Sampled::default();
                         conversation.turn =
-                            Some(Turn { stop, max_new, alternatives, sampled, tokens, reply });
+                            Some(Turn { stop, max_new, alternatives, guide, sampled, tokens, reply });
                         self.waiting.insert(id);
                     }
                     // The receiver is gone if the episode was cancelled.
@@ -504,17 +520,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Draws where the logits are, if a kernel can: from all tokens, and without alternatives.
+    /// Draws where the logits are, if a kernel can: from all tokens, without alternatives and guide.
     #[cfg(feature = "cuda")]
     fn draw_on_device(
         &mut self,
         block: &[(u64, usize)],
         logits: &Tensor,
-    ) -> Result<Option<Vec<Drawn>>, EngineError> {
+    ) -> Result<Option<Vec<Result<Drawn, EngineError>>>, EngineError> {
         let simple = |(id, _): &(u64, usize)| {
             let conversation = self.conversations.get(id)?;
-            let alternatives = conversation.turn.as_ref().map_or(0, |turn| turn.alternatives);
-            (alternatives == 0 && conversation.sampling.is_unfiltered()).then_some(())
+            let is_plain = |turn: &Turn| turn.alternatives == 0 && turn.guide.is_none();
+            (conversation.turn.as_ref().is_none_or(is_plain) && conversation.sampling.is_unfiltered())
+                .then_some(())
         };
         if !ops::cuda::takes(logits) || !block.iter().all(|of| simple(of).is_some()) {
             return Ok(None);
@@ -527,53 +544,69 @@ impl Worker {
             draws.push(if temperature > 0.0 { crate::random::unit(&mut conversation.rng) } else { 0.0 });
         }
         let (tokens, logprobs) = ops::cuda::draw(logits, draws, temperatures)?;
-        let drawn = |(token, logprob)| Drawn { token, logprob, alternatives: Vec::new() };
+        let drawn = |(token, logprob)| Ok(Drawn { token, logprob, alternatives: Vec::new() });
         Ok(Some(tokens.into_iter().zip(logprobs).map(drawn).collect()))
     }
 
     /// Draws a token for each of these conversations, each from one row of logits.
-    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<Drawn> {
+    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<Result<Drawn, EngineError>> {
         let vocabulary = self.decoder.config.vocabulary;
         let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
-            let conversation = self.conversations.get(id)?;
-            let alternatives = conversation.turn.as_ref().map_or(0, |turn| turn.alternatives);
+            let conversation = self.conversations.get_mut(id)?;
+            let turn = conversation.turn.as_mut();
+            let (alternatives, guide) = turn.map_or((0, None), |turn| (turn.alternatives, turn.guide.take()));
             Some(Draw {
                 sampling: conversation.sampling,
                 alternatives,
+                guide,
                 rng: conversation.rng.clone(),
                 logits,
             })
         });
         let mut draws: Vec<_> = draws.collect();
-        let draw = |Draw { sampling, alternatives, rng, logits }: &mut Draw<'_>| {
-            let (token, logprob) = sampling.draw(logits, rng);
-            Drawn { token, logprob, alternatives: likeliest(logits, *alternatives) }
+        let draw = |Draw { sampling, alternatives, guide, rng, logits }: &mut Draw<'_>| {
+            let (token, logprob) = match guide {
+                None => sampling.draw(logits, rng),
+                Some(guide) => sampling
+                    .draw_guided(logits, guide.as_mut(), rng)
+                    .map_err(|reason| EngineError::Guide { reason })?,
+            };
+            Ok(Drawn { token, logprob, alternatives: likeliest(logits, *alternatives) })
         };
         // On a pool's thread, the pool's threads share the rows.
         let drawn = match rayon::current_thread_index() {
             Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
             _ => draws.iter_mut().map(draw).collect(),
         };
-        for ((id, _), Draw { rng, .. }) in block.iter().zip(draws) {
+        for ((id, _), Draw { guide, rng, .. }) in block.iter().zip(draws) {
             if let Some(conversation) = self.conversations.get_mut(id) {
                 conversation.rng = rng;
+                if let Some(turn) = &mut conversation.turn {
+                    turn.guide = guide;
+                }
             }
         }
         drawn
     }
 
     /// Adds a token to this conversation's turn. Ends the turn if the token ends it.
-    fn add_token(&mut self, id: u64, drawn: Drawn) {
-        let Drawn { token, logprob, alternatives } = drawn;
+    fn add_token(&mut self, id: u64, drawn: Result<Drawn, EngineError>) {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
-        if !logprob.is_finite() {
-            if let Some(turn) = conversation.turn.take() {
-                _ = turn.reply.send(Err(EngineError::Logits));
+        let is_finite = |drawn: Drawn| match drawn.logprob.is_finite() {
+            true => Ok(drawn),
+            false => Err(EngineError::Logits),
+        };
+        let Drawn { token, logprob, alternatives } = match drawn.and_then(is_finite) {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                if let Some(turn) = conversation.turn.take() {
+                    _ = turn.reply.send(Err(error));
+                }
+                return self.release(id);
             }
-            return self.release(id);
-        }
+        };
         if turn.reply.is_closed() {
             self.cancel(id);
             return;

@@ -6,7 +6,7 @@ use minijinja::{AutoEscape, Environment, Value as Variables};
 
 use super::{
     JudgeError,
-    reply::{ReplyScore, schema, scores},
+    reply::{ReplyScore, exact_schema, schema, scores},
 };
 use crate::{
     hash::{Digest, Encoder},
@@ -55,11 +55,18 @@ impl JudgeModel {
     ) -> crate::error::Result<Vec<ReplyScore>> {
         let mut encoder = Encoder::new("mcprl judge question v2");
         self.model.identify(&mut encoder);
-        let key = encoder.text(question).number(repeat.into()).finish();
+        let schema = self.asking.structured.then(|| match self.model.keeps_to_schemas() {
+            true => exact_schema(names),
+            false => schema(names),
+        });
+        encoder.text(question).number(repeat.into());
+        if let Some(schema) = schema.as_ref().filter(|_| self.model.keeps_to_schemas()) {
+            encoder.json(schema);
+        }
+        let key = encoder.finish();
         if let Some(scores) = cache.get(&key).and_then(|reply| scores(&reply, names).ok()) {
             return Ok(scores);
         }
-        let schema = self.asking.structured.then(|| schema(names));
         let mut messages = vec![Message::user(question)];
         let mut problem = String::new();
         let attempts = self.asking.attempts.max(1);

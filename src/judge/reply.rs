@@ -95,6 +95,38 @@ pub fn schema<N: AsRef<str>>(names: &[N]) -> Value {
     })
 }
 
+/// The same for a model that can write nothing else: a score for each name, in their order, of few digits, with an explanation
+/// that ends.
+pub fn exact_schema<N: AsRef<str>>(names: &[N]) -> Value {
+    const STEPS: u32 = 20;
+    const EXPLANATION: usize = 160;
+    let scores: Vec<f64> = (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS)).collect();
+    let entry = |name: &N| {
+        json!({
+            "type": "object",
+            "properties": {
+                "id": { "const": name.as_ref() },
+                "explanation": { "type": "string", "maxLength": EXPLANATION },
+                "score": { "enum": scores },
+            },
+            "required": ["id", "explanation", "score"],
+            "additionalProperties": false,
+        })
+    };
+    let entries: Vec<Value> = names.iter().map(entry).collect();
+    json!({
+        "type": "object",
+        "properties": {
+            "scores": {
+                "type": "array", "prefixItems": entries, "items": false,
+                "minItems": names.len(), "maxItems": names.len(),
+            },
+        },
+        "required": ["scores"],
+        "additionalProperties": false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

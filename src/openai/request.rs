@@ -73,6 +73,10 @@ pub struct ChatRequest {
     pub logprobs: bool,
     /// How many of the most likely tokens stand beside each token.
     pub top_logprobs: usize,
+    /// The tools of which the answer has to call one. Empty: it may be text.
+    pub must_call: Vec<Value>,
+    /// JSON Schema of an answer that is text.
+    pub answer_schema: Option<Value>,
 }
 
 impl ChatRequest {
@@ -105,6 +109,8 @@ impl ChatRequest {
             choices: given.integer("n", 1, most_choices)?.unwrap_or(1),
             logprobs: given.boolean("logprobs")?.unwrap_or(false),
             top_logprobs: given.integer("top_logprobs", 0, MOST_LIKELY)?.unwrap_or(0),
+            must_call: Vec::new(),
+            answer_schema: answer_schema(given.take("response_format"))?,
         };
         if request.top_logprobs > 0 && !request.logprobs {
             return Err(ApiError::invalid("top_logprobs", "needs `logprobs`"));
@@ -126,11 +132,8 @@ impl ChatRequest {
             options.neutral("include_obfuscation", &[json!(false)])?;
             options.end()?;
         }
-        match given.take("tool_choice") {
-            None => {}
-            Some(Value::String(choice)) if choice == "auto" => {}
-            Some(Value::String(choice)) if choice == "none" => request.tools.clear(),
-            Some(_) => return Err(ApiError::unsupported("tool_choice", "; only \"auto\" and \"none\" are")),
+        if let Some(choice) = given.take("tool_choice") {
+            request.choose_tools(choice)?;
         }
         for (name, neutral) in [
             ("frequency_penalty", json!([0])),
@@ -138,7 +141,6 @@ impl ChatRequest {
             ("repetition_penalty", json!([1])),
             ("logit_bias", json!([{}])),
             ("parallel_tool_calls", json!([true])),
-            ("response_format", json!([{"type": "text"}])),
             ("modalities", json!([["text"]])),
             ("service_tier", json!(["auto", "default"])),
             ("store", json!([false])),
@@ -153,6 +155,36 @@ impl ChatRequest {
             return Err(ApiError::invalid("messages", "should be a list of messages"));
         }
         Ok(request)
+    }
+
+    fn choose_tools(&mut self, choice: Value) -> Result<(), ApiError> {
+        let at = "tool_choice";
+        match choice {
+            Value::String(choice) => match choice.as_str() {
+                "auto" => {}
+                "none" => self.tools.clear(),
+                "required" if self.tools.is_empty() => return Err(ApiError::invalid(at, "needs `tools`")),
+                "required" => self.must_call = self.tools.clone(),
+                _ => return Err(ApiError::invalid(at, "should be auto, none, required or a function")),
+            },
+            named => {
+                let mut named = Fields::of(at, named)?;
+                if named.text("type")?.as_deref() != Some("function") {
+                    return Err(ApiError::unsupported(named.path("type"), ", except \"function\""));
+                }
+                let mut function =
+                    Fields::of(named.path("function"), named.take("function").unwrap_or_default())?;
+                named.end()?;
+                let name = function.text("name")?;
+                let is_named = |tool: &&Value| tool["function"]["name"].as_str() == name.as_deref();
+                let Some(tool) = self.tools.iter().find(is_named) else {
+                    return Err(function.invalid("name", "should be one of `tools`"));
+                };
+                self.must_call = vec![tool.clone()];
+                function.end()?;
+            }
+        }
+        Ok(())
     }
 
     /// How tokens are drawn, if the request does not say otherwise at this temperature.
@@ -173,6 +205,7 @@ impl ChatRequest {
             ("max_tokens", self.max_tokens.is_some()),
             ("n", self.choices > 1),
             ("logprobs", self.logprobs),
+            ("response_format", self.answer_schema.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((name, _)) => Err(ApiError::unsupported(name, " by the agent, which has its own")),
@@ -360,6 +393,31 @@ fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     given.into_iter().enumerate().map(message).collect()
 }
 
+/// The schema of a `response_format`.
+fn answer_schema(given: Option<Value>) -> Result<Option<Value>, ApiError> {
+    let Some(given) = given else { return Ok(None) };
+    let mut format = Fields::of("response_format", given)?;
+    let schema = match format.text("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => Some(json!({"type": "object"})),
+        Some("json_schema") => {
+            let at = format.path("json_schema");
+            let mut named = Fields::of(at, format.take("json_schema").unwrap_or_default())?;
+            // It is followed, whether `strict` or not.
+            for name in ["name", "description", "strict"] {
+                named.take(name);
+            }
+            let schema = named.take("schema").filter(Value::is_object);
+            let schema = schema.ok_or_else(|| named.invalid("schema", "should be an object"))?;
+            named.end()?;
+            Some(schema)
+        }
+        _ => return Err(format.invalid("type", "should be text, json_object or json_schema")),
+    };
+    format.end()?;
+    Ok(schema)
+}
+
 fn text_part(at: String, value: Value) -> Result<String, ApiError> {
     let mut part = Fields::of(at, value)?;
     let kind = part.text("type")?;
@@ -441,11 +499,20 @@ mod tests {
     fn what_would_change_the_result_and_is_not_supported_is_refused_by_name() {
         for (fields, param) in [
             (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
+            (json!({"tool_choice": "any"}), "tool_choice"),
+            (
+                json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+                "tool_choice.function.name",
+            ),
+            (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice.type"),
             (json!({"top_logprobs": 2}), "top_logprobs"),
             (json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs"),
             (json!({"top_logprobs": 2, "logprobs": true, "stop": "END"}), "top_logprobs"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
+            (json!({"response_format": {"type": "grammar"}}), "response_format.type"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+                "response_format.json_schema.schema",
+            ),
             (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
             (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
             (json!({"reasoning_effort": "low"}), "reasoning_effort"),
@@ -532,9 +599,40 @@ mod tests {
     }
 
     #[test]
-    fn no_tools_are_offered_if_none_is_to_be_called() {
-        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
-        assert_eq!(with(json!({"tools": tools})).unwrap().tools.len(), 1);
-        assert!(with(json!({"tools": tools, "tool_choice": "none"})).unwrap().tools.is_empty());
+    fn the_choice_of_tools_says_what_is_offered_and_what_has_to_be_called() {
+        let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let tools = json!([function("f"), function("g")]);
+        for (choice, offered, must_call) in [
+            (json!(null), 2, vec![]),
+            (json!("auto"), 2, vec![]),
+            (json!("none"), 0, vec![]),
+            (json!("required"), 2, vec!["f", "g"]),
+            (function("g"), 2, vec!["g"]),
+        ] {
+            let request = with(json!({"tools": tools, "tool_choice": choice})).unwrap();
+            let name = |tool: &Value| tool["function"]["name"].as_str().unwrap_or_default().to_owned();
+            let names: Vec<String> = request.must_call.iter().map(name).collect();
+            assert_eq!(
+                (request.tools.len(), names),
+                (offered, must_call.iter().map(ToString::to_string).collect()),
+                "{choice}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_response_format_is_a_schema_of_the_answer() {
+        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+        for (format, expected) in [
+            (json!({"type": "text"}), None),
+            (json!({"type": "json_object"}), Some(json!({"type": "object"}))),
+            (
+                json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}}),
+                Some(schema.clone()),
+            ),
+        ] {
+            let request = with(json!({"response_format": format})).unwrap();
+            assert_eq!(request.answer_schema, expected, "{format}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::{error::ApiError, request::ChatRequest};
 use crate::{
     agent::answer_of,
-    chat::{Chat, GrowingTurn},
+    chat::{Chat, GrowingTurn, Guide, GuideError, Shape, TurnGuide},
     engine::{Sampled, Sampler, Sampling, Stop},
     hash::Encoder,
     mcp::COMPLETE_TASK,
@@ -84,6 +84,8 @@ pub struct Task {
     stop: Vec<String>,
     likeliest: usize,
     tools: Vec<String>,
+    /// What the answer may be, if the request limits it.
+    guide: Option<TurnGuide>,
     /// Whether parts are wanted before the end.
     stream: bool,
 }
@@ -92,7 +94,7 @@ impl Task {
     /// Writes the prompt of a request, on a thread of its own because it takes a while for a long one.
     ///
     /// # Errors
-    /// If the template refuses the messages, or the context is too short for them.
+    /// If the template refuses the messages, the context is too short for them, or the answer cannot be limited as wanted.
     pub async fn prepare(model: Model, request: ChatRequest) -> Result<Self, ApiError> {
         let task = tokio::task::spawn_blocking(move || Self::new(&model, &request)).await;
         task.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string()))?
@@ -106,6 +108,7 @@ impl Task {
         if left == 0 {
             return Err(ApiError::too_long(prompt_tokens, model.context));
         }
+        let guide = guide(&chat, prompt.last().map_or(&[], |piece| piece), request)?;
         let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
         Ok(Self {
             chat,
@@ -117,6 +120,7 @@ impl Task {
             stop: request.stop.clone(),
             likeliest: request.top_logprobs,
             tools: request.tools.iter().filter_map(name).collect(),
+            guide,
             stream: request.stream,
             sampler: model.sampler.clone(),
         })
@@ -142,7 +146,8 @@ impl Task {
             _ => Encoder::new("mcprl choice v1").number(self.seed).number(choice as u64).finish().seed(),
         };
         let sequence = self.sampler.open(self.prompt.clone(), self.sampling, seed);
-        let mut sequence = sequence.with_alternatives(self.likeliest);
+        let guide = self.guide.as_ref().map(|guide| Box::new(guide.again()) as Box<dyn Guide>);
+        let mut sequence = sequence.with_alternatives(self.likeliest).guided(guide);
         let (sender, mut receiver) = unbounded_channel();
         let mut sampling = pin!(sequence.streamed_turn(&[], self.chat.stop(), self.most, Some(sender)));
         let last = self.prompt.last().map_or(&[][..], |piece| piece);
@@ -187,6 +192,24 @@ impl Task {
         send(answer.end(self, choice, &sampled));
         Ok(())
     }
+}
+
+/// What limits the answer to a request.
+fn guide(chat: &Chat, prompt: &[u32], request: &ChatRequest) -> Result<Option<TurnGuide>, ApiError> {
+    let shape = match (request.must_call.as_slice(), &request.answer_schema) {
+        ([], None) => return Ok(None),
+        // A call or an answer.
+        ([], json) => Shape { json: json.as_ref(), calls: &request.tools },
+        (calls, _) => Shape { json: None, calls },
+    };
+    let param = if shape.json.is_some() { "response_format" } else { "tool_choice" };
+    let refused = |error: GuideError| match error {
+        GuideError::Schema { reason } => {
+            ApiError::invalid(param, format!("has a schema that cannot be kept: {reason}"))
+        }
+        error => ApiError::unsupported(param, &format!(" with this model: {error}")),
+    };
+    chat.guide(prompt, &shape).map(Some).map_err(refused)
 }
 
 /// An answer while it is sampled.

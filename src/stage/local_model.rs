@@ -17,7 +17,7 @@ use super::{
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 use crate::{
-    chat::PlainChat,
+    chat::{Guide, PlainChat},
     engine::{EngineError, Footprint, Sampled, Sampler, Sampling, Stop},
     error::{At, Class, Diagnostic, Result},
     hash::{Digest, Encoder},
@@ -188,7 +188,10 @@ impl LocalModel {
         let prompt_tokens = prompt.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         self.count(|usage| usage.requests += 1);
         let sequence = self.sampler.open(prompt, self.settings.sampling(), self.seed_of(request));
-        let mut sequence = sequence.with_alternatives(alternatives);
+        // A tokenizer whose bytes are not known has none, and the reply is then checked as any other.
+        let guide = request.schema.and_then(|schema| self.chat.guide(schema).ok());
+        let guide = guide.map(|guide| Box::new(guide) as Box<dyn Guide>);
+        let mut sequence = sequence.with_alternatives(alternatives).guided(guide);
         let sampled = sequence.turn(&[], self.chat.stop(), max_tokens).await.map_err(refusal)?;
         self.has_replied.store(true, Ordering::Relaxed);
         let tokens = Tokens { prompt: prompt_tokens, completion: sampled.tokens.len() as u64 };
@@ -243,7 +246,8 @@ fn refusal(error: EngineError) -> LlmError {
     match error {
         EngineError::Context { tokens, context } => LlmError::TooLong { tokens, context },
         error => {
-            LlmError::Local { of_request: matches!(error, EngineError::Cache { .. }), cause: error.into() }
+            let of_request = matches!(error, EngineError::Cache { .. } | EngineError::Guide { .. });
+            LlmError::Local { of_request, cause: error.into() }
         }
     }
 }
@@ -259,6 +263,10 @@ impl LanguageModel for LocalModel {
 
     fn probability<'a>(&'a self, request: &'a Request<'a>) -> Probability<'a> {
         Box::pin(self.yes(request))
+    }
+
+    fn keeps_to_schemas(&self) -> bool {
+        true
     }
 
     fn concurrency(&self) -> usize {

@@ -96,6 +96,14 @@ fn a_language_model_can_judge_again_and_reports_its_cost() {
     assert!(flat["stages"][0]["metrics"]["judge_requests"].as_f64().unwrap() >= 10.0);
 }
 
+/// A reply that scores the attempts `1` and `2`, in the only form that a local model's reply has.
+fn scored(one: f64, two: f64) -> String {
+    let entry = |id: u32, score: f64| {
+        format!("{{\"id\": \"{id}\", \"explanation\": \"so\", \"score\": {}}}", json!(score))
+    };
+    format!("{{\"scores\": [{}, {}]}}", entry(1, one), entry(2, two))
+}
+
 /// A run whose episodes are judged by the model in the folder `grader`, and the reply of that model.
 fn local(more: &str) -> Project {
     let settings = "prompts = 4\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4";
@@ -105,8 +113,7 @@ fn local(more: &str) -> Project {
          relative = 1.0\nveto = false\nlocal_model = \"grader\"\nunfinished_cost = 0.0\ntruth = 0.0\n{more}\n"
     );
     let project = Project::with_model(&(common::episodes_run(settings) + &stages));
-    let scores: Vec<Value> = (1..=2).map(|id| json!({ "id": id, "score": 0.25 * f64::from(id) })).collect();
-    project.replier("grader", &json!({ "scores": scores }).to_string());
+    project.replier("grader", &scored(0.25, 0.5));
     project
 }
 
@@ -131,7 +138,7 @@ fn a_model_of_the_engine_judges_a_run_offline() {
     assert!(again.contains(" 0 to run"), "{again}");
 
     // Another model is another judge, and the episodes stay.
-    project.replier("grader", &json!({"scores": [{"id": 1, "score": 0}, {"id": 2, "score": 1}]}).to_string());
+    project.replier("grader", &scored(0.0, 1.0));
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("may run reward") && plan.contains("cached  rollout"), "{plan}");
 }

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import litellm
 import openai
@@ -15,6 +16,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from openai.lib.streaming._deltas import accumulate_delta
+from pydantic import BaseModel, ConfigDict, Field
 
 MCPRL, *SUBJECT = sys.argv[1:]
 SERVE = ["serve", *SUBJECT]
@@ -63,7 +65,8 @@ def check_completions(client):
             assert (final.choices[0].message.content or "") == (whole.choices[0].message.content or "")
             streamed += 1
     for wrong, problem in [
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError),
+        ({"frequency_penalty": 1}, openai.BadRequestError),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}}, openai.BadRequestError),
         ({"model": "gpt-4"}, openai.NotFoundError),
     ]:
         request = {"model": names[0], "messages": [{"role": "user", "content": "Hello?"}], **wrong}
@@ -74,6 +77,43 @@ def check_completions(client):
         else:
             raise AssertionError(f"{wrong} is taken")
     print(f"openai {openai.__version__}: {streamed} streams add up to their whole answers")
+
+
+class Reading(BaseModel):
+    """What a model has to reply, as the library's users write it."""
+
+    model_config = ConfigDict(extra="forbid")
+    unit: Literal["celsius", "fahrenheit"]
+    degrees: list[Literal[10, 20, 30]] = Field(min_length=1, max_length=3)
+    note: str = Field(max_length=12)
+
+
+def check_forms(client):
+    """Answers whose form is required have it, whatever the model would write: at a high temperature it writes noise."""
+    schema = {
+        "type": "object", "additionalProperties": False, "required": ["city"],
+        "properties": {"city": {"enum": ["Bern", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    }
+    tools = [
+        {"type": "function", "function": {"name": name, "description": "Weather.", "parameters": schema}}
+        for name in ("forecast", "history")
+    ]
+    request = {"model": client.models.list().data[0].id, "messages": [{"role": "user", "content": "Weather?"}], "temperature": 1.5}
+    replies = called = 0
+    for seed in range(5):
+        request["seed"] = seed
+        with client.chat.completions.stream(**request, response_format=Reading) as stream:
+            streamed = stream.get_final_completion().choices[0].message.parsed
+        assert client.chat.completions.parse(**request, response_format=Reading).choices[0].message.parsed == streamed
+        replies += isinstance(streamed, Reading)
+        for choice, names in [("required", {"forecast", "history"}), ({"type": "function", "function": {"name": "history"}}, {"history"})]:
+            completion = check_stream(client, **request, tools=tools, tool_choice=choice)
+            (call,) = completion.choices[0].message.tool_calls
+            assert completion.choices[0].finish_reason == "tool_calls" and call.function.name in names, call
+            arguments = json.loads(call.function.arguments)
+            assert arguments["city"] in ("Bern", "Oslo") and 1 <= arguments.get("days", 1) <= 9, arguments
+            called += 1
+    print(f"openai {openai.__version__}: {replies} replies and {called} calls have the form that was required")
 
 
 async def check_calls(client):
@@ -141,7 +181,7 @@ def check_kept(folder):
     for one in kept:
         assert len(one["tokens"]) == len(one["sampled"]) == len(one["logprobs"]) > 0
         assert one["messages"][-1]["role"] in ("assistant", "tool"), one["messages"]
-    loops = [one for one in kept if one["model"] != "agent" and len(one["tools"]) > 1]  # litellm offers one
+    loops = [one for one in kept if one["model"] != "agent" and len(one["tools"]) > 2]  # the others offer one or two
     turns = [sum(message["role"] == "assistant" for message in one["messages"]) for one in loops]
     assert len(loops) == len(QUESTIONS) and max(turns) > 1, turns
     agents = sum(one["model"] == "agent" for one in kept)
@@ -189,6 +229,7 @@ async def main():
         url = json.loads(server.stdout.readline())["url"]
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         check_completions(client)
+        check_forms(client)
         check_litellm(url)
         await check_calls(client)
         async with streamable_http_client(f"{url}/mcp") as (read, write, *_):

@@ -17,9 +17,12 @@ use crate::{
     usage::Usage,
 };
 
-/// A reply that scores the attempts `1` and `2`.
+/// A reply that scores the attempts `1` and `2`, in the only form that can be drawn.
 fn scored(one: f64, two: f64) -> String {
-    json!({"scores": [{"id": "1", "score": one}, {"id": "2", "score": two}]}).to_string()
+    let entry = |id: u32, score: f64| {
+        format!("{{\"id\": \"{id}\", \"explanation\": \"so\", \"score\": {}}}", json!(score))
+    };
+    format!("{{\"scores\": [{}, {}]}}", entry(1, one), entry(2, two))
 }
 
 /// Groups of two episodes about tasks without a known answer.
@@ -88,7 +91,9 @@ async fn a_rubric_is_scored_by_a_model_of_the_engine() {
     let reply =
         "<think>\nThe attempt is short.\n</think>\n\n{\"scores\": [{\"id\": \"brief\", \"score\": 0.5}]}";
     testing::replier(&folder.path().join("model"), &[reply.to_owned()], 4096);
-    let params = json!({"relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief."}});
+    // Reasoning before the scores is not of their form.
+    let params =
+        json!({"relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief."}, "structured": false});
     let (context, _) = stage(folder.path(), &episodes(1), params);
     testing::run(&context).await.unwrap();
     assert_eq!(rewards(&context), [r#"s0/2 {"rubric":0.5}"#, r#"s0/8 {"rubric":0.5}"#]);
@@ -149,13 +154,36 @@ async fn replies_depend_on_the_seed_and_not_on_what_is_in_flight() {
     assert!(distinct.len() > 3, "questions and repeats are separate draws: {alone:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_cannot_judge_leaves_groups_without_its_scores() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = folder.path().join("model");
+/// A model with random weights.
+fn clueless(folder: &Path) {
+    let model = folder.join("model");
     testing::replier(&model, &[], 4096);
     let config = crate::model::ModelConfig::load(&model).unwrap();
     Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap().save(&model).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_replies_of_the_form_are_drawn_so_that_any_model_gives_scores() {
+    let folder = tempfile::tempdir().unwrap();
+    clueless(folder.path());
+    for (structured, unjudged) in [(true, 0.0), (false, 2.0)] {
+        let params = json!({"max_tokens": 2500, "attempts": 1, "structured": structured, "temperature": 1.0});
+        let (context, _) = stage(folder.path(), &episodes(2), params);
+        let metrics = testing::run(&context).await;
+        let found = metrics.map_or(2.0, |metrics| metrics["unjudged_groups"]);
+        assert_eq!(found, unjudged, "structured = {structured}");
+    }
+    let rubric = json!({
+        "relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief.", "kind": "It is kind."}, "max_tokens": 2500,
+    });
+    let (context, _) = stage(folder.path(), &episodes(2), rubric);
+    assert_eq!(testing::run(&context).await.unwrap()["unjudged_groups"], 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_judge_leaves_groups_without_its_scores() {
+    let folder = tempfile::tempdir().unwrap();
+    clueless(folder.path());
     let mut known = episodes(2);
     known
         .0
