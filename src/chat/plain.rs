@@ -108,11 +108,16 @@ impl PlainChat {
 
     /// The text of a sampled turn without its reasoning. Reasoning that does not end leaves nothing.
     pub fn reply(&self, tokens: &[u32]) -> String {
+        without_reasoning(&self.text(tokens)).trim().to_owned()
+    }
+
+    /// The text of a sampled turn.
+    pub fn text(&self, tokens: &[u32]) -> String {
         let tokens = match tokens.split_last() {
             Some((last, rest)) if self.stop.contains(last) => rest,
             _ => tokens,
         };
-        without_reasoning(&self.vocabulary.decode(tokens)).trim().to_owned()
+        self.vocabulary.decode(tokens)
     }
 }
 

@@ -179,6 +179,7 @@ impl LocalModel {
         request: &Request<'_>,
         max_tokens: usize,
         alternatives: usize,
+        guide: Option<Box<dyn Guide>>,
     ) -> Result<(Sampled, Tokens), LlmError> {
         let messages = request.messages.iter().map(|one| (one.role.as_str(), one.content.as_str()));
         let prompt = self
@@ -188,9 +189,6 @@ impl LocalModel {
         let prompt_tokens = prompt.iter().map(|piece| piece.len()).sum::<usize>() as u64;
         self.count(|usage| usage.requests += 1);
         let sequence = self.sampler.open(prompt, self.settings.sampling(), self.seed_of(request));
-        // A tokenizer whose bytes are not known has none, and the reply is then checked as any other.
-        let guide = request.schema.and_then(|schema| self.chat.guide(schema).ok());
-        let guide = guide.map(|guide| Box::new(guide) as Box<dyn Guide>);
         let mut sequence = sequence.with_alternatives(alternatives).guided(guide);
         let sampled = sequence.turn(&[], self.chat.stop(), max_tokens).await.map_err(refusal)?;
         self.has_replied.store(true, Ordering::Relaxed);
@@ -203,9 +201,17 @@ impl LocalModel {
     }
 
     async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
-        let (sampled, tokens) = self.sample(request, self.settings.max_tokens as usize, 0).await?;
+        // A tokenizer whose bytes are not known has none, and the reply is then checked as any other.
+        let guide = request.schema.and_then(|schema| self.chat.guide(schema).ok());
+        let read = match &guide {
+            // It begins with its first token, and what spells a tag is text.
+            Some(_) => PlainChat::text,
+            None => PlainChat::reply,
+        };
+        let guide = guide.map(|guide| Box::new(guide) as Box<dyn Guide>);
+        let (sampled, tokens) = self.sample(request, self.settings.max_tokens as usize, 0, guide).await?;
         Ok(Reply {
-            text: self.chat.reply(&sampled.tokens),
+            text: read(&self.chat, &sampled.tokens),
             is_cut: sampled.stop != Stop::Token,
             tokens: Some(tokens),
         })
@@ -213,7 +219,7 @@ impl LocalModel {
 
     /// Of the likeliest first tokens of a reply, the share of those that say yes among those that say yes or no.
     async fn yes(&self, request: &Request<'_>) -> Result<f64, LlmError> {
-        let (sampled, _) = self.sample(request, 1, CONSIDERED).await?;
+        let (sampled, _) = self.sample(request, 1, CONSIDERED, None).await?;
         let likeliest = sampled.alternatives.into_iter().flatten();
         let (mut yes, mut no) = (0.0, 0.0);
         for (token, logprob) in likeliest {

@@ -167,10 +167,7 @@ fn episodes_are_judged_again_by_a_model_of_the_engine() {
         .replace("stages.grader", "stages.critic")
         .replace("\"grader\"\nun", "\"critic\"\nun");
     project.write("other.toml", &text.replace("from = \"grader\"", "from = \"critic\""));
-    project.replier(
-        "critic",
-        &json!({"scores": [{"id": 2, "score": 0.25}, {"id": 1, "score": 0.5}]}).to_string(),
-    );
+    project.replier("critic", &scored(0.5, 0.25));
     let refused = project.mcprl(&["rejudge", "latest", "--with", "other.toml"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(

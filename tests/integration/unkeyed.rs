@@ -10,7 +10,7 @@ use crate::common::{self, Project};
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 19] = [
+const OTHERS: [(&str, &str, &str, &str); 20] = [
     ("solved", "demonstrations", "concurrency", "1"),
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
@@ -22,6 +22,7 @@ const OTHERS: [(&str, &str, &str, &str); 19] = [
     ("reward", "judge", "retries", "2"),
     ("reward", "judge", "timeout_s", "30.0"),
     ("reward", "judge", "tokens_per_minute", "100000000"),
+    ("kept", "replay", "concurrency", "1"),
     ("rollout", "rollout", "concurrency", "1"),
     ("tasks", "scenarios", "api_key_env", "PATH"),
     ("tasks", "scenarios", "concurrency", "1"),
@@ -97,10 +98,16 @@ tools = "tools"
 scenarios = "tasks.train"
 episodes = 4
 
+[stages.kept]
+kind = "replay"
+policy = "base"
+tools = "tools"
+trajectories = "solved"
+
 [stages.tuned]
 kind = "sft"
 policy = "base"
-trajectories = "solved"
+trajectories = "kept"
 only_right = false
 "#;
     let project = Project::with_model(&(run + supervised));
@@ -111,7 +118,7 @@ only_right = false
     );
     project.run(&[]);
     let before = written(&project);
-    assert_eq!(before.len(), 9, "{before:?}");
+    assert_eq!(before.len(), 10, "{before:?}");
 
     let others = OTHERS.map(|(stage, _, name, value)| format!("stages.{stage}.{name}={value}"));
     // Trackers are in no key either.
@@ -119,7 +126,7 @@ only_right = false
     let set = others.iter().map(String::as_str).chain(track);
     let set: Vec<&str> = set.flat_map(|set| ["--set", set]).collect();
     let plan = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
-    assert!(plan.out.contains("9 cached, 0 to run"), "{}{}", plan.out, plan.err);
+    assert!(plan.out.contains("10 cached, 0 to run"), "{}{}", plan.out, plan.err);
 
     std::fs::remove_dir_all(project.path("cache")).unwrap();
     project.run(&set);

@@ -214,7 +214,8 @@ fn what_is_wrong_is_said_with_its_status_and_others_are_still_served() {
         request
     };
     for (request, status, param, code) in [
-        (with("tool_choice", json!("required")), 400, json!("tool_choice"), json!("unsupported_parameter")),
+        (with("tool_choice", json!("required")), 400, json!("tool_choice"), Value::Null),
+        (with("logit_bias", json!({"7": 1})), 400, json!("logit_bias"), json!("unsupported_parameter")),
         (with("n", json!(100_000)), 400, json!("n"), Value::Null),
         (with("model", json!("gpt-4")), 404, Value::Null, json!("model_not_found")),
         (

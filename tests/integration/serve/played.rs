@@ -85,10 +85,13 @@ fn an_exam_takes_models_behind_endpoints_for_comparison() {
     assert_eq!(of_api.len(), episodes.len() / 3);
     assert!(of_api.iter().all(|episode| episode.tokens.is_empty()));
 
-    let few = endpoints("trained").replace(" }", ", examples = 2 }").replace("api =", "few =");
+    let few = endpoints("trained").replacen(" }", ", examples = 2 }", 1).replace("api =", "few =");
     project.write("run.toml", &(run.clone() + &few));
     let without = output(&mut project.command(&["plan", "run.toml"]));
     assert!(without.err.contains("\"few\" has `examples`, and no episodes are given"), "{}", without.err);
+    let tasks = project.read("tasks.jsonl");
+    let reference = ", \"reference\": [{\"name\": \"list_tables\", \"arguments\": {}}]}";
+    project.write("tasks.jsonl", &tasks.replace('}', reference));
     let solved = "[stages.solved]\nkind = \"demonstrations\"\npolicy = \"base\"\ntools = \"tools\"\n\
                   scenarios = \"tasks.train\"\nepisodes = 4\n";
     project.write("run.toml", &format!("{run}examples = \"solved\"\n{few}{solved}"));
