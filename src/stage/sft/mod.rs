@@ -242,10 +242,10 @@ impl Sft {
         let of_tries = of_tries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         let mut of_tries = Metrics::from_iter(of_tries.filter(|_| params.skip_above.is_some()));
         let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(of_tries) };
-        let losses = steps.iter().filter_map(|step| step.held_out_loss);
+        let mut losses = steps.iter().filter_map(|step| step.held_out_loss);
         let held_out_loss = match params.stop_rising {
             true => losses.reduce(f64::min),
-            false => losses.last(),
+            false => losses.next_back(),
         };
         of_tries.extend(held_out_loss.map(|loss| ("held_out_loss".to_owned(), loss)));
         let named = [

@@ -63,6 +63,31 @@ fn the_agent_plays_the_conversation_and_its_answer_is_the_reply() {
 }
 
 #[test]
+fn calls_of_the_agent_come_one_by_one_in_a_stream() {
+    let project = querying();
+    let call = |name: &str, arguments: Value| {
+        format!("<tool_call>\n{}\n</tool_call>\n", json!({"name": name, "arguments": arguments}))
+    };
+    let turns = [
+        call("list_tables", json!({})),
+        call("run_query", json!({"sql": "SELECT 7"})),
+        call("complete_task", json!({"answer": ANSWER})),
+    ];
+    project.replier("caller", &turns.concat());
+    let served = Served::new(&project, &SERVE);
+    let request = json!({"model": "agent", "messages": user("How many departments are there?")});
+    let chunks = served.chunks(&request);
+    let delta = |chunk: &Value| chunk["choices"][0]["delta"].clone();
+    let made: Vec<Value> = chunks.iter().map(|chunk| delta(chunk)["mcprl_calls"].clone()).collect();
+    let made: Vec<&Value> = made.iter().filter(|made| made.is_array()).collect();
+    assert_eq!(made.len(), 2, "a chunk each: {chunks:?}");
+    let shown = |made: &Value| (made[0]["index"].clone(), made[0]["tool"].clone());
+    assert_eq!(shown(made[0]), (json!(0), json!("list_tables")));
+    assert_eq!(shown(made[1]), (json!(1), json!("run_query")));
+    assert_eq!(added(&chunks)["choices"], served.completion(&request)["choices"]);
+}
+
+#[test]
 fn a_runs_agent_has_the_runs_limits() {
     let project = Project::with_model(&training_run("group_size = 2"));
     project.run(&[]);
