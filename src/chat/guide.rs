@@ -10,7 +10,7 @@ use llguidance::{
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use super::{Chat, PlainChat, ToolCall, Vocabulary, growing::TAGS};
+use super::{Chat, PlainChat, ToolCall, Vocabulary, growing::TAGS, ids::call_id};
 
 /// What limits the tokens of a turn.
 pub trait Guide: Send + Sync {
@@ -27,10 +27,12 @@ pub trait Guide: Send + Sync {
     fn advance(&mut self, token: u32) -> Result<(), String>;
 }
 
-/// A place for arguments in a written call: two fields, so that it shows the separators.
-const ARGUMENTS: [&str; 2] = ["first_argument", "second_argument"];
-/// How JSON may be written: between fields, and behind a name.
-const SEPARATORS: [[&str; 2]; 2] = [[", ", ": "], [",", ":"]];
+/// The place of arguments in a written call.
+const ARGUMENTS: &str = "place_of_arguments";
+/// How JSON is written: between fields, and behind a name. All formats write arguments so.
+const SEPARATORS: [&str; 2] = [", ", ": "];
+/// An id of a call, where the model writes it.
+const ID: &str = "/[0-9A-Za-z]{9}/";
 
 #[derive(Debug, thiserror::Error)]
 pub enum GuideError {
@@ -75,10 +77,15 @@ impl Guides {
     fn matcher(&self, lark: String) -> Result<Matcher, GuideError> {
         let matcher = Matcher::new(self.factory.create_parser(TopLevelGrammar::from_lark(lark)));
         match matcher.get_error() {
-            Some(reason) => Err(GuideError::Schema { reason }),
+            Some(reason) => Err(GuideError::Schema { reason: first_line(&reason) }),
             None => Ok(matcher),
         }
     }
+}
+
+/// Behind it stand the grammar and notes of the library.
+fn first_line(reason: &str) -> String {
+    reason.lines().next().unwrap_or_default().to_owned()
 }
 
 /// The bytes of each token of a byte-level tokenizer, or of one that falls back to bytes. Control tokens have a marker before
@@ -109,7 +116,9 @@ fn token_bytes(tokenizer: &Tokenizer, is_control: impl Fn(u32) -> bool) -> Optio
             None => text.replace('▁', " ").into_bytes(),
         }
     };
-    Some((0..tokenizer.get_vocab_size(true) as u32).map(bytes).collect())
+    // Ids may have gaps.
+    let size = tokenizer.get_vocab(true).into_values().max().map_or(0, |last| last + 1);
+    Some((0..size).map(bytes).collect())
 }
 
 /// The byte that a byte-level tokenizer writes as this letter: printable ones as themselves, the others from U+0100 on.
@@ -157,7 +166,7 @@ impl TurnGuide {
     }
 
     fn allowed(&mut self) -> Result<SimpleVob, String> {
-        self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())
+        self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))
     }
 }
 
@@ -193,7 +202,7 @@ impl Guide for TurnGuide {
             return Ok(());
         }
         let Some(reasoning) = &mut self.reasoning else {
-            return self.matcher.consume_token(token).map_err(|error| error.to_string());
+            return self.matcher.consume_token(token).map_err(|error| first_line(&error.to_string()));
         };
         reasoning.push(token);
         let tail = self.vocabulary.decode(&reasoning[reasoning.len().saturating_sub(TAIL)..]);
@@ -214,38 +223,43 @@ impl Chat {
         TurnGuide::new(&self.vocabulary, &self.stop, is_opened, || {
             let mut grammar = Grammar::default();
             if let Some(schema) = shape.json {
-                grammar.json(schema, SEPARATORS[0], false)?;
+                grammar.json(schema, false)?;
             }
             for tool in shape.calls {
-                self.add_call(&mut grammar, tool, is_opened)?;
+                self.add_call(&mut grammar, tool)?;
             }
-            Ok(grammar.written(is_opened))
+            // A closed reasoning is written by the model itself, and line breaks may follow it.
+            let start = match is_opened {
+                true => "/\\n{0,2}/".into(),
+                false => self.literal(&self.empty_reasoning),
+            };
+            Ok(grammar.written(&start))
         })
     }
 
-    fn add_call(&self, grammar: &mut Grammar, tool: &Value, is_opened: bool) -> Result<(), GuideError> {
+    fn add_call(&self, grammar: &mut Grammar, tool: &Value) -> Result<(), GuideError> {
         let function = &tool["function"];
-        let arguments: Map<String, Value> =
-            ARGUMENTS.iter().map(|name| ((*name).to_owned(), json!(1))).collect();
+        let arguments = Map::from_iter([(ARGUMENTS.to_owned(), json!(1))]);
         let name = function["name"].as_str().unwrap_or_default();
         let call = ToolCall { name: self.vocabulary.mask(name).into_owned(), arguments };
-        let written = self.format.assistant("", &[call]);
-        let place = |[between, behind]: [&'static str; 2]| {
-            let [first, second] = ARGUMENTS;
-            let object = format!("{{\"{first}\"{behind}1{between}\"{second}\"{behind}1}}");
-            Some((written.split_once(&object)?, [between, behind]))
-        };
-        let ((before, after), separators) =
-            SEPARATORS.into_iter().find_map(place).ok_or(GuideError::Calls)?;
-        // A closed reasoning is written by the model itself.
-        let empty = if is_opened { "" } else { self.empty_reasoning.as_str() };
-        let schema = match &function["parameters"] {
+        let written = self.format.assistant("", std::slice::from_ref(&call));
+        let place = format!("{{\"{ARGUMENTS}\": 1}}");
+        let (before, after) = written.split_once(&place).ok_or(GuideError::Calls)?;
+        let mut schema = match &function["parameters"] {
             schema @ Value::Object(_) => schema.clone(),
-            _ => json!({"type": "object"}),
+            _ => json!({}),
         };
-        let rule = grammar.schema(&schema, separators, true)?;
-        let [before, after] = [format!("{empty}{before}"), after.to_owned()].map(|text| self.literal(&text));
-        grammar.choices.push(format!("{before} {rule} {after}"));
+        // Arguments are an object, whether their schema says so or not.
+        if schema.get("$ref").is_none() && schema["type"] != "object" {
+            schema["type"] = "object".into();
+        }
+        let rule = grammar.schema(&schema, true)?;
+        // Each call has an id of its own.
+        let id = call_id(0, &call);
+        let literal = |text: &str| {
+            text.split(&id).map(|part| self.literal(part)).collect::<Vec<_>>().join(&format!(" {ID} "))
+        };
+        grammar.choices.push(format!("{} {rule} {}", literal(before), literal(after)));
         Ok(())
     }
 
@@ -270,8 +284,8 @@ impl PlainChat {
     pub fn guide(&self, schema: &Value) -> Result<TurnGuide, GuideError> {
         TurnGuide::new(&self.vocabulary, &self.stop, false, || {
             let mut grammar = Grammar::default();
-            grammar.json(schema, SEPARATORS[0], true)?;
-            Ok(grammar.written(false))
+            grammar.json(schema, true)?;
+            Ok(grammar.written(""))
         })
     }
 }
@@ -285,12 +299,8 @@ struct Grammar {
 
 impl Grammar {
     /// A rule for JSON of a schema. Returns its name.
-    fn schema(
-        &mut self,
-        schema: &Value,
-        [between, behind]: [&str; 2],
-        is_lenient: bool,
-    ) -> Result<String, GuideError> {
+    fn schema(&mut self, schema: &Value, is_lenient: bool) -> Result<String, GuideError> {
+        let [between, behind] = SEPARATORS;
         let mut schema = schema.clone();
         let Value::Object(fields) = &mut schema else {
             return Err(GuideError::Schema { reason: "a schema is an object".into() });
@@ -306,16 +316,15 @@ impl Grammar {
     }
 
     /// A choice that is JSON of a schema.
-    fn json(&mut self, schema: &Value, separators: [&str; 2], is_lenient: bool) -> Result<(), GuideError> {
-        let rule = self.schema(schema, separators, is_lenient)?;
+    fn json(&mut self, schema: &Value, is_lenient: bool) -> Result<(), GuideError> {
+        let rule = self.schema(schema, is_lenient)?;
         self.choices.push(rule);
         Ok(())
     }
 
-    /// Behind reasoning, a reply may begin with line breaks.
-    fn written(self, is_opened: bool) -> String {
-        let start = if is_opened { "/\\n{0,2}/ " } else { "" };
-        format!("start: {start}({})\n{}\n", self.choices.join(" | "), self.rules.join("\n"))
+    /// The grammar of one of the choices behind this beginning.
+    fn written(self, start: &str) -> String {
+        format!("start: {start} ({})\n{}\n", self.choices.join(" | "), self.rules.join("\n"))
     }
 }
 
@@ -408,6 +417,25 @@ mod tests {
     }
 
     #[test]
+    fn arguments_are_an_object_and_calls_have_ids_of_their_own() {
+        let tool = json!({"type": "function", "function": {"name": "now", "parameters": {"properties": {}, "additionalProperties": false}}});
+        let chat = chat("mistral_v11").offering(std::slice::from_ref(&tool));
+        let called = |seed: u64| {
+            let mut guide =
+                chat.guide(&[], &Shape { json: None, calls: std::slice::from_ref(&tool) }).unwrap();
+            chat.parse(&turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed))
+        };
+        let ids: std::collections::BTreeSet<String> = (0..4)
+            .map(|seed| {
+                let turn = called(seed);
+                assert!(matches!(turn.calls.as_slice(), [Ok(call)] if call.name == "now"), "{turn:?}");
+                turn.ids[0].clone()
+            })
+            .collect();
+        assert_eq!(ids.len(), 4, "{ids:?}");
+    }
+
+    #[test]
     fn a_reply_is_json_of_its_schema_whatever_the_model_would_write() {
         let chat = chat("qwen3");
         let schema = json!({
@@ -420,7 +448,7 @@ mod tests {
         let mut guide = chat.guide(&[], &Shape { json: Some(&schema), calls: &[] }).unwrap();
         for seed in 0..10 {
             let tokens = turn(&mut guide.again(), chat.stop(), chat.vocabulary.len(), seed);
-            let reply: Value = serde_json::from_str(&chat.written(&tokens)).unwrap();
+            let reply: Value = serde_json::from_str(&chat.parse(&tokens).text).unwrap();
             assert_eq!(reply["scores"].as_array().unwrap().len(), 2, "{reply}");
         }
         let first = turn(&mut guide, chat.stop(), chat.vocabulary.len(), 0);

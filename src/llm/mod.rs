@@ -57,6 +57,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const SHOWN: usize = 300;
 /// Bytes of a response that are read.
 const MOST_BYTES: usize = 8 << 20;
+/// The same of a stream, where each token has some hundred bytes around it.
+const MOST_STREAM_BYTES: usize = 128 << 20;
 
 /// A model and how to reach it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -417,8 +419,8 @@ impl Client {
             match response.chunk().await {
                 Ok(Some(chunk)) => {
                     bytes += chunk.len();
-                    if bytes > MOST_BYTES {
-                        return Err(self.wrong(format!("it is longer than {} MiB", MOST_BYTES >> 20)));
+                    if bytes > MOST_STREAM_BYTES {
+                        return Err(self.wrong(format!("it is longer than {} MiB", MOST_STREAM_BYTES >> 20)));
                     }
                     growing.push(&chunk, parts);
                 }
@@ -430,7 +432,9 @@ impl Client {
                 }
             }
         }
-        let reply = growing.whole().map_err(|reason| self.wrong(reason))?;
+        // A busy endpoint may say so in its stream.
+        let next = if growing.is_heard { Next::GiveUp } else { Next::Retry(None) };
+        let reply = growing.whole().map_err(|reason| Failed { next, ..self.wrong(reason) })?;
         self.read_whole(request, &reply)
     }
 

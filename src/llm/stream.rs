@@ -81,7 +81,13 @@ impl Growing {
         const MOST: usize = 1000;
         let calls = self.message.entry("tool_calls").or_insert_with(|| json!([]));
         let Some(calls) = calls.as_array_mut() else { return };
-        let at = part["index"].as_u64().map_or(calls.len(), |index| index as usize);
+        let mut at = part["index"].as_u64().map_or(calls.len(), |index| index as usize);
+        // Some number all calls 0; another id begins another call.
+        let is_other =
+            |id: &str| calls.get(at).and_then(|call| call["id"].as_str()).is_some_and(|known| known != id);
+        if part["id"].as_str().is_some_and(is_other) {
+            at = calls.len();
+        }
         if at >= MOST {
             return;
         }

@@ -82,6 +82,9 @@ impl From<EngineError> for ApiError {
                 let error = Self::new(StatusCode::BAD_REQUEST, TOO_LONG, error.to_string());
                 Self { param: Some("messages".into()), ..error }
             }
+            EngineError::Guide { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, "unsupported_schema", error.to_string())
+            }
             error => Failure::from(error).into(),
         }
     }

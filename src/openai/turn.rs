@@ -252,7 +252,8 @@ impl Answer<'_> {
                     answer = answer_of(&call.arguments);
                     break;
                 }
-                Ok(call) if !task.tools.is_empty() => {
+                // Of an answer whose form is required, JSON that looks like a call is one only if it names a tool.
+                Ok(call) if !task.tools.is_empty() && (task.guide.is_none() || is_offered(&call.name)) => {
                     let arguments = json!(call.arguments).to_string();
                     calls.push(Call { id, name: call.name, arguments });
                 }

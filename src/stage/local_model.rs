@@ -201,7 +201,7 @@ impl LocalModel {
     }
 
     async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
-        // A tokenizer whose bytes are not known has none, and the reply is then checked as any other.
+        // Without one, because the bytes of the tokens are not known or the schema cannot be kept, the reply is checked as any other.
         let guide = request.schema.and_then(|schema| self.chat.guide(schema).ok());
         let read = match &guide {
             // It begins with its first token, and what spells a tag is text.

@@ -87,7 +87,9 @@ impl View {
     pub fn growing_text(&mut self, reasoning: &str, text: &str) {
         if self.shows.text {
             let [reasoning_shown, text_shown] = &mut self.endpoint;
-            let (reasoning, text) = (reasoning_shown.more(reasoning), text_shown.more(text));
+            // Reasoning holds no calls.
+            let reasoning = reasoning_shown.take(reasoning.trim_end_matches('\u{fffd}'));
+            let text = text_shown.more(text);
             let is_first = text_shown.taken == text;
             self.show(&reasoning, &text, is_first);
         }

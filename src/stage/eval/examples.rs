@@ -1,21 +1,36 @@
 //! Solved tasks in the system prompt of a model behind an endpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use crate::{
-    data::{Trajectory, result_view},
+    data::{Scenario, Trajectory, folded, result_view},
     mcp::COMPLETE_TASK,
 };
 
 /// Characters of a result that an example shows.
 const RESULT_CHARS: usize = 400;
 
+/// The episodes that are about none of these tasks.
+pub fn unseen<'t>(episodes: &'t [Trajectory], exam: &[Scenario]) -> Vec<&'t Trajectory> {
+    let ids: BTreeSet<&str> = exam.iter().map(|task| task.id.as_str()).collect();
+    let texts: BTreeSet<String> = exam.iter().map(|task| folded(&task.task)).collect();
+    let asked = |episode: &Trajectory| {
+        let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
+        let first = messages.iter().find(|message| message["role"] == "user");
+        first.and_then(|message| message["content"].as_str()).map(folded).unwrap_or_default()
+    };
+    let is_unseen = |episode: &&Trajectory| {
+        !ids.contains(episode.scenario_id.as_str()) && !texts.contains(&asked(episode))
+    };
+    episodes.iter().filter(is_unseen).collect()
+}
+
 /// The text of this many right episodes, of as many families as there are. Empty if there are none.
-pub fn text(episodes: &[Trajectory], count: usize) -> String {
+pub fn text(episodes: &[&Trajectory], count: usize) -> String {
     let mut by_family: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
-    for episode in episodes.iter().filter(|episode| episode.correct == Some(true)) {
+    for episode in episodes.iter().copied().filter(|episode| episode.correct == Some(true)) {
         by_family.entry(&episode.family).or_default().push(episode);
     }
     let rounds = by_family.values().map(Vec::len).max().unwrap_or_default();
@@ -82,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_example_has_task_calls_results_and_answer_and_no_prompt() {
-        let text = text(&[episode("cats", "7", true)], 1);
+        let text = text(&[&episode("cats", "7", true)], 1);
         let lines: Vec<&str> = text.trim().lines().collect();
         assert_eq!(lines[2..4], ["Task: How many cats?", "Call: look({\"at\":\"cats\"})"]);
         assert!(lines[4].starts_with("Result: xxx") && text.len() < 800, "{text}");
@@ -98,6 +113,7 @@ mod tests {
             episode("dogs", "3", false),
             episode("dogs", "4", true),
         ];
+        let all: Vec<&Trajectory> = all.iter().collect();
         let answers = |count: usize| {
             let text = text(&all, count);
             text.lines()
@@ -108,5 +124,15 @@ mod tests {
         assert_eq!(answers(2), ["1", "4"]);
         assert_eq!(answers(9), ["1", "4", "2"]);
         assert!(text(&all, 0).is_empty() && text(&all[2..3], 3).is_empty());
+    }
+
+    #[test]
+    fn no_task_of_the_exam_is_an_example() {
+        let [cats, dogs] = ["cats", "dogs"].map(|family| episode(family, "7", true));
+        let exam = Scenario { id: "other".into(), task: "how many CATS".into(), ..Scenario::default() };
+        let all = [cats, dogs, Trajectory { scenario_id: "s1".into(), ..episode("birds", "7", true) }];
+        let named = Scenario { id: "s1".into(), task: "What?".into(), ..Scenario::default() };
+        let left: Vec<&str> = unseen(&all, &[exam, named]).iter().map(|one| one.family.as_str()).collect();
+        assert_eq!(left, ["dogs"]);
     }
 }

@@ -361,8 +361,9 @@ fn plans<'p, 'a>(
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
         (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
+    let solved = examples::unseen(solved, scenarios);
     let endpoints = params.endpoints.iter().map(|(name, endpoint)| {
-        Contestant::Endpoint(name, endpoint, examples::text(solved, endpoint.examples))
+        Contestant::Endpoint(name, endpoint, examples::text(&solved, endpoint.examples))
     });
     let all = policies.iter().map(|policy| Contestant::Policy(policy)).chain(endpoints);
     Ok(all.enumerate().map(of).collect())

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Replay, Scenario, Trajectory, calls},
+    data::{Call, CallError, Replay, Scenario, Trajectory, calls},
     engine::Sampling,
     error::{Class, Diagnostic, Result},
     mcp::COMPLETE_TASK,
@@ -76,8 +76,11 @@ pub struct ReplayStage {
 #[derive(Debug, Clone, PartialEq)]
 struct Made {
     call: ToolCall,
-    result: String,
+    /// None if there was none.
+    result: Option<String>,
     is_error: bool,
+    /// Whether mcprl sent it to the server.
+    reached: bool,
 }
 
 impl ReplayStage {
@@ -90,12 +93,19 @@ impl ReplayStage {
         if episodes.is_empty() {
             return Err(ReplayError::NoEpisodes.into());
         }
-        let made: Vec<Vec<Made>> = episodes.iter().map(made).collect();
+        // What mcprl refused, or was not answered, is not made again.
+        let sent = |episode| -> Vec<Made> {
+            made(episode).into_iter().filter(|made| made.reached && made.result.is_some()).collect()
+        };
+        let made: Vec<Vec<Made>> = episodes.iter().map(sent).collect();
         let scenarios: Vec<Scenario> =
             episodes.iter().zip(&made).map(|(episode, made)| scenario(episode, made)).collect();
         let tools = &context.input("tools")?.path;
-        let mut player =
-            Player::of_reference(context, context.input("policy")?, tools, &scenarios, self.play.clone())?;
+        // The limits of an episode are for policies. The model's context is still one.
+        let mut play = self.play.clone();
+        (play.agent.max_turns, play.agent.max_calls) = (u32::MAX, u32::MAX);
+        (play.agent.max_turn_tokens, play.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
+        let mut player = Player::of_reference(context, context.input("policy")?, tools, &scenarios, play)?;
         context.observer.phase("episodes", scenarios.len() as u64);
         let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
         let played = player.play(context, &scenarios.iter().map(of).collect::<Vec<_>>()).await;
@@ -135,7 +145,10 @@ impl ReplayStage {
         let Some(now) = now else { return row };
         let again = made(now);
         let is_same = |before: &Made, now: &Made| match self.params.compare {
-            Compare::Results => is_same_text(&before.result, &now.result),
+            Compare::Results => {
+                let [before, now] = [before, now].map(|made| made.result.as_deref().unwrap_or_default());
+                is_same_text(before, now)
+            }
             Compare::Errors => before.is_error == now.is_error,
         };
         let differs = (0..before.len()).find(|at| {
@@ -145,9 +158,9 @@ impl ReplayStage {
         if let Some(at) = differs {
             row.call = Some(at as u32);
             row.tool = Some(before[at].call.name.clone());
-            row.before = Some(before[at].result.clone());
+            row.before.clone_from(&before[at].result);
             row.now = Some(match again.get(at) {
-                Some(now) => now.result.clone(),
+                Some(now) => now.result.clone().unwrap_or_default(),
                 None => format!("not made: the episode ended, {}", now.end),
             });
         }
@@ -172,33 +185,36 @@ impl ReplayStage {
     }
 }
 
-/// The calls of an episode that reached a server, in order.
+/// The calls of an episode, in order, without `complete_task`.
 fn made(episode: &Trajectory) -> Vec<Made> {
     let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-    let failed: BTreeMap<u32, bool> = calls::calls(&episode.into(), &BTreeSet::new())
-        .into_iter()
-        .map(|call| (call.index, call.is_error))
-        .collect();
-    let mut results = messages.iter().filter(|message| message["role"] == "tool");
-    let mut found = Vec::new();
-    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-    for (index, call) in calls.enumerate() {
-        let function = &call["function"];
-        let name = function["name"].as_str().unwrap_or_default().to_owned();
-        if name == COMPLETE_TASK {
-            continue;
-        }
-        let arguments = match &function["arguments"] {
-            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
-            Value::Object(arguments) => arguments.clone(),
-            _ => Map::new(),
-        };
-        let result = results.next().map(|message| &message["content"]);
-        let result = result.and_then(Value::as_str).unwrap_or_default().to_owned();
-        let is_error = failed.get(&(index as u32)).copied().unwrap_or_default();
-        found.push(Made { call: ToolCall { name, arguments }, result, is_error });
+    let turns: Vec<usize> = (0..messages.len()).filter(|at| messages[*at]["role"] == "assistant").collect();
+    let result = |call: &Call| {
+        let results = messages[turns.get(call.turn as usize)? + 1..].iter();
+        let mut results = results.take_while(|message| message["role"] == "tool");
+        results.find(|message| message["tool_call_id"] == call.call_id)?["content"].as_str()
+    };
+    let all = calls::calls(&episode.into(), &BTreeSet::new());
+    let own = |error: &String| *error != CallError::Tool.name();
+    let of = |call: Call| Made {
+        result: result(&call).map(str::to_owned),
+        is_error: call.is_error,
+        reached: !call.error.as_ref().is_some_and(own),
+        call: ToolCall {
+            name: call.tool,
+            arguments: call.arguments.and_then(|text| arguments(&text)).unwrap_or_default(),
+        },
+    };
+    all.into_iter().filter(|call| call.tool != COMPLETE_TASK).map(of).collect()
+}
+
+/// Arguments as an object, or as an object in a text.
+fn arguments(text: &str) -> Option<Map<String, Value>> {
+    match serde_json::from_str(text).ok()? {
+        Value::Object(arguments) => Some(arguments),
+        Value::String(text) => serde_json::from_str(&text).ok(),
+        _ => None,
     }
-    found
 }
 
 /// The calls of an episode as the reference solution of a task.

@@ -116,6 +116,25 @@ async fn a_call_that_no_longer_works_is_another_result_and_too_many_of_them_fail
     );
 }
 
+#[tokio::test]
+async fn what_mcprl_refused_is_not_made_again_and_shifts_no_result() {
+    let bench = Bench::new().await;
+    let mut episodes = bench.episodes();
+    let mut messages: Vec<Value> = serde_json::from_str(&episodes[0].messages).unwrap();
+    let at = messages.iter().position(|message| message["role"] == "assistant").unwrap();
+    let raw = json!({"role": "assistant", "content": "<tool_call>{\"name\": \"run_qu"});
+    let refused = json!({
+        "role": "tool", "tool_call_id": "x", "name": "", "content": "error: no call can be read", "is_error": true,
+        "error": "unparsable",
+    });
+    messages.splice(at..at, [raw, refused]);
+    episodes[0].messages = json!(messages).to_string();
+    data::write(&bench.path("trajectories.parquet"), &episodes).unwrap();
+    // Nor do limits of episodes matter: there are two calls.
+    let (metrics, rows, _) = bench.replay(json!({"max_turns": 1, "max_calls": 1})).await.unwrap();
+    assert_eq!((metrics["episodes"], metrics["calls"]), (2.0, 2.0), "{rows:?}");
+}
+
 #[test]
 fn results_are_compared_as_json_or_word_by_word() {
     assert!(is_same_text("{\"a\": 1, \"b\": [2]}", "{\"b\":[2],\"a\":1}"));

@@ -78,7 +78,7 @@ impl Diagnostic for SftError {
                 "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
                     .into()
             }
-            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`".into(),
+            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least".into(),
             Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
                 "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
                  gives none"
@@ -95,7 +95,7 @@ impl Diagnostic for SftError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoRewards { .. } | Self::NoTries { .. } => Class::Usage,
+            Self::NoRewards { .. } | Self::NoTries { .. } | Self::NothingHeldOut => Class::Usage,
             _ => Class::Work,
         }
     }
@@ -201,6 +201,9 @@ impl Sft {
         let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
+        if params.stop_rising && held_out.is_empty() && !is_skipped {
+            return Err(SftError::NothingHeldOut.into());
+        }
         let batches = order(episodes.len(), params, context.seed);
         let trainer = &mut learner.trainer;
         // Before a checkpoint is loaded, whose steps are this stage's own.
@@ -368,9 +371,12 @@ impl StageKind for Sft {
 }
 
 /// The episodes to train on, and those that are held out: all of some tasks, in the order of the seed, until they are this
-/// share. One task at least is trained on.
+/// share. One task at least is trained on, and one held out if there are two.
 fn held_out(episodes: Vec<Episode>, share: f64, seed: u64) -> (Vec<Rows>, Vec<Rows>) {
-    let wanted = (share * episodes.len() as f64).round() as usize;
+    let wanted = match share > 0.0 {
+        true => ((share * episodes.len() as f64).round() as usize).max(1),
+        false => 0,
+    };
     let mut by_task: BTreeMap<&str, usize> = BTreeMap::new();
     episodes.iter().for_each(|episode| *by_task.entry(&episode.task).or_default() += 1);
     let tasks: Vec<(&str, usize)> = by_task.into_iter().collect();

@@ -52,7 +52,9 @@ impl Steps<'_> {
         let mut rows: Vec<Step> = done.map(|(index, numbers)| row(context, index, numbers)).collect();
         context.observer.skip(rows.len() as u64);
         for (index, examples) in self.batches.iter().enumerate().skip(rows.len()) {
-            if self.is_done(&rows) {
+            let stops = self.held_out.as_ref().filter(|held| held.stops);
+            // In the middle of a pass, what the weights are worth is not known.
+            if self.is_done(&rows) && stops.is_none_or(|held| index.is_multiple_of(held.pass)) {
                 let (loss, all) = (self.stop_loss.unwrap_or_default(), self.batches.len());
                 context.observer.note(&format!("the loss is at {loss} after {index} of {all} steps"));
                 break;
