@@ -5,7 +5,7 @@ use std::sync::Arc;
 use llguidance::{
     Matcher, ParserFactory,
     api::TopLevelGrammar,
-    toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokRxInfo, TokTrie},
+    toktrie::{ApproximateTokEnv, InferenceCapabilities, TokRxInfo, TokTrie},
 };
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
@@ -45,7 +45,7 @@ pub enum GuideError {
 }
 
 /// What a turn may be: JSON of a schema, or a call of one of some tools. Both, if both are given.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Shape<'s> {
     pub json: Option<&'s Value>,
     /// Function schemas.
@@ -164,10 +164,6 @@ impl TurnGuide {
             reasoning: self.reasoning.clone(),
         }
     }
-
-    fn allowed(&mut self) -> Result<SimpleVob, String> {
-        self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))
-    }
 }
 
 impl Guide for TurnGuide {
@@ -181,7 +177,7 @@ impl Guide for TurnGuide {
             }
             return Ok(());
         }
-        let allowed = self.allowed()?;
+        let allowed = self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
         let may_end = allowed.get(self.guides.end);
         for (token, logit) in logits.iter_mut().enumerate() {
             let is_allowed = match is_stop(&self.stop, token) {

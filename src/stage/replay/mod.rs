@@ -19,7 +19,7 @@ use crate::{
     chat::ToolCall,
     data::{Call, CallError, Replay, Scenario, Trajectory, calls},
     engine::Sampling,
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     mcp::COMPLETE_TASK,
 };
 
@@ -59,10 +59,6 @@ impl Diagnostic for ReplayError {
                  starts with. `compare = \"errors\"` compares only which calls fail; `max_left_out` allows more"
                 .into(),
         })
-    }
-
-    fn class(&self) -> Class {
-        Class::Work
     }
 }
 
@@ -116,19 +112,18 @@ impl ReplayStage {
         for ((episode, before), now) in episodes.iter().zip(&made).zip(&played?) {
             rows.push(self.compared(episode, before, now.as_ref()));
         }
-        let kept: BTreeSet<&str> =
-            rows.iter().filter(|row| row.holds == Some(true)).map(|row| row.trajectory_id.as_str()).collect();
-        self.check(&rows, kept.len())?;
+        let of_rows = |holds: bool| rows.iter().filter(|row| row.holds == Some(holds)).count();
+        let (kept, left_out) = (of_rows(true), of_rows(false));
+        self.check(&rows, kept)?;
         let calls = made.iter().map(Vec::len).sum::<usize>() as f64 / made.len() as f64;
-        let left_out = rows.iter().filter(|row| row.holds == Some(false)).count();
         let named = [
-            ("episodes", kept.len() as f64),
+            ("episodes", kept as f64),
             ("left_out", left_out as f64),
             ("lost", lost as f64),
             ("calls", calls),
         ];
-        let still: Vec<Trajectory> =
-            episodes.iter().filter(|episode| kept.contains(episode.id.as_str())).cloned().collect();
+        let holds = |(episode, row): (Trajectory, &Replay)| (row.holds == Some(true)).then_some(episode);
+        let still: Vec<Trajectory> = episodes.into_iter().zip(&rows).filter_map(holds).collect();
         context.write("trajectories", &still)?;
         context.write("replays", &rows)?;
         Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
