@@ -111,7 +111,7 @@ fn project(folder: &Path, base_url: &str) {
     std::fs::write(stored.join("copy.sh"), copy).unwrap();
     let run = format!(
         "name = \"judge\"\n[stages.stored]\nkind = \"stored\"\n[stages.reward]\nkind = \"judge\"\n\
-         trajectories = \"stored.trajectories\"\nscenarios = \"stored.scenarios\"\nrelative = 1.0\norders = 1\n\
+         trajectories = \"stored.trajectories\"\nscenarios = \"stored.scenarios\"\nweights.relative = 1.0\norders = 1\n\
          base_url = \"{base_url}\"\nmodel = \"m\"\nconcurrency = 16\n"
     );
     std::fs::write(folder.join("run.toml"), run).unwrap();

@@ -105,9 +105,8 @@ calls_tools = false
 
 [loop.train.stages.reward]
 local_model = "grader"
-truth = 0
+weights = {{ truth = 0, rubric = 1.0 }}
 veto = false
-rubric = 1.0
 rubric_scores = "probability"
 criteria = {{ right = "The final answer is right and complete: it is what the results of the tools say about the task." }}
 """

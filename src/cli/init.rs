@@ -25,7 +25,7 @@ use crate::{
     data::Tool,
     error::{Class, Diagnostic, Result},
     mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
-    stage::model::{About, about},
+    stage::model::knows_thinking,
     ui::{OutputFormat, Printer},
 };
 
@@ -218,14 +218,7 @@ fn run_file(
         Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
         None => OWN_TASKS.to_owned(),
     };
-    let model = about(model, folder);
-    if let Some(epochs) = epochs(model) {
-        _ = writeln!(
-            text,
-            "\n[stages.start]\nepochs = {epochs}              # a small model needs several passes"
-        );
-    }
-    text + &agent(model)
+    text + &agent(knows_thinking(model, folder))
 }
 
 /// The section of a server.
@@ -274,19 +267,10 @@ fn server_section(
 const OWN_TASKS: &str = "# file = \"tasks.jsonl\"   # your questions: {\"task\": \"…\", \"answer\": \"…\"} per line; without them, questions about \
                          what the tools return\n";
 
-/// Passes over the solutions of a start, if not one. A small model learns less from each (docs/reference/benchmarks.md).
-fn epochs(model: Option<About>) -> Option<u32> {
-    match model.and_then(|model| model.weights) {
-        Some(..=200_000_000) => Some(4),
-        Some(..=330_000_000) => Some(2),
-        _ => None,
-    }
-}
-
 /// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
-fn agent(model: Option<About>) -> String {
+fn agent(knows_thinking: Option<bool>) -> String {
     let about = "the model acts without reasoning first, which takes most of the tokens of a turn";
-    match model.map(|model| model.knows_thinking) {
+    match knows_thinking {
         Some(true) => format!("\n[agent]\nthinking = \"off\"        # {about}\n"),
         Some(false) => String::new(),
         None => {

@@ -19,7 +19,7 @@ use crate::{
     error::{At, Class, Diagnostic, Result},
     exec::history::{self, StageHistory, Stages, Written},
     hash::Digest,
-    plan::{Job, Ledger, Node, Overrides, Plan, Source},
+    plan::{Job, Ledger, Node, Overrides, Plan, Source, top_level},
     stage::{self, Cards, Context, Input, Metrics, RewardChange, compare_rewards},
     store::{FileDigests, Store, StoreError},
     ui::{OutputFormat, Printer, plural},
@@ -31,8 +31,8 @@ pub struct Rejudge {
     /// A run, for all its stages that write rewards, or one of them: `latest`, `latest/train[3]/reward`.
     #[arg(value_name = "RUN[/STAGE]")]
     run: String,
-    /// Change a parameter of the judge: `--set relative=1.0 --set model=…`. A key with a dot is one of the run file, as in
-    /// `mcprl run`.
+    /// Change a parameter of the judge: `--set weights.relative=1.0 --set model=…`. A key that begins with a section is one of
+    /// the run file, as in `mcprl run`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Take the judge from another run file: its stage of the same name, or its only one that writes rewards.
@@ -192,7 +192,7 @@ impl Rejudge {
             self.with.is_some() || self.set.iter().any(key)
         };
         // The stages of the run are those of the plan.
-        let is_run = self.with.is_none() && !self.set.iter().any(|text| is_dotted(text));
+        let is_run = self.with.is_none() && !self.set.iter().any(|text| is_of_file(text));
         for edge in &node.inputs {
             let is_of_run =
                 node.stage.card.inputs.get(&edge.role).is_none_or(|role| role.artifact != "policy");
@@ -245,9 +245,9 @@ impl Rejudge {
         let file = source.path().to_owned();
         let files = FileDigests::load(store);
         let new = |set: Vec<String>| Plan::new(&source, &Overrides::new(environment(), set), &cards, &files);
-        let of_file = self.set.iter().filter(|text| is_dotted(text));
+        let of_file = self.set.iter().filter(|text| is_of_file(text));
         set.extend(of_file.cloned());
-        let short: Vec<&String> = self.set.iter().filter(|text| !is_dotted(text)).collect();
+        let short: Vec<&String> = self.set.iter().filter(|text| !is_of_file(text)).collect();
         if !short.is_empty() {
             // Where in the file the judges are, which is known after a first look.
             let plan = new(set.clone())?;
@@ -264,8 +264,10 @@ impl Rejudge {
     }
 }
 
-fn is_dotted(set: &str) -> bool {
-    set.split('=').next().is_some_and(|key| key.contains('.'))
+/// Whether the key begins with a section of the run file: the others are parameters of the judge.
+fn is_of_file(set: &str) -> bool {
+    let key = set.split('=').next().unwrap_or_default();
+    key.split_once('.').is_some_and(|(section, _)| top_level().contains(&section))
 }
 
 /// Whether a finished stage writes rewards of trajectories.

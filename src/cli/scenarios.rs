@@ -94,8 +94,10 @@ impl Review {
             let outputs = stages.stage(node).outputs;
             let table = |name: &str| outputs.iter().find(|output| output.output == name);
             if let (Some(train), Some(heldout)) = (table("train"), table("heldout")) {
-                let mut tasks: Vec<Scenario> = data::read(&train.path)?;
-                tasks.extend(data::read::<Scenario>(&heldout.path)?);
+                let mut tasks: Vec<Scenario> = Vec::new();
+                for table in table("start").into_iter().chain([train, heldout]) {
+                    tasks.extend(data::read::<Scenario>(&table.path)?);
+                }
                 return Ok(tasks);
             }
         }

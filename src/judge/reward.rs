@@ -46,11 +46,44 @@ pub struct Gate {
     pub at_most: f64,
 }
 
-/// Weights of a reward's components.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shaping {
+/// What the known answer and the scores of other judges, from 0 to 1, are worth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Weights {
     /// Reward of the right answer.
     pub truth: f64,
+    pub relative: f64,
+    pub rubric: f64,
+    pub command: f64,
+    pub labels: f64,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { truth: 1.0, relative: 0.0, rubric: 0.0, command: 0.0, labels: 0.0 }
+    }
+}
+
+impl Weights {
+    /// A weight that is no number of 0 or more.
+    pub fn wrong(&self) -> Option<(&'static str, f64)> {
+        let Self { truth, relative, rubric, command, labels } = *self;
+        [
+            ("truth", truth),
+            ("relative", relative),
+            ("rubric", rubric),
+            ("command", command),
+            ("labels", labels),
+        ]
+        .into_iter()
+        .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
+    }
+}
+
+/// What makes a reward.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shaping {
+    pub weights: Weights,
     /// Whether a wrong answer gets no score of other judges.
     pub veto: bool,
     /// Cost of each turn beyond the fewest turns of a right answer in the group.
@@ -68,14 +101,6 @@ pub struct Shaping {
     pub overlong_tokens: Option<u32>,
     /// Number of tokens before `overlong_tokens` in which the cost rises from 0.
     pub overlong_buffer: Option<u32>,
-    /// Weight of the relative judge's score, which is 0 to 1.
-    pub relative: f64,
-    /// Weight of the rubric's score.
-    pub rubric: f64,
-    /// Weight of the program's score.
-    pub command: f64,
-    /// Weight of what people say.
-    pub labels: f64,
     /// By the name of a judge, `rubric.CRITERION`, or a [`Flag`].
     pub gates: BTreeMap<String, Gate>,
 }
@@ -83,10 +108,10 @@ pub struct Shaping {
 impl Shaping {
     pub fn weight(&self, kind: JudgeKind) -> f64 {
         match kind {
-            JudgeKind::Relative => self.relative,
-            JudgeKind::Rubric => self.rubric,
-            JudgeKind::Command => self.command,
-            JudgeKind::Labels => self.labels,
+            JudgeKind::Relative => self.weights.relative,
+            JudgeKind::Rubric => self.weights.rubric,
+            JudgeKind::Command => self.weights.command,
+            JudgeKind::Labels => self.weights.labels,
         }
     }
 
@@ -209,7 +234,7 @@ fn is_judged(
     scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
     shaping: &Shaping,
 ) -> bool {
-    (shaping.truth > 0.0 && right.iter().any(Option::is_some))
+    (shaping.weights.truth > 0.0 && right.iter().any(Option::is_some))
         || scores.values().flatten().any(Option::is_some)
 }
 
@@ -232,7 +257,7 @@ impl<'a> Scored<'a> {
         shaping: &Shaping,
     ) -> Option<Self> {
         let cap = cap(attempt, correct, &scores, &shaping.gates)?;
-        let truth = correct.map(|correct| ("truth", if correct { shaping.truth } else { 0.0 }));
+        let truth = correct.map(|correct| ("truth", if correct { shaping.weights.truth } else { 0.0 }));
         let counted = scores.iter().filter(|(kind, _)| shaping.counts(*kind, correct));
         let judged = counted.map(|(kind, score)| (kind.name(), shaping.weight(*kind) * score.score));
         let parts = truth.into_iter().chain(judged).collect();
@@ -276,7 +301,7 @@ fn costs(
 ) -> Vec<(&'static str, f64)> {
     let trajectory = attempt.trajectory;
     let mut parts: Vec<(&str, f64)> = Vec::new();
-    let most = MOST_SHAPING * shaping.truth;
+    let most = MOST_SHAPING * shaping.weights.truth;
     let mut left = if correct == Some(true) { most } else { f64::INFINITY };
     let mut deduct = |cost: f64| {
         let cost = cost.min(left);
@@ -354,14 +379,17 @@ fn explanation(scores: &[(JudgeKind, &Score)]) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn weights(truth: f64, relative: f64) -> Weights {
+        Weights { truth, relative, ..Weights::default() }
+    }
+
     fn shaping() -> Shaping {
         Shaping {
-            truth: 1.0,
+            weights: weights(1.0, 0.5),
             veto: true,
             turn_cost: 0.02,
             tool_error_cost: 0.01,
             unfinished_cost: 0.1,
-            relative: 0.5,
             ..Shaping::default()
         }
     }
@@ -461,9 +489,9 @@ mod tests {
         assert_eq!(rewarded("none", &shaping(), &relative([None, None])), 0);
         assert_eq!(rewarded("none", &shaping(), &relative([Some(0.5), Some(0.5)])), 2);
         assert_eq!(rewarded("number", &shaping(), &[]), 2, "ground truth is enough");
-        let without_truth = Shaping { truth: 0.0, veto: false, ..shaping() };
+        let without_truth = Shaping { weights: weights(0.0, 0.5), veto: false, ..shaping() };
         assert_eq!(rewarded("number", &without_truth, &[]), 0, "ground truth earns nothing here");
-        let two = Shaping { rubric: 1.0, ..shaping() };
+        let two = Shaping { weights: Weights { rubric: 1.0, ..weights(1.0, 0.5) }, ..shaping() };
         assert_eq!(rewarded("none", &two, &rubric([Some(0.5), Some(0.5)])), 2, "one of two judges is enough");
     }
 
@@ -535,7 +563,7 @@ mod tests {
     #[test]
     fn gates_limit_the_reward_of_a_low_score() {
         let gate = |name: &str, below: f64, at_most: f64| Shaping {
-            rubric: 1.0,
+            weights: Weights { rubric: 1.0, ..weights(1.0, 0.5) },
             gates: BTreeMap::from([(name.to_owned(), Gate { below, at_most })]),
             ..shaping()
         };
@@ -568,7 +596,7 @@ mod tests {
             let scores = BTreeMap::from([(JudgeKind::Rubric, vec![score, None])]);
             rewards(&group, &scores, shaping).iter().map(Option::is_none).collect()
         };
-        let weighted = Shaping { rubric: 1.0, ..shaping() };
+        let weighted = Shaping { weights: Weights { rubric: 1.0, ..weights(1.0, 0.5) }, ..shaping() };
         let gates = BTreeMap::from([("rubric".to_owned(), Gate { below: 0.5, at_most: 0.0 })]);
         assert_eq!(missing("none", &weighted), [false, true]);
         assert_eq!(
@@ -599,7 +627,8 @@ mod tests {
 
     #[test]
     fn several_judges_add_up_by_their_weights() {
-        let shaping = Shaping { relative: 0.5, rubric: 1.0, command: 2.0, ..shaping() };
+        let shaping =
+            Shaping { weights: Weights { rubric: 1.0, command: 2.0, ..weights(1.0, 0.5) }, ..shaping() };
         let score = |score: f64| Score { score, ..Score::default() };
         let scores = [
             (JudgeKind::Relative, score(0.5)),
@@ -609,7 +638,7 @@ mod tests {
         let of = |correct| one(correct, trajectory(Some("7"), 1, 0), &scores, &shaping);
         assert_eq!(of(None), r#"0.750 {"relative":0.25,"rubric":0.25,"command":0.25}"#);
         assert_eq!(of(Some(false)), r#"0.000 {"truth":0.0}"#, "ground truth has a veto");
-        let alone = Shaping { veto: false, truth: 0.0, ..shaping };
+        let alone = Shaping { veto: false, weights: Weights { truth: 0.0, ..shaping.weights }, ..shaping };
         let wrong = one(Some(false), trajectory(Some("7"), 1, 0), &scores, &alone);
         assert_eq!(wrong, r#"0.750 {"truth":0.0,"relative":0.25,"rubric":0.25,"command":0.25}"#);
     }

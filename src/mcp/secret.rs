@@ -1,6 +1,6 @@
 //! Recognizes likely secrets in a server's command, variables, headers and address, by name or by form.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{borrow::Cow, collections::BTreeSet, ops::Range};
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub fn names_secret(name: &str) -> bool {
 /// Whether a value is likely a secret: its name says so, or it is an address with a password.
 pub fn is_secret(name: &str, value: &str) -> bool {
     let is_trivial = ["", "true", "false"].contains(&value);
-    !is_trivial && (names_secret(name) || has_password(value))
+    !is_trivial && (names_secret(name) || password(value).is_some())
 }
 
 /// What to write in place of a literal secret.
@@ -36,6 +36,14 @@ pub fn substitute(name: &str, value: &str) -> Option<Substitute> {
     if has_reference(value) != Ok(false) || !is_secret(name, value) {
         return None;
     }
+    // What is around a password may have to stay: a user, `{session}`.
+    if let Some(at) = password(value)
+        && let (before, after) = (&value[..at.start], &value[at.end..])
+        && !is_secret(name, &format!("{before}{after}"))
+    {
+        let variable = format!("{}_PASSWORD", variable_for(name));
+        return Some(Substitute { text: format!("{before}${{{variable}}}{after}"), variable });
+    }
     let (scheme, variable) = match value.strip_prefix("Bearer ") {
         Some(_) => ("Bearer ", "TOKEN".to_owned()),
         None => ("", variable_for(name)),
@@ -48,12 +56,13 @@ pub fn variable_for(name: &str) -> String {
     name.to_ascii_uppercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
-/// `postgres://user:password@host/…`
-fn has_password(value: &str) -> bool {
-    let authority =
-        value.split_once("://").map(|(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
-    let user = authority.and_then(|authority| authority.rsplit_once('@')).map(|(user, _)| user);
-    user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+/// Where in `postgres://user:password@host/…` the password is.
+fn password(value: &str) -> Option<Range<usize>> {
+    let start = value.find("://")? + "://".len();
+    let authority = value[start..].split(['/', '?', '#']).next()?;
+    let (user, _) = authority.rsplit_once('@')?;
+    let (name, password) = user.split_once(':')?;
+    (!password.is_empty()).then(|| start + name.len() + 1..start + user.len())
 }
 
 /// The parameters of an address's query, by name.
@@ -73,7 +82,7 @@ pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<C
             Some((name, value)) if is_secret(name, value) => {
                 Cow::Owned(word[..word.len() - value.len()].to_owned() + &hide(value))
             }
-            _ if option.is_none() && (is_value || has_password(word)) => Cow::Owned(hide(word)),
+            _ if option.is_none() && (is_value || password(word).is_some()) => Cow::Owned(hide(word)),
             _ => Cow::Borrowed(word.as_str()),
         });
         is_value = option.is_some_and(names_secret);
@@ -283,6 +292,9 @@ Authorization = "Bearer abcdef"
         check("api-key", "sk-1", Some(("${API_KEY}", "API_KEY")));
         check("Authorization", "Bearer abc", Some(("Bearer ${TOKEN}", "TOKEN")));
         check("PASSWORD", "two words", Some(("${PASSWORD}", "PASSWORD")));
+        let around = ("postgres://me:${DATABASE_URL_PASSWORD}@h/{session}", "DATABASE_URL_PASSWORD");
+        check("DATABASE_URL", "postgres://me:p@w@h/{session}", Some(around));
+        check("DB_PASSWORD", "postgres://me:pw@h/db", Some(("${DB_PASSWORD}", "DB_PASSWORD")));
         check("API_KEY", "${OTHER}", None);
         check("REGION", "eu", None);
     }

@@ -103,7 +103,7 @@ impl Diagnostic for ModelError {
             Self::Targets { .. } => {
                 "targets are names of linear layers (`q_proj`), `all-linear`, or `regex:` followed by a pattern"
             }
-            Self::Context { .. } => "lower max_turns, max_tokens or result_tokens of the stage",
+            Self::Context { .. } => "lower max_turns, max_turn_tokens or result_chars of the stage",
             _ => return None,
         };
         Some(hint.into())

@@ -58,6 +58,8 @@ pub struct ChatRequest {
     /// As a chat template expects them: texts instead of parts, arguments as objects.
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
+    /// Whether an answer has one call at most.
+    pub one_call: bool,
     pub stream: bool,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
@@ -97,6 +99,7 @@ impl ChatRequest {
             model: given.text("model")?,
             messages: messages(given.items("messages")?.unwrap_or_default())?,
             tools: tools(given.items("tools")?.unwrap_or_default())?,
+            one_call: given.boolean("parallel_tool_calls")? == Some(false),
             stream: given.boolean("stream")?.unwrap_or(false),
             include_usage: false,
             temperature: given.number("temperature", 0.0, 2.0)?,
@@ -140,7 +143,6 @@ impl ChatRequest {
             ("presence_penalty", json!([0])),
             ("repetition_penalty", json!([1])),
             ("logit_bias", json!([{}])),
-            ("parallel_tool_calls", json!([true])),
             ("modalities", json!([["text"]])),
             ("service_tier", json!(["auto", "default"])),
             ("store", json!([false])),
@@ -513,7 +515,7 @@ mod tests {
                 json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
                 "response_format.json_schema.schema",
             ),
-            (json!({"parallel_tool_calls": false}), "parallel_tool_calls"),
+            (json!({"parallel_tool_calls": "no"}), "parallel_tool_calls"),
             (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
             (json!({"reasoning_effort": "low"}), "reasoning_effort"),
             (json!({"functions": []}), "functions"),

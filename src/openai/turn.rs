@@ -84,6 +84,7 @@ pub struct Task {
     stop: Vec<String>,
     likeliest: usize,
     tools: Vec<String>,
+    one_call: bool,
     /// What the answer may be, if the request limits it.
     guide: Option<TurnGuide>,
     /// Whether parts are wanted before the end.
@@ -120,6 +121,7 @@ impl Task {
             stop: request.stop.clone(),
             likeliest: request.top_logprobs,
             tools: request.tools.iter().filter_map(name).collect(),
+            one_call: request.one_call,
             guide,
             stream: request.stream,
             sampler: model.sampler.clone(),
@@ -245,7 +247,9 @@ impl Answer<'_> {
         let ids = turn.own_ids((task.prompt_tokens * 64 + choice) as u64);
         let is_offered = |name: &str| task.tools.iter().any(|tool| tool == name);
         let (mut calls, mut answer, mut is_text) = (Vec::new(), None, false);
-        for (call, id) in turn.calls.into_iter().zip(ids) {
+        // What a client that wants one call does not see, the model has not said: its next prompt has one.
+        let most = if task.one_call { 1 } else { usize::MAX };
+        for (call, id) in turn.calls.into_iter().zip(ids).take(most) {
             match call {
                 // The policy ends episodes so. A client that does not offer it gets the answer.
                 Ok(call) if call.name == COMPLETE_TASK && !is_offered(COMPLETE_TASK) => {

@@ -216,7 +216,7 @@ impl Diagnostic for PlanError {
             Self::NoStage { hint, .. } => Some(hint.clone()),
             Self::Unconfirmed { .. } => Some(
                 "write \"read-only\" if calls change nothing, or how each episode gets data of its own: \"snapshot-dir\", \
-                 \"fresh-process\", \"fresh-session\" or \"reset-tool\" (docs/guides/servers.md)"
+                 \"fresh-process\", \"fresh-session\", \"reset-tool\", or `before_episode` for a database (docs/guides/servers.md)"
                     .into(),
             ),
             Self::NotResampled { .. } => Some("set another `seed` for other random choices".into()),

@@ -47,7 +47,7 @@ pub use expand::expanded;
 pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
-pub use layers::Overrides;
+pub use layers::{Overrides, top_level};
 pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput};
 pub use models::Models;
 pub use name::NodeName;

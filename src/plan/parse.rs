@@ -614,8 +614,11 @@ impl<'a> RunFileParser<'_, 'a> {
             Err(cause) => {
                 let cause = std::error::Error::source(&cause).map(ToString::to_string).unwrap_or_default();
                 let message = format!("cannot read \"{text}\": {cause}");
-                let hint = "paths are relative to the run file".to_owned();
-                self.reader.wrong(entry, Part::Value, message, Some(hint))
+                let hint = match text.contains(char::is_whitespace) {
+                    true => "it wants the path of a file, relative to the run file, with this text in it",
+                    false => "paths are relative to the run file",
+                };
+                self.reader.wrong(entry, Part::Value, message, Some(hint.to_owned()))
             }
         }
     }

@@ -375,7 +375,7 @@ fn engine_settings(spec: &EngineSpec, stages: &[Stage]) -> String {
 fn model(stage: &Stage) -> Option<String> {
     let artifact = stage.artifact("policy").filter(|artifact| artifact.is_present)?;
     let config = ModelConfig::load(&artifact.path).ok()?;
-    let parameters: usize = config.tensors().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    let parameters = config.weights();
     let name = stage.params.get("from").and_then(Value::as_str).unwrap_or("trained from random weights");
     Some(format!("{name}, {:.1} million parameters", parameters as f64 / 1e6))
 }

@@ -15,7 +15,7 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// The most important metrics, in display order.
-pub const HEADLINES: [&str; 9] = [
+pub const HEADLINES: [&str; 10] = [
     "success",
     "all.gain",
     "reward",
@@ -23,6 +23,7 @@ pub const HEADLINES: [&str; 9] = [
     "signal",
     "max_logprob_gap",
     "sampled_tokens",
+    "start",
     "train",
     "heldout",
 ];

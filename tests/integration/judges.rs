@@ -11,7 +11,7 @@ const UP: &str = "n=10; while read -r line; do n=$((n+1)); id=$(printf '%s' \"$l
 fn project() -> Project {
     let settings = "prompts = 20\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4";
     let stage = "\n[stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\n\
-                 command = 1.0\nprogram = \"up.sh\"\ninterpreter = [\"sh\"]\nunfinished_cost = 0.0\n";
+                 weights = { command = 1.0 }\nprogram = \"up.sh\"\ninterpreter = [\"sh\"]\nunfinished_cost = 0.0\n";
     let project = Project::with_model(&(common::episodes_run(settings) + stage));
     let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\"}}\n");
     project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
@@ -89,7 +89,7 @@ fn a_language_model_can_judge_again_and_reports_its_cost() {
     let project = project();
     project.run(&[]);
     let base_url = common::judge(|_| Some((1..=16).map(|id| json!({ "id": id, "score": 0.5 })).collect()));
-    let set = ["command=0", "relative=1.0", "model=m", &format!("base_url={base_url}")];
+    let set = ["weights.command=0", "weights.relative=1.0", "model=m", &format!("base_url={base_url}")];
     let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
     let flat = rejudge(&project, &arguments);
     assert_eq!((&flat["total"]["flat_after"], &flat["total"]["spearman"]), (&json!(10), &Value::Null));
@@ -110,7 +110,7 @@ fn local(more: &str) -> Project {
     let stages = format!(
         "\n[stages.grader]\nkind = \"model\"\nfrom = \"grader\"\n\n\
          [stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\n\
-         relative = 1.0\nveto = false\nlocal_model = \"grader\"\nunfinished_cost = 0.0\ntruth = 0.0\n{more}\n"
+         weights = {{ relative = 1.0, truth = 0 }}\nveto = false\nlocal_model = \"grader\"\nunfinished_cost = 0.0\n{more}\n"
     );
     let project = Project::with_model(&(common::episodes_run(settings) + &stages));
     project.replier("grader", &scored(0.25, 0.5));
@@ -206,7 +206,10 @@ fn one_stage_takes_an_endpoint_or_a_model_of_the_engine() {
     let code = refused(&["stages.reward.max_cost=1"], &["`max_cost` has no effect"]);
     assert_eq!(code, Some(0), "a note");
     assert_eq!(
-        refused(&["stages.reward.relative=0", "stages.reward.truth=1"], &["asks no language model"]),
+        refused(
+            &["stages.reward.weights.relative=0", "stages.reward.weights.truth=1"],
+            &["asks no language model"]
+        ),
         Some(0)
     );
     let config = project.read("grader/config.json");
@@ -217,10 +220,9 @@ fn one_stage_takes_an_endpoint_or_a_model_of_the_engine() {
     );
     project.replace("run.toml", "local_model = \"grader\"\n", "");
     let messages = [
-        "needs `base_url` or `local_model`",
-        "needs `model` or `local_model`",
-        "base_url: The endpoint",
-        "local_model: The language model",
+        "`relative` is used, but `base_url` is not set",
+        "`relative` is used, but `model` is not set",
+        "set `base_url` and `model` to ask an endpoint, or `local_model` to a model that the engine runs",
     ];
     assert_eq!(refused(&[], &messages), Some(2));
 }

@@ -125,19 +125,19 @@ const MISTAKES: &[(&str, Change)] = &[
         );
     }),
     ("nothing that earns", |p| {
-        p.replace("run.toml", "kind = \"judge\"", "kind = \"judge\"\ntruth = 0");
+        p.replace("run.toml", "kind = \"judge\"", "kind = \"judge\"\nweights = { truth = 0 }");
     }),
     ("a judge whose key is not there", |p| {
         p.replace("run.toml",
             "kind = \"judge\"",
-            "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"NO_SUCH_KEY\"",
+            "kind = \"judge\"\nweights.relative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"NO_SUCH_KEY\"",
         );
     }),
     ("an endpoint that is none", |p| {
         p.replace(
             "run.toml",
             "kind = \"judge\"",
-            "kind = \"judge\"\nrelative = 1\nbase_url = \"localhost/v1\"\nmodel = \"m\"",
+            "kind = \"judge\"\nweights.relative = 1\nbase_url = \"localhost/v1\"\nmodel = \"m\"",
         );
     }),
     ("nothing to play", |p| {
@@ -301,7 +301,7 @@ fn doctor_checks_everything_a_run_file_needs() {
     });
     let judge = |port| {
         format!(
-            "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:{port}/v1\"\nmodel = \"m\"\napi_key_env = \"HOME\""
+            "kind = \"judge\"\nweights.relative = 1\nbase_url = \"http://127.0.0.1:{port}/v1\"\nmodel = \"m\"\napi_key_env = \"HOME\""
         )
     };
     project.replace("run.toml", "kind = \"judge\"", &judge(9));

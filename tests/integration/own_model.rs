@@ -338,10 +338,14 @@ fn the_memory_of_a_model_not_downloaded_yet_is_unknown() {
 #[test]
 fn a_relative_judge_without_a_model_is_refused_before_anything_runs() {
     let project = Project::with_model(&run_file());
-    let output = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
+    let output = project.mcprl(&["run", "run.toml", "--set", "stages.reward.weights.relative=1.0"]);
     assert_eq!(output.code, Some(2), "{}", output.err);
     for needed in ["base_url", "model"] {
-        assert!(output.err.contains(&format!("`stages.reward.relative` needs `{needed}`")), "{}", output.err);
+        assert!(
+            output.err.contains(&format!("`relative` is used, but `{needed}` is not set")),
+            "{}",
+            output.err
+        );
     }
 }
 

@@ -94,7 +94,7 @@ fn a_judge_is_not_queried_again_except_for_a_resample() {
     let (base_url, requests) = judge();
     let project = project();
     let stage = format!(
-        "\n[stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\nrelative = 1.0\n\
+        "\n[stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\nweights.relative = 1.0\n\
          base_url = \"{base_url}\"\nmodel = \"m\"\nturn_cost = 0.0\n"
     );
     project.write("run.toml", &(project.read("run.toml") + &stage));

@@ -83,7 +83,7 @@ fn written(project: &Project) -> BTreeMap<String, Value> {
 #[test]
 fn an_unkeyed_parameter_changes_no_byte() {
     let judge = format!(
-        "kind = \"judge\"\nrelative = 1.0\nmodel = \"judge\"\nbase_url = \"{}\"\n\
+        "kind = \"judge\"\nweights.relative = 1.0\nmodel = \"judge\"\nbase_url = \"{}\"\n\
          prices = {{ prompt = 0.1, completion = 0.1 }}",
         common::judge(scores)
     );

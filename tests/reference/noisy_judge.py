@@ -1,7 +1,7 @@
 """A judge with known noise and bias, for the stage `judge`: `program = ".../noisy_judge.py"`, `interpreter = ["python3"]`.
 
 A right episode scores 0.65 and a wrong one 0.35, plus normal noise with standard deviation 0.25, plus 0.1 if the episode is
-longer than the median: it ranks a right episode above a wrong one in four of five pairs. With `truth = 0` and
+longer than the median: it ranks a right episode above a wrong one in four of five pairs. With no weight for `truth` and
 `veto = false` the policy learns from it alone.
 """
 

@@ -186,6 +186,11 @@ impl ModelConfig {
         linears
     }
 
+    /// Number of weights.
+    pub fn weights(&self) -> usize {
+        self.tensors().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+
     /// Name and shape of every weight, in parameter order. An iterator, because a configuration may declare
     /// more weights than fit in memory.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {

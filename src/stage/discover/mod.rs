@@ -137,6 +137,14 @@ impl Discover {
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
         }
+        let silent = self.0.silent(&tools, servers);
+        if !silent.is_empty() {
+            context.observer.note(&format!(
+                "state = \"read-only\", but the server does not say whether {} change something: `deny` what does, and \
+                 name what does not in `allow`",
+                silent.join(", ")
+            ));
+        }
         Toolbox::new(&tools)?.notes().for_each(|note| context.observer.note(&note));
         let digest = tools_digest(&tools).to_string();
         rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
@@ -237,6 +245,17 @@ impl Params {
             true => Err(DiscoverError::NoTools { listed }),
             false => Ok((kept, left_out)),
         }
+    }
+
+    /// Tools of a server whose calls are to change nothing that neither the server nor the run file vouches for.
+    fn silent<'t>(&self, tools: &'t [Tool], servers: &Servers) -> Vec<&'t str> {
+        let is_read_only = |tool: &Tool| {
+            servers.of_tool(&tool.server_name).is_some_and(|spec| spec.state == State::ReadOnly)
+        };
+        let is_silent = |tool: &&Tool| {
+            !tool.synthetic && tool.hint("readOnlyHint").is_none() && !self.allows(tool) && is_read_only(tool)
+        };
+        tools.iter().filter(is_silent).map(|tool| &*tool.name).collect()
     }
 
     /// Why a tool should not be called freely.
@@ -472,6 +491,17 @@ mod tests {
             (kept.join(" "), left_out.into_values().flatten().collect::<Vec<_>>().join(" "))
         };
         let pair = |kept: &str, left_out: &str| (kept.to_owned(), left_out.to_owned());
+        let tools = ["read", "drop"].map(|name| tool(name, None, false));
+        let silent = |state: State, allow: &[&str]| {
+            let servers = ServerSpec::new(Transport::http("http://x"), state).into();
+            let allow = allow.iter().map(|name| (*name).to_owned()).collect();
+            let params =
+                Params { read_only: false, destructive: false, allow, deny: Vec::new(), overrides: None };
+            params.silent(&tools, &servers).join(" ")
+        };
+        assert_eq!(silent(State::ReadOnly, &[]), "read drop", "nobody says that they change nothing");
+        assert_eq!(silent(State::ReadOnly, &["read"]), "drop");
+        assert_eq!(silent(State::FreshProcess, &[]), "");
         let (read_only, fresh) = (|| State::ReadOnly, || State::FreshProcess);
         assert_eq!(kept(read_only(), None, false, &[]), pair("read odd complete_task", "write drop"));
         assert_eq!(kept(read_only(), None, false, &["drop"]), pair("read drop odd complete_task", "write"));

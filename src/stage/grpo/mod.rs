@@ -122,6 +122,8 @@ enum GrpoError {
     Mismatch { mean: f64, max: f64, bound: GapBound },
     #[error("`kl` is {kl}, but no reference policy is given")]
     NoReference { kl: f64 },
+    #[error("`schedule` is \"{schedule}\", but `total_steps` is not set, so it would not decay")]
+    NoTotal { schedule: &'static str },
     #[error("`lora = false` trains weights in f32, and the policy plays with weights in {format}")]
     Rounded { format: &'static str },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
@@ -134,6 +136,7 @@ impl Diagnostic for GrpoError {
             Self::NotSampled => "grpo::not_sampled",
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
+            Self::NoTotal { .. } => "grpo::no_total",
             Self::Rounded { .. } => "grpo::rounded",
             Self::Vocabulary { .. } => "grpo::vocabulary",
         }
@@ -149,6 +152,9 @@ impl Diagnostic for GrpoError {
                     .into()
             }
             Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
+            Self::NoTotal { .. } => {
+                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`".into()
+            }
             Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter".into(),
             Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
         })
@@ -156,7 +162,7 @@ impl Diagnostic for GrpoError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoReference { .. } | Self::Rounded { .. } => Class::Usage,
+            Self::NoReference { .. } | Self::NoTotal { .. } | Self::Rounded { .. } => Class::Usage,
             _ => Class::Work,
         }
     }

@@ -12,6 +12,9 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
     if params.kl > 0.0 && !context.inputs.contains_key("reference") {
         preflight.error("kl", GrpoError::NoReference { kl: params.kl });
     }
+    if let (Some(schedule), None) = (training.decay(), training.total_steps) {
+        preflight.error("schedule", GrpoError::NoTotal { schedule });
+    }
     if let (Some(policy), Some(reference)) = (context.policy("policy"), context.policy("reference")) {
         let (policy, reference) = (policy.config.vocabulary, reference.config.vocabulary);
         if policy != reference {

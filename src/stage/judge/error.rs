@@ -13,7 +13,9 @@ pub(super) enum JudgeStageError {
         "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get no reward"
     )]
     LittleToGoBy { known: usize, scenarios: usize },
-    #[error("`truth` and `relative` are 0, so a right answer earns no more than a wrong one")]
+    #[error("`weights.{name}` is {value}, and should be a number of 0 or more")]
+    Weight { name: &'static str, value: f64 },
+    #[error("no part of the reward has a weight, so a right answer earns no more than a wrong one")]
     NothingEarned,
     #[error("`{judge}` is used, but `{param}` is not set")]
     NoModel { judge: &'static str, param: &'static str },
@@ -37,6 +39,7 @@ impl Diagnostic for JudgeStageError {
             Self::NothingEarned => "judge::nothing_earned",
             Self::NoModel { .. } => "judge::no_model",
             Self::Criteria { .. } => "judge::criteria",
+            Self::Weight { .. } => "judge::weight",
             Self::Gates { .. } => "judge::gates",
             Self::NoPrices => "judge::no_prices",
             Self::NoProgram { .. } => "judge::no_program",
@@ -48,15 +51,16 @@ impl Diagnostic for JudgeStageError {
             Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
             Self::NotFinite { .. } => "lower the weights and costs of the stage: rewards are 32-bit numbers".into(),
             Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
-                "set `relative = 1.0`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `labels = 1.0` and `labels_file` to use labels of people".into()
+                "set `weights = { relative = 1.0 }`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `weights = { labels = 1.0 }` and `labels_file` to use labels of people".into()
             }
+            Self::Weight { .. } => "0 leaves a part out, and `veto = false` lets a judge overrule the known answer".into(),
             Self::NothingEarned => {
-                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model` or `local_model`".into()
+                "give `truth` a weight, or `relative` with `base_url` and `model` or `local_model`".into()
             }
             Self::NoModel { judge, param: "base_url" | "model" } => format!(
-                "set `base_url` and `model` to ask an endpoint, or `local_model` to a model that the engine runs, or `{judge} = 0`"
+                "set `base_url` and `model` to ask an endpoint, or `local_model` to a model that the engine runs, or `weights.{judge} = 0`"
             ),
-            Self::NoModel { judge, param } => format!("set `{param}` of the stage, or `{judge} = 0`"),
+            Self::NoModel { judge, param } => format!("set `{param}` of the stage, or `weights.{judge} = 0`"),
             Self::Criteria { .. } => {
                 "write criteria = { NAME = \"what is good\" }, or { NAME = { about = \"…\", weight = 2 } }".into()
             }

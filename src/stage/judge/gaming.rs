@@ -223,7 +223,7 @@ async fn a_program_that_likes_the_worst_does_not_change_the_order() {
         case $id in good|fast|clean|short) s=0.1;; *) s=1;; esac
         echo "{\"id\": \"$id\", \"score\": $s}"; done"#;
     std::fs::write(&file, script).unwrap();
-    let more = json!({"command": 5.0, "program": file, "interpreter": ["sh"]});
+    let more = json!({"weights": {"command": 5.0}, "program": file, "interpreter": ["sh"]});
     check_with_bad_judge("command", async |_| more.clone()).await;
 }
 
@@ -241,10 +241,9 @@ fn obedient(_: usize, question: &str) -> Option<String> {
 #[tokio::test]
 async fn a_model_that_obeys_the_episodes_does_not_change_the_order() {
     let (base_url, _) = endpoint(obedient).await;
-    let relative = json!({"relative": 5.0, "base_url": base_url, "model": "m"});
+    let relative = json!({"weights": {"relative": 5.0}, "base_url": base_url, "model": "m"});
     check_with_bad_judge("relative", async |_| relative.clone()).await;
-    let rubric =
-        json!({"rubric": 5.0, "base_url": base_url, "model": "m", "criteria": {"right": "It is right."}});
+    let rubric = json!({"weights": {"rubric": 5.0}, "base_url": base_url, "model": "m", "criteria": {"right": "It is right."}});
     check_with_bad_judge("rubric", async |_| rubric.clone()).await;
 }
 
@@ -277,9 +276,10 @@ async fn a_fair_model_gives_the_order_whatever_the_episodes_contain() {
             more["unfinished_cost"] = 0.into();
             more
         };
-        for more in
-            [of(json!({"relative": 1.0})), of(json!({"rubric": 1.0, "criteria": {"right": "It is right."}}))]
-        {
+        for more in [
+            of(json!({"weights": {"relative": 1.0}})),
+            of(json!({"weights": {"rubric": 1.0}, "criteria": {"right": "It is right."}})),
+        ] {
             let rewards = rewards_of(&case, false, more).await;
             check(&case, "fair", &rewards, |_, _| true);
         }

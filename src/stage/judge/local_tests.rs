@@ -48,7 +48,7 @@ fn stage(
         ("trajectories", episodes.as_path()),
         ("local_model", model.as_path()),
     ];
-    let mut params = json!({"relative": 1.0, "orders": 1});
+    let mut params = json!({"weights": {"relative": 1.0}, "orders": 1});
     params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     context("judge", &inputs, &path("out"), params)
 }
@@ -93,7 +93,7 @@ async fn a_rubric_is_scored_by_a_model_of_the_engine() {
     testing::replier(&folder.path().join("model"), &[reply.to_owned()], 4096);
     // Reasoning before the scores is not of their form.
     let params =
-        json!({"relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief."}, "structured": false});
+        json!({"weights": {"rubric": 1.0}, "criteria": {"brief": "It is brief."}, "structured": false});
     let (context, _) = stage(folder.path(), &episodes(1), params);
     testing::run(&context).await.unwrap();
     assert_eq!(rewards(&context), [r#"s0/2 {"rubric":0.5}"#, r#"s0/8 {"rubric":0.5}"#]);
@@ -104,8 +104,7 @@ fn yes_or_no(folder: &Path, answers: &[&str]) -> (Context, Arc<Ledger>) {
     let answers: Vec<String> = answers.iter().map(|answer| (*answer).to_owned()).collect();
     testing::replier(&folder.join("model"), &answers, 4096);
     let criteria = json!({"brief": "It is brief.", "safe": {"about": "It is safe.", "weight": 3}});
-    let params =
-        json!({"relative": 0.0, "rubric": 1.0, "rubric_scores": "probability", "criteria": criteria});
+    let params = json!({"weights": {"rubric": 1.0}, "rubric_scores": "probability", "criteria": criteria});
     stage(folder, &episodes(1), params)
 }
 
@@ -174,7 +173,7 @@ async fn only_replies_of_the_form_are_drawn_so_that_any_model_gives_scores() {
         assert_eq!(found, unjudged, "structured = {structured}");
     }
     let rubric = json!({
-        "relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief.", "kind": "It is kind."}, "max_tokens": 2500,
+        "weights": {"rubric": 1.0}, "criteria": {"brief": "It is brief.", "kind": "It is kind."}, "max_tokens": 2500,
     });
     let (context, _) = stage(folder.path(), &episodes(2), rubric);
     assert_eq!(testing::run(&context).await.unwrap()["unjudged_groups"], 0.0);

@@ -409,9 +409,12 @@ impl StageKind for Judge {
                 preflight.error("max_cost", JudgeStageError::NoPrices);
             }
         }
+        if let Some((name, value)) = shaping.weights.wrong() {
+            preflight.error("weights", JudgeStageError::Weight { name, value });
+        }
         let is_judged = JudgeKind::ALL.into_iter().any(|kind| shaping.weight(kind) > 0.0);
-        if !is_judged && shaping.truth == 0.0 {
-            preflight.error("truth", JudgeStageError::NothingEarned);
+        if !is_judged && shaping.weights.truth == 0.0 {
+            preflight.error("weights", JudgeStageError::NothingEarned);
         } else if let Some(tasks) = context.scenarios().filter(|_| !is_judged) {
             match (tasks.answered, tasks.count()) {
                 (known, scenarios) if known == scenarios => {}

@@ -119,8 +119,8 @@ async fn what_cannot_be_judged_is_refused() {
     let one = [trajectory("a", "3")];
     assert_eq!(code(judged(&known, &[trajectory("z", "3")], json!({})).await), "judge::unknown_scenario");
     assert_eq!(code(judged(&unknown, &one, json!({})).await), "judge::nothing_to_go_by");
-    assert_eq!(code(judged(&unknown, &one, json!({"relative": 1.0})).await), "judge::no_model");
-    let beyond = judged(&known, &one, json!({"truth": 1e39})).await.result.unwrap_err();
+    assert_eq!(code(judged(&unknown, &one, json!({"weights": {"relative": 1.0}})).await), "judge::no_model");
+    let beyond = judged(&known, &one, json!({"weights": {"truth": 1e39}})).await.result.unwrap_err();
     assert_eq!(beyond.code(), "judge::not_finite");
     assert!(beyond.to_string().contains("trajectory a/3"), "{beyond}");
 }
@@ -183,7 +183,8 @@ async fn a_language_model_judges_and_a_group_that_it_cannot_judge_is_noted() {
     let scenarios = [scenario("a", None), scenario("b", None)];
     let trajectories =
         [trajectory("a", "2"), trajectory("b", "13"), trajectory("a", "8"), trajectory("b", "1")];
-    let params = json!({"relative": 1.0, "base_url": endpoint(by_number).await.0, "model": "judge"});
+    let params =
+        json!({"weights": {"relative": 1.0}, "base_url": endpoint(by_number).await.0, "model": "judge"});
     let judged = judged(&scenarios, &trajectories, params).await;
     assert_eq!(
         judged.rewards,
@@ -208,7 +209,7 @@ async fn a_rubric_scores_each_episode_by_weighted_criteria() {
     };
     let (base_url, requests) = endpoint(answer).await;
     let params = json!({
-        "rubric": 2.0, "base_url": base_url, "model": "judge", "tie_band": 0.0,
+        "weights": {"rubric": 2.0}, "base_url": base_url, "model": "judge", "tie_band": 0.0,
         "criteria": {"right": {"about": "is right", "weight": 3}, "brief": "is brief"},
         "gates": {"rubric.right": {"below": 0.5, "at_most": 0.25}},
     });
@@ -235,7 +236,10 @@ async fn an_episode_that_the_rubric_cannot_score_gets_no_reward_and_its_group_do
             })
         };
         let (base_url, _) = endpoint(answer).await;
-        for more in [json!({"rubric": 1.0}), json!({"truth": 0, "gates": {"rubric.right": {"below": 0.1}}})] {
+        for more in [
+            json!({"weights": {"rubric": 1.0}}),
+            json!({"weights": {"truth": 0}, "gates": {"rubric.right": {"below": 0.1}}}),
+        ] {
             let mut params = json!({"base_url": base_url, "model": "m", "criteria": {"right": "It is right."}, "repeats": 2});
             params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let judged = judged(&[scenario("a", None)], &trajectories, params).await;
@@ -266,7 +270,7 @@ async fn a_refused_question_is_left_out_and_an_endpoint_that_refuses_all_is_an_e
         false => by_number(number, question),
     };
     let (base_url, _) = endpoint(answer).await;
-    let params = json!({"relative": 1.0, "base_url": base_url, "model": "m"});
+    let params = json!({"weights": {"relative": 1.0}, "base_url": base_url, "model": "m"});
     let scenarios = [scenario("a", None), scenario("b", None)];
     let trajectories = [trajectory("a", "2"), trajectory("b", "13"), trajectory("a", "8")];
     let judged_some = judged(&scenarios, &trajectories, params.clone()).await;
@@ -280,7 +284,7 @@ async fn a_program_scores_episodes_and_its_failure_fails_the_stage() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("score.sh");
     let script = |text: &str| std::fs::write(&file, text).unwrap();
-    let params = || json!({"command": 1.0, "program": file, "interpreter": ["sh"]});
+    let params = || json!({"weights": {"command": 1.0}, "program": file, "interpreter": ["sh"]});
     let scenarios = [scenario("a", Some("3"))];
     let trajectories = [trajectory("a", "3"), trajectory("a", "4")];
     script(r#"echo '{"id": "a/4", "score": 1}'; echo '{"id": "a/3", "score": 0.5, "explanation": "fine"}'"#);
@@ -307,17 +311,19 @@ async fn mistakes_in_the_composition_are_refused() {
         params
     };
     let cases = [
-        (model(json!({"rubric": 1.0})), "judge::criteria"),
-        (model(json!({"rubric": 1.0, "criteria": {}})), "judge::criteria"),
-        (model(json!({"rubric": 1.0, "criteria_file": "/no/such/file"})), "judge::criteria"),
+        (model(json!({"weights": {"rubric": 1.0}})), "judge::criteria"),
+        (model(json!({"weights": {"rubric": 1.0}, "criteria": {}})), "judge::criteria"),
+        (model(json!({"weights": {"rubric": 1.0}, "criteria_file": "/no/such/file"})), "judge::criteria"),
         (model(json!({"gates": {"rubric.x": {"below": 0.5}}})), "judge::criteria"),
         (json!({"gates": {"nothing": {"below": 0.5}}}), "judge::gates"),
         (json!({"gates": {"injection": {"below": 2}}}), "judge::gates"),
-        (json!({"command": 1.0}), "judge::no_model"),
-        (model(json!({"relative": 1.0, "max_cost": 1.0})), "judge::no_prices"),
+        (json!({"weights": {"command": 1.0}}), "judge::no_model"),
+        (model(json!({"weights": {"relative": 1.0}, "max_cost": 1.0})), "judge::no_prices"),
         (json!({"gates": {"relative": {"below": 0.5}}}), "judge::no_model"),
         (
-            model(json!({"rubric": 1.0, "criteria": {"a": "b"}, "rubric_scores": "probability"})),
+            model(
+                json!({"weights": {"rubric": 1.0}, "criteria": {"a": "b"}, "rubric_scores": "probability"}),
+            ),
             "llm::no_probability",
         ),
     ];
@@ -336,8 +342,7 @@ async fn criteria_can_be_in_a_file() {
         assert!(question.contains("<criterion id=\"right\">\nis right\n"), "{question}");
         Some(r#"{"scores": [{"id": "right", "score": 1}]}"#.to_owned())
     };
-    let params =
-        json!({"rubric": 1.0, "base_url": endpoint(answer).await.0, "model": "m", "criteria_file": file});
+    let params = json!({"weights": {"rubric": 1.0}, "base_url": endpoint(answer).await.0, "model": "m", "criteria_file": file});
     let judged = judged(&[scenario("a", None)], &[trajectory("a", "3")], params).await;
     assert_eq!(judged.rewards, [r#"a/3 1 {"rubric":1.0}"#]);
 }
@@ -354,7 +359,7 @@ async fn a_ceiling_stops_before_it_is_passed_and_keeps_replies_that_are_paid_for
         .collect();
     let (base_url, requests) = endpoint(by_number).await;
     let params = json!({
-        "relative": 1.0, "base_url": base_url, "model": "m", "orders": 1, "max_cost": 0.02, "max_tokens": 200,
+        "weights": {"relative": 1.0}, "base_url": base_url, "model": "m", "orders": 1, "max_cost": 0.02, "max_tokens": 200,
     });
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -393,7 +398,7 @@ async fn repeats_are_averaged_and_their_agreement_is_audited() {
     };
     let (base_url, _) = endpoint(answer).await;
     let params = json!({
-        "relative": 1.0, "base_url": base_url, "model": "m", "orders": 1, "repeats": 4, "concurrency": 1,
+        "weights": {"relative": 1.0}, "base_url": base_url, "model": "m", "orders": 1, "repeats": 4, "concurrency": 1,
     });
     let judged = judged(&[scenario("a", None)], &[trajectory("a", "2"), trajectory("a", "8")], params).await;
     assert_eq!(judged.rewards, [r#"a/2 0.5 {"relative":0.5}"#, r#"a/8 0.5 {"relative":0.5}"#]);
@@ -422,7 +427,7 @@ async fn a_judge_that_prefers_the_first_place_or_length_is_found_out() {
         )
     };
     let (base_url, _) = endpoint(first).await;
-    let params = json!({"relative": 1.0, "base_url": base_url, "model": "m"});
+    let params = json!({"weights": {"relative": 1.0}, "base_url": base_url, "model": "m"});
     let metrics = judged(&scenarios, &trajectories, params).await.result.unwrap();
     assert!((metrics["audit.relative.position_bias"] - 0.8).abs() < 1e-9, "{metrics:?}");
     assert_eq!(metrics["audit.relative.order_agreement"], 0.0);
@@ -437,7 +442,7 @@ async fn a_judge_that_prefers_the_first_place_or_length_is_found_out() {
         Some(json!({ "scores": scores }).to_string())
     };
     let (base_url, _) = endpoint(long).await;
-    let params = json!({"relative": 1.0, "base_url": base_url, "model": "m"});
+    let params = json!({"weights": {"relative": 1.0}, "base_url": base_url, "model": "m"});
     let metrics = judged(&scenarios, &trajectories, params).await.result.unwrap();
     assert_eq!(metrics["audit.relative.length_bias"], 1.0);
     assert_eq!(metrics["audit.relative.pairwise_accuracy"], 0.25);
@@ -457,7 +462,8 @@ async fn other_requests_in_flight_are_kept_when_one_fails() {
     data::write(&path("trajectories.parquet"), &[trajectory("a", "2"), trajectory("b", "8")]).unwrap();
     let (tasks, episodes) = (path("scenarios.parquet"), path("trajectories.parquet"));
     let inputs = [("scenarios", tasks.as_path()), ("trajectories", episodes.as_path())];
-    let params = json!({"relative": 1.0, "base_url": base_url, "model": "m", "orders": 1, "retries": 0});
+    let params =
+        json!({"weights": {"relative": 1.0}, "base_url": base_url, "model": "m", "orders": 1, "retries": 0});
     let (context, rows) = context("judge", &inputs, &path("out"), params);
     assert_eq!(testing::run(&context).await.unwrap_err().code(), "llm::status");
     assert_eq!(rows.finished().unwrap().len(), 1);
@@ -474,7 +480,7 @@ async fn labels_of_people_score_the_groups_that_have_some() {
     let labels =
         [label("a/1", Some(true)), label("a/2", Some(false)), label("b/1", None), label("x", Some(true))];
     data::write(&file, &labels).unwrap();
-    let params = json!({"labels": 0.5, "labels_file": file, "unfinished_cost": 0.0});
+    let params = json!({"weights": {"labels": 0.5}, "labels_file": file, "unfinished_cost": 0.0});
     let found = judged(&scenarios, &trajectories, params.clone()).await;
     // Of group a, the episode without a label has no reward; b has only a note, and c its known answer.
     assert_eq!(
@@ -489,6 +495,7 @@ async fn labels_of_people_score_the_groups_that_have_some() {
     assert!(judged(&scenarios[..1], &trajectories[..3], params.clone()).await.result.is_ok());
     let nothing = judged(&scenarios[1..2], &trajectories[3..5], params).await.result.unwrap_err();
     assert_eq!(nothing.code(), "judge::nothing_to_go_by");
-    let no_file = judged(&scenarios, &trajectories, json!({"labels": 1.0})).await.result.unwrap_err();
+    let no_file =
+        judged(&scenarios, &trajectories, json!({"weights": {"labels": 1.0}})).await.result.unwrap_err();
     assert_eq!(no_file.code(), "judge::no_model");
 }

@@ -278,36 +278,21 @@ fn template(folder: &Path, calls_tools: bool) -> (Requirement, Option<Chat>) {
     (found, Some(chat))
 }
 
-/// What a model's configuration and template say.
-#[derive(Clone, Copy)]
-pub struct About {
-    /// The template has a switch for reasoning.
-    pub knows_thinking: bool,
-    /// Number of weights; none for an architecture that is not supported.
-    pub weights: Option<usize>,
-}
-
-/// None if the model is not on this machine. `folder`: the run file's.
-pub fn about(from: &str, folder: &Path) -> Option<About> {
-    let count =
-        |config: ModelConfig| config.tensors().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-    let of = |folder: &Path| About {
-        knows_thinking: Chat::knows_thinking(folder),
-        weights: ModelConfig::load(folder).ok().map(count),
-    };
+/// Whether the model's template has a switch for reasoning. None if it is not on this machine. `folder`: the run file's.
+pub fn knows_thinking(from: &str, folder: &Path) -> Option<bool> {
     let path = folder.join(from);
     if is_gguf(&path) {
         let small = tempfile::tempdir().ok()?;
         gguf::write_small_files(&path, small.path()).ok()?;
-        return Some(of(small.path()));
+        return Some(Chat::knows_thinking(small.path()));
     }
     if path.is_dir() {
-        return Some(of(&path));
+        return Some(Chat::knows_thinking(&path));
     }
     let (id, revision) = from.split_once('@').unwrap_or((from, "main"));
     hub::check_id(id, revision).ok()?;
     let files = Hub::from_env().ok()?.cached(id, revision).ok()?;
-    Some(of(files.iter().find(|(name, _)| name == "config.json")?.1.parent()?))
+    Some(Chat::knows_thinking(files.iter().find(|(name, _)| name == "config.json")?.1.parent()?))
 }
 
 /// Bytes of the files that are copied from a folder.

@@ -41,7 +41,8 @@ pub(super) struct Params {
     stop_loss: Option<f64>,
     held_out: f64,
     stop_rising: bool,
-    epochs: usize,
+    /// Without it, [`passes`] decides.
+    epochs: Option<usize>,
     /// Episodes of one optimizer step.
     batch_size: usize,
 }
@@ -204,7 +205,8 @@ impl Sft {
         if params.stop_rising && held_out.is_empty() && !is_skipped {
             return Err(SftError::NothingHeldOut.into());
         }
-        let batches = order(episodes.len(), params, context.seed);
+        let passes = params.epochs.unwrap_or_else(|| passes(expected.config.weights()));
+        let batches = order(episodes.len(), (passes, params.batch_size), context.seed);
         let trainer = &mut learner.trainer;
         // Before a checkpoint is loaded, whose steps are this stage's own.
         let before = trainer.optimizer().steps();
@@ -219,7 +221,7 @@ impl Sft {
             .collect();
         let packed =
             |examples: &[&Example]| Supervised::packed(examples, shares, training.tokens_per_microbatch);
-        let pass = batches.len() / params.epochs.max(1);
+        let pass = batches.len() / passes.max(1);
         let steps = Steps {
             batches: &batches,
             split: &packed,
@@ -353,7 +355,7 @@ impl StageKind for Sft {
     }
 
     fn workload(&self) -> Option<f64> {
-        Some(self.params.epochs as f64).filter(|epochs| *epochs > 0.0)
+        Some(self.params.epochs.unwrap_or(1) as f64).filter(|epochs| *epochs > 0.0)
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
@@ -395,12 +397,21 @@ fn held_out(episodes: Vec<Episode>, share: f64, seed: u64) -> (Vec<Rows>, Vec<Ro
     (rows(trained), rows(held))
 }
 
+/// Passes over the episodes for a model with so many weights: a small one learns less from each (docs/internals/log.md).
+fn passes(weights: usize) -> usize {
+    match weights {
+        ..=200_000_000 => 4,
+        ..=330_000_000 => 2,
+        _ => 1,
+    }
+}
+
 /// The episodes of every step, each pass in seeded random order.
-fn order(episodes: usize, params: &Params, seed: u64) -> Vec<Vec<usize>> {
+fn order(episodes: usize, (passes, batch): (usize, usize), seed: u64) -> Vec<Vec<usize>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut batches = Vec::new();
-    for _ in 0..params.epochs {
-        batches.extend(permutation(episodes, &mut rng).chunks(params.batch_size.max(1)).map(<[_]>::to_vec));
+    for _ in 0..passes {
+        batches.extend(permutation(episodes, &mut rng).chunks(batch.max(1)).map(<[_]>::to_vec));
     }
     batches
 }

@@ -203,6 +203,15 @@ impl Training {
         }
     }
 
+    /// The name of the schedule, if the rate decays.
+    pub fn decay(&self) -> Option<&'static str> {
+        match self.schedule {
+            Shape::Constant => None,
+            Shape::Linear => Some("linear"),
+            Shape::Cosine => Some("cosine"),
+        }
+    }
+
     /// Checks that the policy, its adapter and the parameters fit together. Adds what the output `policy` will be.
     pub fn check(&self, context: &PreflightContext<'_>, preflight: &mut Preflight) {
         for (name, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {

@@ -135,6 +135,12 @@ fn calls_are_made_in_the_templates_form_and_their_results_read() {
     assert!(ids[0] != ids[1] && ids.iter().all(|id| id.len() >= 9), "{ids:?}");
     assert_eq!(added(&served.chunks(&request))["choices"], answer["choices"]);
 
+    let mut single = request.clone();
+    single["parallel_tool_calls"] = false.into();
+    let first = served.completion(&single);
+    assert_eq!(first["choices"][0]["message"]["tool_calls"], json!([calls[0]]), "one at most");
+    assert_eq!(added(&served.chunks(&single))["choices"], first["choices"]);
+
     // The conversation goes on with the results, and its next calls have other ids.
     let messages = request["messages"].as_array_mut().unwrap();
     messages.push(choice["message"].clone());
