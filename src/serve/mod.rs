@@ -26,6 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::future::BoxFuture;
+use percent_encoding::percent_decode_str;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
@@ -227,10 +228,10 @@ impl Service {
             (&Method::POST, "/v1/chat/completions") => self.chat(body).await,
             (&Method::GET, "/v1/models") => Ok(Json(self.list()).into_response()),
             (&Method::GET, "/v1/models/{model}") => {
-                let name =
-                    parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/").unwrap_or_default();
+                let name = parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/");
+                let name = percent_decode_str(name.unwrap_or_default()).decode_utf8_lossy();
                 let mut all = self.list()["data"].as_array().cloned().unwrap_or_default();
-                all.retain(|model| model["id"] == self.plain(name));
+                all.retain(|model| model["id"] == self.plain(&name));
                 all.pop().map(|model| Json(model).into_response()).ok_or_else(|| {
                     let message = format!("there is no model \"{name}\"");
                     ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)

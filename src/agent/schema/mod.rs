@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use percent_encoding::percent_decode_str;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
@@ -261,7 +262,10 @@ impl<'a> Compiler<'a> {
     fn reference(&mut self, reference: &str) -> Result<(), String> {
         let id = self.root.get("$id").and_then(Value::as_str).filter(|id| !id.is_empty());
         let local = reference.strip_prefix(id.unwrap_or_default()).unwrap_or(reference);
-        let pointer = match local.strip_prefix('#').map(decoded) {
+        let pointer = match local
+            .strip_prefix('#')
+            .map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned())
+        {
             Some(fragment) if fragment.is_empty() || fragment.starts_with('/') => Some(fragment),
             Some(anchor) => self.anchors.get(&*anchor).cloned(),
             None if local.is_empty() => Some(String::new()),
@@ -309,24 +313,4 @@ fn cut(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-/// Percent-decoded.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|digits| str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -400,8 +400,8 @@ fn held_out(episodes: Vec<Episode>, share: f64, seed: u64) -> (Vec<Rows>, Vec<Ro
 /// Passes over the episodes for a model with so many weights: a small one learns less from each (docs/internals/log.md).
 fn passes(weights: usize) -> usize {
     match weights {
-        ..=200_000_000 => 4,
-        ..=330_000_000 => 2,
+        0..200_000_000 => 4,
+        200_000_000..330_000_000 => 2,
         _ => 1,
     }
 }

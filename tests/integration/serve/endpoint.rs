@@ -334,6 +334,7 @@ fn a_run_serves_all_its_policies_under_their_names() {
     let run = project.runs().pop().unwrap();
     assert_eq!(answer(&format!("{run}/base")), base);
     assert_eq!(served.get("/v1/models/base").status, 200);
+    assert_eq!(served.get("/v1/models/b%61se").status, 200);
     assert_eq!(served.get("/v1/models/none").status, 404);
 }
 
