@@ -118,6 +118,7 @@ const MISTAKES: &[(&str, Change)] = &[
     }),
     ("a pattern that is none", |p| p.replace("run.toml", "yields =", "targets = [\"regex:(\"]\nyields =")),
     ("a penalty without a reference", |p| p.replace("run.toml", "yields =", "kl = 0.1\nyields =")),
+    ("a schedule without its end", |p| p.replace("run.toml", "yields =", "schedule = \"linear\"\nyields =")),
     ("all weights of an adapter", |p| {
         p.replace("run.toml",
             "[stages.exam]",
@@ -126,6 +127,9 @@ const MISTAKES: &[(&str, Change)] = &[
     }),
     ("nothing that earns", |p| {
         p.replace("run.toml", "kind = \"judge\"", "kind = \"judge\"\nweights = { truth = 0 }");
+    }),
+    ("a weight below 0", |p| {
+        p.replace("run.toml", "kind = \"judge\"", "kind = \"judge\"\nweights = { truth = -1 }");
     }),
     ("a judge whose key is not there", |p| {
         p.replace("run.toml",
