@@ -1,13 +1,12 @@
 """Tokens per second and the time to the first token of `mcprl serve`, beside another server of OpenAI's chat completions.
 
     mcprl serve FOLDER --port 8001                                                       # bf16
-    python -m llama_cpp.server --model model-bf16.gguf --n_ctx 4096 --port 8002 --cache true --interrupt_requests false
-    benches/peers/serve_peer.py mcprl=http://127.0.0.1:8001/v1 llama.cpp=http://127.0.0.1:8002/v1 --clients 1,8,32
+    benches/peers/llama_server.py model-f16.gguf --port 8002
+    benches/peers/serve_peer.py mcprl=http://127.0.0.1:8001/v1 llama-server=http://127.0.0.1:8002/v1 --clients 1,8
 
 Every client sends one request with the same system message of about `--prefix` tokens and a question of its own, and reads the
-stream. The servers take turns; each round begins with one request that is not counted, so that a server that keeps prefixes has it. (Without
-`--interrupt_requests false` a request to llama_cpp.server ends the one before it.)
-Needs httpx. Prints one JSON object per server and number of clients.
+stream. The servers take turns; each round begins with one request that is not counted, so that a server that keeps prefixes has it.
+`--warm` plays a round before those that count: llama-server keeps a prefix for each of its sequences. Needs httpx. Prints one JSON object per server and number of clients.
 """
 
 import argparse
@@ -37,7 +36,9 @@ async def ask(client, url, model, prefix, question, most):
         "temperature": 0,
         "max_tokens": most,
         "stream": True,
+        "stream_options": {"include_usage": True},
     }
+    # A chunk may hold several tokens, so the server's count is taken.
     began, first, count = time.perf_counter(), None, 0
     async with client.stream("POST", f"{url}/chat/completions", json=body) as answer:
         answer.raise_for_status()
@@ -45,9 +46,9 @@ async def ask(client, url, model, prefix, question, most):
             if not line.startswith("data: {"):
                 continue
             chunk = json.loads(line[6:])
+            count = (chunk.get("usage") or {}).get("completion_tokens", count)
             delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
             if delta.get("content"):
-                count += 1
                 first = first or time.perf_counter() - began
     return first, time.perf_counter() - began, count
 
@@ -57,7 +58,7 @@ async def round_of(url, model, clients, arguments, number):
     async with httpx.AsyncClient(timeout=1800, limits=limits) as client:
         await ask(client, url, model, arguments.prefix, 10**6 + number, 1)
         began = time.perf_counter()
-        questions = [number * 1000 + index for index in range(clients)]
+        questions = [(number + 1) * 1000 + index for index in range(clients)]
         every = await asyncio.gather(*(ask(client, url, model, arguments.prefix, one, arguments.new) for one in questions))
         seconds = time.perf_counter() - began
     return [first for first, _, _ in every if first], sum(count for *_, count in every), seconds
@@ -70,6 +71,7 @@ async def main():
     parser.add_argument("--prefix", type=int, default=2000)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm", action="store_true")
     arguments = parser.parse_args()
     servers = dict(server.split("=", 1) for server in arguments.servers)
     models = {}
@@ -77,9 +79,11 @@ async def main():
         models[name] = httpx.get(f"{url}/models", timeout=60).json()["data"][0]["id"]
     for clients in map(int, arguments.clients.split(",")):
         found = {name: ([], 0, 0.0) for name in servers}
-        for number in range(arguments.rounds):
+        for number in range(-int(arguments.warm), arguments.rounds):
             for name, url in servers.items():
                 firsts, count, seconds = await round_of(url, models[name], clients, arguments, number)
+                if number < 0:
+                    continue
                 before = found[name]
                 found[name] = (before[0] + firsts, before[1] + count, before[2] + seconds)
         for name, (firsts, count, seconds) in found.items():

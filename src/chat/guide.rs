@@ -50,6 +50,8 @@ pub struct Shape<'s> {
     pub json: Option<&'s Value>,
     /// Function schemas.
     pub calls: &'s [Value],
+    /// Whether it may be text, with or without calls behind it.
+    pub text: bool,
 }
 
 /// The tokens of a vocabulary as bytes, in the form in which grammars walk through them.
@@ -224,6 +226,11 @@ impl Chat {
             for tool in shape.calls {
                 self.add_call(&mut grammar, tool)?;
             }
+            if shape.text {
+                let first = shape.calls.first().map(|tool| self.written_call(tool)).transpose()?;
+                let opening = first.map(|(before, _)| self.opening(&before)).unwrap_or_default();
+                return Ok(grammar.behind_text(&opening));
+            }
             // A closed reasoning is written by the model itself, and line breaks may follow it.
             let start = match is_opened {
                 true => "/\\n{0,2}/".into(),
@@ -233,14 +240,30 @@ impl Chat {
         })
     }
 
-    fn add_call(&self, grammar: &mut Grammar, tool: &Value) -> Result<(), GuideError> {
-        let function = &tool["function"];
+    /// A call of a tool as the template writes it, without its arguments: what is before them and behind them, and its id.
+    fn written_call(&self, tool: &Value) -> Result<([String; 2], String), GuideError> {
         let arguments = Map::from_iter([(ARGUMENTS.to_owned(), json!(1))]);
-        let name = function["name"].as_str().unwrap_or_default();
+        let name = tool["function"]["name"].as_str().unwrap_or_default();
         let call = ToolCall { name: self.vocabulary.mask(name).into_owned(), arguments };
         let written = self.format.assistant("", std::slice::from_ref(&call));
         let place = format!("{{\"{ARGUMENTS}\": 1}}");
         let (before, after) = written.split_once(&place).ok_or(GuideError::Calls)?;
+        Ok(([before.to_owned(), after.to_owned()], call_id(0, &call)))
+    }
+
+    /// The text by which a call is known to begin; empty if it begins with a control token, which is in no text.
+    fn opening(&self, written: &[String; 2]) -> String {
+        let [before, _] = written;
+        let tokens = self.vocabulary.encode(before);
+        if tokens.first().is_some_and(|token| self.vocabulary.is_control(*token)) {
+            return String::new();
+        }
+        before.split_whitespace().next().unwrap_or_default().to_owned()
+    }
+
+    fn add_call(&self, grammar: &mut Grammar, tool: &Value) -> Result<(), GuideError> {
+        let function = &tool["function"];
+        let ([before, after], id) = self.written_call(tool)?;
         let mut schema = match &function["parameters"] {
             schema @ Value::Object(_) => schema.clone(),
             _ => json!({}),
@@ -251,11 +274,10 @@ impl Chat {
         }
         let rule = grammar.schema(&schema, true)?;
         // Each call has an id of its own.
-        let id = call_id(0, &call);
         let literal = |text: &str| {
             text.split(&id).map(|part| self.literal(part)).collect::<Vec<_>>().join(&format!(" {ID} "))
         };
-        grammar.choices.push(format!("{} {rule} {}", literal(before), literal(after)));
+        grammar.choices.push(format!("{} {rule} {}", literal(&before), literal(&after)));
         Ok(())
     }
 
@@ -316,6 +338,18 @@ impl Grammar {
         let rule = self.schema(schema, is_lenient)?;
         self.choices.push(rule);
         Ok(())
+    }
+
+    /// The grammar of a text in which `opening` does not occur, and of any of the choices behind it.
+    fn behind_text(mut self, opening: &str) -> String {
+        let mut text = "/(.|\\n)+/".to_owned();
+        if !opening.is_empty() {
+            text += &format!(" & ~/(.|\\n)*{}(.|\\n)*/", regex::escape(opening).replace('/', "\\/"));
+        }
+        self.rules.push(format!("TEXT: {text}"));
+        self.rules.push("SPACE: /[ \\n]+/".to_owned());
+        self.rules.push(format!("call: {}", self.choices.join(" | ")));
+        format!("start: TEXT? (call (SPACE? call)*)?\n{}\n", self.rules.join("\n"))
     }
 
     /// The grammar of one of the choices behind this beginning.
@@ -388,7 +422,7 @@ mod tests {
             let chat = chat(family).offering(&tools);
             let mut called = [0, 0];
             for seed in 0..8 {
-                let mut guide = chat.guide(&[], &Shape { json: None, calls: &tools }).unwrap();
+                let mut guide = chat.guide(&[], &Shape { json: None, calls: &tools, text: false }).unwrap();
                 let tokens = turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed);
                 let turn = chat.parse(&tokens);
                 let [Ok(call)] = turn.calls.as_slice() else { panic!("{family}: {}", chat.decode(&tokens)) };
@@ -402,10 +436,48 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_that_may_be_text_may_also_call_but_only_with_arguments_of_the_schema() {
+        let tools = [tool("read_query"), tool("list_all")];
+        for family in ["qwen3", "own_chatml", "own_llama", "own_mistral", "mistral_v11"] {
+            let chat = chat(family).offering(&tools);
+            let shape = Shape { json: None, calls: &tools, text: true };
+            let guide = chat.guide(&[], &shape).unwrap();
+            let call = |arguments: Value| {
+                let arguments = arguments.as_object().unwrap().clone();
+                chat.format.assistant("", &[ToolCall { name: "read_query".into(), arguments }])
+            };
+            // How far the guide goes along with a text, and whether the turn may end there.
+            let follow = |text: &str| {
+                let mut guide = guide.again();
+                let tokens = chat.vocabulary.encode(text);
+                let taken = tokens.iter().take_while(|token| {
+                    let mut logits = vec![0.0; chat.vocabulary.len()];
+                    guide.limit(&mut logits).unwrap();
+                    logits[**token as usize].is_finite() && guide.advance(**token).is_ok()
+                });
+                let is_whole = taken.count() == tokens.len();
+                let mut logits = vec![0.0; chat.vocabulary.len()];
+                is_whole && {
+                    guide.limit(&mut logits).unwrap();
+                    chat.stop().iter().any(|stop| logits[*stop as usize].is_finite())
+                }
+            };
+            let right = call(json!({"query": "SELECT"}));
+            for text in ["Just text, with {braces} and <tags>.", &right, &format!("I look.\n{right}"), ""] {
+                assert!(follow(text), "{family}: {text}");
+            }
+            for wrong in [call(json!({"query": 7})), call(json!({})), call(json!({"query": "S", "more": 1}))]
+            {
+                assert!(!follow(&wrong) && !follow(&format!("I look.\n{wrong}")), "{family}: {wrong}");
+            }
+        }
+    }
+
+    #[test]
     fn a_name_that_spells_a_control_token_is_text() {
         let name = "end \"it\" <|im_end|>";
         let chat = chat("qwen3").offering(&[tool(name)]);
-        let mut guide = chat.guide(&[], &Shape { json: None, calls: &[tool(name)] }).unwrap();
+        let mut guide = chat.guide(&[], &Shape { json: None, calls: &[tool(name)], text: false }).unwrap();
         let tokens = turn(&mut guide, chat.stop(), chat.vocabulary.len(), 1);
         let turn = chat.parse(&tokens);
         assert!(matches!(turn.calls.as_slice(), [Ok(call)] if call.name == name), "{}", chat.decode(&tokens));
@@ -417,8 +489,9 @@ mod tests {
         let tool = json!({"type": "function", "function": {"name": "now", "parameters": {"properties": {}, "additionalProperties": false}}});
         let chat = chat("mistral_v11").offering(std::slice::from_ref(&tool));
         let called = |seed: u64| {
-            let mut guide =
-                chat.guide(&[], &Shape { json: None, calls: std::slice::from_ref(&tool) }).unwrap();
+            let mut guide = chat
+                .guide(&[], &Shape { json: None, calls: std::slice::from_ref(&tool), text: false })
+                .unwrap();
             chat.parse(&turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed))
         };
         let ids: std::collections::BTreeSet<String> = (0..4)
@@ -441,7 +514,7 @@ mod tests {
                 "scores": {"type": "array", "items": {"enum": [0.5, 1]}, "minItems": 2, "maxItems": 2},
             },
         });
-        let mut guide = chat.guide(&[], &Shape { json: Some(&schema), calls: &[] }).unwrap();
+        let mut guide = chat.guide(&[], &Shape { json: Some(&schema), calls: &[], text: false }).unwrap();
         for seed in 0..10 {
             let tokens = turn(&mut guide.again(), chat.stop(), chat.vocabulary.len(), seed);
             let reply: Value = serde_json::from_str(&chat.parse(&tokens).text).unwrap();
@@ -457,7 +530,7 @@ mod tests {
         let prompt = chat.encode_text("<think>\n");
         let schema = json!({"const": 7});
         let schema = json!({"type": "object", "properties": {"n": schema}, "required": ["n"], "additionalProperties": false});
-        let mut guide = chat.guide(&prompt, &Shape { json: Some(&schema), calls: &[] }).unwrap();
+        let mut guide = chat.guide(&prompt, &Shape { json: Some(&schema), calls: &[], text: false }).unwrap();
         let mut logits = vec![0.0; chat.vocabulary.len()];
         guide.limit(&mut logits).unwrap();
         let free = logits.iter().filter(|logit| logit.is_finite()).count();
@@ -476,11 +549,12 @@ mod tests {
     fn a_schema_that_cannot_be_kept_is_refused_and_so_are_calls_that_are_no_json() {
         let chat = chat("qwen3");
         let schema = json!({"type": "object", "properties": {"n": {"not": {"type": "null"}}}});
-        let refused = chat.guide(&[], &Shape { json: Some(&schema), calls: &[] }).err().unwrap();
+        let refused = chat.guide(&[], &Shape { json: Some(&schema), calls: &[], text: false }).err().unwrap();
         assert!(matches!(&refused, GuideError::Schema { reason } if reason.contains("not")), "{refused}");
         let xml = Family::named("xml").chat(None);
         let tools = [tool("read_query")];
-        let refused = xml.offering(&tools).guide(&[], &Shape { json: None, calls: &tools }).err().unwrap();
+        let refused =
+            xml.offering(&tools).guide(&[], &Shape { json: None, calls: &tools, text: false }).err().unwrap();
         assert!(matches!(refused, GuideError::Calls), "{refused}");
     }
 }

@@ -1,12 +1,13 @@
-//! `mcprl traces`: lists recorded conversations, or goes through them in the terminal and writes those that are kept.
+//! `mcprl traces`: lists recorded conversations, or goes through them in the terminal or on a page and writes those that are kept.
 //!
 //! Each decision is one line of a JSONL file, appended at once, so a review goes on where it ended. A `traces` stage reads the
 //! file: kept conversations as they are or as edited, dropped ones not at all.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     io::{BufRead, IsTerminal},
     path::PathBuf,
+    sync::Arc,
 };
 
 use clap::Args;
@@ -15,10 +16,13 @@ use serde_json::{Value, json};
 use super::{Outcome, asked};
 use crate::{
     error::Result,
-    exec::review::{ReviewError, append},
-    hash::Encoder,
-    traces::{self, DROPPED, Found, Trace},
+    exec::review::{
+        Decision, ReviewError, append,
+        traces::{decisions, digest, edited, line},
+    },
+    traces::{self, Found, Trace},
     ui::{OutputFormat, Printer, plural},
+    web::TraceReview,
 };
 
 #[derive(Args)]
@@ -33,6 +37,12 @@ pub struct Traces {
     /// With `--out`: keep all without asking.
     #[arg(long, requires = "out")]
     all: bool,
+    /// With `--out`: decide on a page in the browser, on 127.0.0.1, until Ctrl-C.
+    #[arg(long, requires = "out", conflicts_with = "all")]
+    page: bool,
+    /// The port of `--page` [default: any free one].
+    #[arg(long, requires = "page", default_value_t = 0, hide_default_value = true)]
+    port: u16,
 }
 
 impl Traces {
@@ -42,11 +52,14 @@ impl Traces {
             list(printer, &found);
             return Ok(Outcome::Success);
         };
-        let known = decided(out)?;
+        let known = decisions(out)?;
+        if self.page {
+            return super::ui::serve(printer, Arc::new(TraceReview::new(found, out.clone())), self.port);
+        }
         let open: Vec<(&Found, &Trace)> = found
             .iter()
             .filter_map(|found| Some((found, found.trace.as_ref().ok()?)))
-            .filter(|(_, trace)| !known.contains(&digest(trace)))
+            .filter(|(_, trace)| !known.contains_key(&digest(trace)))
             .collect();
         let is_asked = !self.all
             && printer.format == OutputFormat::Human
@@ -59,7 +72,8 @@ impl Traces {
                 review(&open, &mut std::io::stdin().lock(), say, &mut save)?
             }
             false => {
-                open.iter().try_for_each(|(found, trace)| save(&line(found, trace, trace)))?;
+                open.iter()
+                    .try_for_each(|(found, trace)| save(&line(found, trace, Decision::Accept, trace)))?;
                 0
             }
         };
@@ -81,41 +95,6 @@ impl Traces {
         }
         Ok(Outcome::Success)
     }
-}
-
-/// What identifies a conversation among the decisions.
-fn digest(trace: &Trace) -> String {
-    Encoder::new("mcprl reviewed trace v1").json(&Value::Array(trace.messages.clone())).finish().to_string()
-}
-
-/// The conversations of an earlier review.
-fn decided(out: &std::path::Path) -> Result<BTreeSet<String>, ReviewError> {
-    let text = match std::fs::read_to_string(out) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        Err(source) => return Err(ReviewError::File { path: out.to_owned(), source }),
-    };
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(index, line)| {
-            let digest = serde_json::from_str::<Value>(line).ok();
-            let digest = digest.and_then(|line| line["reviewed"].as_str().map(str::to_owned));
-            digest.ok_or_else(|| ReviewError::BadLine { path: out.to_owned(), line: index + 1 })
-        })
-        .collect()
-}
-
-/// A kept conversation as a line. `trace` may be an edited one.
-fn line(found: &Found, original: &Trace, trace: &Trace) -> Value {
-    let mut line = json!({"reviewed": digest(original), "place": found.place});
-    if let Some(tools) = &trace.tools {
-        line["tools"] = tools.clone().into();
-    }
-    if let Some(correct) = trace.correct {
-        line["correct"] = correct.into();
-    }
-    line["messages"] = trace.messages.clone().into();
-    line
 }
 
 fn list(printer: Printer, found: &[Found]) {
@@ -172,17 +151,16 @@ fn review(
         loop {
             let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
             match key.as_deref().map(str::to_lowercase).as_deref() {
-                Some("a") => save(&line(found, trace, trace))?,
-                Some("d") => {
-                    save(&json!({"reviewed": digest(trace), "place": found.place, "decision": DROPPED}))?;
-                }
+                Some("a") => save(&line(found, trace, Decision::Accept, trace))?,
+                Some("d") => save(&line(found, trace, Decision::Drop, trace))?,
                 Some("s") => skipped += 1,
                 Some("e") => {
                     let Some(task) = answer(say, "first user message (empty keeps it): ") else {
                         return Ok(left);
                     };
                     let Some(result) = answer(say, "last answer (empty keeps it): ") else { return Ok(left) };
-                    save(&line(found, trace, &edited(trace, &task, &result)))?;
+                    let texts = given(trace, task, result);
+                    save(&line(found, trace, Decision::Edit, &edited(trace, &texts)))?;
                 }
                 None | Some("q") => return Ok(left),
                 Some(_) => continue,
@@ -193,20 +171,15 @@ fn review(
     Ok(skipped)
 }
 
-fn edited(trace: &Trace, task: &str, answer: &str) -> Trace {
-    let mut trace = trace.clone();
-    let first = trace.messages.iter_mut().find(|message| message["role"] == "user");
-    if let Some(first) = first.filter(|_| !task.is_empty()) {
-        first["content"] = task.into();
-    }
-    let last = trace.messages.last_mut().filter(|last| last["role"] == "assistant");
-    if let Some(last) = last.filter(|_| !answer.is_empty()) {
-        match last.pointer_mut("/tool_calls/0/function/arguments/answer") {
-            Some(given) => *given = answer.into(),
-            None => last["content"] = answer.into(),
-        }
-    }
-    trace
+/// The new texts of an edit by the number of their message: of the first of the user and of the last answer, unless empty.
+fn given(trace: &Trace, task: String, answer: String) -> BTreeMap<usize, String> {
+    let first = trace.messages.iter().position(|message| message["role"] == "user");
+    let texts = [(first, task), (trace.messages.len().checked_sub(1), answer)];
+    texts
+        .into_iter()
+        .filter_map(|(place, text)| Some((place?, text)))
+        .filter(|(_, text)| !text.is_empty())
+        .collect()
 }
 
 /// Characters of a message that are shown.
@@ -260,8 +233,9 @@ mod tests {
         assert_eq!(messages(&kept[0]), messages(&found[0]));
         let edited = messages(&kept[1]);
         assert_eq!((&edited[0]["content"], &edited[1]["content"]), (&json!("the third"), &json!("8")));
-        assert_eq!(decided(&out).unwrap().len(), 3, "all three are decided, the edited one by what it was");
-        assert!(decided(&out).unwrap().contains(&digest(open[2].1)));
+        let decided = decisions(&out).unwrap();
+        assert_eq!(decided.len(), 3, "all three are decided, the edited one by what it was");
+        assert!(decided.contains_key(&digest(open[2].1)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
     exec::{folder, history},
     store::Store,
     ui::{OutputFormat, Printer},
-    web::{Site, WebServer},
+    web::{Page, Site, WebServer},
 };
 
 #[derive(Args)]
@@ -39,17 +39,24 @@ impl Ui {
             }
             chosen.push(id);
         }
-        let site = Arc::new(Site::new(stores, chosen));
-        runtime()?.block_on(async {
-            let server = WebServer::bind(site, self.port).await?;
-            show(printer, &server.url());
-            tokio::select! {
-                served = server.serve() => served?,
-                _ = tokio::signal::ctrl_c() => {}
-            }
-            Ok(Outcome::Success)
-        })
+        serve(printer, Arc::new(Site::new(stores, chosen)), self.port)
     }
+}
+
+/// Serves a page until Ctrl-C.
+///
+/// # Errors
+/// If the port is in use, or the server fails.
+pub fn serve(printer: Printer, page: Arc<impl Page>, port: u16) -> Result<Outcome> {
+    runtime()?.block_on(async {
+        let server = WebServer::bind(page, port).await?;
+        show(printer, &server.url());
+        tokio::select! {
+            served = server.serve() => served?,
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        Ok(Outcome::Success)
+    })
 }
 
 /// Serves the page of a run that this process executes, until the process ends.

@@ -1,6 +1,8 @@
 //! What people decide about the tasks of a run: one line of a JSONL file for each task, which `source = "file"` of a `scenarios`
 //! stage reads: accepted tasks as they are or as edited, dropped ones not at all. Several pages and terminals may add to one
-//! file at once.
+//! file at once. [`traces`] does the same for recorded conversations.
+
+pub mod traces;
 
 use std::{
     collections::BTreeMap,
@@ -91,7 +93,6 @@ pub struct RecordedDecision {
     pub decision: Decision,
     pub task: String,
     pub answer: Option<String>,
-    line: String,
 }
 
 /// The file with the decisions made on the page of a run, whether or not it exists. No sweep removes it.
@@ -99,33 +100,53 @@ pub fn path(store: &Store, run: &str) -> PathBuf {
     store.root().join("labels").join(format!("{run}.tasks.jsonl"))
 }
 
-/// The decisions of a file by the id of the task; none if there is no file.
+/// A line of a file of decisions.
+struct Line {
+    number: usize,
+    /// What it decides on.
+    id: String,
+    value: Value,
+    text: String,
+}
+
+impl Line {
+    fn is_bad(&self, path: &Path) -> ReviewError {
+        ReviewError::BadLine { path: path.to_owned(), line: self.number }
+    }
+}
+
+/// The lines of a file; none if there is no file.
+fn lines(path: &Path) -> Result<Vec<Line>, ReviewError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
+    };
+    let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let parsed = numbered.map(|(number, text)| {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let id = value["reviewed"].as_str().map(str::to_owned);
+        let id = id.ok_or_else(|| ReviewError::BadLine { path: path.to_owned(), line: number })?;
+        Ok(Line { number, id, value, text: text.to_owned() })
+    });
+    parsed.collect()
+}
+
+/// The decisions of a file by the id of the task; none if there is no file. Of several on one task, the last one counts.
 ///
 /// # Errors
 /// If the file cannot be read, or a line is no decision.
 pub fn decisions(path: &Path) -> Result<BTreeMap<String, RecordedDecision>, ReviewError> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
+    let decision = |line: Line| {
+        let decision = line.value["decision"].as_str().and_then(Decision::named);
+        let (Some(decision), Some(task)) = (decision, line.value["task"].as_str()) else {
+            return Err(line.is_bad(path));
+        };
+        let answer = line.value["answer"].as_str().map(str::to_owned);
+        let recorded = RecordedDecision { decision, task: task.to_owned(), answer };
+        Ok((line.id, recorded))
     };
-    let decision = |(index, line): (usize, &str)| {
-        let value: Value = serde_json::from_str(line).unwrap_or_default();
-        let decision = value["decision"].as_str().and_then(Decision::named);
-        match (value["reviewed"].as_str(), decision, value["task"].as_str()) {
-            (Some(id), Some(decision), Some(task)) => Ok((
-                id.to_owned(),
-                RecordedDecision {
-                    decision,
-                    task: task.to_owned(),
-                    answer: value["answer"].as_str().map(str::to_owned),
-                    line: line.to_owned(),
-                },
-            )),
-            _ => Err(ReviewError::BadLine { path: path.to_owned(), line: index + 1 }),
-        }
-    };
-    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(decision).collect()
+    lines(path)?.into_iter().map(decision).collect()
 }
 
 /// The folder of a file of decisions, and the lock for changes of the file.
@@ -160,25 +181,30 @@ pub fn set(
     task: &Scenario,
     decision: Option<Decision>,
 ) -> Result<BTreeMap<String, RecordedDecision>, ReviewError> {
+    // A file of something else stays as it is.
+    decisions(path)?;
+    replace(path, &task.id, decision.map(|decision| line(task, decision)).as_ref())?;
+    decisions(path)
+}
+
+/// Puts this line in the place of those that decide on `id`, or removes them. Other lines stay as they are.
+fn replace(path: &Path, id: &str, new: Option<&Value>) -> Result<(), ReviewError> {
     let (folder, _lock) = locked(path)?;
-    let mut all = decisions(path)?;
-    match decision {
-        None => _ = all.remove(&task.id),
-        Some(decision) => {
-            let (text, answer) = (task.task.clone(), task.answer.clone());
-            let line = line(task, decision).to_string();
-            all.insert(task.id.clone(), RecordedDecision { decision, task: text, answer, line });
-        }
+    let mut new = new.map(Value::to_string);
+    let mut all: Vec<String> = Vec::new();
+    for line in lines(path)? {
+        all.extend(if line.id == id { new.take() } else { Some(line.text) });
     }
+    all.extend(new);
     let wrong = |source| ReviewError::File { path: path.to_owned(), source };
-    let mut new = tempfile::Builder::new();
-    let mut file = new.permissions(Permissions::from_mode(0o666)).tempfile_in(folder).map_err(wrong)?;
-    for decided in all.values() {
-        writeln!(file, "{}", decided.line).map_err(wrong)?;
+    let mut file = tempfile::Builder::new();
+    let mut file = file.permissions(Permissions::from_mode(0o666)).tempfile_in(folder).map_err(wrong)?;
+    for line in all {
+        writeln!(file, "{line}").map_err(wrong)?;
     }
     file.as_file().sync_all().map_err(wrong)?;
     file.persist(path).map_err(|cause| wrong(cause.error))?;
-    Ok(all)
+    Ok(())
 }
 
 /// The task with another text and answer, where given. A changed answer is checked as the one before, or as a text if

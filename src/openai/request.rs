@@ -58,6 +58,8 @@ pub struct ChatRequest {
     /// As a chat template expects them: texts instead of parts, arguments as objects.
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
+    /// Whether arguments keep to the schema of their tool: a tool asks for it.
+    pub strict: bool,
     /// Whether an answer has one call at most.
     pub one_call: bool,
     pub stream: bool,
@@ -95,10 +97,12 @@ impl ChatRequest {
             )
         };
         let mut given = Fields { at: String::new(), fields: serde_json::from_slice(body).map_err(wrong)? };
+        let (tools, strict) = tools(given.items("tools")?.unwrap_or_default())?;
         let mut request = Self {
             model: given.text("model")?,
             messages: messages(given.items("messages")?.unwrap_or_default())?,
-            tools: tools(given.items("tools")?.unwrap_or_default())?,
+            tools,
+            strict,
             one_call: given.boolean("parallel_tool_calls")? == Some(false),
             stream: given.boolean("stream")?.unwrap_or(false),
             include_usage: false,
@@ -454,15 +458,17 @@ fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
     Ok((id, name, arguments))
 }
 
-fn tools(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
-    let tool = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
+/// The tools, and whether one is strict.
+fn tools(given: Vec<Value>) -> Result<(Vec<Value>, bool), ApiError> {
+    let mut is_strict = false;
+    let mut tool = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
         let mut tool = Fields::of(format!("tools[{index}]"), value)?;
         if tool.text("type")?.as_deref() != Some("function") {
             return Err(ApiError::unsupported(tool.path("type"), ", except \"function\""));
         }
         let mut function = Fields::of(tool.path("function"), tool.take("function").unwrap_or_default())?;
         tool.end()?;
-        function.neutral("strict", &[json!(false)])?;
+        is_strict |= function.boolean("strict")?.unwrap_or(false);
         let name = function.text("name")?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| function.invalid("name", "should be a text"))?;
         let description = function.text("description")?;
@@ -479,7 +485,8 @@ fn tools(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
         declared["parameters"] = parameters;
         Ok(json!({"type": "function", "function": declared}))
     };
-    given.into_iter().enumerate().map(tool).collect()
+    let tools: Result<Vec<Value>, ApiError> = given.into_iter().enumerate().map(&mut tool).collect();
+    Ok((tools?, is_strict))
 }
 
 #[cfg(test)]
@@ -620,6 +627,21 @@ mod tests {
                 "{choice}"
             );
         }
+    }
+
+    #[test]
+    fn a_function_may_ask_for_strict_arguments() {
+        let function =
+            |strict: Value| json!({"type": "function", "function": {"name": "f", "strict": strict}});
+        for (tools, is_strict) in [
+            (json!([function(json!(true))]), true),
+            (json!([function(json!(null)), function(json!(true))]), true),
+            (json!([function(json!(false))]), false),
+        ] {
+            assert_eq!(with(json!({"tools": tools})).unwrap().strict, is_strict, "{tools}");
+        }
+        let wrong = with(json!({"tools": [function(json!("yes"))]})).err().unwrap();
+        assert_eq!(wrong.json()["error"]["param"], "tools[0].function.strict");
     }
 
     #[test]

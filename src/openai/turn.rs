@@ -198,13 +198,14 @@ impl Task {
 
 /// What limits the answer to a request.
 fn guide(chat: &Chat, prompt: &[u32], request: &ChatRequest) -> Result<Option<TurnGuide>, ApiError> {
-    let shape = match (request.must_call.as_slice(), &request.answer_schema) {
-        ([], None) => return Ok(None),
+    let tools = &request.tools;
+    let (param, shape) = match (request.must_call.as_slice(), &request.answer_schema) {
+        ([], None) if !request.strict || tools.is_empty() => return Ok(None),
+        ([], None) => ("strict", Shape { json: None, calls: tools, text: true }),
         // A call or an answer.
-        ([], json) => Shape { json: json.as_ref(), calls: &request.tools },
-        (calls, _) => Shape { json: None, calls },
+        ([], json) => ("response_format", Shape { json: json.as_ref(), calls: tools, text: false }),
+        (calls, _) => ("tool_choice", Shape { json: None, calls, text: false }),
     };
-    let param = if shape.json.is_some() { "response_format" } else { "tool_choice" };
     let refused = |error: GuideError| match error {
         GuideError::Schema { reason } => {
             ApiError::invalid(param, format!("has a schema that cannot be kept: {reason}"))

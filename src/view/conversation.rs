@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::data::{EpisodeRow, calls::calls};
+use crate::data::{Call, EpisodeRow, calls::calls};
 
 /// One message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -38,6 +38,11 @@ pub struct MadeCall {
 pub fn conversation(episode: &EpisodeRow) -> Vec<Message> {
     let rows = calls(&episode.into(), &std::collections::BTreeSet::new());
     let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
+    of_messages(&messages, &rows)
+}
+
+/// The messages of a conversation with the calls that were made in it, as far as they are known.
+pub fn of_messages(messages: &[Value], rows: &[Call]) -> Vec<Message> {
     let mut turn = 0;
     let message = |message: &Value| {
         let text = |key: &str| message[key].as_str().map(str::to_owned);
@@ -45,8 +50,7 @@ pub fn conversation(episode: &EpisodeRow) -> Vec<Message> {
         turn += u32::from(role == "assistant");
         let call_id = text("tool_call_id");
         // By id within its turn: a policy may repeat ids in later turns.
-        let of_result =
-            |row: &&crate::data::Call| row.turn + 1 == turn && Some(&row.call_id) == call_id.as_ref();
+        let of_result = |row: &&Call| row.turn + 1 == turn && Some(&row.call_id) == call_id.as_ref();
         let row = rows.iter().find(of_result).filter(|_| role == "tool");
         let call = |call: &Value| {
             let function = &call["function"];

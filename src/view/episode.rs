@@ -134,7 +134,7 @@ pub fn episode(
     Ok(EpisodeDetails {
         episode: row_json(table, found, of(id)),
         task,
-        messages: whole_messages(table, row)?.into_iter().map(message).collect(),
+        messages: shown(whole_messages(table, row)?),
         rewards: rewards.collect(),
         trained_by: table.source.update.as_ref().map(|update| update.stage.clone()),
         group: group.collect(),
@@ -167,6 +167,11 @@ fn formatted(json: &str) -> String {
         Ok(value) => serde_json::to_string_pretty(&value).unwrap_or_else(|_| json.to_owned()),
         Err(_) => json.to_owned(),
     }
+}
+
+/// Messages with their long texts cut.
+pub fn shown(messages: Vec<conversation::Message>) -> Vec<Message> {
+    messages.into_iter().map(message).collect()
 }
 
 fn message(message: conversation::Message) -> Message {
@@ -216,18 +221,25 @@ pub fn part(
     part: &TextPart,
     from: usize,
 ) -> Result<Option<Clipped>, DataError> {
-    let mut messages = whole_messages(table, row)?;
-    let found = (message < messages.len()).then(|| messages.swap_remove(message));
-    let text = found.and_then(|found| match part {
-        TextPart::Content => Some(found.text),
-        TextPart::Reasoning => found.reasoning,
-        TextPart::Call(number) => found.calls.get(*number).map(|call| formatted(&call.arguments)),
-    });
-    Ok(text.map(|text| {
-        let from = boundary(&text, from);
-        let end = boundary(&text, from.saturating_add(PART));
-        Clipped { text: text[from..end].to_owned(), bytes: text.len() }
-    }))
+    Ok(part_of(whole_messages(table, row)?, message, part, from))
+}
+
+/// As [`part`], of these messages.
+pub fn part_of(
+    mut messages: Vec<conversation::Message>,
+    message: usize,
+    part: &TextPart,
+    from: usize,
+) -> Option<Clipped> {
+    let found = (message < messages.len()).then(|| messages.swap_remove(message))?;
+    let text = match part {
+        TextPart::Content => found.text,
+        TextPart::Reasoning => found.reasoning?,
+        TextPart::Call(number) => formatted(&found.calls.get(*number)?.arguments),
+    };
+    let from = boundary(&text, from);
+    let end = boundary(&text, from.saturating_add(PART));
+    Some(Clipped { text: text[from..end].to_owned(), bytes: text.len() })
 }
 
 /// A tool that the policy was shown.

@@ -8,42 +8,24 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::{
-    WebError, assets,
-    events::events,
-    exams::{exams, pairs},
+    Page, WebError, assets,
     guard::{Admission, Guard},
-    overview::overview,
     query::Query,
-    site::Site,
-    tasks::{decide, task, tasks},
 };
 use crate::{
-    data::Label,
     error::{Failure, Result},
     net::protect,
-    progress::now_ms,
-    view::{
-        curves::curves,
-        episode::{TextPart, episode, offered_tools, part},
-        episodes::{EpisodeTable, Filter, IndexedEpisode, OutcomeFilter, PageSpec, SortBy},
-        judge::judges,
-        tokens::tokens,
-    },
 };
 
-/// Most rows of a page.
-const MOST_ROWS: usize = 500;
-/// Most tokens of a part.
-const MOST_TOKENS: usize = 20_000;
 /// Longest body of a request, in bytes.
-const BODY: usize = 64 * 1024;
+const BODY: usize = 1 << 20;
 
 /// Answers one request.
-pub(super) async fn answer(site: Arc<Site>, guard: &Guard, request: Request) -> Response {
+pub(super) async fn answer(page: Arc<impl Page>, guard: &Guard, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let mut response = match guard.admit(&parts) {
         Admission::Foreign => plain(StatusCode::FORBIDDEN, "This page answers its own origin only.\n"),
@@ -58,7 +40,7 @@ pub(super) async fn answer(site: Arc<Site>, guard: &Guard, request: Request) -> 
             }
             response
         }
-        Admission::Granted => granted(site, parts, body).await,
+        Admission::Granted => granted(page, parts, body).await,
     };
     protect(response.headers_mut());
     response
@@ -68,10 +50,10 @@ fn plain(status: StatusCode, text: &'static str) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
-async fn granted(site: Arc<Site>, request: axum::http::request::Parts, body: Body) -> Response {
+async fn granted(page: Arc<impl Page>, request: axum::http::request::Parts, body: Body) -> Response {
     let path = request.uri.path();
     if request.method == Method::GET
-        && let Some(asset) = assets::find(path)
+        && let Some(asset) = assets::find(if path == "/" { page.index() } else { path })
     {
         return ([(header::CONTENT_TYPE, asset.kind)], asset.content).into_response();
     }
@@ -79,11 +61,10 @@ async fn granted(site: Arc<Site>, request: axum::http::request::Parts, body: Bod
     let Some(name) = path.strip_prefix("/api/").map(str::to_owned) else {
         return plain(StatusCode::NOT_FOUND, "There is nothing at this address.\n");
     };
-    if name == "events" {
-        return match query.required("run") {
-            Ok(run) => events(site, run.to_owned()),
-            Err(wrong) => failed(&wrong.into()),
-        };
+    if name == "events"
+        && let Some(events) = Arc::clone(&page).events(&query)
+    {
+        return events.unwrap_or_else(|wrong| failed(&wrong.into()));
     }
     let body = match request.method {
         Method::GET => None,
@@ -94,8 +75,8 @@ async fn granted(site: Arc<Site>, request: axum::http::request::Parts, body: Bod
         _ => return plain(StatusCode::METHOD_NOT_ALLOWED, "GET and POST only.\n"),
     };
     let work = move || match body {
-        None => read(&site, &name, &query),
-        Some(body) => change(&site, &name, &body),
+        None => page.read(&name, &query),
+        Some(body) => page.change(&name, &body),
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
@@ -113,170 +94,6 @@ fn failed(failure: &Failure) -> Response {
     (status, axum::Json(json!({ "error": failure }))).into_response()
 }
 
-fn text(value: &impl Serialize) -> Result<String> {
+pub(super) fn text(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string(value).map_err(|cause| WebError::BadRequest(cause.to_string()))?)
-}
-
-/// An episode that a query names by stage and id.
-struct Named {
-    table: Arc<EpisodeTable>,
-    row: usize,
-}
-
-impl Named {
-    fn new(site: &Site, query: &Query) -> Result<Self> {
-        let (stage, id) = (query.required("stage")?, query.required("id")?);
-        Self::find(site, query.required("run")?, (stage, id), query.parsed("row")?)
-    }
-
-    /// The episode in this row, if it has this id; otherwise the first with this id.
-    fn find(site: &Site, run: &str, (stage, id): (&str, &str), row: Option<usize>) -> Result<Self> {
-        let episodes = site.loaded(run)?;
-        let gone = || {
-            WebError::NotFound(format!(
-                "stage \"{stage}\" has no episode \"{id}\", or it is no longer in the cache"
-            ))
-        };
-        let table = episodes.table(stage).map(Arc::clone).ok_or_else(gone)?;
-        // Two policies with equal weights have episodes with equal ids.
-        let is_there = |row: &usize| table.episodes.get(*row).is_some_and(|episode| episode.summary.id == id);
-        let row = row.filter(is_there).or_else(|| Some(table.episode(id)?.0)).ok_or_else(gone)?;
-        Ok(Self { table, row })
-    }
-
-    fn episode(&self) -> &IndexedEpisode {
-        &self.table.episodes[self.row]
-    }
-}
-
-fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
-    let run = || query.required("run");
-    match name {
-        "runs" => {
-            let runs: Vec<Value> = site
-                .runs()
-                .iter()
-                .map(|run| {
-                    let mut value = json!(run);
-                    value["headline"] = json!(run.headline());
-                    value
-                })
-                .collect();
-            text(&json!({ "runs": runs, "chosen": site.chosen }))
-        }
-        "run" => {
-            let (mut shown, planned) = (site.run(run()?)?, site.planned(run()?));
-            if let Some(planned) = &planned {
-                planned.complete(&mut shown);
-            }
-            let progress = site.progress(run()?);
-            text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
-        }
-        "curves" => text(&curves(&site.run(run()?)?)),
-        "exams" => text(&exams(&site.run(run()?)?)),
-        "pairs" => pairs(site, run()?, query),
-        "episodes" => {
-            let episodes = site.loaded(run()?)?;
-            let labels = site.labels(run()?)?;
-            let found = text(&episodes.page(&filter(query)?, &page(query)?, &labels)?);
-            std::thread::spawn(move || episodes.read_ahead());
-            found
-        }
-        "episode" => {
-            let named = Named::new(site, query)?;
-            let labels = site.labels(run()?)?;
-            text(&episode(&named.table, named.row, named.episode(), &labels)?)
-        }
-        "text" => {
-            let named = Named::new(site, query)?;
-            let message = query.parsed("message")?.unwrap_or(0);
-            let which = query.named("part", TextPart::named)?.unwrap_or(TextPart::Content);
-            let from = query.parsed("from")?.unwrap_or(0);
-            let found = part(&named.table, named.row, message, &which, from)?;
-            text(&found.ok_or_else(|| WebError::NotFound("there is no such text".into()))?)
-        }
-        "tools" => text(&offered_tools(&Named::new(site, query)?.table)),
-        "tokens" => {
-            let named = Named::new(site, query)?;
-            let found = named.episode();
-            let policy = named.table.writer_of(&found.summary.policy);
-            let vocabulary = site.vocabulary(site.store(run()?)?, policy);
-            let vocabulary = vocabulary.as_deref().map_err(Clone::clone);
-            let from = query.parsed("from")?.unwrap_or(0);
-            let limit = query.parsed("limit")?.unwrap_or(4000).min(MOST_TOKENS);
-            text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
-        }
-        "tasks" => tasks(site, run()?, query),
-        "task" => task(site, run()?, query),
-        "judges" => {
-            let episodes = site.loaded(run()?)?;
-            text(&judges(&episodes, &site.labels(run()?)?))
-        }
-        _ => Err(WebError::NotFound(format!("there is no \"{name}\" here")).into()),
-    }
-}
-
-fn filter(query: &Query) -> Result<Filter, WebError> {
-    Ok(Filter {
-        stage: query.owned("stage"),
-        iteration: query.parsed("iteration")?,
-        split: query.owned("split"),
-        family: query.owned("family"),
-        scenario: query.owned("scenario"),
-        policy: query.owned("policy"),
-        end: query.owned("end"),
-        tool: query.owned("tool"),
-        outcome: query.named("outcome", OutcomeFilter::named)?,
-        least_reward: query.parsed("least")?,
-        most_reward: query.parsed("most")?,
-        text: query.owned("text"),
-    })
-}
-
-fn page(query: &Query) -> Result<PageSpec, WebError> {
-    Ok(PageSpec {
-        sort: query.named("sort", SortBy::named)?,
-        descending: query.text("order") == Some("descending"),
-        offset: query.parsed("offset")?.unwrap_or(0),
-        limit: query.parsed("limit")?.unwrap_or(50).min(MOST_ROWS),
-    })
-}
-
-/// A label as the page sends it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NewLabel {
-    run: String,
-    stage: String,
-    id: String,
-    right: Option<bool>,
-    note: Option<String>,
-}
-
-fn change(site: &Site, name: &str, body: &[u8]) -> Result<String> {
-    match name {
-        "label" => label(site, body),
-        "decision" => decide(site, body),
-        _ => Err(WebError::NotFound(format!("there is no \"{name}\" here")).into()),
-    }
-}
-
-fn label(site: &Site, body: &[u8]) -> Result<String> {
-    let wrong = |cause: serde_json::Error| WebError::BadRequest(format!("the request is no label: {cause}"));
-    let NewLabel { run, stage, id, right, note } = serde_json::from_slice(body).map_err(wrong)?;
-    let named = Named::find(site, &run, (&stage, &id), None)?;
-    let summary = &named.episode().summary;
-    let task = named.table.scenarios.get(&summary.scenario_id).map(|scenario| scenario.task.clone());
-    let label = Label {
-        trajectory_id: id,
-        stage,
-        scenario_id: summary.scenario_id.clone(),
-        family: summary.family.clone(),
-        task: task.unwrap_or_default(),
-        answer: summary.answer.clone(),
-        right,
-        note: note.filter(|note| !note.trim().is_empty()),
-    };
-    let labels = site.set_label(&run, label)?;
-    text(&json!({ "labels": labels.len() }))
 }

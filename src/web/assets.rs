@@ -34,11 +34,12 @@ pub(super) const ASSETS: &[Asset] = assets![
     "exam.js": SCRIPT,
     "judges.js": SCRIPT,
     "tasks.js": SCRIPT,
+    "traces.html": HTML,
+    "traces.js": SCRIPT,
 ];
 
-/// The file at this path; `/` is the page.
+/// The file at this path.
 pub(super) fn find(path: &str) -> Option<&'static Asset> {
-    let path = if path == "/" { "/index.html" } else { path };
     ASSETS.iter().find(|asset| asset.path == path)
 }
 

@@ -1,7 +1,7 @@
-//! The live page of a run: an HTTP server on loopback, and the page it serves.
+//! Pages in the browser: an HTTP server on loopback, and what it serves.
 //!
-//! It reads the journals and artifacts of a cache, also of a run that another process executes, and changes nothing but
-//! labels. The page shows texts of servers and models, which are hostile until shown otherwise: the server sends them
+//! [`Site`] is the live page of runs. It reads the journals and artifacts of a cache, also of a run that another process executes,
+//! and changes nothing but labels. [`TraceReview`] is the page of a review of recorded conversations. A page shows texts of servers and models, which are hostile until shown otherwise: the server sends them
 //! as JSON only, the page inserts them as text only, and its policy forbids everything else ([`guard`]).
 
 mod answers;
@@ -11,21 +11,25 @@ mod exams;
 mod guard;
 mod overview;
 mod query;
+mod runs;
 mod site;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
-use axum::{Router, extract::Request};
+use axum::{Router, extract::Request, response::Response};
 use tokio::net::TcpListener;
 
 pub use site::Site;
+pub use traces::TraceReview;
 
+use self::query::Query;
 use crate::error::{Class, Diagnostic, Result};
 
 /// Errors of the live page.
@@ -45,6 +49,13 @@ pub enum WebError {
     NotFound(String),
     #[error("{0}")]
     BadRequest(String),
+}
+
+impl WebError {
+    /// There is no such call.
+    fn nothing(name: &str) -> Self {
+        Self::NotFound(format!("there is no \"{name}\" here"))
+    }
 }
 
 impl Diagnostic for WebError {
@@ -73,26 +84,43 @@ impl Diagnostic for WebError {
     }
 }
 
+/// What a page shows and changes.
+pub trait Page: Send + Sync + 'static {
+    /// The path of the file at `/`.
+    fn index(&self) -> &'static str;
+
+    /// Answers `GET /api/NAME` with JSON.
+    fn read(&self, name: &str, query: &Query) -> Result<String>;
+
+    /// Answers `POST /api/NAME` with JSON.
+    fn change(&self, name: &str, body: &[u8]) -> Result<String>;
+
+    /// Answers `GET /api/events`, if the page has any.
+    fn events(self: Arc<Self>, _query: &Query) -> Option<Result<Response, WebError>> {
+        None
+    }
+}
+
 /// A server that is bound to its port but does not answer yet.
-pub struct WebServer {
+pub struct WebServer<P> {
     listener: TcpListener,
-    site: Arc<Site>,
+    page: Arc<P>,
     port: u16,
     token: String,
 }
 
-impl WebServer {
+impl<P: Page> WebServer<P> {
     /// Listens on 127.0.0.1. Port 0 picks any free port.
     ///
     /// # Errors
     /// If the port is in use.
-    pub async fn bind(site: Arc<Site>, port: u16) -> Result<Self, WebError> {
+    pub async fn bind(page: Arc<P>, port: u16) -> Result<Self, WebError> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let failed = |source| WebError::Bind { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = guard::new_token().map_err(WebError::Token)?;
-        Ok(Self { listener, site, port, token })
+        Ok(Self { listener, page, port, token })
     }
 
     /// The URL to open. It contains the token.
@@ -105,11 +133,11 @@ impl WebServer {
     /// # Errors
     /// If the listener fails.
     pub async fn serve(self) -> Result<(), WebError> {
-        let Self { listener, site, port, token } = self;
+        let Self { listener, page, port, token } = self;
         let guard = Arc::new(guard::Guard { port, token });
         let answer = move |request: Request| {
-            let (site, guard) = (Arc::clone(&site), Arc::clone(&guard));
-            async move { answers::answer(site, &guard, request).await }
+            let (page, guard) = (Arc::clone(&page), Arc::clone(&guard));
+            async move { answers::answer(page, &guard, request).await }
         };
         axum::serve(listener, Router::new().fallback(answer)).await.map_err(WebError::Serve)
     }

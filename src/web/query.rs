@@ -8,7 +8,7 @@ use reqwest::Url;
 use super::WebError;
 
 /// Parameters by name; the last one counts. An empty one counts as absent.
-pub(super) struct Query(BTreeMap<String, String>);
+pub struct Query(BTreeMap<String, String>);
 
 impl Query {
     pub fn of(uri: &Uri) -> Self {

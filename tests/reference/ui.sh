@@ -1,5 +1,5 @@
 #!/bin/sh
-# Opens every view of the live page in a real browser:
+# Opens every view of the live page in a real browser, and reviews recorded conversations on theirs:
 #
 #     tests/reference/ui.sh [MCPRL [CACHE [RUN]]]
 #
@@ -27,14 +27,31 @@ fi
 [ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
     --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
 
+export NODE_PATH="$packages/node_modules" CHROMIUM="$browser"
 scratch=$(mktemp -d)
-: > "$scratch/url"
-"$mcprl" ui "$run" --cache "$cache" 2> "$scratch/url" &
-server=$!
+server=
 trap 'kill $server 2>/dev/null; rm -r "$scratch"' EXIT
-for _ in $(seq 60); do
-    url=$(sed -n 's/^ui *//p' "$scratch/url")
-    [ -z "$url" ] || break
-    sleep 0.5
-done
-NODE_PATH="$packages/node_modules" CHROMIUM="$browser" node tests/reference/ui.mjs "$url"
+
+# Starts a page with these arguments of mcprl; its address is then in $url.
+page() {
+    : > "$scratch/url"
+    "$mcprl" "$@" 2> "$scratch/url" &
+    server=$!
+    for _ in $(seq 60); do
+        url=$(sed -n 's/^ui *//p' "$scratch/url")
+        [ -z "$url" ] || break
+        sleep 0.5
+    done
+}
+
+page ui "$run" --cache "$cache"
+node tests/reference/ui.mjs "$url"
+kill $server
+
+turns='{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "count", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "c", "content": "7"}, {"role": "assistant", "content": "7"}'
+for task in first '<b>second</b>' third; do
+    printf '{"messages": [{"role": "user", "content": "%s"}, %s]}\n' "$task" "$turns"
+done > "$scratch/logs.jsonl"
+echo '{"text": "no conversation"}' >> "$scratch/logs.jsonl"
+page traces "$scratch/logs.jsonl" --out "$scratch/kept.jsonl" --page
+node tests/reference/traces.mjs "$url" "$scratch/kept.jsonl"

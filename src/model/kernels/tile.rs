@@ -67,6 +67,20 @@ impl Block {
         // SAFETY: the caller's contract is passed on.
         unsafe { pairs::block(self) }
     }
+
+    /// Computes the block on `B` in pairs of bf16, adjacent in `k`, and `A` in `f32`: `depth` counts pairs. `columns` begin a
+    /// panel, panels are padded, and sums are chains. The bits equal those of [`Self::run`] on the widened values.
+    ///
+    /// # Safety
+    /// As [`Self::run`], and the machine has AVX2 and FMA. There are at most [`Self::FEW`] rows.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn run_widening(&self) {
+        // SAFETY: the caller's contract is passed on.
+        unsafe { widening::block(self) }
+    }
+
+    /// Rows up to which [`Self::run_widening`] is faster than [`Self::run`] on a widened copy.
+    pub const FEW: usize = 16;
 }
 
 /// The kernel in plain Rust: 16 columns at a time, vectorised by the compiler.
@@ -255,6 +269,120 @@ mod avx2 {
                 }
             }
         }
+    }
+}
+
+/// The kernel in AVX2 for few rows, which widens pairs of bf16 in registers: a widened copy of a panel that is read once or
+/// twice costs more than the product.
+#[cfg(target_arch = "x86_64")]
+mod widening {
+    use std::arch::x86_64::*;
+
+    use super::{Accumulate, Block, PANEL};
+
+    /// Lanes of a vector.
+    const WIDTH: usize = 8;
+
+    /// # Safety
+    /// As [`Block::run_widening`].
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn block(block: &Block) {
+        for column in (0..block.columns).step_by(PANEL) {
+            // SAFETY: the panel is padded; of `C`, only columns of the block are touched.
+            unsafe {
+                let b = block.b.add(column / PANEL * block.b_panel).cast();
+                let c = block.c.add(column);
+                let width = PANEL.min(block.columns - column);
+                if width == PANEL {
+                    panel(block, b, c, block.c_row);
+                    continue;
+                }
+                let mut whole = [[0.0f32; PANEL]; Block::FEW];
+                for (row, whole) in whole.iter_mut().enumerate().take(block.rows) {
+                    std::ptr::copy_nonoverlapping(c.add(row * block.c_row), whole.as_mut_ptr(), width);
+                }
+                panel(block, b, whole.as_flattened_mut().as_mut_ptr(), PANEL);
+                for (row, whole) in whole.iter().enumerate().take(block.rows) {
+                    std::ptr::copy_nonoverlapping(whole.as_ptr(), c.add(row * block.c_row), width);
+                }
+            }
+        }
+    }
+
+    /// All rows of a panel.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn panel(block: &Block, b: *const u32, c: *mut f32, c_row: usize) {
+        let mut row = 0;
+        while row < block.rows {
+            // SAFETY: rows of the block.
+            unsafe {
+                let (a, c) = (block.a.add(row * block.a_row), c.add(row * c_row));
+                let (left, right) = ((b, c), (b.add(PANEL / 2), c.add(PANEL / 2)));
+                row += match block.rows - row {
+                    1 => tile::<1, 4>(block, a, left, c_row),
+                    2 => tile::<2, 4>(block, a, left, c_row),
+                    3 => {
+                        tile::<3, 2>(block, a, left, c_row);
+                        tile::<3, 2>(block, a, right, c_row)
+                    }
+                    _ => {
+                        tile::<4, 2>(block, a, left, c_row);
+                        tile::<4, 2>(block, a, right, c_row)
+                    }
+                };
+            }
+        }
+    }
+
+    /// `MR` rows of `NV` vectors of columns; returns `MR`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const MR: usize, const NV: usize>(
+        block: &Block,
+        a: *const f32,
+        (mut b, c): (*const u32, *mut f32),
+        c_row: usize,
+    ) -> usize {
+        // SAFETY: indices stay within rows, depth and width of the block.
+        unsafe {
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let mut a: [*const f32; MR] = std::array::from_fn(|i| a.add(i * block.a_row));
+            let mut sums = [[_mm256_setzero_ps(); NV]; MR];
+            if block.accumulate == Accumulate::Chain {
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    for (v, sum) in sums.iter_mut().enumerate() {
+                        *sum = _mm256_loadu_ps(c.add(i * c_row + v * WIDTH));
+                    }
+                }
+            }
+            for _ in 0..block.depth {
+                let words: [__m256i; NV] =
+                    std::array::from_fn(|v| _mm256_loadu_si256(b.add(v * WIDTH).cast()));
+                let first = words.map(|word| _mm256_castsi256_ps(_mm256_and_si256(word, high)));
+                for i in 0..MR {
+                    let factor = _mm256_broadcast_ss(&*a[i]);
+                    for v in 0..NV {
+                        sums[i][v] = _mm256_fmadd_ps(factor, first[v], sums[i][v]);
+                    }
+                }
+                let second = words.map(|word| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word)));
+                for i in 0..MR {
+                    let factor = _mm256_broadcast_ss(&*a[i].add(1));
+                    for v in 0..NV {
+                        sums[i][v] = _mm256_fmadd_ps(factor, second[v], sums[i][v]);
+                    }
+                    a[i] = a[i].wrapping_add(2);
+                }
+                b = b.wrapping_add(block.b_step);
+            }
+            for (i, sums) in sums.into_iter().enumerate() {
+                for (v, sum) in sums.into_iter().enumerate() {
+                    _mm256_storeu_ps(c.add(i * c_row + v * WIDTH), sum);
+                }
+            }
+        }
+        MR
     }
 }
 

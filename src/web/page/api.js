@@ -14,7 +14,7 @@ async function answer(request) {
     response = await request;
   } catch (cause) {
     if (cause.name === "AbortError") throw cause;
-    throw new Refused(0, "mcprl does not answer any more.", "Start `mcprl ui` again and open the address that it prints.");
+    throw new Refused(0, "mcprl does not answer any more.", "Start the command again and open the address that it prints.");
   }
   const text = await response.text();
   let value;

@@ -87,9 +87,15 @@ multiversion! {
 pub fn decode_pair(codes: &[u8], scales: &[f32], out: &mut [u32]) {
     assert!(codes.len() == PANEL && scales.len() == PANEL && out.len() == PANEL, "one row of a panel");
     #[cfg(target_arch = "x86_64")]
-    if Level::get() == Level::Avx512 {
-        // SAFETY: the level was detected, and the lengths checked.
-        return unsafe { avx512::decode_pair(codes.as_ptr(), scales.as_ptr(), out.as_mut_ptr()) };
+    {
+        let (codes, scales, out) = (codes.as_ptr(), scales.as_ptr(), out.as_mut_ptr());
+        match Level::get() {
+            // SAFETY: the level was detected, and the lengths checked.
+            Level::Avx512 => return unsafe { avx512::decode_pair(codes, scales, out) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { avx2::decode_pair(codes, scales, out) },
+            Level::Portable => {}
+        }
     }
     for ((code, scale), out) in codes.iter().zip(scales).zip(out) {
         let value = |code: u8| rounded(QUANTILES[usize::from(code)] * scale);
@@ -166,6 +172,53 @@ pub fn transpose(from: &[f32], from_row: usize, to: &mut [f32], to_row: usize) {
         for j in 0..16 {
             to[j * to_row + i] = from[i * from_row + j];
         }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::{PANEL, QUANTILES};
+
+    /// Lanes of a vector.
+    const WIDTH: usize = 8;
+
+    /// # Safety
+    /// Each has 32 values, and the machine has AVX2.
+    #[target_feature(enable = "avx2,fma")]
+    pub unsafe fn decode_pair(codes: *const u8, scales: *const f32, out: *mut u32) {
+        // SAFETY: within the extents that the caller guarantees.
+        unsafe {
+            let table = [_mm256_loadu_ps(QUANTILES.as_ptr()), _mm256_loadu_ps(QUANTILES.as_ptr().add(WIDTH))];
+            for at in (0..PANEL).step_by(WIDTH) {
+                let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.add(at).cast()));
+                let scales = _mm256_loadu_ps(scales.add(at));
+                let low = rounded(_mm256_mul_ps(quantile(table, codes), scales));
+                let high = rounded(_mm256_mul_ps(quantile(table, _mm256_srli_epi32::<4>(codes)), scales));
+                // The upper half of each word is of `low`.
+                let word = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(high), low);
+                _mm256_storeu_si256(out.add(at).cast(), word);
+            }
+        }
+    }
+
+    /// The quantiles of codes in the lowest four bits.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn quantile(table: [__m256; 2], codes: __m256i) -> __m256 {
+        let [lower, upper] = table.map(|half| _mm256_permutevar8x32_ps(half, codes));
+        // The sign chooses: the fourth bit.
+        _mm256_blendv_ps(lower, upper, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
+    }
+
+    /// Rounds to bf16 in the upper half; the lower half is not cleared.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn rounded(value: __m256) -> __m256i {
+        let bits = _mm256_castps_si256(value);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)))
     }
 }
 

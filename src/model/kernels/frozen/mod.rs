@@ -275,12 +275,13 @@ impl Frozen {
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
         let (mut scratch, mut pairs) = (Vec::new(), Vec::new());
+        let widens = self.widens_in_registers(m, a);
         for row in (0..m).step_by(ROWS) {
             for start in (0..depth).step_by(DEPTH) {
                 let span = start..depth.min(start + DEPTH);
                 let block = |columns, b: *const f32, b_panel, c: *mut f32| Block {
                     rows: ROWS.min(m - row),
-                    depth: span.len(),
+                    depth: if widens { span.len() / 2 } else { span.len() },
                     columns,
                     // SAFETY: `a` is `[m, depth]`.
                     a: unsafe { a.as_ptr().add(row * depth + start) },
@@ -294,20 +295,29 @@ impl Frozen {
                     c_row: self.n,
                     accumulate: accumulate[usize::from(start > 0)],
                 };
-                let at = (run.start / PANEL * depth + start) * PANEL;
+                // Words of `B` in a panel, and the first of them.
+                let (panel, first) = if widens { (depth / 2, start / 2) } else { (depth, start) };
+                let at = (run.start / PANEL * panel + first) * PANEL;
                 let stored = match (&self.data, a) {
                     (Data::Words(words), Words::Floats(_)) => Some(words[at..].as_ptr()),
                     (Data::Pairs(words), Words::Pairs(_)) => Some(words[at..].as_ptr().cast()),
+                    (Data::Pairs(words), Words::Rounded(_)) if widens => Some(words[at..].as_ptr().cast()),
                     _ => None,
                 };
                 if let Some(b) = stored {
-                    let block = block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start));
+                    let block = block(run.len(), b, panel * PANEL, y.at(row * self.n + run.start));
                     // SAFETY: panels as the weight stores them, of these rows and columns.
-                    unsafe { run_block(&block, a) };
+                    unsafe { run_block(&block, a, widens) };
                     continue;
                 }
                 for columns in run.clone().step_by(PANEL) {
                     let b = match a {
+                        _ if widens => {
+                            let span = start / 2..span.end / 2;
+                            pairs.resize(span.len() * PANEL, 0);
+                            self.pairs(columns / PANEL, span, &mut pairs);
+                            pairs.as_ptr().cast()
+                        }
                         Words::Pairs(_) => {
                             pairs.resize(span.len() * PANEL, 0);
                             self.pairs(columns / PANEL, span.clone(), &mut pairs);
@@ -321,7 +331,7 @@ impl Frozen {
                     };
                     let c = y.at(row * self.n + columns);
                     // SAFETY: one panel, as long as the block is deep.
-                    unsafe { run_block(&block(PANEL.min(run.end - columns), b, 0, c), a) };
+                    unsafe { run_block(&block(PANEL.min(run.end - columns), b, 0, c), a, widens) };
                 }
             }
         }
@@ -358,10 +368,16 @@ impl Frozen {
                         accumulate: accumulate[usize::from(start > 0)],
                     };
                     // SAFETY: one panel of the scratch, as long as the block is deep.
-                    unsafe { run_block(&block, a) };
+                    unsafe { run_block(&block, a, false) };
                 }
             }
         }
+    }
+
+    /// Whether a product of `m` rows in bf16 widens the weight in registers.
+    fn widens_in_registers(&self, m: usize, a: &Words<'_>) -> bool {
+        let is_able = cfg!(target_arch = "x86_64") && Level::get() >= Level::Avx2;
+        is_able && m <= Block::FEW && self.k.is_multiple_of(2) && matches!(a, Words::Rounded(_))
     }
 
     /// Words of a chain of `count` values.
@@ -509,10 +525,13 @@ impl Frozen {
 
 /// # Safety
 /// Every extent of the block lies within the weight and the factors, and no other thread writes its columns.
-unsafe fn run_block(block: &Block, words: &Words<'_>) {
-    // SAFETY: the caller's contract is passed on; pairs are made only where the machine multiplies them.
+unsafe fn run_block(block: &Block, words: &Words<'_>, widens: bool) {
+    let _ = widens;
+    // SAFETY: the caller's contract is passed on; pairs are made, and weights widened, only where the machine can.
     unsafe {
         match words {
+            #[cfg(target_arch = "x86_64")]
+            _ if widens => block.run_widening(),
             #[cfg(target_arch = "x86_64")]
             Words::Pairs(_) => block.run_pairs(),
             _ => block.run(Level::get()),

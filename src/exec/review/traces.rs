@@ -1,0 +1,185 @@
+//! What people decide about recorded conversations: one line of a JSONL file for each, which a `traces` stage reads: kept
+//! conversations as they are or as edited, dropped ones not at all.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{Decision, ReviewError, lines, replace};
+use crate::{
+    hash::Encoder,
+    traces::{Found, Trace},
+};
+
+/// A decision that was made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decided {
+    pub decision: Decision,
+    /// The messages that are kept; none of a dropped conversation.
+    pub messages: Vec<Value>,
+}
+
+/// What identifies a conversation among the decisions.
+pub fn digest(trace: &Trace) -> String {
+    Encoder::new("mcprl reviewed trace v1").json(&Value::Array(trace.messages.clone())).finish().to_string()
+}
+
+/// The decisions of a file by [`digest`]; none if there is no file. Of several on one conversation, the last one counts.
+///
+/// # Errors
+/// If the file cannot be read, or a line is no decision.
+pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> {
+    let decided = |mut line: super::Line| {
+        let decision = line.value["decision"].as_str().and_then(Decision::named);
+        let messages = match line.value["messages"].take() {
+            Value::Array(messages) => messages,
+            _ if decision == Some(Decision::Drop) => Vec::new(),
+            _ => return Err(line.is_bad(path)),
+        };
+        let decision = decision.ok_or_else(|| line.is_bad(path))?;
+        Ok((line.id, Decided { decision, messages }))
+    };
+    lines(path)?.into_iter().map(decided).collect()
+}
+
+/// Replaces the decision on a conversation, or removes it. `kept` is the conversation as it is kept.
+///
+/// # Errors
+/// As [`decisions`], or if the file cannot be written.
+pub fn set(
+    path: &Path,
+    found: &Found,
+    original: &Trace,
+    decision: Option<(Decision, &Trace)>,
+) -> Result<(), ReviewError> {
+    // A file of something else stays as it is.
+    decisions(path)?;
+    let line = decision.map(|(decision, kept)| line(found, original, decision, kept));
+    replace(path, &digest(original), line.as_ref())
+}
+
+/// A decision as a line. `kept` is the conversation as it is kept, which may be edited.
+pub fn line(found: &Found, original: &Trace, decision: Decision, kept: &Trace) -> Value {
+    let mut line = json!({"reviewed": digest(original), "place": found.place, "decision": decision.name()});
+    if decision == Decision::Drop {
+        return line;
+    }
+    if let Some(tools) = &kept.tools {
+        line["tools"] = tools.clone().into();
+    }
+    if let Some(correct) = kept.correct {
+        line["correct"] = correct.into();
+    }
+    line["messages"] = kept.messages.clone().into();
+    line
+}
+
+/// What a person may edit of a message: its text, or the answer in its call. Results of tools are what happened.
+pub fn editable(message: &Value) -> Option<&str> {
+    match message["role"].as_str() {
+        Some("tool") => return None,
+        Some("assistant") => {}
+        _ => return message["content"].as_str(),
+    }
+    let answer = message.pointer(ANSWER).and_then(Value::as_str);
+    answer.or_else(|| message["content"].as_str().filter(|text| !text.is_empty()))
+}
+
+/// The answer that a call of `complete_task` gives.
+const ANSWER: &str = "/tool_calls/0/function/arguments/answer";
+
+/// The conversation with other texts in these messages. What cannot be edited stays as it is.
+pub fn edited(trace: &Trace, texts: &BTreeMap<usize, String>) -> Trace {
+    let mut trace = trace.clone();
+    for (place, text) in texts {
+        let Some(message) = trace.messages.get_mut(*place).filter(|message| editable(message).is_some())
+        else {
+            continue;
+        };
+        match message.pointer_mut(ANSWER).filter(|answer| answer.is_string()) {
+            Some(answer) => *answer = text.as_str().into(),
+            None => message["content"] = text.as_str().into(),
+        }
+    }
+    trace
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traces;
+
+    fn found(messages: Value) -> (Found, Trace) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.jsonl");
+        std::fs::write(&path, format!("{}\n", json!({ "messages": messages }))).unwrap();
+        let found = traces::read(&path).unwrap().remove(0);
+        let trace = found.trace.clone().unwrap();
+        (found, trace)
+    }
+
+    fn talk(task: &str) -> (Found, Trace) {
+        found(json!([{"role": "user", "content": task}, {"role": "assistant", "content": "7"}]))
+    }
+
+    #[test]
+    fn a_decision_is_replaced_and_taken_back_and_the_rest_are_conversations() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept.jsonl");
+        let all = ["one", "two", "three"].map(talk);
+        let decide = |place: usize, decision: Option<Decision>| {
+            let (found, trace) = &all[place];
+            set(&path, found, trace, decision.map(|decision| (decision, trace))).unwrap();
+        };
+        decide(0, Some(Decision::Drop));
+        decide(1, Some(Decision::Accept));
+        decide(2, Some(Decision::Accept));
+        decide(1, Some(Decision::Drop));
+        let (found, trace) = &all[0];
+        let texts = BTreeMap::from([(0, "the first".to_owned()), (1, "8".to_owned())]);
+        let new = edited(trace, &texts);
+        set(&path, found, trace, Some((Decision::Edit, &new))).unwrap();
+        let kept = traces::read(&path).unwrap();
+        let kept: Vec<&Value> =
+            kept.iter().map(|found| &found.trace.as_ref().unwrap().messages[0]["content"]).collect();
+        assert_eq!(kept, ["the first", "three"]);
+        let known = decisions(&path).unwrap();
+        assert_eq!(known[&digest(trace)], Decided { decision: Decision::Edit, messages: new.messages });
+        assert_eq!(known.len(), 3);
+        decide(0, None);
+        assert_eq!(decisions(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_edit_changes_texts_and_the_answer_of_a_call_but_no_result() {
+        let call = |name: &str, arguments: Value| json!({"id": name, "type": "function", "function": {"name": name, "arguments": arguments}});
+        let (_, trace) = found(json!([
+            {"role": "user", "content": "how many?"},
+            {"role": "assistant", "content": "", "tool_calls": [call("count", json!({}))]},
+            {"role": "tool", "tool_call_id": "count", "content": "7"},
+            {"role": "assistant", "content": "so it is", "tool_calls": [call("complete_task", json!({"answer": "7"}))]},
+        ]));
+        let texts: Vec<Option<&str>> = trace.messages.iter().map(editable).collect();
+        assert_eq!(texts, [Some("how many?"), None, None, Some("7")]);
+        let all = (0..9).map(|place| (place, "new".to_owned())).collect();
+        let new = edited(&trace, &all).messages;
+        assert_eq!(
+            (&new[0]["content"], &new[1], &new[2]),
+            (&json!("new"), &trace.messages[1], &trace.messages[2])
+        );
+        assert_eq!((&new[3]["content"], new[3].pointer(ANSWER)), (&json!("so it is"), Some(&json!("new"))));
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.jsonl");
+        let (found, trace) = talk("one");
+        for text in ["{\"messages\": []}\n", "{\"reviewed\": \"x\"}\n", "no JSON\n"] {
+            std::fs::write(&path, text).unwrap();
+            let refused = set(&path, &found, &trace, Some((Decision::Accept, &trace))).unwrap_err();
+            assert!(matches!(refused, ReviewError::BadLine { line: 1, .. }), "{text}: {refused}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}
