@@ -223,12 +223,14 @@ impl Chat {
             if let Some(schema) = shape.json {
                 grammar.json(schema, false)?;
             }
+            let opening = match shape.calls.first().filter(|_| shape.text) {
+                Some(tool) => self.opening(&self.written_call(tool)?.0),
+                None => String::new(),
+            };
             for tool in shape.calls {
-                self.add_call(&mut grammar, tool)?;
+                self.add_call(&mut grammar, tool, &opening)?;
             }
             if shape.text {
-                let first = shape.calls.first().map(|tool| self.written_call(tool)).transpose()?;
-                let opening = first.map(|(before, _)| self.opening(&before)).unwrap_or_default();
                 return Ok(grammar.behind_text(&opening));
             }
             // A closed reasoning is written by the model itself, and line breaks may follow it.
@@ -241,19 +243,18 @@ impl Chat {
     }
 
     /// A call of a tool as the template writes it, without its arguments: what is before them and behind them, and its id.
-    fn written_call(&self, tool: &Value) -> Result<([String; 2], String), GuideError> {
+    fn written_call(&self, tool: &Value) -> Result<(String, String, String), GuideError> {
         let arguments = Map::from_iter([(ARGUMENTS.to_owned(), json!(1))]);
         let name = tool["function"]["name"].as_str().unwrap_or_default();
         let call = ToolCall { name: self.vocabulary.mask(name).into_owned(), arguments };
         let written = self.format.assistant("", std::slice::from_ref(&call));
         let place = format!("{{\"{ARGUMENTS}\": 1}}");
         let (before, after) = written.split_once(&place).ok_or(GuideError::Calls)?;
-        Ok(([before.to_owned(), after.to_owned()], call_id(0, &call)))
+        Ok((before.to_owned(), after.to_owned(), call_id(0, &call)))
     }
 
     /// The text by which a call is known to begin; empty if it begins with a control token, which is in no text.
-    fn opening(&self, written: &[String; 2]) -> String {
-        let [before, _] = written;
+    fn opening(&self, before: &str) -> String {
         let tokens = self.vocabulary.encode(before);
         if tokens.first().is_some_and(|token| self.vocabulary.is_control(*token)) {
             return String::new();
@@ -261,9 +262,11 @@ impl Chat {
         before.split_whitespace().next().unwrap_or_default().to_owned()
     }
 
-    fn add_call(&self, grammar: &mut Grammar, tool: &Value) -> Result<(), GuideError> {
+    /// Adds a choice: a call of a tool, without its opening.
+    fn add_call(&self, grammar: &mut Grammar, tool: &Value, opening: &str) -> Result<(), GuideError> {
         let function = &tool["function"];
-        let ([before, after], id) = self.written_call(tool)?;
+        let (before, after, id) = self.written_call(tool)?;
+        let before = before.strip_prefix(opening).unwrap_or(&before);
         let mut schema = match &function["parameters"] {
             schema @ Value::Object(_) => schema.clone(),
             _ => json!({}),
@@ -277,7 +280,7 @@ impl Chat {
         let literal = |text: &str| {
             text.split(&id).map(|part| self.literal(part)).collect::<Vec<_>>().join(&format!(" {ID} "))
         };
-        grammar.choices.push(format!("{} {rule} {}", literal(&before), literal(&after)));
+        grammar.choices.push(format!("{} {rule} {}", literal(before), literal(&after)));
         Ok(())
     }
 
@@ -340,16 +343,21 @@ impl Grammar {
         Ok(())
     }
 
-    /// The grammar of a text in which `opening` does not occur, and of any of the choices behind it.
+    /// The grammar of a text, and of calls behind it: the choices, with the opening that they lack and that is in no text.
     fn behind_text(mut self, opening: &str) -> String {
-        let mut text = "/(.|\\n)+/".to_owned();
-        if !opening.is_empty() {
-            text += &format!(" & ~/(.|\\n)*{}(.|\\n)*/", regex::escape(opening).replace('/', "\\/"));
-        }
-        self.rules.push(format!("TEXT: {text}"));
-        self.rules.push("SPACE: /[ \\n]+/".to_owned());
-        self.rules.push(format!("call: {}", self.choices.join(" | ")));
-        format!("start: TEXT? (call (SPACE? call)*)?\n{}\n", self.rules.join("\n"))
+        const ANY: &str = "(.|\\n)*";
+        let choices = self.choices.join(" | ");
+        // A lexer does not go back: a text that ends with an opening is one word of the grammar.
+        let (text, start, call) = if opening.is_empty() {
+            ("/(.|\\n)+/".to_owned(), "TEXT? (call (SPACE? call)*)?", "rest".to_owned())
+        } else {
+            let known = Value::from(opening);
+            self.rules.push(format!("head[lazy]: /{ANY}/ {known}"));
+            let text = format!("/(.|\\n)+/ & ~(/{ANY}/ {known} /{ANY}/)");
+            (text, "TEXT? | head rest (SPACE? call)*", format!("{known} rest"))
+        };
+        self.rules.push(format!("TEXT: {text}\nSPACE: /[ \\n]+/\nrest: {choices}\ncall: {call}"));
+        format!("start: {start}\n{}\n", self.rules.join("\n"))
     }
 
     /// The grammar of one of the choices behind this beginning.
