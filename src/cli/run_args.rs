@@ -15,8 +15,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
-    /// given one: `train/reward@3`.
-    #[arg(long, value_name = "STAGE[@ITERATION]")]
+    /// given one: `train[3]/reward`.
+    #[arg(long, value_name = "STAGE")]
     pub resample: Vec<String>,
     /// Run only this stage and what it needs. A loop's name means all of its iterations, `train[3]` the first three.
     #[arg(long, value_name = "STAGE")]

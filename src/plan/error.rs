@@ -172,7 +172,7 @@ pub enum PlanError {
     #[error("stage \"{stage}\" is {class}: running it again gives the same result")]
     NotResampled { stage: String, class: &'static str },
     #[error("stage \"{stage}\" has no iteration {iteration}")]
-    NoIteration { stage: String, iteration: String, last: Option<u32> },
+    NoIteration { stage: String, iteration: u32, last: Option<u32> },
 }
 
 /// The first mistake without a prefix, the others as separate errors. Each but the last has its hint.

@@ -1,12 +1,6 @@
-//! Parses the name of a stage of a run, in any spelling that is printed or accepted.
-//!
-//! | spelling | used by |
-//! |---|---|
-//! | `exam`, `train[0003]/rollout` | `run`, `show`, `plan` |
-//! | `train.0003/rollout`, `train.0003/rollout/trajectories.parquet` | the run's folder |
-//! | `train[3]/rollout`, `train/rollout@3` | people, `--resample` |
-//! | `train/rollout`, `train.rollout` | the run file: all iterations |
-//! | `train[0003]`, `train.0003`, `train` | people: all stages of it |
+//! Parses the name of a stage of a run: `exam`, `train[3]/rollout`; `train/rollout` for all iterations, `train[3]` and `train` for
+//! all stages. What else a run prints is read too: paths of its folder, `train.0003/rollout/trajectories.parquet`, and outputs as
+//! the run file names them, `train.rollout.trajectories`.
 
 /// A stage, an iteration, or an output of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +13,17 @@ pub struct NodeName {
 
 impl NodeName {
     pub fn parse(text: &str) -> Self {
-        let text = text.trim_matches('/');
-        let (text, behind) = match text.rsplit_once('@') {
-            Some((name, number)) if number.parse::<u32>().is_ok() => (name, number.parse().ok()),
-            _ => (text, None),
-        };
-        let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();
+        let mut parts: Vec<String> = text.trim_matches('/').split('/').map(str::to_owned).collect();
         let mut iteration = None;
         if let Some((turns, number)) = parts[0].trim_end_matches(']').rsplit_once(['[', '.'])
             && let Ok(number) = number.parse()
         {
             (iteration, parts[0]) = (Some(number), turns.to_owned());
         }
-        // The run file's spelling: its names have no dots.
+        // The run file's names have no dots.
         let first = parts.remove(0);
         let parts = first.split('.').map(str::to_owned).chain(parts).collect();
-        Self { iteration: iteration.or(behind), parts }
+        Self { iteration, parts }
     }
 
     /// As the run file names it: `train/rollout`.
@@ -60,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_stage_means_the_same_node() {
+    fn a_name_means_a_stage_all_its_iterations_or_all_that_it_contains() {
         let ids = ["base", "train[0001]/rollout", "train[0003]/rollout", "train[0003]/update", "exam"];
         let means = |text: &str| {
             let name = NodeName::parse(text);
@@ -72,9 +61,8 @@ mod tests {
             ("train[3]/rollout", vec![2], true),
             ("train.0003/rollout", vec![2], true),
             ("train.3/rollout/", vec![2], true),
-            ("train/rollout@3", vec![2], true),
-            ("train.rollout@3", vec![2], true),
             ("train.0003/update/policy", vec![3], true),
+            ("train/rollout@3", vec![], true),
             ("train.rollout", vec![1, 2], true),
             ("train/rollout", vec![1, 2], true),
             ("train.0003", vec![2, 3], false),

@@ -1,4 +1,4 @@
-//! Samples to draw again: `--resample STAGE`, or `--resample STAGE@ITERATION` for one iteration of a loop.
+//! Samples to draw again: `--resample train/rollout`, or `--resample train[3]/rollout` for one iteration of a loop.
 
 use std::collections::BTreeSet;
 
@@ -34,18 +34,14 @@ fn class(node: &Node) -> Option<&'static str> {
 }
 
 impl Plan {
-    /// Checks that these stages exist and that their results can vary. A loop's stage is `loop/stage` or
-    /// `loop.stage`; one iteration of it is `loop/stage@3` or `loop[3]/stage`.
+    /// Checks that these stages exist and that their results can vary.
     pub fn resampled(&self, names: &[String]) -> Result<Vec<Resample>> {
         names.iter().map(|name| Ok(self.resample(name)?)).collect()
     }
 
     fn resample(&self, asked: &str) -> Result<Resample, PlanError> {
         let named = NodeName::parse(asked);
-        let (name, iteration) = match asked.split_once('@') {
-            Some((name, iteration)) => (name.replace('.', "/"), Some(iteration.to_owned())),
-            None => (named.stage(), named.iteration.map(|number| number.to_string())),
-        };
+        let (name, iteration) = (named.stage(), named.iteration);
         let nodes = || self.graph.nodes.node_weights();
         let Some(node) = nodes().find(|node| node.stage.name == name) else {
             let names = || nodes().map(|node| node.stage.name.as_str());
@@ -55,9 +51,9 @@ impl Plan {
             let all: Vec<String> = names().map(alone).collect();
             let nearly = || did_you_mean(&name, all.iter().map(String::as_str)).and_then(within);
             let near = within(&name).or_else(|| did_you_mean(&name, names())).or_else(nearly);
-            let near = near.map(|near| match &iteration {
-                Some(iteration) => format!("{near}@{iteration}"),
-                None => near.to_owned(),
+            let near = near.map(|near| match (near.split_once('/'), iteration) {
+                (Some((turns, stage)), Some(iteration)) => format!("{turns}[{iteration}]/{stage}"),
+                _ => near.to_owned(),
             });
             let drawn: BTreeSet<&str> =
                 nodes().filter(|node| class(node).is_none()).map(|node| node.stage.name.as_str()).collect();
@@ -76,16 +72,14 @@ impl Plan {
         if let Some(class) = class(node) {
             return Err(PlanError::NotResampled { stage: name, class });
         }
-        let Some(text) = iteration else { return Ok(Resample { stage: name, iteration: None }) };
+        let Some(iteration) = iteration else { return Ok(Resample { stage: name, iteration: None }) };
         let last = node
             .iteration
-            .and_then(|iteration| self.graph.loops.get(iteration.loop_index))
+            .and_then(|of_node| self.graph.loops.get(of_node.loop_index))
             .map(|found| found.iterations);
-        match text.parse::<u32>() {
-            Ok(number) if last.is_some_and(|last| (1..=last).contains(&number)) => {
-                Ok(Resample { stage: name, iteration: Some(number) })
-            }
-            _ => Err(PlanError::NoIteration { stage: name, iteration: text, last }),
+        match last.is_some_and(|last| (1..=last).contains(&iteration)) {
+            true => Ok(Resample { stage: name, iteration: Some(iteration) }),
+            false => Err(PlanError::NoIteration { stage: name, iteration, last }),
         }
     }
 }

@@ -127,7 +127,7 @@ fn a_report_has_the_engine_and_the_command_that_ran() {
         extended: Vec::new(),
         file: "/some/where/my run.toml".into(),
         stages: None,
-        resample: vec!["train/reward@3".into()],
+        resample: vec!["train[3]/reward".into()],
         until: vec!["train[2]".into()],
         keep_going: true,
         overrides: crate::plan::Overrides::new(
@@ -150,7 +150,7 @@ fn a_report_has_the_engine_and_the_command_that_ran() {
     assert_eq!(
         fact("command"),
         Some(
-            r"mcprl run 'my run.toml' --set seed=4 --set engine.dtype=bf16 --set 'stages.tools.note=it'\''s' --resample train/reward@3 --until 'train[2]'"
+            r"mcprl run 'my run.toml' --set seed=4 --set engine.dtype=bf16 --set 'stages.tools.note=it'\''s' --resample 'train[3]/reward' --until 'train[2]'"
         )
     );
 }

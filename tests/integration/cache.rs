@@ -256,7 +256,6 @@ fn a_stage_is_shown_by_every_spelling_and_by_the_path_that_was_printed() {
         ("latest/count[2]/step", "count[0002]/step"),
         ("latest/count.0002/step", "count[0002]/step"),
         ("latest/count.0001/step/number.txt", "count[0001]/step"),
-        ("latest/count/step@1", "count[0001]/step"),
         ("latest/count.step", "count[0002]/step"),
         (path.as_str(), "count[0002]/step"),
     ] {

@@ -306,7 +306,6 @@ fn a_path_that_a_run_printed_is_exported() {
         (&format!("{run}/train[2]/update"), "train.0002"),
         (&format!("{run}/train[0002]/update"), "train.0002"),
         ("latest/train.0002/update/policy", "train.0002"),
-        ("latest/train/update@1", "train.0001"),
         ("latest/train.update", "train.0003"),
     ] {
         // There are no weights in it, so it is found and cannot be copied.
