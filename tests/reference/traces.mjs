@@ -30,7 +30,7 @@ await page.goto(url);
 await shown("traces");
 await fits("the list");
 await page.getByRole("status").filter({ hasText: "4 conversations · open 3" }).waitFor();
-await page.getByText("unusable", { exact: true }).first().waitFor();
+await page.locator(".badge", { hasText: "unusable" }).waitFor();
 if (process.env.SCREENSHOTS) await page.screenshot({ path: `${process.env.SCREENSHOTS}/traces.png` });
 
 // By keyboard: the first is dropped, and the next open one comes.
