@@ -3,12 +3,18 @@
 //! Each module has one error enum (thiserror) that implements [`Diagnostic`]. Modules that call several others
 //! (stages, exec, cli) return [`Failure`]; `?` converts every such enum into it. Nothing here prints.
 
-use std::{error::Error, fmt};
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    fmt,
+    sync::{Mutex, PoisonError},
+};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The class of an error, which decides the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Class {
     /// An operation failed: exit code 1.
     Work,
@@ -122,6 +128,57 @@ impl Serialize for Failure {
     }
 }
 
+/// A failure in another process of the same program, as it was reported.
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Reported {
+    code: String,
+    message: String,
+    hint: Option<String>,
+    class: Class,
+    is_transient: bool,
+}
+
+impl From<&Failure> for Reported {
+    fn from(failure: &Failure) -> Self {
+        Self {
+            code: failure.code().to_owned(),
+            message: failure.to_string(),
+            hint: failure.hint(),
+            class: failure.class(),
+            is_transient: failure.is_transient(),
+        }
+    }
+}
+
+impl Diagnostic for Reported {
+    fn code(&self) -> &'static str {
+        static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(self.code.as_str()) {
+            Some(code) => code,
+            None => {
+                // Each code of the program once.
+                let code: &'static str = self.code.clone().leak();
+                known.insert(code);
+                code
+            }
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        self.hint.clone()
+    }
+
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn is_transient(&self) -> bool {
+        self.is_transient
+    }
+}
+
 /// Adds where it happened to any error.
 pub trait At<T> {
     fn at(self, context: impl FnOnce() -> String) -> Result<T>;
@@ -178,6 +235,15 @@ mod tests {
         let failure = inner.at(|| "card.toml".into()).at(|| "stage \"judge\"".into()).unwrap_err();
         assert_eq!(failure.to_string(), "stage \"judge\": card.toml: no such card");
         assert_eq!(failure.code(), "stage::no_card");
+    }
+
+    #[test]
+    fn a_failure_of_another_process_says_the_same() {
+        let failure = Failure::from(Interrupted).at("stage \"judge\"");
+        let text = serde_json::to_string(&Reported::from(&failure)).unwrap();
+        let read: Failure = serde_json::from_str::<Reported>(&text).unwrap().into();
+        assert_eq!((read.code(), read.to_string()), (failure.code(), failure.to_string()));
+        assert_eq!((read.class(), read.hint(), read.is_transient()), (Class::Interrupted, None, false));
     }
 
     #[test]

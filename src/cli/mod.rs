@@ -38,6 +38,7 @@ mod track;
 mod ui;
 mod variants;
 mod watch;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -114,6 +115,9 @@ enum Command {
     Scenarios(scenarios::Scenarios),
     /// Serve a demo MCP server.
     DemoServer(demo_server::DemoServer),
+    /// Run stages of a run in a process of their own; started by `run`.
+    #[command(hide = true)]
+    Worker(worker::Worker),
     /// Be a client under test of the MCP conformance suite.
     #[command(hide = true)]
     McpConformance(conformance::McpConformance),
@@ -184,6 +188,7 @@ impl Command {
             Self::Traces(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),
+            Self::Worker(command) => command.execute(),
             Self::Ui(command) => command.execute(printer),
             Self::Watch(command) => command.execute(printer),
             Self::Track(command) => command.execute(printer),

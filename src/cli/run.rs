@@ -14,7 +14,7 @@ use super::{
     Outcome,
     locations::{self, Locations},
     run_args::RunArgs,
-    ui, variants,
+    ui, variants, worker,
 };
 use crate::{
     data::{self, Table, VerdictRow},
@@ -194,6 +194,7 @@ fn start(
     if with_ui {
         ui::serve_run(printer, &store, &folder.id)?;
     }
+    let worker_command = worker::command(&store, &folder.id, spec.stages.as_deref());
     let ending = ClosingReport::new(&plan, &store, &folder.id, &folder.path, began);
     let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
     let track = track_command(&store, &folder.id);
@@ -208,6 +209,7 @@ fn start(
         folder,
         resample,
         listener: events,
+        worker: Some(worker_command),
         cancel: signals.stop(move || stopping.event(&Event::Stopping)),
     });
     let tracked = finish(live, &signals, &track);

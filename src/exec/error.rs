@@ -28,6 +28,16 @@ pub enum ExecError {
     },
     #[error("cannot start worker threads")]
     Threads(#[source] std::io::Error),
+    #[error("cannot start a worker process")]
+    NoWorker(#[source] std::io::Error),
+    #[error("the worker process ended: {how}{}", said_text(said))]
+    WorkerLost { how: String, said: String },
+    #[error("the worker process gives stage \"{stage}\" another key")]
+    OtherKey { stage: String },
+}
+
+fn said_text(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }
 
 fn task_text(task: &str) -> String {
@@ -45,6 +55,9 @@ impl Diagnostic for ExecError {
             Self::ServerChanged { .. } => "exec::server_changed",
             Self::TrainsOnHeldOut { .. } => "exec::trains_on_held_out",
             Self::Threads(_) => "exec::threads",
+            Self::NoWorker(_) => "exec::no_worker",
+            Self::WorkerLost { .. } => "exec::worker_lost",
+            Self::OtherKey { .. } => "exec::other_key",
         }
     }
 
@@ -71,7 +84,15 @@ impl Diagnostic for ExecError {
                  success on training tasks on purpose, compare on the table that is trained on"
                     .into()
             }
-            Self::Threads(_) => return None,
+            Self::WorkerLost { .. } => {
+                "the system kills a process that takes too much memory (`dmesg` says so); `mcprl resume` goes on with what the \
+                 stage had recorded"
+                    .into()
+            }
+            Self::OtherKey { .. } => {
+                "a file or a variable that the run file names has changed since the run began; run again to use it as it is now".into()
+            }
+            Self::Threads(_) | Self::NoWorker(_) => return None,
         })
     }
 

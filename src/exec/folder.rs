@@ -51,6 +51,17 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// The request of the run in this folder.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(folder: &Path) -> Result<Self, ExecError> {
+        let path = folder.join("run.toml");
+        let wrong = |problem: String| ExecError::BadRun { path: path.clone(), problem };
+        let text = std::fs::read_to_string(&path).map_err(|cause| wrong(cause.to_string()))?;
+        toml::from_str(&text).map_err(|cause| wrong(cause.message().to_owned()))
+    }
+
     /// The run file with what it extends, as the run began with them.
     ///
     /// # Errors
@@ -116,10 +127,7 @@ impl RunFolder {
     pub fn open(store: &Store, id: &str) -> Result<(Self, RunSpec)> {
         let id = &named(store, id);
         let path = existing(store, id)?;
-        let file = path.join("run.toml");
-        let wrong = |problem: String| ExecError::BadRun { path: file.clone(), problem };
-        let text = std::fs::read_to_string(&file).map_err(|cause| wrong(cause.to_string()))?;
-        let spec = toml::from_str(&text).map_err(|cause| wrong(cause.message().to_owned()))?;
+        let spec = RunSpec::read(&path)?;
         store.prepare()?;
         let presence = store.attend(id)?;
         // Mark the run active, then check again: a sweep may be removing it.

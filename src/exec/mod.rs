@@ -23,9 +23,12 @@ mod rows;
 mod runner;
 mod schedule;
 mod slots;
+mod task;
 mod up_to_date;
 mod upload;
 mod work_dir;
+mod worker;
+mod workers;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -40,6 +43,8 @@ pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
 pub use up_to_date::up_to_date;
 pub use upload::push_queued;
+pub use worker::work;
+pub use workers::WorkerCommand;
 
 use crate::{
     error::Failure,
@@ -59,6 +64,8 @@ pub struct Request {
     /// Whether stages that do not depend on a failed one still run.
     pub keep_going: bool,
     pub listener: Arc<dyn Listener>,
+    /// Of stages with `executor = "process"`; without it they run in this process.
+    pub worker: Option<WorkerCommand>,
     /// Stops the run, e.g. on a signal ([`Signals`]).
     pub cancel: CancellationToken,
 }

@@ -11,7 +11,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,20 +26,21 @@ use super::{
     progress_file::ProgressFile,
     rows::StageRows,
     slots::Share,
-    work_dir::{WorkDir, absolute},
+    task::{Place, StageArtifacts, Task, TaskInput},
+    work_dir::WorkDir,
+    workers::Workers,
 };
 use crate::{
     data,
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
-    mcp::Servers,
     plan::{
-        self, CacheMode, CostHistory, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
+        self, CacheMode, CostHistory, Executor, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
         ResolvedInput, ServerName, Uses,
     },
     progress::Observer,
     stage::{
-        self, Artifacts, Context, Input, Metrics, SharedModels, StageError,
+        self, Metrics, SharedModels, StageError,
         card::{Determinism, ParamType, Section},
     },
     store::{
@@ -59,6 +60,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Runner {
     pub plan: Plan,
     pub store: Store,
+    /// The process of stages that have one of their own.
+    pub workers: Option<Workers>,
     /// The cache shared with other machines.
     pub remote: Option<Remote>,
     pub syncer: Syncer,
@@ -481,43 +484,47 @@ impl Runner {
         reports: &Reports,
         share: &Share,
     ) -> Result<Metrics> {
-        let node = self.plan.node(job.index);
-        let card = &node.stage.card;
-        let input = |fed: &ResolvedInput| Input {
-            name: fed.name.clone(),
-            digest: fed.output.digest,
-            path: absolute(self.store.path(&fed.output)),
-        };
-        let mut servers = self.plan.servers.clone();
-        for (name, server) in servers.iter_mut().flat_map(Servers::iter_mut) {
-            if let Some(own) = share.sessions.get(name) {
-                server.limits.sessions = Some(*own);
+        let task = self.task(job, work_dir, rows, share);
+        let (observer, meter) = (reports.notes.clone(), reports.meter.clone());
+        match &self.workers {
+            Some(workers) if self.is_apart(job.index) => {
+                workers.run(task, &*observer, &meter, &self.cancel).await
+            }
+            _ => {
+                let (rows, cancel) = (Arc::clone(rows), self.cancel.clone());
+                let place = Place { plan: &self.plan, store: &self.store, models: &self.shared_models };
+                task.run(place, job.index, rows, observer, meter, cancel).await
             }
         }
-        let engine = match share.devices.is_empty() {
-            true => self.plan.engine.clone(),
-            false => self.plan.engine.on(&share.devices),
+    }
+
+    /// Whether a node's stage has a process of its own. A command has one anyway.
+    pub fn is_apart(&self, index: NodeIndex) -> bool {
+        let stage = &self.plan.node(index).stage;
+        self.workers.is_some() && stage.executor == Executor::Process && stage.card.command.is_empty()
+    }
+
+    fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> Task {
+        let input = |fed: &ResolvedInput| TaskInput {
+            name: fed.name.clone(),
+            output: fed.output.clone(),
+            writer: fed.writer.index(),
         };
         let inputs = job.ready.inputs.iter();
-        let context = Context {
-            stage: node.id.clone(),
-            card: card.clone(),
-            params: node.stage.params.clone(),
+        Task {
+            node: self.id(job).to_owned(),
+            key: job.key,
             inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
-            output_folder: work_dir.out(),
-            scratch: work_dir.scratch(),
+            server: job.ready.server.as_deref().cloned(),
+            formats: job.ready.formats.clone(),
+            draw: rows.draw(),
+            is_rerun: job.forced.is_some(),
             seed: job.fields.stage_seed(rows.draw()),
-            servers: servers.filter(|_| node.stage.uses.contains(&Section::Server)),
-            engine,
-            artifacts: Arc::new(StageArtifacts(self.store.clone())),
-            rows: rows.clone(),
-            observer: reports.notes.clone(),
-            models: self.shared_models.clone(),
-            prices: node.stage.prices,
-            meter: reports.meter.clone(),
-            cancel: self.cancel.clone(),
-        };
-        stage::parse(card, &context.params)?.run(&context).await
+            devices: share.devices.clone(),
+            sessions: share.sessions.clone(),
+            out: work_dir.out(),
+            scratch: work_dir.scratch(),
+        }
     }
 
     fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {
@@ -629,16 +636,5 @@ fn away(cause: &StoreError) -> String {
     match cause.hint() {
         Some(hint) => format!("{cause} ({hint})"),
         None => cause.to_string(),
-    }
-}
-
-struct StageArtifacts(Store);
-
-impl Artifacts for StageArtifacts {
-    fn folder(&self, digest: &Digest) -> Result<PathBuf> {
-        if !self.0.inspect(digest).is_intact() {
-            return Err(StoreError::Absent { digest: digest.short() }.into());
-        }
-        Ok(absolute(self.0.artifact(digest)))
     }
 }

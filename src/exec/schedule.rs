@@ -22,6 +22,7 @@ use super::{
     runner::{Attempt, Runner, StageResult},
     slots::{Share, Slots, Waiters},
     upload,
+    workers::Workers,
 };
 use crate::{
     error::{At, Class, Failure, Result},
@@ -39,7 +40,7 @@ const THREADS: usize = 6;
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
-    let Request { plan, store, files, folder, resample, keep_going, listener, cancel } = request;
+    let Request { plan, store, files, folder, resample, keep_going, listener, worker, cancel } = request;
     let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
@@ -47,6 +48,7 @@ pub fn run(request: Request) -> Result<Summary> {
     let runner = Arc::new(Runner {
         plan,
         store,
+        workers: worker.map(Workers::new),
         remote,
         syncer,
         files,
@@ -219,7 +221,7 @@ impl<'w> Run<'w> {
             self.runner.listener.event(&Event::Noted { note });
         }
         for index in self.open() {
-            if self.runner.computes(index) && is_sure(index) {
+            if self.runner.computes(index) && !self.runner.is_apart(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
                 return self.runner.shared_models.bases.open_devices(&plan.engine).map(drop).at(at);
             }
@@ -357,7 +359,7 @@ impl<'w> Run<'w> {
     /// Evicts models that no running or pending stage reads.
     fn evict_models(&self) {
         let loaded = &self.runner.shared_models;
-        if loaded.is_empty() {
+        if loaded.is_empty() && self.runner.workers.is_none() {
             return;
         }
         let plan = &self.runner.plan;
@@ -365,6 +367,9 @@ impl<'w> Run<'w> {
         let wanted: BTreeSet<_> =
             open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
         loaded.retain(|model| wanted.contains(model));
+        if let Some(workers) = &self.runner.workers {
+            workers.keep(wanted);
+        }
     }
 
     fn summary(&mut self) -> Summary {
@@ -410,7 +415,7 @@ impl<'w> Run<'w> {
     }
 }
 
-fn panic_message(cause: JoinError) -> String {
+pub fn panic_message(cause: JoinError) -> String {
     let Ok(payload) = cause.try_into_panic() else { return "it was stopped".into() };
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())

@@ -40,7 +40,7 @@ pub struct Overrides {
 
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. `MCPRL_X__Y` is an
 /// override of another table, which is a mistake. Other variables that start with `MCPRL_` are not overrides.
-const KEYS: [&str; 3] = ["name", "seed", MODEL];
+const KEYS: [&str; 4] = ["name", "seed", "executor", MODEL];
 const TABLES: [&str; 9] =
     ["server", "servers", "engine", "agent", "cache", "track", "overrides", "stages", "loop"];
 

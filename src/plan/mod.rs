@@ -65,7 +65,7 @@ pub use tool_list::ToolChanges;
 pub use track::{
     MlflowSpec, OtlpEpisodes, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake,
 };
-pub use upkeep::CacheMode;
+pub use upkeep::{CacheMode, Executor};
 
 use std::{
     collections::BTreeMap,

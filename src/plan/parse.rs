@@ -17,7 +17,7 @@ use super::{
     section::schema_of,
     server,
     track::{self, TrackSpec},
-    upkeep::{self, CacheMode},
+    upkeep::{self, CacheMode, Executor},
 };
 use crate::{
     engine::EngineSpec,
@@ -68,6 +68,7 @@ pub struct Stage {
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
+    pub executor: Executor,
     /// Judge token prices: the run file's, or the card's.
     pub prices: Option<Prices>,
     /// Dotted path of its table in the run file.
@@ -174,8 +175,17 @@ pub fn parse<'a>(
 ) -> Option<ParsedRun<'a>> {
     let top = layers.top();
     let has_model = top.field(MODEL).is_some();
-    let parser =
-        RunFileParser { reader, layers, kinds, cards, files, seed: 0, has_model, broken: RefCell::default() };
+    let parser = RunFileParser {
+        reader,
+        layers,
+        kinds,
+        cards,
+        files,
+        seed: 0,
+        executor: Executor::default(),
+        has_model,
+        broken: RefCell::default(),
+    };
     parser.parse(&top)
 }
 
@@ -202,6 +212,7 @@ struct RunFileParser<'r, 'a> {
     cards: &'r Cards,
     files: &'r FileDigests,
     seed: u64,
+    executor: Executor,
     /// Whether the run file has `model` at the top.
     has_model: bool,
     broken: RefCell<BTreeSet<String>>,
@@ -222,6 +233,10 @@ impl<'a> RunFileParser<'_, 'a> {
             }),
         };
         self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
+        self.executor = sections
+            .get("executor")
+            .and_then(|entry| upkeep::executor(self.reader, entry))
+            .unwrap_or_default();
         let servers = match (sections.get("server"), sections.get("servers")) {
             (Some(entry), None) => {
                 if let Some(seeds) = entry.field("seeds") {
@@ -462,6 +477,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let (params, files) = self.params(card, &table);
         let seed = fields.get("seed").and_then(|seed| self.reader.read(seed));
         let cache = fields.get("cache").and_then(|cache| upkeep::cache_mode(self.reader, cache));
+        let executor = fields.get("executor").and_then(|entry| upkeep::executor(self.reader, entry));
         let prices = fields.get("prices").and_then(|prices| self.reader.read(prices));
         let stage = Stage {
             name: if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") },
@@ -472,6 +488,7 @@ impl<'a> RunFileParser<'_, 'a> {
             files,
             seed: seed.unwrap_or(self.seed),
             cache: cache.unwrap_or_default(),
+            executor: executor.unwrap_or(self.executor),
             prices: prices.or(card.prices),
             path: entry.path.clone(),
         };

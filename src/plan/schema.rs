@@ -11,7 +11,7 @@ use super::{
     section::schema_of,
     server::Server,
     track::Track,
-    upkeep::{Cache, CacheMode},
+    upkeep::{Cache, CacheMode, Executor},
 };
 use crate::{
     engine::EngineSpec,
@@ -80,6 +80,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
                 "default": 0,
                 "description": "Default seed of every stage that draws.",
             },
+            "executor": executor("Where stages run"),
             "model": {
                 "type": "string",
                 "description": "A Hugging Face folder or a GGUF file, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, \
@@ -126,6 +127,17 @@ pub fn schema(cards: &Cards) -> Result<Value> {
     }))
 }
 
+fn executor(what: &str) -> Value {
+    json!({
+        "enum": Executor::ALL.map(Executor::name),
+        "default": Executor::default().name(),
+        "description": format!(
+            "{what}. local: in the process of the run. process: in a process of its own, so that one that runs out of \
+             memory fails its stage and not the run."
+        ),
+    })
+}
+
 fn stage(card: &Card) -> Value {
     let modes: Vec<Value> = CacheMode::ALL
         .map(|mode| mode.name().into())
@@ -149,6 +161,7 @@ fn stage(card: &Card) -> Value {
                                 off: the stage runs in every run, and no run reuses its result. False is off.",
             }),
         ),
+        ("executor".into(), executor("Where the stage runs, by default as the run file says")),
         ("prices".into(), prices),
         (
             "yields".into(),

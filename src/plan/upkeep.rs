@@ -1,4 +1,4 @@
-//! Cache settings: `[cache]`, and a stage's `cache`. None is part of a key.
+//! Settings that are part of no key: `[cache]`, a stage's `cache`, and `executor`.
 
 use figment::value::Value;
 use schemars::JsonSchema;
@@ -54,10 +54,45 @@ pub fn cache_mode(reader: &Reader, entry: &Entry<'_>) -> Option<CacheMode> {
     if let Value::Bool(_, bit) = entry.value {
         return Some(if *bit { CacheMode::Use } else { CacheMode::Off });
     }
+    one_of(reader, entry, CacheMode::ALL, CacheMode::name)
+}
+
+/// Where a stage runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Executor {
+    /// In the process of the run.
+    #[default]
+    Local,
+    /// In a process of its own, which lives as long as the run and keeps its models: one that runs out of memory
+    /// fails its stage and not the run.
+    Process,
+}
+
+impl Executor {
+    pub const ALL: [Self; 2] = [Self::Local, Self::Process];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// Parses `executor`.
+pub fn executor(reader: &Reader, entry: &Entry<'_>) -> Option<Executor> {
+    one_of(reader, entry, Executor::ALL, Executor::name)
+}
+
+fn one_of<T: Copy, const N: usize>(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> Option<T> {
     let text = reader.text(entry)?;
-    CacheMode::ALL.into_iter().find(|mode| mode.name() == text).or_else(|| {
-        let names = CacheMode::ALL.map(CacheMode::name).join(", ");
-        let message = format!("`{}` should be one of {names}", entry.path);
+    all.into_iter().find(|value| name(*value) == text).or_else(|| {
+        let message = format!("`{}` should be one of {}", entry.path, all.map(name).join(", "));
         reader.wrong(entry, Part::Value, message, None)
     })
 }

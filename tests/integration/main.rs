@@ -25,6 +25,7 @@ mod mcp_http;
 mod mistakes;
 mod own_model;
 mod pipeline;
+mod processes;
 mod programs;
 mod real_servers;
 mod report;

@@ -1,0 +1,163 @@
+//! A worker process: runs tasks of one run that come on standard input, and says on standard output what their stages report.
+//! It ends with its input, so it does not outlive the run.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    error::ExecError,
+    folder::{RunSpec, existing},
+    schedule::panic_message,
+    task::{Place, Task},
+    workers::{Order, Said, What},
+};
+use crate::{
+    error::{Failure, Reported, Result},
+    plan::Plan,
+    progress::Observer,
+    stage::{Cards, Metrics, SharedModels},
+    store::{FileDigests, Store},
+    usage::UsageMeter,
+};
+
+/// What a worker has of its run.
+struct Run {
+    plan: Plan,
+    store: Store,
+    models: Arc<SharedModels>,
+}
+
+/// Works for a run until standard input ends. `stages` is the folder of cards on disk.
+///
+/// # Errors
+/// If the run cannot be read or planned.
+pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Result<()> {
+    let spec = RunSpec::read(&existing(&store, run)?)?;
+    let files = FileDigests::load(&store);
+    let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
+    let run = Arc::new(Run { plan, store, models: Arc::default() });
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ExecError::Threads)?;
+    let (sender, mut said) = unbounded_channel::<Said>();
+    let writer = std::thread::spawn(move || {
+        let mut output = std::io::stdout().lock();
+        while let Some(said) = said.blocking_recv() {
+            let Ok(line) = serde_json::to_string(&said) else { continue };
+            if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
+                return;
+            }
+        }
+    });
+    let cancels = Arc::<Mutex<BTreeMap<u64, CancellationToken>>>::default();
+    for line in std::io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
+            Ok(Order::Run { number, task }) => {
+                let cancel = CancellationToken::new();
+                lock(&cancels).insert(number, cancel.clone());
+                let (run, cancels, sender) = (Arc::clone(&run), Arc::clone(&cancels), sender.clone());
+                runtime.spawn(async move {
+                    let what = answer(number, *task, run, sender.clone(), cancel).await;
+                    lock(&cancels).remove(&number);
+                    _ = sender.send(Said { number, what });
+                });
+            }
+            Ok(Order::Cancel { number }) => {
+                if let Some(cancel) = lock(&cancels).get(&number) {
+                    cancel.cancel();
+                }
+            }
+            Ok(Order::Keep { models }) => run.models.retain(|model| models.contains(model)),
+            Err(_) => {}
+        }
+    }
+    // Nobody listens any more.
+    lock(&cancels).values().for_each(CancellationToken::cancel);
+    runtime.shutdown_background();
+    drop((sender, writer));
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a task. A crash of its stage is a failure of it alone.
+async fn answer(
+    number: u64,
+    task: Task,
+    run: Arc<Run>,
+    sender: UnboundedSender<Said>,
+    cancel: CancellationToken,
+) -> What {
+    let meter = Arc::<UsageMeter>::default();
+    let stage = task.node.clone();
+    let observer = Arc::new(Telling { number, sender });
+    let of_task = Arc::clone(&meter);
+    let running = tokio::spawn(async move { perform(&task, &run, observer, of_task, cancel).await });
+    let done: Result<Metrics> = match running.await {
+        Ok(done) => done,
+        Err(cause) => Err(ExecError::Crashed { stage, message: panic_message(cause) }.into()),
+    };
+    let usage = meter.total();
+    match done {
+        Ok(metrics) => What::Done { metrics, usage },
+        Err(failure) => What::Failed { failure: Reported::from(&failure), usage },
+    }
+}
+
+async fn perform(
+    task: &Task,
+    run: &Run,
+    observer: Arc<Telling>,
+    meter: Arc<UsageMeter>,
+    cancel: CancellationToken,
+) -> Result<Metrics, Failure> {
+    let place = Place { plan: &run.plan, store: &run.store, models: &run.models };
+    let (index, rows) = task.planned(place)?;
+    task.run(place, index, Arc::new(rows), observer, meter, cancel).await
+}
+
+/// Tells the run what a stage reports.
+struct Telling {
+    number: u64,
+    sender: UnboundedSender<Said>,
+}
+
+impl Telling {
+    fn say(&self, what: What) {
+        _ = self.sender.send(Said { number: self.number, what });
+    }
+}
+
+impl Observer for Telling {
+    fn phase(&self, name: &str, units: u64) {
+        self.say(What::Phase { name: name.to_owned(), units });
+    }
+
+    fn advance(&self, units: u64) {
+        self.say(What::Advance(units));
+    }
+
+    fn skip(&self, units: u64) {
+        self.say(What::Skip(units));
+    }
+
+    fn status(&self, text: &str) {
+        self.say(What::Status(text.to_owned()));
+    }
+
+    fn note(&self, text: &str) {
+        self.say(What::Note(text.to_owned()));
+    }
+
+    fn output(&self, line: &str) {
+        self.say(What::Output(line.to_owned()));
+    }
+}

@@ -1,0 +1,275 @@
+//! The worker process of a run, as the run sees it: tasks go to its standard input, and what their stages say comes from its
+//! standard output, a JSON object on each line. It is started for the first task, and again for the next one after it has ended.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{ChildStdin, Command},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{error::ExecError, task::Task};
+use crate::{
+    child::{self, Group},
+    error::{Interrupted, Reported, Result},
+    hash::Digest,
+    progress::Observer,
+    stage::Metrics,
+    usage::{Usage, UsageMeter},
+};
+
+/// Last lines of standard error that a failure shows.
+const LAST_LINES: usize = 3;
+
+/// What a run sends to its worker.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Run {
+        number: u64,
+        task: Box<Task>,
+    },
+    Cancel {
+        number: u64,
+    },
+    /// Models that are still needed; others may go.
+    Keep {
+        models: BTreeSet<Digest>,
+    },
+}
+
+/// What a worker says about a task.
+#[derive(Serialize, Deserialize)]
+pub struct Said {
+    pub number: u64,
+    #[serde(flatten)]
+    pub what: What,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "what", content = "with")]
+pub enum What {
+    Phase { name: String, units: u64 },
+    Advance(u64),
+    Skip(u64),
+    Status(String),
+    Note(String),
+    Output(String),
+    Done { metrics: Metrics, usage: Usage },
+    Failed { failure: Reported, usage: Usage },
+}
+
+/// The program and arguments of a worker.
+#[derive(Debug, Clone)]
+pub struct WorkerCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+}
+
+/// The worker of a run.
+pub struct Workers {
+    command: WorkerCommand,
+    next: AtomicU64,
+    current: tokio::sync::Mutex<Option<Worker>>,
+    kept: Mutex<BTreeSet<Digest>>,
+}
+
+struct Worker {
+    orders: UnboundedSender<String>,
+    tasks: Arc<Tasks>,
+    _group: Group,
+}
+
+/// Who listens to which task, and how the worker ended.
+#[derive(Default)]
+struct Tasks {
+    listeners: Mutex<BTreeMap<u64, UnboundedSender<What>>>,
+    ended: Mutex<Option<(String, String)>>,
+}
+
+impl Tasks {
+    fn listeners(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, UnboundedSender<What>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> Option<(String, String)> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Workers {
+    pub fn new(command: WorkerCommand) -> Self {
+        Self {
+            command,
+            next: AtomicU64::new(1),
+            current: tokio::sync::Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Runs a task in the worker.
+    ///
+    /// # Errors
+    /// Those of the stage; if the worker cannot be started, or ends.
+    pub async fn run(
+        &self,
+        task: Task,
+        observer: &dyn Observer,
+        meter: &UsageMeter,
+        cancel: &CancellationToken,
+    ) -> Result<Metrics> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, mut said) = unbounded_channel();
+        let (orders, tasks) = self.open(number, sender).await?;
+        send(&orders, &Order::Run { number, task: Box::new(task) });
+        let mut is_cancelled = false;
+        let done = loop {
+            let what = tokio::select! {
+                what = said.recv() => what,
+                () = cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = true;
+                    send(&orders, &Order::Cancel { number });
+                    continue;
+                }
+            };
+            match what {
+                Some(What::Phase { name, units }) => observer.phase(&name, units),
+                Some(What::Advance(units)) => observer.advance(units),
+                Some(What::Skip(units)) => observer.skip(units),
+                Some(What::Status(text)) => observer.status(&text),
+                Some(What::Note(text)) => observer.note(&text),
+                Some(What::Output(line)) => observer.output(&line),
+                Some(What::Done { metrics, usage }) => {
+                    meter.add(usage);
+                    break Ok(metrics);
+                }
+                Some(What::Failed { failure, usage }) => {
+                    meter.add(usage);
+                    break Err(failure.into());
+                }
+                // A batch system signals both processes.
+                None if is_cancelled => break Err(Interrupted.into()),
+                None => {
+                    let (how, said) = tasks.ended().unwrap_or_default();
+                    break Err(ExecError::WorkerLost { how, said }.into());
+                }
+            }
+        };
+        tasks.listeners().remove(&number);
+        done
+    }
+
+    /// Tells the worker which models are still needed.
+    pub fn keep(&self, models: BTreeSet<Digest>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if *kept == models {
+            return;
+        }
+        // A task that is being started tells it again.
+        if let Ok(current) = self.current.try_lock()
+            && let Some(worker) = &*current
+        {
+            send(&worker.orders, &Order::Keep { models: models.clone() });
+            *kept = models;
+        }
+    }
+
+    /// The worker, which listens to a further task. One that has ended is replaced.
+    async fn open(
+        &self,
+        number: u64,
+        listener: UnboundedSender<What>,
+    ) -> Result<(UnboundedSender<String>, Arc<Tasks>), ExecError> {
+        let mut current = self.current.lock().await;
+        if current.as_ref().is_none_or(|worker| worker.tasks.ended().is_some()) {
+            *current = Some(self.start().await?);
+        }
+        let Some(worker) = &*current else { return Err(ExecError::NoWorker(std::io::Error::other("none"))) };
+        worker.tasks.listeners().insert(number, listener);
+        // It may have ended just now, before it had this listener.
+        if worker.tasks.ended().is_some() {
+            worker.tasks.listeners().remove(&number);
+        }
+        Ok((worker.orders.clone(), Arc::clone(&worker.tasks)))
+    }
+
+    async fn start(&self) -> Result<Worker, ExecError> {
+        let mut command = Command::new(&self.command.program);
+        command.args(&self.command.arguments).stdin(Stdio::piped());
+        let (mut child, group) = child::spawn(command).await.map_err(ExecError::NoWorker)?;
+        let (orders, to_write) = unbounded_channel();
+        if let Some(stdin) = child.stdin.take() {
+            tokio::spawn(write(stdin, to_write));
+        }
+        let tasks = Arc::<Tasks>::default();
+        let of_reader = Arc::clone(&tasks);
+        let errors = child.stderr.take();
+        let last = tokio::spawn(async move {
+            let mut last = VecDeque::new();
+            if let Some(errors) = errors {
+                let mut lines = BufReader::new(errors).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    last.push_back(line);
+                    if last.len() > LAST_LINES {
+                        last.pop_front();
+                    }
+                }
+            }
+            Vec::from(last).join(" / ")
+        });
+        let output = child.stdout.take();
+        tokio::spawn(async move {
+            if let Some(output) = output {
+                let mut lines = BufReader::new(output).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if let Ok(Said { number, what }) = serde_json::from_str(&line)
+                        && let Some(listener) = of_reader.listeners().get(&number)
+                    {
+                        _ = listener.send(what);
+                    }
+                }
+            }
+            let how = child.wait().await.map_or_else(|cause| cause.to_string(), how);
+            let said = last.await.unwrap_or_default();
+            *of_reader.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some((how, said));
+            of_reader.listeners().clear();
+        });
+        Ok(Worker { orders, tasks, _group: group })
+    }
+}
+
+/// How a process ended.
+fn how(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "for an unknown reason".into(),
+    }
+}
+
+fn send(orders: &UnboundedSender<String>, order: &Order) {
+    // A worker that has ended is noticed by its output.
+    if let Ok(line) = serde_json::to_string(order) {
+        _ = orders.send(line);
+    }
+}
+
+async fn write(mut stdin: ChildStdin, mut lines: UnboundedReceiver<String>) {
+    while let Some(line) = lines.recv().await {
+        if stdin.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
