@@ -141,6 +141,8 @@ pub struct TurnGuide {
     /// The tokens of reasoning that the prompt has opened and nothing has closed yet. All tokens may come there but those that
     /// end the turn.
     reasoning: Option<Vec<u32>>,
+    /// Tokens with which the model may open one itself, as its first token.
+    openings: Vec<u32>,
 }
 
 impl TurnGuide {
@@ -153,7 +155,8 @@ impl TurnGuide {
         let guides = vocabulary.guides().ok_or(GuideError::Tokenizer)?;
         let matcher = guides.matcher(grammar()?)?;
         let reasoning = is_opened.then(Vec::new);
-        Ok(Self { vocabulary: vocabulary.clone(), guides, matcher, stop: stop.to_vec(), reasoning })
+        let (vocabulary, openings) = (vocabulary.clone(), Vec::new());
+        Ok(Self { vocabulary, guides, matcher, stop: stop.to_vec(), reasoning, openings })
     }
 
     /// The same from the beginning, for another turn.
@@ -164,6 +167,7 @@ impl TurnGuide {
             matcher: self.matcher.deep_clone(),
             stop: self.stop.clone(),
             reasoning: self.reasoning.clone(),
+            openings: self.openings.clone(),
         }
     }
 }
@@ -184,7 +188,10 @@ impl Guide for TurnGuide {
         for (token, logit) in logits.iter_mut().enumerate() {
             let is_allowed = match is_stop(&self.stop, token) {
                 true => may_end,
-                false => token < self.guides.end && allowed.get(token),
+                false => {
+                    token < self.guides.end && allowed.get(token)
+                        || self.openings.iter().any(|opening| *opening as usize == token)
+                }
             };
             if !is_allowed {
                 *logit = f32::NEG_INFINITY;
@@ -198,6 +205,9 @@ impl Guide for TurnGuide {
         const TAIL: usize = 16;
         if self.stop.contains(&token) {
             return Ok(());
+        }
+        if std::mem::take(&mut self.openings).contains(&token) {
+            self.reasoning = Some(Vec::new());
         }
         let Some(reasoning) = &mut self.reasoning else {
             return self.matcher.consume_token(token).map_err(|error| first_line(&error.to_string()));
@@ -218,7 +228,9 @@ impl Chat {
     /// If a schema is not supported, or the template's calls are not JSON.
     pub fn guide(&self, prompt: &[u32], shape: &Shape<'_>) -> Result<TurnGuide, GuideError> {
         let is_opened = self.opens_reasoning(prompt);
-        TurnGuide::new(&self.vocabulary, &self.stop, is_opened, || {
+        let openings = TAGS.iter().filter(|_| shape.text && !is_opened);
+        let openings = openings.filter_map(|[open, _]| self.vocabulary.id(open)).collect();
+        let guide = TurnGuide::new(&self.vocabulary, &self.stop, is_opened, || {
             let mut grammar = Grammar::default();
             if let Some(schema) = shape.json {
                 grammar.json(schema, false)?;
@@ -239,7 +251,8 @@ impl Chat {
                 false => self.literal(&self.empty_reasoning),
             };
             Ok(grammar.written(&start))
-        })
+        })?;
+        Ok(TurnGuide { openings, ..guide })
     }
 
     /// A call of a tool as the template writes it, without its arguments: what is before them and behind them, and its id.
@@ -473,6 +486,13 @@ mod tests {
             let right = call(json!({"query": "SELECT"}));
             for text in ["Just text, with {braces} and <tags>.", &right, &format!("I look.\n{right}"), ""] {
                 assert!(follow(text), "{family}: {text}");
+            }
+            if family == "qwen3" {
+                let thought = "<think>\nA <tool_call> of {\"no\"} form.\n</think>\n\n";
+                assert!(
+                    follow(&format!("{thought}{right}")) && follow(&format!("{thought}Yes.")),
+                    "thoughts are free"
+                );
             }
             for wrong in [call(json!({"query": 7})), call(json!({})), call(json!({"query": "S", "more": 1}))]
             {

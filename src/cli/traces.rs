@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     exec::review::{
         Decision, ReviewError, append,
-        traces::{decisions, digest, edited, line},
+        traces::{decisions, digest, editable, edited, line},
     },
     traces::{self, Found, Trace},
     ui::{OutputFormat, Printer, plural},
@@ -174,7 +174,8 @@ fn review(
 /// The new texts of an edit by the number of their message: of the first of the user and of the last answer, unless empty.
 fn given(trace: &Trace, task: String, answer: String) -> BTreeMap<usize, String> {
     let first = trace.messages.iter().position(|message| message["role"] == "user");
-    let texts = [(first, task), (trace.messages.len().checked_sub(1), answer)];
+    let is_answer = |message: &Value| message["role"] == "assistant" && editable(message).is_some();
+    let texts = [(first, task), (trace.messages.iter().rposition(is_answer), answer)];
     texts
         .into_iter()
         .filter_map(|(place, text)| Some((place?, text)))

@@ -1,6 +1,9 @@
 //! `mcprl worker`: runs stages of a run that `mcprl run` has started, in a process of their own.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 
@@ -29,10 +32,10 @@ impl Worker {
 
 /// How a run starts its worker.
 pub fn command(store: &Store, run: &str, stages: Option<&Path>) -> WorkerCommand {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let mut arguments = vec!["worker".to_owned(), run.to_owned(), "--cache".to_owned(), text(store.root())];
+    let mut arguments: Vec<OsString> =
+        vec!["worker".into(), run.into(), "--cache".into(), store.root().into()];
     if let Some(stages) = stages {
-        arguments.extend(["--stages".to_owned(), text(stages)]);
+        arguments.extend(["--stages".into(), stages.into()]);
     }
     // Also if the file has been replaced since: a worker is the same program.
     let own = PathBuf::from("/proc/self/exe");

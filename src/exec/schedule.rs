@@ -25,6 +25,7 @@ use super::{
     workers::Workers,
 };
 use crate::{
+    engine::EngineSpec,
     error::{At, Class, Failure, Result},
     hash::Digest,
     mcp::{ServerSpec, Servers},
@@ -78,12 +79,13 @@ pub fn run(request: Request) -> Result<Summary> {
         if run.open().next().is_none() {
             return Ok(());
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS.max(runner.plan.engine.devices.len() + 2))
-            .enable_all()
-            .build()
-            .map_err(ExecError::Threads)?;
-        threads.0.insert(runtime).block_on(run.schedule())
+        let runtime = self::threads(&runner.plan.engine)?;
+        let runtime = threads.0.insert(runtime);
+        let done = runtime.block_on(run.schedule());
+        if let Some(workers) = &runner.workers {
+            runtime.block_on(workers.end());
+        }
+        done
     });
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();
@@ -105,6 +107,18 @@ pub fn run(request: Request) -> Result<Summary> {
         runner.store.remember_run(&runner.plan.name, &runner.folder.id)?;
     }
     outcome.map(|()| summary)
+}
+
+/// Threads for stages that compute on these devices.
+///
+/// # Errors
+/// If they cannot be started.
+pub fn threads(engine: &EngineSpec) -> Result<Runtime, ExecError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS.max(engine.devices.len() + 2))
+        .enable_all()
+        .build()
+        .map_err(ExecError::Threads)
 }
 
 /// The threads that stages run on. The end of a run does not wait for them.
@@ -221,9 +235,15 @@ impl<'w> Run<'w> {
             self.runner.listener.event(&Event::Noted { note });
         }
         for index in self.open() {
-            if self.runner.computes(index) && !self.runner.is_apart(index) && is_sure(index) {
+            if self.runner.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.runner.shared_models.bases.open_devices(&plan.engine).map(drop).at(at);
+                let bases = &self.runner.shared_models.bases;
+                // Those of another process stay closed here.
+                let opened = match self.runner.is_apart(index) {
+                    true => plan.engine.open_devices(),
+                    false => bases.open_devices(&plan.engine),
+                };
+                return opened.map(drop).at(at);
             }
         }
         Ok(())

@@ -1,19 +1,25 @@
 //! A worker process: runs tasks of one run that come on standard input, and says on standard output what their stages report.
-//! It ends with its input, so it does not outlive the run.
+//! It ends with its input, so it does not outlive the run, and with it the servers that it started. Signals it ignores: those of
+//! a batch system reach the run too, which stops the stages.
 
 use std::{
     collections::BTreeMap,
     io::{BufRead, Write},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     error::ExecError,
     folder::{RunSpec, existing},
-    schedule::panic_message,
+    interrupt::kill_children,
+    schedule::{panic_message, threads},
     task::{Place, Task},
     workers::{Order, Said, What},
 };
@@ -25,6 +31,9 @@ use crate::{
     store::{FileDigests, Store},
     usage::UsageMeter,
 };
+
+/// How long stages may take to end their servers.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// What a worker has of its run.
 struct Run {
@@ -42,11 +51,17 @@ pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Resu
     let files = FileDigests::load(&store);
     let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
     let run = Arc::new(Run { plan, store, models: Arc::default() });
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ExecError::Threads)?;
+    let runtime = threads(&run.plan.engine)?;
+    {
+        let _inside = runtime.enter();
+        // A signal that was once received does not end the process any more.
+        for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+            _ = signal(kind).map_err(ExecError::Threads)?;
+        }
+    }
     let (sender, mut said) = unbounded_channel::<Said>();
     let writer = std::thread::spawn(move || {
-        let mut output = std::io::stdout().lock();
+        let mut output = std::io::stdout();
         while let Some(said) = said.blocking_recv() {
             let Ok(line) = serde_json::to_string(&said) else { continue };
             if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
@@ -74,12 +89,13 @@ pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Resu
                 }
             }
             Ok(Order::Keep { models }) => run.models.retain(|model| models.contains(model)),
-            Err(_) => {}
+            Err(cause) => return Err(ExecError::BadOrder(cause.to_string()).into()),
         }
     }
     // Nobody listens any more.
     lock(&cancels).values().for_each(CancellationToken::cancel);
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(GRACE);
+    kill_children();
     drop((sender, writer));
     Ok(())
 }
@@ -98,17 +114,17 @@ async fn answer(
 ) -> What {
     let meter = Arc::<UsageMeter>::default();
     let stage = task.node.clone();
-    let observer = Arc::new(Telling { number, sender });
-    let of_task = Arc::clone(&meter);
+    let observer = Arc::new(Telling { number, sender, meter: Arc::clone(&meter) });
+    let (telling, of_task) = (Arc::clone(&observer), Arc::clone(&meter));
     let running = tokio::spawn(async move { perform(&task, &run, observer, of_task, cancel).await });
     let done: Result<Metrics> = match running.await {
         Ok(done) => done,
         Err(cause) => Err(ExecError::Crashed { stage, message: panic_message(cause) }.into()),
     };
-    let usage = meter.total();
+    telling.say(What::Used(meter.total()));
     match done {
-        Ok(metrics) => What::Done { metrics, usage },
-        Err(failure) => What::Failed { failure: Reported::from(&failure), usage },
+        Ok(metrics) => What::Done(metrics.into_iter().map(|(name, value)| (name, value.to_bits())).collect()),
+        Err(failure) => What::Failed(Reported::from(&failure)),
     }
 }
 
@@ -128,6 +144,7 @@ async fn perform(
 struct Telling {
     number: u64,
     sender: UnboundedSender<Said>,
+    meter: Arc<UsageMeter>,
 }
 
 impl Telling {
@@ -143,6 +160,7 @@ impl Observer for Telling {
 
     fn advance(&self, units: u64) {
         self.say(What::Advance(units));
+        self.say(What::Used(self.meter.total()));
     }
 
     fn skip(&self, units: u64) {

@@ -3,20 +3,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ffi::OsString,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader},
     process::{ChildStdin, Command},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    task::JoinHandle,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +36,8 @@ use crate::{
 
 /// Last lines of standard error that a failure shows.
 const LAST_LINES: usize = 3;
+/// How long the end of a run waits for its worker, which ends its servers.
+const GRACE: Duration = Duration::from_secs(8);
 
 /// What a run sends to its worker.
 #[derive(Serialize, Deserialize)]
@@ -61,21 +67,27 @@ pub struct Said {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what", content = "with")]
 pub enum What {
-    Phase { name: String, units: u64 },
+    Phase {
+        name: String,
+        units: u64,
+    },
     Advance(u64),
     Skip(u64),
     Status(String),
     Note(String),
     Output(String),
-    Done { metrics: Metrics, usage: Usage },
-    Failed { failure: Reported, usage: Usage },
+    /// Of the task so far.
+    Used(Usage),
+    /// Metrics by their bits: JSON has no infinity.
+    Done(BTreeMap<String, u64>),
+    Failed(Reported),
 }
 
 /// The program and arguments of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCommand {
     pub program: PathBuf,
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 /// The worker of a run.
@@ -89,13 +101,16 @@ pub struct Workers {
 struct Worker {
     orders: UnboundedSender<String>,
     tasks: Arc<Tasks>,
-    _group: Group,
+    reader: JoinHandle<()>,
+    _group: Arc<Group>,
 }
 
 /// Who listens to which task, and how the worker ended.
 #[derive(Default)]
 struct Tasks {
     listeners: Mutex<BTreeMap<u64, UnboundedSender<What>>>,
+    /// Its output has ended, so it takes no further task.
+    is_closed: AtomicBool,
     ended: Mutex<Option<(String, String)>>,
 }
 
@@ -133,8 +148,10 @@ impl Workers {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, mut said) = unbounded_channel();
         let (orders, tasks) = self.open(number, sender).await?;
-        send(&orders, &Order::Run { number, task: Box::new(task) });
-        let mut is_cancelled = false;
+        let order = serde_json::to_string(&Order::Run { number, task: Box::new(task) });
+        // A worker that has ended is noticed by its output.
+        _ = orders.send(order.map_err(|cause| ExecError::NoWorker(cause.into()))?);
+        let (mut is_cancelled, mut used) = (false, Usage::default());
         let done = loop {
             let what = tokio::select! {
                 what = said.recv() => what,
@@ -151,16 +168,15 @@ impl Workers {
                 Some(What::Status(text)) => observer.status(&text),
                 Some(What::Note(text)) => observer.note(&text),
                 Some(What::Output(line)) => observer.output(&line),
-                Some(What::Done { metrics, usage }) => {
-                    meter.add(usage);
-                    break Ok(metrics);
+                Some(What::Used(total)) => {
+                    meter.add(total.since(used));
+                    used = total;
                 }
-                Some(What::Failed { failure, usage }) => {
-                    meter.add(usage);
-                    break Err(failure.into());
+                Some(What::Done(metrics)) => {
+                    break Ok(metrics.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect());
                 }
-                // A batch system signals both processes.
-                None if is_cancelled => break Err(Interrupted.into()),
+                Some(What::Failed(failure)) => break Err(failure.into()),
+                None if cancel.is_cancelled() => break Err(Interrupted.into()),
                 None => {
                     let (how, said) = tasks.ended().unwrap_or_default();
                     break Err(ExecError::WorkerLost { how, said }.into());
@@ -177,12 +193,20 @@ impl Workers {
         if *kept == models {
             return;
         }
-        // A task that is being started tells it again.
+        // While it is being started, it has no models; the next call tells it.
         if let Ok(current) = self.current.try_lock()
             && let Some(worker) = &*current
         {
             send(&worker.orders, &Order::Keep { models: models.clone() });
             *kept = models;
+        }
+    }
+
+    /// Ends the worker, which ends its servers.
+    pub async fn end(&self) {
+        if let Some(Worker { orders, reader, .. }) = self.current.lock().await.take() {
+            drop(orders);
+            _ = timeout(GRACE, reader).await;
         }
     }
 
@@ -193,10 +217,11 @@ impl Workers {
         listener: UnboundedSender<What>,
     ) -> Result<(UnboundedSender<String>, Arc<Tasks>), ExecError> {
         let mut current = self.current.lock().await;
-        if current.as_ref().is_none_or(|worker| worker.tasks.ended().is_some()) {
-            *current = Some(self.start().await?);
-        }
-        let Some(worker) = &*current else { return Err(ExecError::NoWorker(std::io::Error::other("none"))) };
+        let worker = match current.take() {
+            Some(worker) if !worker.tasks.is_closed.load(Ordering::Relaxed) => worker,
+            _ => self.start().await?,
+        };
+        let worker = current.insert(worker);
         worker.tasks.listeners().insert(number, listener);
         // It may have ended just now, before it had this listener.
         if worker.tasks.ended().is_some() {
@@ -213,40 +238,52 @@ impl Workers {
         if let Some(stdin) = child.stdin.take() {
             tokio::spawn(write(stdin, to_write));
         }
-        let tasks = Arc::<Tasks>::default();
-        let of_reader = Arc::clone(&tasks);
+        let (tasks, group) = (Arc::<Tasks>::default(), Arc::new(group));
+        let (of_reader, own) = (Arc::clone(&tasks), Arc::clone(&group));
         let errors = child.stderr.take();
         let last = tokio::spawn(async move {
             let mut last = VecDeque::new();
-            if let Some(errors) = errors {
-                let mut lines = BufReader::new(errors).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    last.push_back(line);
-                    if last.len() > LAST_LINES {
-                        last.pop_front();
-                    }
+            lines(errors, |line| {
+                last.push_back(line.to_owned());
+                if last.len() > LAST_LINES {
+                    last.pop_front();
                 }
-            }
+            })
+            .await;
             Vec::from(last).join(" / ")
         });
         let output = child.stdout.take();
-        tokio::spawn(async move {
-            if let Some(output) = output {
-                let mut lines = BufReader::new(output).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    if let Ok(Said { number, what }) = serde_json::from_str(&line)
-                        && let Some(listener) = of_reader.listeners().get(&number)
-                    {
-                        _ = listener.send(what);
-                    }
+        let reader = tokio::spawn(async move {
+            // Another line is one that a library printed.
+            lines(output, |line| {
+                if let Ok(Said { number, what }) = serde_json::from_str(line)
+                    && let Some(listener) = of_reader.listeners().get(&number)
+                {
+                    _ = listener.send(what);
                 }
+            })
+            .await;
+            of_reader.is_closed.store(true, Ordering::Relaxed);
+            // Without its output it is of no use.
+            if timeout(GRACE, child.wait()).await.is_err() {
+                own.kill();
             }
             let how = child.wait().await.map_or_else(|cause| cause.to_string(), how);
             let said = last.await.unwrap_or_default();
             *of_reader.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some((how, said));
             of_reader.listeners().clear();
         });
-        Ok(Worker { orders, tasks, _group: group })
+        Ok(Worker { orders, tasks, reader, _group: group })
+    }
+}
+
+/// Passes on the lines of a program until it closes its end. Bytes that are no text are replaced.
+async fn lines(from: Option<impl AsyncRead + Unpin>, mut each: impl FnMut(&str)) {
+    let Some(from) = from else { return };
+    let (mut reader, mut line) = (BufReader::new(from), Vec::new());
+    while reader.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
+        each(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
     }
 }
 
@@ -260,7 +297,6 @@ fn how(status: ExitStatus) -> String {
 }
 
 fn send(orders: &UnboundedSender<String>, order: &Order) {
-    // A worker that has ended is noticed by its output.
     if let Ok(line) = serde_json::to_string(order) {
         _ = orders.send(line);
     }

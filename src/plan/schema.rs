@@ -132,8 +132,8 @@ fn executor(what: &str) -> Value {
         "enum": Executor::ALL.map(Executor::name),
         "default": Executor::default().name(),
         "description": format!(
-            "{what}. local: in the process of the run. process: in a process of its own, so that one that runs out of \
-             memory fails its stage and not the run."
+            "{what}. local: in the process of the run. process: in another process than the run, so that running \
+             out of memory does not end the run."
         ),
     })
 }

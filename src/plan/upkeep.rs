@@ -63,8 +63,8 @@ pub enum Executor {
     /// In the process of the run.
     #[default]
     Local,
-    /// In a process of its own, which lives as long as the run and keeps its models: one that runs out of memory
-    /// fails its stage and not the run.
+    /// In a worker process, which lives as long as the run and keeps its models: running out of memory does not end
+    /// the run.
     Process,
 }
 

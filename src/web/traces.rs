@@ -87,7 +87,7 @@ impl TraceReview {
         let has_text = |at: &usize| {
             let Some(wanted) = &wanted else { return true };
             let Ok(trace) = &self.found[*at].trace else { return false };
-            trace.messages.iter().any(|message| message.to_string().to_lowercase().contains(wanted))
+            trace.messages.iter().any(|message| texts(message).to_lowercase().contains(wanted))
         };
         let mut matching: Vec<usize> = (0..self.found.len()).filter(has_text).collect();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -145,6 +145,17 @@ impl TraceReview {
             "left": left,
         }))
     }
+}
+
+/// What a search looks at.
+fn texts(message: &Value) -> String {
+    let said = ["content", "reasoning_content"].iter().filter_map(|name| message[name].as_str());
+    let mut all: Vec<String> = said.map(str::to_owned).collect();
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let function = &call["function"];
+        all.push(format!("{} {}", function["name"].as_str().unwrap_or_default(), function["arguments"]));
+    }
+    all.join("\n")
 }
 
 /// What was asked first.
@@ -261,6 +272,7 @@ mod tests {
             list["traces"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
         assert_eq!(states, ["open", "unusable", "open"]);
         assert_eq!(get(&review, "traces", "text=SHIPS")["matching"], 1);
+        assert_eq!(get(&review, "traces", "text=assistant")["matching"], 0, "texts, not roles");
 
         let dropped = decide(&review, json!({"index": 0, "decision": "drop"}));
         assert_eq!(

@@ -287,6 +287,7 @@ mod widening {
     /// As [`Block::run_widening`].
     #[target_feature(enable = "avx2,fma")]
     pub unsafe fn block(block: &Block) {
+        debug_assert!(block.accumulate != Accumulate::Sum && block.rows <= Block::FEW);
         for column in (0..block.columns).step_by(PANEL) {
             // SAFETY: the panel is padded; of `C`, only columns of the block are touched.
             unsafe {

@@ -14,7 +14,7 @@ const listed = (turns, results) => `${turns} ${turns === 1 ? "turn" : "turns"}, 
 const notes = (trace) => trace.notes.map((note) => h("div", { class: "quiet" }, shown(note)));
 const counted = (counts) => Object.entries(STATES).map(([state, [title]]) => `${title} ${counts[state] || 0}`).join(" · ");
 
-async function list() {
+async function list(isWanted) {
   const summary = h("p", { role: "status" }), table = h("div"), head = h("div"), message = h("div");
   let turn = 0;
   const look = async () => {
@@ -53,6 +53,7 @@ async function list() {
     }
   };
   await look();
+  if (!isWanted()) return;
   replace(main, h("h1", {}, "Conversations"), head, summary, message, table);
   main.dataset.view = "traces";
 }
@@ -78,10 +79,13 @@ function one(index, found) {
   };
   const button = (name, title, act) => h("button", { type: "button", "aria-pressed": String(trace.state === name), onclick: act }, title);
   const articles = messages(found.messages, where);
+  let isEditing = false;
   const edit = async () => {
+    if (isEditing) return;
+    isEditing = true;
     try {
       for (const [number, article] of articles.entries()) {
-        if (!editable[number] || fields.has(number)) continue;
+        if (!editable[number]) continue;
         const { text } = await get("editable", { index, message: number });
         const area = h("textarea", { rows: Math.min(12, 1 + text.split("\n").length), "aria-label": `Text of message ${number + 1}, ${plain(found.messages[number].role)}`, value: text });
         fields.set(number, { area, untouched: area.value });
@@ -90,6 +94,7 @@ function one(index, found) {
       replace(actions, h("button", { type: "button", onclick: () => decide("edit") }, "Save"), " ", h("button", { type: "button", onclick: () => { left(); open(); } }, "Cancel"));
       [...fields.values()][0]?.area.focus();
     } catch (cause) {
+      isEditing = false;
       replace(message, problem(cause));
     }
   };
@@ -109,7 +114,7 @@ function one(index, found) {
   const keys = (event) => {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const act = { a: () => decide("accept"), d: () => decide("drop"), e: edit, n: () => step(1) !== null && go(step(1)), p: () => step(-1) !== null && go(step(-1)) }[event.key];
-    if (!act || fields.size) return;
+    if (!act || isEditing) return;
     event.preventDefault();
     act();
   };
@@ -124,7 +129,7 @@ async function open() {
   const mine = ++turn;
   const index = location.hash.replace(/^#\/?/, "");
   try {
-    if (!index) return await list();
+    if (!index) return await list(() => mine === turn);
     const found = await get("trace", { index });
     if (mine === turn) one(Number(index), found);
   } catch (cause) {

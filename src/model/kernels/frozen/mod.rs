@@ -376,7 +376,7 @@ impl Frozen {
 
     /// Whether a product of `m` rows in bf16 widens the weight in registers.
     fn widens_in_registers(&self, m: usize, a: &Words<'_>) -> bool {
-        let is_able = cfg!(target_arch = "x86_64") && Level::get() >= Level::Avx2;
+        let is_able = cfg!(target_arch = "x86_64") && Level::get() == Level::Avx2;
         is_able && m <= Block::FEW && self.k.is_multiple_of(2) && matches!(a, Words::Rounded(_))
     }
 
