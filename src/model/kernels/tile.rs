@@ -216,6 +216,19 @@ mod avx2 {
         }
     }
 
+    /// A vector, or what `mask` selects of it.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn load(from: *const f32, is_whole: bool, mask: __m256i) -> __m256 {
+        // SAFETY: the caller's contract: what is read is within the block.
+        unsafe {
+            match is_whole {
+                true => _mm256_loadu_ps(from),
+                false => _mm256_maskload_ps(from, mask),
+            }
+        }
+    }
+
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn tile<const MR: usize, const NV: usize, const FULL: bool>(
@@ -229,24 +242,26 @@ mod avx2 {
         unsafe {
             let lanes = _mm256_loadu_si256(LANE.as_ptr().cast());
             let last = _mm256_cmpgt_epi32(_mm256_set1_epi32(tail as i32), lanes);
-            let is_whole = |v: usize| FULL || v + 1 < NV;
-            let load = |from: *const f32, v: usize| match is_whole(v) {
-                true => _mm256_loadu_ps(from.add(v * WIDTH)),
-                false => _mm256_maskload_ps(from.add(v * WIDTH), last),
-            };
-            let mut a: [*const f32; MR] = std::array::from_fn(|i| block.a.add((row + i) * block.a_row));
+            let mut a = [block.a; MR];
+            for (i, a) in a.iter_mut().enumerate() {
+                *a = block.a.add((row + i) * block.a_row);
+            }
             let mut b = block.b.add((column / PANEL) * block.b_panel + column % PANEL);
             let c = block.c.add(row * block.c_row + column);
             let mut sums = [[_mm256_setzero_ps(); NV]; MR];
             if block.accumulate == Accumulate::Chain {
                 for (i, sums) in sums.iter_mut().enumerate() {
                     for (v, sum) in sums.iter_mut().enumerate() {
-                        *sum = load(c.add(i * block.c_row), v);
+                        *sum = load(c.add(i * block.c_row + v * WIDTH), FULL || v + 1 < NV, last);
                     }
                 }
             }
+            // Plain loops: a closure here may not be inlined, since the crate is compiled in parts.
             for _ in 0..block.depth {
-                let values: [__m256; NV] = std::array::from_fn(|v| load(b, v));
+                let mut values = [_mm256_setzero_ps(); NV];
+                for v in 0..NV {
+                    values[v] = load(b.add(v * WIDTH), FULL || v + 1 < NV, last);
+                }
                 for i in 0..MR {
                     let factor = _mm256_broadcast_ss(&*a[i]);
                     for v in 0..NV {
@@ -260,9 +275,9 @@ mod avx2 {
                 let to = c.add(i * block.c_row);
                 for (v, mut sum) in sums.into_iter().enumerate() {
                     if block.accumulate == Accumulate::Sum {
-                        sum = _mm256_add_ps(sum, load(to, v));
+                        sum = _mm256_add_ps(sum, load(to.add(v * WIDTH), FULL || v + 1 < NV, last));
                     }
-                    match is_whole(v) {
+                    match FULL || v + 1 < NV {
                         true => _mm256_storeu_ps(to.add(v * WIDTH), sum),
                         false => _mm256_maskstore_ps(to.add(v * WIDTH), last, sum),
                     }
@@ -348,7 +363,11 @@ mod widening {
         // SAFETY: indices stay within rows, depth and width of the block.
         unsafe {
             let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-            let mut a: [*const f32; MR] = std::array::from_fn(|i| a.add(i * block.a_row));
+            let first = a;
+            let mut a = [first; MR];
+            for (i, a) in a.iter_mut().enumerate() {
+                *a = first.add(i * block.a_row);
+            }
             let mut sums = [[_mm256_setzero_ps(); NV]; MR];
             if block.accumulate == Accumulate::Chain {
                 for (i, sums) in sums.iter_mut().enumerate() {
@@ -357,21 +376,24 @@ mod widening {
                     }
                 }
             }
+            // Plain loops, as above.
             for _ in 0..block.depth {
-                let words: [__m256i; NV] =
-                    std::array::from_fn(|v| _mm256_loadu_si256(b.add(v * WIDTH).cast()));
-                let first = words.map(|word| _mm256_castsi256_ps(_mm256_and_si256(word, high)));
+                let mut words = [_mm256_setzero_si256(); NV];
+                for v in 0..NV {
+                    words[v] = _mm256_loadu_si256(b.add(v * WIDTH).cast());
+                }
                 for i in 0..MR {
                     let factor = _mm256_broadcast_ss(&*a[i]);
                     for v in 0..NV {
-                        sums[i][v] = _mm256_fmadd_ps(factor, first[v], sums[i][v]);
+                        let first = _mm256_castsi256_ps(_mm256_and_si256(words[v], high));
+                        sums[i][v] = _mm256_fmadd_ps(factor, first, sums[i][v]);
                     }
                 }
-                let second = words.map(|word| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(word)));
                 for i in 0..MR {
                     let factor = _mm256_broadcast_ss(&*a[i].add(1));
                     for v in 0..NV {
-                        sums[i][v] = _mm256_fmadd_ps(factor, second[v], sums[i][v]);
+                        let second = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words[v]));
+                        sums[i][v] = _mm256_fmadd_ps(factor, second, sums[i][v]);
                     }
                     a[i] = a[i].wrapping_add(2);
                 }

@@ -207,7 +207,8 @@ mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn quantile(table: [__m256; 2], codes: __m256i) -> __m256 {
-        let [lower, upper] = table.map(|half| _mm256_permutevar8x32_ps(half, codes));
+        let (lower, upper) =
+            (_mm256_permutevar8x32_ps(table[0], codes), _mm256_permutevar8x32_ps(table[1], codes));
         // The sign chooses: the fourth bit.
         _mm256_blendv_ps(lower, upper, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes)))
     }
