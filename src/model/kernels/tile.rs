@@ -259,8 +259,8 @@ mod avx2 {
             // Plain loops: a closure here may not be inlined, since the crate is compiled in parts.
             for _ in 0..block.depth {
                 let mut values = [_mm256_setzero_ps(); NV];
-                for v in 0..NV {
-                    values[v] = load(b.add(v * WIDTH), FULL || v + 1 < NV, last);
+                for (v, value) in values.iter_mut().enumerate() {
+                    *value = load(b.add(v * WIDTH), FULL || v + 1 < NV, last);
                 }
                 for i in 0..MR {
                     let factor = _mm256_broadcast_ss(&*a[i]);
@@ -379,8 +379,8 @@ mod widening {
             // Plain loops, as above.
             for _ in 0..block.depth {
                 let mut words = [_mm256_setzero_si256(); NV];
-                for v in 0..NV {
-                    words[v] = _mm256_loadu_si256(b.add(v * WIDTH).cast());
+                for (v, word) in words.iter_mut().enumerate() {
+                    *word = _mm256_loadu_si256(b.add(v * WIDTH).cast());
                 }
                 for i in 0..MR {
                     let factor = _mm256_broadcast_ss(&*a[i]);
