@@ -32,6 +32,7 @@ mod server;
 mod stage;
 mod stage_context;
 mod subject;
+mod submit;
 mod target;
 mod traces;
 mod track;
@@ -70,6 +71,8 @@ enum Command {
     Run(run::Run),
     /// Continue a run that was interrupted or failed.
     Resume(run::Resume),
+    /// Send a whole run to a batch system as one job.
+    Submit(submit::Submit),
     /// Show what a run would do, and why. Changes nothing.
     Plan(plan::Plan),
     /// List the runs in the cache.
@@ -95,6 +98,8 @@ enum Command {
     Cache(cache::Cache),
     /// Print the run file's JSON Schema, for editors.
     Schema(schema::Schema),
+    /// Print the templates that say how to use a batch system.
+    Executors(submit::Executors),
     /// Print completions for a shell.
     Completions(completions::Completions),
     /// Write manual pages.
@@ -166,6 +171,8 @@ impl Command {
         match self {
             Self::Run(command) => command.execute(printer),
             Self::Resume(command) => command.execute(printer),
+            Self::Submit(command) => command.execute(printer),
+            Self::Executors(command) => command.execute(printer),
             Self::Plan(command) => command.execute(printer),
             Self::Runs(command) => command.execute(printer),
             Self::Export(command) => command.execute(printer),

@@ -195,6 +195,7 @@ fn start(
         ui::serve_run(printer, &store, &folder.id)?;
     }
     let worker_command = worker::command(&store, &folder.id, spec.stages.as_deref());
+    let program = worker::program(&store, &folder.id, spec.stages.as_deref());
     let ending = ClosingReport::new(&plan, &store, &folder.id, &folder.path, began);
     let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
     let track = track_command(&store, &folder.id);
@@ -210,6 +211,7 @@ fn start(
         resample,
         listener: events,
         worker: Some(worker_command),
+        program: Some(program),
         cancel: signals.stop(move || stopping.event(&Event::Stopping)),
     });
     let tracked = finish(live, &signals, &track);

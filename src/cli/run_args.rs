@@ -30,6 +30,13 @@ impl RunArgs {
     pub fn overrides(&self) -> Overrides {
         Overrides::new(environment(), self.set.clone())
     }
+
+    /// The same options for another process, without the locations.
+    pub fn options(&self) -> Vec<String> {
+        let options = [("--set", &self.set), ("--resample", &self.resample), ("--until", &self.until)];
+        let words = options.iter().flat_map(|(name, values)| values.iter().flat_map(|value| [*name, value]));
+        words.map(str::to_owned).collect()
+    }
 }
 
 /// The environment variables that may override something. Values that are not UTF-8 are converted lossily, so

@@ -47,6 +47,7 @@ pub fn outside_a_run(
         models: Arc::default(),
         prices: None,
         meter: Arc::default(),
+        shard: None,
         cancel: CancellationToken::new(),
     })
 }

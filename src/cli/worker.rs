@@ -10,7 +10,13 @@ use clap::Args;
 use super::Outcome;
 use crate::{
     error::Result,
-    exec::{self, WorkerCommand},
+    exec::{
+        self, Program, WorkerCommand,
+        jobs::{
+            JobFolder,
+            work::{JobEnd, work_on},
+        },
+    },
     store::Store,
 };
 
@@ -21,13 +27,30 @@ pub struct Worker {
     cache: PathBuf,
     #[arg(long)]
     stages: Option<PathBuf>,
+    /// Work on the job of this folder alone.
+    #[arg(long)]
+    job: Option<PathBuf>,
 }
 
 impl Worker {
     pub fn execute(self) -> Result<Outcome> {
-        exec::work(Store::open(&self.cache)?, &self.run, self.stages)?;
-        Ok(Outcome::Success)
+        let store = Store::open(&self.cache)?;
+        let Some(job) = self.job else {
+            exec::work(store, &self.run, self.stages)?;
+            return Ok(Outcome::Success);
+        };
+        Ok(match work_on(&store, &self.run, self.stages, &JobFolder::at(job))? {
+            JobEnd::Done => Outcome::Success,
+            JobEnd::Failed => Outcome::Failed,
+            JobEnd::Stopped => Outcome::Interrupted,
+        })
     }
+}
+
+/// How a job starts this program.
+pub fn program(store: &Store, run: &str, stages: Option<&Path>) -> Program {
+    let path = std::env::current_exe().unwrap_or_else(|_| "mcprl".into());
+    Program { path, run: run.to_owned(), cache: store.root().to_owned(), stages: stages.map(Path::to_owned) }
 }
 
 /// How a run starts its worker.

@@ -34,7 +34,7 @@ pub enum ExecError {
     WorkerLost { how: String, said: String },
     #[error("an order of the run cannot be read: {0}")]
     BadOrder(String),
-    #[error("the worker process gives stage \"{stage}\" another key")]
+    #[error("the worker gives stage \"{stage}\" another key")]
     OtherKey { stage: String },
 }
 
@@ -99,7 +99,9 @@ impl Diagnostic for ExecError {
                     .into()
             }
             Self::OtherKey { .. } => {
-                "a file or a variable that the run file names has changed since the run began; run again to use it as it is now".into()
+                "a file or a variable that the run file names is another one there, or has changed since the run began; run again to use \
+                 it as it is now"
+                    .into()
             }
             Self::Threads(_) | Self::NoWorker(_) | Self::BadOrder(_) => return None,
         })

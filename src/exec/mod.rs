@@ -14,6 +14,7 @@ mod held_out;
 pub mod history;
 mod idle;
 mod interrupt;
+pub mod jobs;
 mod journal;
 pub mod labels;
 mod notes;
@@ -39,6 +40,7 @@ pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
 pub use idle::IdleLoop;
 pub use interrupt::{Signals, kill_children};
+pub use jobs::script::Program;
 pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
 pub use up_to_date::up_to_date;
@@ -66,6 +68,8 @@ pub struct Request {
     pub listener: Arc<dyn Listener>,
     /// Of stages with `executor = "process"`; without it they run in this process.
     pub worker: Option<WorkerCommand>,
+    /// How a job starts this program; without it, stages with an executor of `[executors]` run in this process.
+    pub program: Option<Program>,
     /// Stops the run, e.g. on a signal ([`Signals`]).
     pub cancel: CancellationToken,
 }

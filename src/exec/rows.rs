@@ -27,15 +27,15 @@ pub struct StageRows {
 
 impl StageRows {
     /// The rows of this draw. `is_rerun`: only rows recorded by an interrupted rerun count; all earlier ones are
-    /// discarded.
+    /// discarded. `part`: the log that this process records into.
     pub fn new(
         store: &Store,
         card: &Card,
         (fields, key): (&KeyFields, &Digest),
         draw: u64,
-        is_rerun: bool,
+        (is_rerun, part): (bool, &str),
     ) -> Result<Self> {
-        let log = store.rows(&fields.family(card), key, draw);
+        let log = store.rows(&fields.family(card), key, draw).part(part);
         if is_rerun {
             log.forget_before(&store.record_path(key))?;
         }

@@ -21,12 +21,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Event, ExecError, Listener, RunFolder,
     held_out::Disjoint,
+    jobs::{self, Executors, Jobs},
     journal::Entry,
     notes::Notes,
     progress_file::ProgressFile,
     rows::StageRows,
     slots::Share,
-    task::{Place, StageArtifacts, Task, TaskInput},
+    task::{Place, StageArtifacts, Task, own_build},
     work_dir::WorkDir,
     workers::Workers,
 };
@@ -36,11 +37,11 @@ use crate::{
     hash::Digest,
     plan::{
         self, CacheMode, CostHistory, Executor, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
-        ResolvedInput, ServerName, Uses,
+        ServerName, Uses,
     },
     progress::Observer,
     stage::{
-        self, Metrics, SharedModels, StageError,
+        self, Metrics, Shard, SharedModels, StageError,
         card::{Determinism, ParamType, Section},
     },
     store::{
@@ -62,6 +63,8 @@ pub struct Runner {
     pub store: Store,
     /// The process of stages that have one of their own.
     pub workers: Option<Workers>,
+    /// Batch systems that run stages.
+    pub jobs: Executors,
     /// The cache shared with other machines.
     pub remote: Option<Remote>,
     pub syncer: Syncer,
@@ -246,9 +249,20 @@ impl Runner {
         self.folder.note(Entry::Differs { node: self.id(job).to_owned(), key: job.key, outputs })
     }
 
-    /// The sections of the run file that a node's stage uses.
-    pub fn uses(&self, index: NodeIndex) -> &[Section] {
-        &self.plan.node(index).stage.uses
+    /// The sections of the run file whose resources a node's stage needs on this machine. A job has devices of its own, but the
+    /// sessions of a server are limited wherever they are.
+    pub fn share_of(&self, index: NodeIndex) -> Vec<Section> {
+        let uses = self.plan.node(index).stage.uses.iter().copied();
+        let is_job = self.jobs(index).is_some();
+        uses.filter(|section| !is_job || *section == Section::Server).collect()
+    }
+
+    /// The batch system that runs a node's stage.
+    pub fn jobs(&self, index: NodeIndex) -> Option<&Jobs> {
+        match &self.plan.node(index).stage.executor {
+            Executor::Jobs(name) => self.jobs.get(&**name),
+            _ => None,
+        }
     }
 
     /// Whether a node's stage computes with the engine. A command does its own computing.
@@ -370,7 +384,8 @@ impl Runner {
 
         let card = &self.plan.node(job.index).stage.card;
         let draw = self.draw(job)?;
-        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), draw, job.forced.is_some())?;
+        let is_rerun = job.forced.is_some();
+        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), draw, (is_rerun, ""))?;
         let rows = Arc::new(rows);
         failpoint("runner::begun");
         if let Some(seconds) = self.expected_seconds(job) {
@@ -421,6 +436,9 @@ impl Runner {
         self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;
+        if self.jobs(job.index).is_some() {
+            jobs::forget(&self.store, &job.key, draw);
+        }
         let record = self.push(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("runner::linked");
@@ -486,6 +504,9 @@ impl Runner {
     ) -> Result<Metrics> {
         let task = self.task(job, work_dir, rows, share);
         let (observer, meter) = (reports.notes.clone(), reports.meter.clone());
+        if let Some(jobs) = self.jobs(job.index) {
+            return self.call_jobs(jobs, job, &task, reports).await;
+        }
         match &self.workers {
             Some(workers) if self.is_apart(job.index) => {
                 workers.run(task, &*observer, &meter, &self.cancel).await
@@ -498,6 +519,29 @@ impl Runner {
         }
     }
 
+    /// Runs the stage as a job, behind those that play shards of it.
+    async fn call_jobs(&self, jobs: &Jobs, job: &Job, task: &Task, reports: &Reports) -> Result<Metrics> {
+        let (notes, meter) = (&*reports.notes, &*reports.meter);
+        let fewest = task.sessions.values().copied().min().unwrap_or(usize::MAX);
+        let of = self.plan.node(job.index).stage.shards.min(fewest);
+        if of > 1 {
+            let sessions: BTreeMap<String, usize> =
+                task.sessions.iter().map(|(server, all)| (server.clone(), all / of)).collect();
+            let shards = (0..of).map(|index| Task {
+                shard: Some(Shard { index, of }),
+                sessions: sessions.clone(),
+                ..task.clone()
+            });
+            let shards: Vec<Task> = shards.collect();
+            let played = shards.iter().map(|shard| {
+                let observer = OfShard { notes, is_first: shard.shard.is_some_and(|shard| shard.index == 0) };
+                async move { jobs.run((&self.store, shard), &observer, meter, &self.cancel).await }
+            });
+            futures::future::try_join_all(played).await?;
+        }
+        jobs.run((&self.store, task), notes, meter, &self.cancel).await
+    }
+
     /// Whether a node's stage has a process of its own. A command has one anyway.
     pub fn is_apart(&self, index: NodeIndex) -> bool {
         let stage = &self.plan.node(index).stage;
@@ -505,21 +549,15 @@ impl Runner {
     }
 
     fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> Task {
-        let input = |fed: &ResolvedInput| TaskInput {
-            name: fed.name.clone(),
-            output: fed.output.clone(),
-            writer: fed.writer.index(),
-        };
-        let inputs = job.ready.inputs.iter();
         Task {
             node: self.id(job).to_owned(),
             key: job.key,
-            inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
-            server: job.ready.server.as_deref().cloned(),
-            formats: job.ready.formats.clone(),
+            ready: job.ready.clone(),
             draw: rows.draw(),
             is_rerun: job.forced.is_some(),
             seed: job.fields.stage_seed(rows.draw()),
+            shard: None,
+            build: self.jobs(job.index).and_then(|_| own_build()),
             devices: share.devices.clone(),
             sessions: share.sessions.clone(),
             out: work_dir.out(),
@@ -628,6 +666,40 @@ impl Runner {
             artifacts.push(placed);
         }
         Ok((outputs, artifacts))
+    }
+}
+
+/// Passes on the progress of several shards as that of one stage. All of them find the same episodes played.
+struct OfShard<'n> {
+    notes: &'n Notes,
+    is_first: bool,
+}
+
+impl Observer for OfShard<'_> {
+    fn phase(&self, name: &str, units: u64) {
+        self.notes.phase(name, units);
+    }
+
+    fn advance(&self, units: u64) {
+        self.notes.advance(units);
+    }
+
+    fn skip(&self, units: u64) {
+        if self.is_first {
+            self.notes.skip(units);
+        }
+    }
+
+    fn status(&self, text: &str) {
+        self.notes.status(text);
+    }
+
+    fn note(&self, text: &str) {
+        self.notes.note(text);
+    }
+
+    fn output(&self, line: &str) {
+        self.notes.output(line);
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     Event, ExecError, Request, StageOutcome, Summary,
     held_out::HeldOut,
     idle::Updates,
+    jobs::{Executors, Jobs},
     journal::{Entry, RunState},
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
@@ -30,7 +31,8 @@ use crate::{
     hash::Digest,
     mcp::{ServerSpec, Servers},
     plan::{
-        Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution, will_run,
+        Completion, Job, JobsSpec, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness,
+        Resolution, will_run,
     },
     stage::card::Section,
     store::{CachedResult, Cost, Remote, Syncer},
@@ -41,15 +43,22 @@ const THREADS: usize = 6;
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
-    let Request { plan, store, files, folder, resample, keep_going, listener, worker, cancel } = request;
+    let Request { plan, store, files, folder, resample, keep_going, listener, worker, program, cancel } =
+        request;
     let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
     let progress = ProgressFile::new(&folder.path);
+    let jobs = program.map_or_else(Executors::new, |program| {
+        let of =
+            |(name, spec): (&String, &JobsSpec)| (name.clone(), Jobs::new(spec.clone(), program.clone()));
+        plan.executors.iter().map(of).collect()
+    });
     let runner = Arc::new(Runner {
         plan,
         store,
         workers: worker.map(Workers::new),
+        jobs,
         remote,
         syncer,
         files,
@@ -235,7 +244,8 @@ impl<'w> Run<'w> {
             self.runner.listener.event(&Event::Noted { note });
         }
         for index in self.open() {
-            if self.runner.computes(index) && is_sure(index) {
+            // A job's node has its own devices.
+            if self.runner.computes(index) && self.runner.jobs(index).is_none() && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
                 let bases = &self.runner.shared_models.bases;
                 // Those of another process stay closed here.
@@ -346,14 +356,17 @@ impl<'w> Run<'w> {
         }
         self.evict_models();
         let count =
-            |section| waiting.iter().filter(|(index, _)| runner.uses(*index).contains(&section)).count();
+            |section| waiting.iter().filter(|(index, _)| runner.share_of(*index).contains(&section)).count();
         let mut waiters = Waiters { engine: count(Section::Engine), server: count(Section::Server) };
         for (index, ready) in waiting {
-            let uses = runner.uses(index);
+            let uses = runner.share_of(index);
             let models = self.models.digests(&runner.plan, &self.ledger, index);
             let bases = &runner.shared_models.bases;
             let loaded = |device: &str| models.iter().filter(|model| bases.contains(model, device)).count();
-            let share = self.slots.take(uses, loaded, waiters);
+            let share = match runner.jobs(index) {
+                Some(_) if uses.is_empty() => Some(Share::default()),
+                _ => self.slots.take(&uses, loaded, waiters),
+            };
             waiters.engine -= usize::from(uses.contains(&Section::Engine));
             waiters.server -= usize::from(uses.contains(&Section::Server));
             let Some(share) = share else { continue };

@@ -1,6 +1,10 @@
 //! What it takes to run a stage, as a value that another process can read: everything but the run's folder.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -10,11 +14,10 @@ use crate::{
     error::Result,
     hash::Digest,
     mcp::Servers,
-    model::kernels::Format,
-    plan::{Job, NodeIndex, Plan, ReadyInputs, ResolvedInput, ServerName},
+    plan::{Job, NodeIndex, Plan, ReadyInputs, ResolvedInput},
     progress::Observer,
-    stage::{self, Artifacts, Context, Input, Metrics, SharedModels, card::Section},
-    store::{Output, Store, StoreError},
+    stage::{self, Artifacts, Context, Input, Metrics, Shard, SharedModels, card::Section},
+    store::{Store, StoreError},
     usage::UsageMeter,
 };
 
@@ -24,32 +27,24 @@ pub struct Task {
     /// Id of the node.
     pub node: String,
     pub key: Digest,
-    /// By role.
-    pub inputs: BTreeMap<String, Vec<TaskInput>>,
-    pub server: Option<ServerName>,
-    pub formats: Vec<Format>,
+    pub ready: ReadyInputs,
     /// Number of the draw.
     pub draw: u64,
     /// Whether rows of earlier results do not count.
     pub is_rerun: bool,
     pub seed: u64,
+    /// Play and record only this part of the episodes.
+    pub shard: Option<Shard>,
     /// Devices of the stage's own; empty for those of the run.
     pub devices: Vec<String>,
     /// Sessions by server, of those that limit them.
     pub sessions: BTreeMap<String, usize>,
+    /// Digest of the program, which a process elsewhere must be.
+    pub build: Option<Digest>,
     /// Where outputs go.
     pub out: PathBuf,
     /// For temporary files.
     pub scratch: PathBuf,
-}
-
-/// An artifact that the stage reads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskInput {
-    pub name: String,
-    pub output: Output,
-    /// Number of the node that wrote it.
-    pub writer: usize,
 }
 
 /// What a process has of a run: that of the run itself, or a worker of it.
@@ -62,32 +57,21 @@ pub struct Place<'p> {
 }
 
 impl Task {
-    /// The node and its rows, as this process plans them.
+    /// The node and its rows, as this process plans them. Rows are recorded into a log of this part, if it has a name.
     ///
     /// # Errors
     /// If the key is another one here: a file or a variable has changed.
-    pub fn planned(&self, place: Place<'_>) -> Result<(NodeIndex, StageRows)> {
+    pub fn planned(&self, place: Place<'_>, part: &str) -> Result<(NodeIndex, StageRows)> {
         let Place { plan, store, .. } = place;
         let other = || ExecError::OtherKey { stage: self.node.clone() };
         let node = plan.order().iter().copied().find(|index| plan.node(*index).id == self.node);
         let index = node.ok_or_else(other)?;
-        let input = |input: &TaskInput| ResolvedInput {
-            name: input.name.clone(),
-            output: input.output.clone(),
-            writer: NodeIndex::new(input.writer),
-        };
-        let inputs = self.inputs.iter();
-        let ready = ReadyInputs {
-            inputs: inputs.map(|(role, all)| (role.clone(), all.iter().map(input).collect())).collect(),
-            server: self.server.clone().map(Arc::new),
-            formats: self.formats.clone(),
-        };
-        let job = Job::new(plan, index, ready, &[]);
+        let job = Job::new(plan, index, self.ready.clone(), &[]);
         if job.key != self.key {
             return Err(other().into());
         }
         let card = &plan.node(index).stage.card;
-        let rows = StageRows::new(store, card, (&job.fields, &job.key), self.draw, self.is_rerun)?;
+        let rows = StageRows::new(store, card, (&job.fields, &job.key), self.draw, (self.is_rerun, part))?;
         Ok((index, rows))
     }
 
@@ -106,7 +90,7 @@ impl Task {
     ) -> Result<Metrics> {
         let Place { plan, store, models } = place;
         let stage = &plan.node(index).stage;
-        let input = |fed: &TaskInput| Input {
+        let input = |fed: &ResolvedInput| Input {
             name: fed.name.clone(),
             digest: fed.output.digest,
             path: absolute(store.path(&fed.output)),
@@ -121,7 +105,7 @@ impl Task {
             true => plan.engine.clone(),
             false => plan.engine.on(&self.devices),
         };
-        let inputs = self.inputs.iter();
+        let inputs = self.ready.inputs.iter();
         let context = Context {
             stage: self.node.clone(),
             card: stage.card.clone(),
@@ -138,10 +122,22 @@ impl Task {
             models: models.clone(),
             prices: stage.prices,
             meter,
+            shard: self.shard,
             cancel,
         };
         stage::parse(&stage.card, &context.params)?.run(&context).await
     }
+}
+
+/// Digest of the file of this program. None if it cannot be read.
+pub fn own_build() -> Option<Digest> {
+    static BUILD: OnceLock<Option<Digest>> = OnceLock::new();
+    *BUILD.get_or_init(|| {
+        let mut hasher = blake3::Hasher::new();
+        // Also if the file has been replaced since.
+        hasher.update_reader(std::fs::File::open("/proc/self/exe").ok()?).ok()?;
+        Some(Digest::from_bytes(*hasher.finalize().as_bytes()))
+    })
 }
 
 /// The artifacts of a store.

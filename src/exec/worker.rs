@@ -36,10 +36,23 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(3);
 
 /// What a worker has of its run.
-struct Run {
-    plan: Plan,
+pub struct Run {
+    pub plan: Plan,
     store: Store,
     models: Arc<SharedModels>,
+}
+
+impl Run {
+    /// Plans the run. `stages` is the folder of cards on disk.
+    ///
+    /// # Errors
+    /// If it cannot be read or planned.
+    pub fn open(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Result<Self> {
+        let spec = RunSpec::read(&existing(&store, run)?)?;
+        let files = FileDigests::load(&store);
+        let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
+        Ok(Self { plan, store, models: Arc::default() })
+    }
 }
 
 /// Works for a run until standard input ends. `stages` is the folder of cards on disk.
@@ -47,10 +60,7 @@ struct Run {
 /// # Errors
 /// If the run cannot be read or planned.
 pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Result<()> {
-    let spec = RunSpec::read(&existing(&store, run)?)?;
-    let files = FileDigests::load(&store);
-    let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
-    let run = Arc::new(Run { plan, store, models: Arc::default() });
+    let run = Arc::new(Run::open(store, run, stages)?);
     let runtime = threads(&run.plan.engine)?;
     {
         let _inside = runtime.enter();
@@ -78,7 +88,7 @@ pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Resu
                 lock(&cancels).insert(number, cancel.clone());
                 let (run, cancels, sender) = (Arc::clone(&run), Arc::clone(&cancels), sender.clone());
                 runtime.spawn(async move {
-                    let what = answer(number, *task, run, sender.clone(), cancel).await;
+                    let what = answer((number, String::new()), *task, run, sender.clone(), cancel).await;
                     lock(&cancels).remove(&number);
                     _ = sender.send(Said { number, what });
                 });
@@ -104,9 +114,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a task. A crash of its stage is a failure of it alone.
-async fn answer(
-    number: u64,
+/// Runs a task, whose rows go to the log of this part. A crash of its stage is a failure of it alone.
+pub async fn answer(
+    (number, part): (u64, String),
     task: Task,
     run: Arc<Run>,
     sender: UnboundedSender<Said>,
@@ -116,7 +126,7 @@ async fn answer(
     let stage = task.node.clone();
     let observer = Arc::new(Telling { number, sender, meter: Arc::clone(&meter) });
     let (telling, of_task) = (Arc::clone(&observer), Arc::clone(&meter));
-    let running = tokio::spawn(async move { perform(&task, &run, observer, of_task, cancel).await });
+    let running = tokio::spawn(async move { perform((&task, &part), &run, observer, of_task, cancel).await });
     let done: Result<Metrics> = match running.await {
         Ok(done) => done,
         Err(cause) => Err(ExecError::Crashed { stage, message: panic_message(cause) }.into()),
@@ -129,14 +139,14 @@ async fn answer(
 }
 
 async fn perform(
-    task: &Task,
+    (task, part): (&Task, &str),
     run: &Run,
     observer: Arc<Telling>,
     meter: Arc<UsageMeter>,
     cancel: CancellationToken,
 ) -> Result<Metrics, Failure> {
     let place = Place { plan: &run.plan, store: &run.store, models: &run.models };
-    let (index, rows) = task.planned(place)?;
+    let (index, rows) = task.planned(place, part)?;
     task.run(place, index, Arc::new(rows), observer, meter, cancel).await
 }
 

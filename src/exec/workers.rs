@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{error::ExecError, task::Task};
 use crate::{
-    child::{self, Group},
+    child,
     error::{Interrupted, Reported, Result},
     hash::Digest,
     progress::Observer,
@@ -83,6 +83,21 @@ pub enum What {
     Failed(Reported),
 }
 
+impl What {
+    /// Tells an observer about progress. Anything else is no progress.
+    pub fn tell(&self, observer: &dyn Observer) {
+        match self {
+            Self::Phase { name, units } => observer.phase(name, *units),
+            Self::Advance(units) => observer.advance(*units),
+            Self::Skip(units) => observer.skip(*units),
+            Self::Status(text) => observer.status(text),
+            Self::Note(text) => observer.note(text),
+            Self::Output(line) => observer.output(line),
+            Self::Used(_) | Self::Done(_) | Self::Failed(_) => {}
+        }
+    }
+}
+
 /// The program and arguments of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCommand {
@@ -102,7 +117,6 @@ struct Worker {
     orders: UnboundedSender<String>,
     tasks: Arc<Tasks>,
     reader: JoinHandle<()>,
-    _group: Arc<Group>,
 }
 
 /// Who listens to which task, and how the worker ended.
@@ -162,12 +176,6 @@ impl Workers {
                 }
             };
             match what {
-                Some(What::Phase { name, units }) => observer.phase(&name, units),
-                Some(What::Advance(units)) => observer.advance(units),
-                Some(What::Skip(units)) => observer.skip(units),
-                Some(What::Status(text)) => observer.status(&text),
-                Some(What::Note(text)) => observer.note(&text),
-                Some(What::Output(line)) => observer.output(&line),
                 Some(What::Used(total)) => {
                     meter.add(total.since(used));
                     used = total;
@@ -176,6 +184,7 @@ impl Workers {
                     break Ok(metrics.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect());
                 }
                 Some(What::Failed(failure)) => break Err(failure.into()),
+                Some(progress) => progress.tell(observer),
                 None if cancel.is_cancelled() => break Err(Interrupted.into()),
                 None => {
                     let (how, said) = tasks.ended().unwrap_or_default();
@@ -238,8 +247,8 @@ impl Workers {
         if let Some(stdin) = child.stdin.take() {
             tokio::spawn(write(stdin, to_write));
         }
-        let (tasks, group) = (Arc::<Tasks>::default(), Arc::new(group));
-        let (of_reader, own) = (Arc::clone(&tasks), Arc::clone(&group));
+        let tasks = Arc::<Tasks>::default();
+        let of_reader = Arc::clone(&tasks);
         let errors = child.stderr.take();
         let last = tokio::spawn(async move {
             let mut last = VecDeque::new();
@@ -266,14 +275,14 @@ impl Workers {
             of_reader.is_closed.store(true, Ordering::Relaxed);
             // Without its output it is of no use.
             if timeout(GRACE, child.wait()).await.is_err() {
-                own.kill();
+                group.kill();
             }
             let how = child.wait().await.map_or_else(|cause| cause.to_string(), how);
             let said = last.await.unwrap_or_default();
             *of_reader.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some((how, said));
             of_reader.listeners().clear();
         });
-        Ok(Worker { orders, tasks, reader, _group: group })
+        Ok(Worker { orders, tasks, reader })
     }
 }
 

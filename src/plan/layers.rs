@@ -41,8 +41,8 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. `MCPRL_X__Y` is an
 /// override of another table, which is a mistake. Other variables that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 4] = ["name", "seed", "executor", MODEL];
-const TABLES: [&str; 9] =
-    ["server", "servers", "engine", "agent", "cache", "track", "overrides", "stages", "loop"];
+const TABLES: [&str; 10] =
+    ["server", "servers", "engine", "agent", "cache", "executors", "track", "overrides", "stages", "loop"];
 
 /// All top-level keys of a run file.
 pub fn top_level() -> Vec<&'static str> {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use petgraph::graph::NodeIndex;
+use serde::{Deserialize, Serialize};
 
 use super::{
     KeyFields, Node, Plan, RerunReason, Resample, forced,
@@ -32,22 +33,54 @@ pub enum Completion {
 }
 
 /// The resolved inputs of a node.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadyInputs {
     /// By role.
     pub inputs: BTreeMap<String, Vec<ResolvedInput>>,
     /// The server's name and version when it listed the tools that the node reads.
+    #[serde(with = "shared")]
     pub server: Option<Arc<ServerName>>,
     /// The types of the weights of the models that the node reads, as their files have them: each once, ascending.
     pub formats: Vec<Format>,
 }
 
 /// An artifact that a node reads.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResolvedInput {
     pub name: String,
     pub output: Output,
+    #[serde(with = "number")]
     pub writer: NodeIndex,
+}
+
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<T: Serialize, S: Serializer>(value: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_deref().serialize(to)
+    }
+
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Arc<T>>, D::Error> {
+        Ok(Option::deserialize(from)?.map(Arc::new))
+    }
+}
+
+mod number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::NodeIndex;
+
+    pub fn serialize<S: Serializer>(index: &NodeIndex, to: S) -> Result<S::Ok, S::Error> {
+        index.index().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NodeIndex, D::Error> {
+        Ok(NodeIndex::new(usize::deserialize(from)?))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,8 @@
 //! ```text
 //! Source     text, raw values and their spans         source.rs
 //! Layers     card < extended < file < variables < --set   layers.rs, expand.rs
-//! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs
+//! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs,
+//!                                                     executor.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
 //! Ledger     which nodes are complete, which ready    ledger.rs
 //! PlanPreflight  how pending stages would fail            preflight.rs
@@ -15,6 +16,7 @@
 
 mod error;
 mod estimate;
+mod executor;
 mod expand;
 mod graph;
 mod identity;
@@ -43,6 +45,7 @@ mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
 pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
+pub use executor::{Action, Executor, JobsSpec, OnInterrupt, TEMPLATES, Template};
 pub use expand::expanded;
 pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
@@ -65,7 +68,7 @@ pub use tool_list::ToolChanges;
 pub use track::{
     MlflowSpec, OtlpEpisodes, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake,
 };
-pub use upkeep::{CacheMode, Executor};
+pub use upkeep::CacheMode;
 
 use std::{
     collections::BTreeMap,
@@ -158,6 +161,8 @@ pub struct Plan {
     pub engine: EngineSpec,
     /// Where results are shared with other machines. Not part of any key.
     pub remote: Option<RemoteSpec>,
+    /// Batch systems that stages run on, by name. Not part of any key.
+    pub executors: BTreeMap<String, JobsSpec>,
     /// Trackers that the run reports to. Not part of any key.
     pub track: TrackSpec,
     graph: Graph,
@@ -179,8 +184,8 @@ impl Plan {
             Some(servers) => Some(ServerIdentity::of_all(servers, &absolute(source.folder()), files)?),
             None => None,
         };
-        let parse::ParsedRun { name, servers, engine, remote, track, .. } = parsed;
-        Ok(Self { name, servers, engine, remote, track, graph, identity, layers })
+        let parse::ParsedRun { name, servers, engine, remote, executors, track, .. } = parsed;
+        Ok(Self { name, servers, engine, remote, executors, track, graph, identity, layers })
     }
 
     /// Servers whose `state` is not confirmed.

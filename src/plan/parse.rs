@@ -12,12 +12,13 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::{
+    executor::{self, Executor, JobsSpec},
     layers::{AGENT, BASE, Entry, Layers, MODEL, Origin, Part, top_level},
     reader::Reader,
     section::schema_of,
     server,
     track::{self, TrackSpec},
-    upkeep::{self, CacheMode, Executor},
+    upkeep::{self, CacheMode},
 };
 use crate::{
     engine::EngineSpec,
@@ -39,6 +40,7 @@ pub struct ParsedRun<'a> {
     pub servers: Option<Servers>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
+    pub executors: BTreeMap<String, JobsSpec>,
     pub track: TrackSpec,
     /// In file order.
     pub stages: Vec<ParsedStage<'a>>,
@@ -69,6 +71,8 @@ pub struct Stage {
     pub seed: u64,
     pub cache: CacheMode,
     pub executor: Executor,
+    /// Jobs that play its episodes.
+    pub shards: usize,
     /// Judge token prices: the run file's, or the card's.
     pub prices: Option<Prices>,
     /// Dotted path of its table in the run file.
@@ -183,6 +187,7 @@ pub fn parse<'a>(
         files,
         seed: 0,
         executor: Executor::default(),
+        executors: BTreeMap::new(),
         has_model,
         broken: RefCell::default(),
     };
@@ -213,6 +218,7 @@ struct RunFileParser<'r, 'a> {
     files: &'r FileDigests,
     seed: u64,
     executor: Executor,
+    executors: BTreeMap<String, JobsSpec>,
     /// Whether the run file has `model` at the top.
     has_model: bool,
     broken: RefCell<BTreeSet<String>>,
@@ -233,9 +239,11 @@ impl<'a> RunFileParser<'_, 'a> {
             }),
         };
         self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
+        let executors = sections.get("executors").map(|entry| executor::executors(self.reader, entry));
+        self.executors = executors.unwrap_or_default();
         self.executor = sections
             .get("executor")
-            .and_then(|entry| upkeep::executor(self.reader, entry))
+            .and_then(|entry| executor::executor(self.reader, entry, &self.executors))
             .unwrap_or_default();
         let servers = match (sections.get("server"), sections.get("servers")) {
             (Some(entry), None) => {
@@ -298,7 +306,8 @@ impl<'a> RunFileParser<'_, 'a> {
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
         let track = track.unwrap_or_default();
-        Some(ParsedRun { name, servers, engine, remote, track, stages, loops, broken, is_whole })
+        let executors = self.executors;
+        Some(ParsedRun { name, servers, engine, remote, executors, track, stages, loops, broken, is_whole })
     }
 
     /// Checks `[overrides]`; the stages that list tools take their part of it as a parameter.
@@ -477,18 +486,22 @@ impl<'a> RunFileParser<'_, 'a> {
         let (params, files) = self.params(card, &table);
         let seed = fields.get("seed").and_then(|seed| self.reader.read(seed));
         let cache = fields.get("cache").and_then(|cache| upkeep::cache_mode(self.reader, cache));
-        let executor = fields.get("executor").and_then(|entry| upkeep::executor(self.reader, entry));
+        let executor = fields.get("executor");
+        let executor = executor.and_then(|entry| executor::executor(self.reader, entry, &self.executors));
+        let executor = executor.unwrap_or_else(|| self.executor.clone());
         let prices = fields.get("prices").and_then(|prices| self.reader.read(prices));
+        let kind = stage::parse(card, &params).ok();
         let stage = Stage {
             name: if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") },
             card: card.clone(),
             uses: card.sections(|role| fields.contains_key(role)),
-            kind: stage::parse(card, &params).ok(),
             params,
             files,
             seed: seed.unwrap_or(self.seed),
             cache: cache.unwrap_or_default(),
-            executor: executor.unwrap_or(self.executor),
+            shards: self.shards(&fields, kind.as_deref(), &executor),
+            kind,
+            executor,
             prices: prices.or(card.prices),
             path: entry.path.clone(),
         };
@@ -503,6 +516,27 @@ impl<'a> RunFileParser<'_, 'a> {
             stage: Arc::new(stage),
             entry: entry.clone(),
         })
+    }
+
+    /// Into how many jobs a stage's episodes are divided.
+    fn shards(
+        &self,
+        fields: &BTreeMap<&str, Entry<'a>>,
+        kind: Option<&dyn StageKind>,
+        executor: &Executor,
+    ) -> usize {
+        let Some(entry) = fields.get("shards") else { return 1 };
+        let message = match (entry.json().as_u64().filter(|count| *count > 0), executor) {
+            (Some(1), _) => return 1,
+            (Some(_), _) if kind.is_some_and(|kind| !kind.has_shards()) => {
+                format!("`{}`: a stage of this kind plays no episodes to divide", entry.path)
+            }
+            (Some(count), Executor::Jobs(_)) => return usize::try_from(count).unwrap_or(usize::MAX),
+            (Some(_), _) => format!("`{}` needs an `executor` of [executors]", entry.path),
+            (None, _) => format!("`{}` should be an integer from 1", entry.path),
+        };
+        self.reader.wrong::<()>(entry, Part::Value, message, None);
+        1
     }
 
     /// The value of a parameter where the user wrote it: of the stage, or of `[agent]`.

@@ -6,7 +6,7 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Estimate, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem,
+    CacheMode, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem,
     Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Stage, Subject,
     Unknown,
     estimate::CostHistory,
@@ -70,8 +70,14 @@ pub struct NodeStatus {
     /// Rows that it reuses from earlier results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reused: Option<Reused>,
-    /// Its peak memory, if it samples or trains and will run.
+    /// Its peak memory, if it samples or trains and will run here.
     pub memory: Option<Memory>,
+    /// Where it will run, if not in the process of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
+    /// Jobs that its episodes are divided among, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shards: Option<usize>,
 }
 
 /// All nodes in order.
@@ -189,8 +195,11 @@ impl PlanReport {
                 (None, None) => {}
             }
             clock.run(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
-            let memory =
-                is_ahead.then(|| memory(plan, &preflight, *index, estimate.as_ref(), left)).flatten();
+            let Stage { executor, shards, .. } = &*node.stage;
+            let is_here = !matches!(executor, Executor::Jobs(_));
+            let memory = (is_ahead && is_here)
+                .then(|| memory(plan, &preflight, *index, estimate.as_ref(), left))
+                .flatten();
             report.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
@@ -199,6 +208,8 @@ impl PlanReport {
                 cost: cached.map(Estimate::of).or(estimate),
                 reused,
                 memory,
+                executor: (is_ahead && *executor != Executor::Local).then(|| executor.name().to_owned()),
+                shards: Some(*shards).filter(|shards| is_ahead && *shards > 1),
             });
         }
         report.clock = clock.last();

@@ -7,11 +7,12 @@
 use serde_json::{Map, Value, json};
 
 use super::{
+    executor::{Executor, Jobs},
     parse::Loop,
     section::schema_of,
     server::Server,
     track::Track,
-    upkeep::{Cache, CacheMode, Executor},
+    upkeep::{Cache, CacheMode},
 };
 use crate::{
     engine::EngineSpec,
@@ -98,6 +99,12 @@ pub fn schema(cards: &Cards) -> Result<Value> {
             "engine": schema_of::<EngineSpec>(),
             "agent": agent(),
             "cache": schema_of::<Cache>(),
+            "executors": {
+                "type": "object",
+                "propertyNames": { "pattern": NAME },
+                "additionalProperties": schema_of::<Jobs>(),
+                "description": "Batch systems that run stages as jobs, by name.",
+            },
             "track": schema_of::<Track>(),
             "overrides": {
                 "type": "object",
@@ -129,11 +136,12 @@ pub fn schema(cards: &Cards) -> Result<Value> {
 
 fn executor(what: &str) -> Value {
     json!({
-        "enum": Executor::ALL.map(Executor::name),
+        "type": "string",
+        "examples": Executor::BUILT_IN,
         "default": Executor::default().name(),
         "description": format!(
             "{what}. local: in the process of the run. process: in another process than the run, so that running \
-             out of memory does not end the run."
+             out of memory does not end the run. Another name: as jobs of that one of `executors`."
         ),
     })
 }
@@ -162,6 +170,10 @@ fn stage(card: &Card) -> Value {
             }),
         ),
         ("executor".into(), executor("Where the stage runs, by default as the run file says")),
+        (
+            "shards".into(),
+            json!({ "type": "integer", "minimum": 1, "default": 1, "description": "Jobs that the stage's episodes are divided among." }),
+        ),
         ("prices".into(), prices),
         (
             "yields".into(),

@@ -1,4 +1,4 @@
-//! Settings that are part of no key: `[cache]`, a stage's `cache`, and `executor`.
+//! Settings that are part of no key: `[cache]` and a stage's `cache`.
 
 use figment::value::Value;
 use schemars::JsonSchema;
@@ -55,33 +55,6 @@ pub fn cache_mode(reader: &Reader, entry: &Entry<'_>) -> Option<CacheMode> {
         return Some(if *bit { CacheMode::Use } else { CacheMode::Off });
     }
     one_of(reader, entry, CacheMode::ALL, CacheMode::name)
-}
-
-/// Where a stage runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Executor {
-    /// In the process of the run.
-    #[default]
-    Local,
-    /// In a worker process, which lives as long as the run and keeps its models: running out of memory does not end
-    /// the run.
-    Process,
-}
-
-impl Executor {
-    pub const ALL: [Self; 2] = [Self::Local, Self::Process];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Process => "process",
-        }
-    }
-}
-
-/// Parses `executor`.
-pub fn executor(reader: &Reader, entry: &Entry<'_>) -> Option<Executor> {
-    one_of(reader, entry, Executor::ALL, Executor::name)
 }
 
 fn one_of<T: Copy, const N: usize>(

@@ -325,7 +325,7 @@ pub const SYSTEM: &str = "system";
 const RETRIES: u32 = 2;
 
 /// Keys with a fixed meaning in a run file's stage table.
-pub const RESERVED: [&str; 6] = ["kind", "seed", "cache", "executor", "yields", "prices"];
+pub const RESERVED: [&str; 7] = ["kind", "seed", "cache", "executor", "shards", "yields", "prices"];
 
 impl Card {
     fn from_file(place: &str, file: CardFile) -> Result<Self, StageError> {

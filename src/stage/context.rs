@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +67,13 @@ pub struct EarlierResult {
     pub names: BTreeSet<String>,
 }
 
+/// One of the parts that the episodes of a stage are divided into, each played by a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    pub index: usize,
+    pub of: usize,
+}
+
 /// Everything a stage may use.
 pub struct Context {
     /// Path of the stage: `rollout`, or `train[0003]/rollout` within a loop.
@@ -92,6 +99,9 @@ pub struct Context {
     pub prices: Option<Prices>,
     /// Counts the stage's resource usage.
     pub meter: Arc<UsageMeter>,
+    /// Play these of the episodes that are known from the start, and record them; write no output. The stage itself finds them
+    /// recorded.
+    pub shard: Option<Shard>,
     pub cancel: CancellationToken,
 }
 

@@ -51,6 +51,11 @@ pub trait StageKind: Send + Sync {
         None
     }
 
+    /// Whether the stage follows [`Context::shard`].
+    fn has_shards(&self) -> bool {
+        false
+    }
+
     /// Whether the stage uses the frozen model of the policy in this role, and so shares it with other stages.
     fn shares_model(&self, _role: &str) -> bool {
         false

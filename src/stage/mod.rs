@@ -40,7 +40,7 @@ mod testing;
 pub use built_in::parse;
 pub use card::{Card, Cards};
 use context::typed;
-pub use context::{Artifacts, Context, EarlierResult, Input, Metrics, Rows};
+pub use context::{Artifacts, Context, EarlierResult, Input, Metrics, Rows, Shard};
 pub use embedded::embedded;
 pub use error::StageError;
 pub use judge::{RewardChange, compare_rewards};

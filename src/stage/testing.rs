@@ -266,6 +266,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         models: Arc::default(),
         prices: card.prices,
         meter: Arc::default(),
+        shard: None,
         cancel: CancellationToken::new(),
     };
     (context, rows)

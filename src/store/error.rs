@@ -55,7 +55,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(super) fn reading(path: impl Into<PathBuf>, source: Error) -> Self {
+    pub fn reading(path: impl Into<PathBuf>, source: Error) -> Self {
         Self::Read { path: path.into(), source }
     }
 

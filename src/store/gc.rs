@@ -32,9 +32,10 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    ActionRecord, HeartbeatWatch, Lease, LeaseAttempt, Store, StoreError, aside,
+    ActionRecord, HeartbeatWatch, JOBS, Lease, LeaseAttempt, Store, StoreError, aside,
     files::LISTS,
     record::key_of,
+    rows,
     tree::{self, FileStamp},
 };
 use crate::hash::Digest;
@@ -232,16 +233,16 @@ impl Store {
                         }
                     }
                 };
-                let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
-                !key.is_some_and(needed) && !young(modified(path), MIN_GRACE)
+                !rows::key(path).is_some_and(needed) && !young(modified(path), MIN_GRACE)
             });
             if kept.is_empty() && !young(modified(&family), MIN_GRACE) { vec![family] } else { gone }
         });
         // A stage may run for longer than any window without touching its folder.
-        let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
+        let work =
+            folders(&self.tmp().join("work")).into_iter().chain(folders(&self.jobs())).filter(|_| !live);
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name != "work" && !name.starts_with(LISTS) && !young(modified(path), MIN_GRACE)
+            !["work", JOBS].contains(&name) && !name.starts_with(LISTS) && !young(modified(path), MIN_GRACE)
         });
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }

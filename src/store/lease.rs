@@ -419,7 +419,7 @@ pub(super) fn touch(path: &Path) -> std::io::Result<()> {
 }
 
 /// A unique token.
-pub(super) fn token() -> String {
+pub fn token() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     // Seeded by the system and different in each call, so unique even if the clock does not advance.
     let random = RandomState::new().build_hasher().finish();

@@ -16,7 +16,8 @@
 //! | `unpushed/` | which results the shared caches do not have yet |
 //! | `quarantine/` | damaged artifacts and records that `verify` removed |
 //! | `rows/<family>/` | rows of interrupted stages, and rows that later stages can reuse |
-//! | `tmp/` | temporary files, digests of files outside the store |
+//! | `submitted/` | scripts and logs of whole runs that are jobs; no sweep removes them |
+//! | `tmp/` | temporary files, digests of files outside the store; `tmp/jobs/` has those of jobs |
 //!
 //! Invariants:
 //! - Files under `cas/` and `ac/` are never visible half-written: they are written under `tmp/`, then
@@ -56,7 +57,7 @@ pub use file_lock::FileLock;
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
-pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
+pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt, token};
 pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,
@@ -70,6 +71,8 @@ pub use write::aside;
 
 /// Version of the folder layout. A store with a higher number is not opened.
 const VERSION: u32 = 1;
+
+const JOBS: &str = "jobs";
 
 /// A store at a folder that may not exist yet.
 #[derive(Debug, Clone)]
@@ -136,6 +139,16 @@ impl Store {
     /// The folder of the journals.
     pub fn runs(&self) -> PathBuf {
         self.root.join("runs")
+    }
+
+    /// The folders of jobs that run stages elsewhere.
+    pub fn jobs(&self) -> PathBuf {
+        self.tmp().join(JOBS)
+    }
+
+    /// The folders of whole runs that are jobs.
+    pub fn submitted(&self) -> PathBuf {
+        self.root.join("submitted")
     }
 
     fn tmp(&self) -> PathBuf {

@@ -14,6 +14,8 @@
 //! with a wrong hash ends the log, so a torn tail costs one row. Rows are not synced: a killed process loses
 //! nothing, a power failure may lose the newest rows.
 //!
+//! Several processes may record rows of one key at once, each into a log of its own: `<key>.<part>.log`.
+//!
 //! A stage has at most one checkpoint, `<key>.checkpoint`: a file in the stage's own format and of any size, which the
 //! next one replaces. It ends with the log.
 
@@ -38,6 +40,8 @@ pub struct RowLog {
     folder: PathBuf,
     key: Digest,
     draw: u64,
+    /// Of the log that this process writes; empty for the one without a part.
+    part: String,
     file: Mutex<Option<File>>,
 }
 
@@ -61,7 +65,8 @@ pub enum Remainder {
 impl Store {
     /// `draw`: the number of the sample's draw, 0 for the first one.
     pub fn rows(&self, family: &Digest, key: &Digest, draw: u64) -> RowLog {
-        RowLog { folder: self.families().join(family.to_string()), key: *key, draw, file: Mutex::new(None) }
+        let folder = self.families().join(family.to_string());
+        RowLog { folder, key: *key, draw, part: String::new(), file: Mutex::new(None) }
     }
 
     pub(super) fn families(&self) -> PathBuf {
@@ -70,8 +75,28 @@ impl Store {
 }
 
 impl RowLog {
+    /// Records into the log of this part, which no other process writes; without a name, into the first one.
+    pub fn part(self, part: &str) -> Self {
+        Self { part: if part.is_empty() { String::new() } else { format!("{part}.") }, ..self }
+    }
+
+    /// The log that this process writes.
     fn log(&self) -> PathBuf {
-        self.beside("log")
+        self.beside(&format!("{}log", self.part))
+    }
+
+    /// All logs of the key.
+    fn logs(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        let is_log = |path: &Path| path.extension().is_some_and(|extension| extension == "log");
+        let mut logs: Vec<_> = paths.filter(|path| is_log(path) && key(path) == Some(self.key)).collect();
+        logs.sort_unstable();
+        Ok(logs)
     }
 
     fn beside(&self, extension: &str) -> PathBuf {
@@ -85,14 +110,23 @@ impl RowLog {
 
     /// Every row recorded so far. The last one with a name wins.
     pub fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        let mut rows = self.own()?.0;
+        let mut rows = self.all()?;
         rows.retain(|_, row| !row.is_empty());
         Ok(rows)
     }
 
-    /// The rows of this draw, and the length of their frames.
-    fn own(&self) -> Result<(BTreeMap<String, Vec<u8>>, usize), StoreError> {
-        let (mut rows, length) = parse(&read(&self.log())?);
+    /// The rows of this draw, of all processes.
+    fn all(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+        let mut rows = BTreeMap::new();
+        for log in self.logs()? {
+            rows.extend(self.rows_of(&log)?.0);
+        }
+        Ok(rows)
+    }
+
+    /// A log's rows of this draw, and the length of their frames.
+    fn rows_of(&self, log: &Path) -> Result<(BTreeMap<String, Vec<u8>>, usize), StoreError> {
+        let (mut rows, length) = parse(&read(log)?);
         let text = rows.remove(DRAW).and_then(|text| String::from_utf8(text).ok());
         let draw = text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         Ok(if draw == self.draw { (rows, length) } else { (BTreeMap::new(), 0) })
@@ -107,13 +141,12 @@ impl RowLog {
             Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
         };
         for path in entries.flatten().map(|entry| entry.path()) {
-            let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
             let is_done = match path.extension().and_then(|extension| extension.to_str()) {
                 Some("log") => false,
                 Some("done") => true,
                 _ => continue,
             };
-            let Some(key) = key.filter(|_| path != self.log()) else { continue };
+            let Some(key) = key(&path).filter(|key| is_done || *key != self.key) else { continue };
             let mut rows = parse(&read(&path)?).0;
             rows.remove(DRAW);
             if is_done {
@@ -161,7 +194,7 @@ impl RowLog {
         &self,
         write: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (new, path) = (self.beside("new"), self.checkpoint_path());
+        let (new, path) = (self.beside(&format!("{}new", self.part)), self.checkpoint_path());
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
         write(&new)?;
@@ -174,7 +207,8 @@ impl RowLog {
     /// covers them.
     pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
         let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let recorded = at(&self.log()).max(self.checkpoint().as_deref().and_then(at));
+        let logs = self.logs()?.iter().filter_map(|log| at(log)).max();
+        let recorded = logs.max(self.checkpoint().as_deref().and_then(at));
         match recorded.zip(at(path)) {
             Some((rows, other)) if rows <= other => self.end(Remainder::Nothing),
             _ => Ok(()),
@@ -187,23 +221,22 @@ impl RowLog {
         for path in [self.checkpoint_path(), self.beside("new")] {
             remove(&path)?;
         }
-        let (log, done) = (self.log(), self.beside("done"));
-        if log.exists() {
-            let writing = |cause| StoreError::writing(&log, cause);
-            let rows = self.own()?.0;
-            match remainder {
-                Remainder::Nothing => {}
-                _ if rows.is_empty() => {}
-                Remainder::Rows => return std::fs::rename(&log, &done).map_err(writing),
-                Remainder::Names => {
+        let (logs, done) = (self.logs()?, self.beside("done"));
+        let rows = if remainder == Remainder::Nothing { BTreeMap::new() } else { self.all()? };
+        if !rows.is_empty() {
+            let writing = |cause| StoreError::writing(&done, cause);
+            match (remainder, logs.as_slice()) {
+                (Remainder::Rows, [log]) => return std::fs::rename(log, &done).map_err(writing),
+                _ => {
+                    let kept = |row: Vec<u8>| if remainder == Remainder::Rows { row } else { Vec::new() };
                     let frames: std::io::Result<Vec<_>> =
-                        rows.into_keys().map(|name| frame(&name, b"")).collect();
+                        rows.into_iter().map(|(name, row)| frame(&name, &kept(row))).collect();
                     // If torn, it lists fewer rows than there are.
                     std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
                 }
             }
-            remove(&log)?;
         }
+        logs.iter().try_for_each(|log| remove(log))?;
         // Fails if other keys have files there.
         _ = std::fs::remove_dir(&self.folder);
         Ok(())
@@ -214,7 +247,7 @@ impl RowLog {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
         std::fs::create_dir_all(&self.folder).map_err(writing)?;
-        let whole = self.own()?.1;
+        let whole = self.rows_of(&path)?.1;
         let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
         file.set_len(whole as u64).map_err(writing)?;
         if whole == 0 && self.draw > 0 {
@@ -223,6 +256,11 @@ impl RowLog {
         }
         Ok(file)
     }
+}
+
+/// The key in the name of a file: what is before the first dot.
+pub(super) fn key(path: &Path) -> Option<Digest> {
+    path.file_name()?.to_str()?.split('.').next()?.parse().ok()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {

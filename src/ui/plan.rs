@@ -182,6 +182,11 @@ impl<'a> Row<'a> {
             Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are reused"),
             None => why,
         };
+        let shards = node.shards.map_or(String::new(), |shards| format!(" in {shards} shards"));
+        let why = match &node.executor {
+            Some(executor) => format!("{why}; on {executor}{shards}"),
+            None => why,
+        };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|estimate| estimate.cost.seconds);
         let differs = node.cost.as_ref().is_some_and(|estimate| !estimate.is_alike());

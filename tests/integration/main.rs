@@ -18,6 +18,7 @@ mod docs;
 mod ending;
 mod export;
 mod hostile_servers;
+mod jobs;
 mod judges;
 mod layering;
 mod mcp;

@@ -12,11 +12,12 @@ use crate::{
     data::Tool,
     engine::available,
     error::Result,
+    exec::jobs::Queue,
     hash::Digest,
     mcp::{McpError, ServerSpec, Servers, Session, merged},
     plan::{
-        Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
-        rollouts,
+        Executor, Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage,
+        Subject, rollouts,
     },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
@@ -31,7 +32,13 @@ const MANY_TOOLS: usize = 25;
 
 /// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
-    let mut findings = vec![overview(plan), devices(plan)];
+    let mut findings = vec![overview(plan)];
+    // A job has those of its node.
+    let is_job = |index: &NodeIndex| matches!(plan.node(*index).stage.executor, Executor::Jobs(_));
+    if !plan.order().iter().all(is_job) {
+        findings.push(devices(plan));
+    }
+    findings.extend(executors(plan)?);
     let mut listed = Vec::new();
     for (name, spec) in plan.servers.iter().flat_map(Servers::iter) {
         let (mut server, answer) = server(spec);
@@ -53,6 +60,21 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     findings.extend(shared_cache(plan, store));
     findings.extend(trackers(plan, store));
     Ok(findings)
+}
+
+/// Asks the batch systems of stages whether jobs can run.
+fn executors(plan: &Plan) -> Result<Vec<Finding>> {
+    let used = plan.order().iter().map(|index| plan.node(*index).stage.executor.name());
+    let used: BTreeSet<&str> = used.collect();
+    let mut found = Vec::new();
+    for (name, spec) in plan.executors.iter().filter(|(name, _)| used.contains(name.as_str())) {
+        let answer = runtime()?.block_on(Queue::new(spec.clone()).check());
+        found.push(match answer {
+            Ok(()) => Finding::good("executor", format!("{name}: {}", spec.template.about)),
+            Err(cause) => Finding::bad("executor", &cause.into()),
+        });
+    }
+    Ok(found)
 }
 
 /// Checks the trackers without sending anything of a run.

@@ -96,6 +96,7 @@ fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> R
         keep_going: false,
         listener: listener.clone(),
         worker: None,
+        program: None,
         cancel: signals.stop(move || exec::Listener::event(&*stopping, &exec::Event::Stopping)),
     })?;
     listener.flush();

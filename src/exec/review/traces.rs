@@ -30,7 +30,11 @@ pub fn digest(trace: &Trace) -> String {
 /// If the file cannot be read, or a line is no decision.
 pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> {
     let decided = |mut line: super::Line| {
-        let decision = line.value["decision"].as_str().and_then(Decision::named);
+        let decision = match &line.value["decision"] {
+            // Kept conversations alone, as they once were written.
+            Value::Null if line.value["messages"].is_array() => Some(Decision::Accept),
+            name => name.as_str().and_then(Decision::named),
+        };
         let messages = match line.value["messages"].take() {
             Value::Array(messages) => messages,
             _ if decision == Some(Decision::Drop) => Vec::new(),

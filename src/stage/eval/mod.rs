@@ -168,6 +168,9 @@ impl Eval {
             lost += played.iter().filter(|played| played.is_none()).count();
             trajectories.extend(played.into_iter().flatten());
         }
+        if context.shard.is_some() {
+            return Ok(Metrics::new());
+        }
         context.write("episodes", &trajectories)?;
         context.write("calls", &made)?;
 
@@ -286,6 +289,10 @@ impl StageKind for Eval {
             attempts.iter().map(move |attempt| attempt.row(&digest))
         });
         Some(rows.collect())
+    }
+
+    fn has_shards(&self) -> bool {
+        true
     }
 
     fn shares_model(&self, role: &str) -> bool {

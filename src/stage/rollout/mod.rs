@@ -143,6 +143,9 @@ impl Rollout {
         let unchecked = player.unchecked();
         player.close().await;
         let mut groups = groups?;
+        if context.shard.is_some() {
+            return Ok(Metrics::new());
+        }
 
         let mut metrics = metrics(&groups);
         metrics.insert("lost".into(), lost as f64);
@@ -216,6 +219,10 @@ impl StageKind for Rollout {
         Some(attempts.iter().map(|attempt| attempt.row(&policy)).collect())
     }
 
+    fn has_shards(&self) -> bool {
+        true
+    }
+
     fn shares_model(&self, role: &str) -> bool {
         role == "policy"
     }
@@ -279,6 +286,9 @@ async fn waves(
         }
         let new: Vec<Group> = wave.collect();
         groups.extend(new);
+        if context.shard.is_some() {
+            break;
+        }
     }
     Ok(groups)
 }

@@ -56,7 +56,7 @@ use crate::{
     model::ModelConfig,
     openai::Model,
     stage::{
-        Context, Input,
+        Context, Input, Shard,
         memory::Load,
         policy::{self, PolicyFolder},
     },
@@ -160,6 +160,16 @@ struct Missing {
     index: usize,
     /// The calls in which the server was lost.
     calls: Vec<ToolCall>,
+}
+
+/// The number of each attempt's scenario among those that are played.
+fn groups(attempts: &[RolloutSpec<'_>]) -> Vec<usize> {
+    let mut numbers = BTreeMap::new();
+    let number = |attempt: &RolloutSpec<'_>| {
+        let next = numbers.len();
+        *numbers.entry(attempt.scenario.id.clone()).or_insert(next)
+    };
+    attempts.iter().map(number).collect()
 }
 
 /// Outcome of a try.
@@ -289,6 +299,10 @@ impl Player {
         });
         self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
+        if context.shard.is_some() {
+            // What is missing is another's, or played again by the stage itself.
+            return Ok(played);
+        }
         self.episodes += attempts.len();
         self.lost += played.iter().filter(|trajectory| trajectory.is_none()).count();
         if let Some(cause) = cause.filter(|_| self.lost_too_many(self.lost, self.episodes)) {
@@ -331,6 +345,10 @@ impl Player {
         let (context, attempts) = (progress.context, progress.attempts);
         let missing = (0..attempts.len()).filter(|index| progress.played[*index].is_none());
         let mut missing: Vec<Missing> = missing.map(|index| Missing { index, calls: Vec::new() }).collect();
+        if let Some(Shard { index, of }) = context.shard {
+            let groups = groups(attempts);
+            missing.retain(|missing| groups[missing.index] % of == index);
+        }
         let prompts = self.prompts(missing.iter().map(|missing| attempts[missing.index].scenario))?;
         let (mut lost, all) = (self.lost, self.episodes + attempts.len());
         for (round, how) in TRIES.into_iter().enumerate() {

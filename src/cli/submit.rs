@@ -1,0 +1,151 @@
+//! `mcprl submit`: a whole run as one job of a batch system. `mcprl executors`: the templates that say how to use one.
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Outcome, run_args::RunArgs, runtime, worker};
+use crate::{
+    error::{Class, Diagnostic, Result, did_you_mean},
+    exec::jobs::{self, Call, Queue},
+    hash::Digest,
+    plan::{self, Plan, Source, TEMPLATES},
+    store::{FileDigests, StoreError, token},
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Args)]
+pub struct Submit {
+    #[command(flatten)]
+    args: RunArgs,
+    /// The `[executors.NAME]` of the run file that runs it.
+    #[arg(long, value_name = "NAME")]
+    on: String,
+    /// Print the job and the whole run file, and submit nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// After a failure, run all stages that do not depend on the failed one.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+#[derive(Args)]
+pub struct Executors {
+    /// Print the template of this kind.
+    kind: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SubmitError {
+    #[error("the run file has no `[executors.{name}]`")]
+    NoExecutor { name: String, near: Option<String> },
+    #[error("there is no template \"{kind}\"")]
+    NoTemplate { kind: String, near: Option<String> },
+}
+
+impl Diagnostic for SubmitError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoExecutor { .. } => "submit::no_executor",
+            Self::NoTemplate { .. } => "submit::no_template",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        let (Self::NoExecutor { near, .. } | Self::NoTemplate { near, .. }) = self;
+        let near = near.as_ref().map(|near| format!("did you mean \"{near}\"?"));
+        Some(near.unwrap_or_else(|| "`mcprl executors` lists the templates of batch systems".into()))
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+impl Executors {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Some(kind) = self.kind else {
+            let about = |text: &str| {
+                let template = plan::Template::parse(text).ok();
+                template.map(|template| template.about).unwrap_or_default()
+            };
+            match printer.format {
+                OutputFormat::Json => {
+                    printer.json(&TEMPLATES.map(|(name, text)| json!({ "kind": name, "about": about(text) })))
+                }
+                OutputFormat::Human => {
+                    TEMPLATES
+                        .iter()
+                        .for_each(|(name, text)| printer.data(&format!("{name:<12} {}", about(text))));
+                }
+            }
+            return Ok(Outcome::Success);
+        };
+        let names = TEMPLATES.map(|(name, _)| name);
+        let Some((_, text)) = TEMPLATES.iter().find(|(name, _)| *name == kind) else {
+            let near = did_you_mean(&kind, names.into_iter()).map(str::to_owned);
+            return Err(SubmitError::NoTemplate { kind, near }.into());
+        };
+        printer.data(text.trim_end());
+        Ok(Outcome::Success)
+    }
+}
+
+impl Submit {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let RunArgs { file, locations, .. } = &self.args;
+        let (source, store) = (Source::read(file)?, locations.store(Some(file))?);
+        let overrides = self.args.overrides();
+        let files = FileDigests::load(&store);
+        let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
+        plan.check_confirmed()?;
+        let Some(spec) = plan.executors.get(&self.on) else {
+            let near = did_you_mean(&self.on, plan.executors.keys().map(String::as_str)).map(str::to_owned);
+            return Err(SubmitError::NoExecutor { name: self.on, near }.into());
+        };
+        let job = format!(
+            "mcprl-run-{}-{}",
+            plan.name.to_ascii_lowercase(),
+            Digest::of(token().as_bytes()).short()
+        );
+        let stages = locations.stages(Some(file));
+        let mut program = worker::program(&store, &job, stages.as_deref());
+        program.path = spec.program.clone().unwrap_or(program.path);
+        let folder = std::path::absolute(store.submitted().join(&job))
+            .map_err(|cause| StoreError::reading(store.submitted(), cause))?;
+        let (script, log) = (folder.join("script"), folder.join("log"));
+        let mut options = self.args.options();
+        options.extend(self.keep_going.then(|| "--keep-going".to_owned()));
+        let text = program.whole_run(file, &spec.setup, &log, &options);
+        let about = jobs::about(&job, "", &job, [&script, &log]);
+        let queue = Queue::new(spec.clone());
+        if self.dry_run {
+            let call = match queue.submission(&about)? {
+                Call::Run { arguments, input } => format!("{}\n{input}", arguments.join("\n")),
+                Call::Http { url, body, .. } => format!("POST {url}\n{body}"),
+            };
+            let run_file = plan::expanded(&source, &overrides)?;
+            for (title, text) in [("submission", &call), ("script", &text), ("run file", &run_file)] {
+                printer.data(&format!("# {title}\n{}\n", text.trim()));
+            }
+            return Ok(Outcome::Success);
+        }
+        store.prepare()?;
+        write(&script, &text)?;
+        let runtime = runtime()?;
+        runtime.block_on(async {
+            queue.check().await?;
+            queue.submit(&about).await
+        })?;
+        match printer.format {
+            OutputFormat::Json => printer.json(&json!({ "job": job, "script": script, "log": log })),
+            OutputFormat::Human => printer.data(&format!("job {job}\nlog {}", log.display())),
+        }
+        Ok(Outcome::Success)
+    }
+}
+
+fn write(script: &std::path::Path, text: &str) -> Result<(), StoreError> {
+    let writing = |cause| StoreError::writing(script, cause);
+    std::fs::create_dir_all(script.parent().unwrap_or(script)).map_err(writing)?;
+    std::fs::write(script, text).map_err(writing)
+}

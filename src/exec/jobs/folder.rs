@@ -1,0 +1,278 @@
+//! The folder of a job, which the run and the job's worker share. It holds what there is to do, and what comes of it.
+//!
+//! | file | written by | holds |
+//! |---|---|---|
+//! | `task.json` | the run | the task; while it is there, the job is wanted |
+//! | `script` | the run | what the batch system starts |
+//! | `log` | the script | what the worker prints |
+//! | `holder` | a worker | the name of the newest worker of this job |
+//! | `NAME/said.jsonl` | the worker NAME | what its stage reports, and how it ended |
+//! | `NAME/out/` | the worker NAME | outputs |
+//!
+//! A batch system may start a job twice, and may call one dead whose process goes on. So each worker writes into a folder of its
+//! own, the run reads that of the newest one alone, and a worker ends as soon as it is not the newest, or the task is gone.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    exec::{task::Task, work_dir::absolute, workers::What},
+    store::{Holder, Store, StoreError, token},
+};
+
+#[derive(Debug, Clone)]
+pub struct JobFolder {
+    pub path: PathBuf,
+}
+
+impl JobFolder {
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    fn task_path(&self) -> PathBuf {
+        self.path.join("task.json")
+    }
+
+    pub fn script(&self) -> PathBuf {
+        self.path.join("script")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Whether the run still wants the job.
+    pub fn is_wanted(&self) -> bool {
+        self.task_path().exists()
+    }
+
+    /// Makes the folder with what there is to do.
+    pub fn create(&self, task: &Task, script: &str) -> Result<(), StoreError> {
+        std::fs::create_dir_all(&self.path).map_err(|cause| StoreError::writing(&self.path, cause))?;
+        place(&self.script(), script.as_bytes())?;
+        let text = serde_json::to_vec(task).map_err(std::io::Error::other);
+        place(&self.task_path(), &text.map_err(|cause| StoreError::writing(self.task_path(), cause))?)
+    }
+
+    /// The task, unless the run does not want it any more.
+    pub fn task(&self) -> Result<Option<Task>, StoreError> {
+        let reading = |cause| StoreError::reading(self.task_path(), cause);
+        match std::fs::read(self.task_path()) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text).map_err(|cause| reading(cause.into()))?)),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(reading(cause)),
+        }
+    }
+
+    /// Tells the workers that the job is not wanted any more. What they wrote stays.
+    pub fn close(&self) {
+        // Gone already if another run did.
+        _ = std::fs::remove_file(self.task_path());
+    }
+
+    /// The newest worker.
+    pub fn holder(&self) -> Option<WorkerFolder> {
+        let name = std::fs::read_to_string(self.path.join("holder")).ok()?;
+        Some(WorkerFolder { path: self.path.join(&name), name })
+    }
+
+    /// Makes this process the newest worker.
+    pub fn take(&self) -> Result<WorkerFolder, StoreError> {
+        let name = format!("{}-{}", Holder::current().host, token());
+        let worker = WorkerFolder { path: self.path.join(&name), name };
+        for folder in [worker.out(), worker.scratch()] {
+            std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
+        }
+        place(&self.path.join("holder"), worker.name.as_bytes())?;
+        Ok(worker)
+    }
+
+    /// The last lines of the log.
+    pub fn last_lines(&self, count: usize) -> String {
+        const MOST: u64 = 16 << 10;
+        let mut bytes = Vec::new();
+        let read = File::open(self.log()).and_then(|mut file| {
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(MOST)))?;
+            file.take(MOST).read_to_end(&mut bytes)
+        });
+        if read.is_err() {
+            return String::new();
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines[lines.len().saturating_sub(count)..].join(" / ")
+    }
+}
+
+/// The folder of one worker of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerFolder {
+    pub path: PathBuf,
+    pub name: String,
+}
+
+impl WorkerFolder {
+    pub fn said(&self) -> PathBuf {
+        self.path.join("said.jsonl")
+    }
+
+    pub fn out(&self) -> PathBuf {
+        self.path.join("out")
+    }
+
+    pub fn scratch(&self) -> PathBuf {
+        self.path.join("scratch")
+    }
+
+    /// Moves the outputs into this folder. False if they have been moved before.
+    pub fn give_outputs(&self, to: &Path) -> Result<bool, StoreError> {
+        let (out, given) = (self.out(), self.path.join("given"));
+        // At once, so that a run that is killed here leaves no part of them.
+        match std::fs::rename(&out, &given) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            renamed => renamed.map_err(|cause| StoreError::writing(&given, cause))?,
+        }
+        let reading = |cause| StoreError::reading(&given, cause);
+        for entry in std::fs::read_dir(&given).map_err(reading)? {
+            let entry = entry.map_err(reading)?;
+            std::fs::rename(entry.path(), to.join(entry.file_name()))
+                .map_err(|cause| StoreError::writing(to, cause))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Reads what a worker says, as far as it has said it.
+pub struct Hearing {
+    pub worker: WorkerFolder,
+    at: u64,
+}
+
+impl Hearing {
+    pub fn new(worker: WorkerFolder) -> Self {
+        Self { worker, at: 0 }
+    }
+
+    /// What is new. A line that is not whole yet comes later.
+    pub fn new_lines(&mut self) -> Vec<What> {
+        let Ok(mut file) = File::open(self.worker.said()) else { return Vec::new() };
+        if file.seek(SeekFrom::Start(self.at)).is_err() {
+            return Vec::new();
+        }
+        let (mut reader, mut line, mut new) = (BufReader::new(file), Vec::new(), Vec::new());
+        while let Ok(read) = reader.read_until(b'\n', &mut line)
+            && line.ends_with(b"\n")
+        {
+            self.at += read as u64;
+            new.extend(serde_json::from_slice::<What>(&line));
+            line.clear();
+        }
+        new
+    }
+}
+
+/// The folders of the attempts at a task.
+#[derive(Debug, Clone)]
+pub struct Attempts {
+    path: PathBuf,
+}
+
+impl Attempts {
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub fn of(store: &Store, task: &Task) -> Self {
+        let shard = task.shard.map_or(String::new(), |shard| format!("-{}of{}", shard.index + 1, shard.of));
+        Self { path: absolute(store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
+    }
+
+    /// The number of the newest attempt, and its folder.
+    pub fn newest(&self) -> Option<(u32, JobFolder)> {
+        let entries = std::fs::read_dir(&self.path).ok()?.flatten();
+        let number = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).max()?;
+        Some((number, self.number(number)))
+    }
+
+    pub fn number(&self, number: u32) -> JobFolder {
+        JobFolder::at(self.path.join(number.to_string()))
+    }
+
+    /// Forgets attempts that were made before the record at `path` was written: it holds what came of them, or replaces it.
+    pub fn forget_before(&self, path: &Path) {
+        let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+        let made = self.newest().and_then(|(_, folder)| at(&folder.path.join("task.json")));
+        if let Some((made, recorded)) = made.zip(at(path))
+            && made <= recorded
+        {
+            self.forget();
+        }
+    }
+
+    /// Removes what the attempts left.
+    pub fn forget(&self) {
+        if let Some((_, newest)) = self.newest() {
+            newest.close();
+        }
+        // A worker that is called dead may be writing; a sweep removes the rest.
+        _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Renamed into place, so that nobody reads a part of it.
+fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let new = path.with_extension(format!("new{}", std::process::id()));
+    std::fs::write(&new, content)
+        .and_then(|()| std::fs::rename(&new, path))
+        .map_err(|cause| StoreError::writing(path, cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_heard_once_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = JobFolder::at(folder.path().to_owned());
+        let worker = job.take().unwrap();
+        assert_eq!(job.holder(), Some(worker.clone()));
+        let mut hearing = Hearing::new(worker.clone());
+        assert!(hearing.new_lines().is_empty());
+        let line = serde_json::to_string(&What::Note("a".into())).unwrap();
+        let mut file = File::create(worker.said()).unwrap();
+        write!(file, "{line}\n{}", &line[..4]).unwrap();
+        assert_eq!(hearing.new_lines().len(), 1);
+        assert!(hearing.new_lines().is_empty());
+        writeln!(file, "{}", &line[4..]).unwrap();
+        assert!(matches!(&hearing.new_lines()[..], [What::Note(text)] if text == "a"));
+    }
+
+    #[test]
+    fn outputs_are_given_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = JobFolder::at(folder.path().join("job")).take().unwrap();
+        std::fs::write(worker.out().join("number.txt"), "1").unwrap();
+        let to = folder.path().join("to");
+        std::fs::create_dir(&to).unwrap();
+        assert!(worker.give_outputs(&to).unwrap());
+        assert_eq!(std::fs::read(to.join("number.txt")).unwrap(), b"1");
+        assert!(!worker.give_outputs(&to).unwrap());
+    }
+
+    #[test]
+    fn the_newest_worker_holds_the_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = JobFolder::at(folder.path().to_owned());
+        let (first, second) = (job.take().unwrap(), job.take().unwrap());
+        assert_ne!(first, second);
+        assert_eq!(job.holder(), Some(second));
+    }
+}

@@ -1,0 +1,294 @@
+//! A batch system, used by its template: submits, lists and cancels jobs.
+
+use std::{
+    collections::BTreeMap,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use minijinja::{Environment, UndefinedBehavior, value::Serde};
+use reqwest::Client;
+use serde_json::{Map, Value, json};
+use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+
+use super::error::JobError;
+use crate::{
+    net,
+    plan::{Action, JobsSpec},
+};
+
+/// How long a command or a request may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Characters of an answer that an error shows.
+const SHOWN: usize = 600;
+
+/// A batch system of a run file.
+pub struct Queue {
+    pub spec: JobsSpec,
+    http: Client,
+    listing: tokio::sync::Mutex<Option<Listing>>,
+}
+
+struct Listing {
+    at: Instant,
+    jobs: Result<BTreeMap<String, JobState>, String>,
+}
+
+/// What the batch system says of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobState {
+    /// With what else it says.
+    Pending(String),
+    Running,
+    /// How.
+    Ended(String),
+}
+
+/// A command or request, as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    Run { arguments: Vec<String>, input: String },
+    Http { is_post: bool, url: String, headers: BTreeMap<String, String>, body: String },
+}
+
+impl Queue {
+    pub fn new(spec: JobsSpec) -> Self {
+        net::use_ring();
+        // Without a proxy or certificates of its own, this does not fail.
+        let http = Client::builder().timeout(PATIENCE).build().unwrap_or_default();
+        Self { spec, http, listing: tokio::sync::Mutex::default() }
+    }
+
+    /// What the submission of a job would send. `about`: `job`, `script`, `log`, `run` and `stage`.
+    ///
+    /// # Errors
+    /// If the template is wrong.
+    pub fn submission(&self, about: &Map<String, Value>) -> Result<Call, JobError> {
+        self.call(&self.spec.template.submit, "submit", about)
+    }
+
+    /// Submits a job.
+    ///
+    /// # Errors
+    /// If the template is wrong, or the batch system refuses it.
+    pub async fn submit(&self, about: &Map<String, Value>) -> Result<(), JobError> {
+        let call = self.submission(about)?;
+        self.send(call).await.map(drop).map_err(|problem| self.refused("submit a job", problem))
+    }
+
+    /// Cancels a job. One that has ended is no error.
+    pub async fn cancel(&self, job: &str) -> Result<(), JobError> {
+        let about = Map::from_iter([("job".to_owned(), job.into())]);
+        let call = self.call(&self.spec.template.cancel, "cancel", &about)?;
+        self.send(call).await.map(drop).map_err(|problem| self.refused("cancel a job", problem))
+    }
+
+    /// Asks whether jobs can run at all.
+    ///
+    /// # Errors
+    /// If not, or if the batch system does not answer.
+    pub async fn check(&self) -> Result<(), JobError> {
+        let template = &self.spec.template;
+        let (action, name) = match &template.check {
+            Some(check) => (check, "check"),
+            None => (&template.list, "list"),
+        };
+        let call = self.call(action, name, &Map::new())?;
+        let answer =
+            self.send(call).await.map_err(|problem| self.refused("ask the batch system", problem))?;
+        let lines = self.lines(action, name, &answer)?;
+        match lines.first().filter(|_| template.check.is_some()) {
+            Some(problem) => {
+                Err(JobError::NoRoom { executor: self.spec.name.clone(), problem: problem.join(" ") })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What the batch system says of a job; none if it does not know it. Asked at most as often as the run file says, for all jobs
+    /// at once.
+    ///
+    /// # Errors
+    /// What is wrong, if it does not answer.
+    pub async fn state(&self, job: &str) -> Result<Option<JobState>, String> {
+        let mut listing = self.listing.lock().await;
+        if listing.as_ref().is_none_or(|listing| listing.at.elapsed() >= self.spec.poll) {
+            let jobs = self.list().await.map_err(|failure| failure.to_string());
+            *listing = Some(Listing { at: Instant::now(), jobs });
+        }
+        match &*listing {
+            Some(Listing { jobs: Ok(jobs), .. }) => Ok(jobs.get(job).cloned()),
+            Some(Listing { jobs: Err(problem), .. }) => Err(problem.clone()),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes the next question a new one.
+    pub async fn forget(&self) {
+        *self.listing.lock().await = None;
+    }
+
+    async fn list(&self) -> Result<BTreeMap<String, JobState>, JobError> {
+        let action = &self.spec.template.list;
+        let call = self.call(action, "list", &Map::new())?;
+        let answer = self.send(call).await.map_err(|problem| self.refused("list the jobs", problem))?;
+        let states = &self.spec.template.states;
+        let mut jobs = BTreeMap::new();
+        for line in self.lines(action, "list", &answer)? {
+            let [job, state, more @ ..] = line.as_slice() else { continue };
+            let more = more.join(" ");
+            let found = match () {
+                () if states.pending.contains(state) => JobState::Pending(more),
+                () if states.running.contains(state) => JobState::Running,
+                () if more.is_empty() => JobState::Ended(state.clone()),
+                () => JobState::Ended(format!("{state}, {more}")),
+            };
+            // One that goes on counts more than an earlier one of the same name.
+            let is_open = |state: &JobState| !matches!(state, JobState::Ended(_));
+            if !jobs.get(job).is_some_and(is_open) {
+                jobs.insert(job.clone(), found);
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn refused(&self, action: &'static str, problem: String) -> JobError {
+        JobError::Refused { executor: self.spec.name.clone(), action, problem }
+    }
+
+    fn call(
+        &self,
+        action: &Action,
+        name: &'static str,
+        about: &Map<String, Value>,
+    ) -> Result<Call, JobError> {
+        let mut values = self.spec.values.clone();
+        values.extend(about.clone());
+        let render = |text: &str| self.render(text, name, &values);
+        if let Some(run) = &action.run {
+            let text = render(run)?;
+            let arguments = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            return Ok(Call::Run {
+                arguments: arguments.map(str::to_owned).collect(),
+                input: render(&action.input)?,
+            });
+        }
+        let url = action.post.as_ref().or(action.get.as_ref()).map(String::as_str).unwrap_or_default();
+        let mut headers = BTreeMap::new();
+        for (header, value) in &action.headers {
+            let value = render(value)?;
+            if !value.is_empty() {
+                headers.insert(header.clone(), value);
+            }
+        }
+        Ok(Call::Http {
+            is_post: action.post.is_some(),
+            url: render(url)?,
+            headers,
+            body: render(&action.body)?,
+        })
+    }
+
+    /// The lines of an answer, as words.
+    fn lines(&self, action: &Action, name: &'static str, answer: &str) -> Result<Vec<Vec<String>>, JobError> {
+        let mut values = self.spec.values.clone();
+        if let Ok(parsed) = serde_json::from_str::<Value>(answer) {
+            values.insert("answer".into(), parsed);
+        }
+        values.insert("output".into(), answer.into());
+        let text = self.render(&action.lines, name, &values)?;
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        Ok(text.lines().map(words).filter(|words| !words.is_empty()).collect())
+    }
+
+    fn render(
+        &self,
+        text: &str,
+        action: &'static str,
+        values: &Map<String, Value>,
+    ) -> Result<String, JobError> {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("quote", |text: String| quoted(&text));
+        environment.add_function("env_var", |name: String| std::env::var(name).unwrap_or_default());
+        environment.render_str(text, minijinja::Value::from(Serde(values))).map_err(|cause| {
+            JobError::Template { executor: self.spec.name.clone(), action, problem: cause.to_string() }
+        })
+    }
+
+    /// Runs a command or sends a request. Returns the answer.
+    ///
+    /// # Errors
+    /// What is wrong, without headers and input, which may hold secrets.
+    async fn send(&self, call: Call) -> Result<String, String> {
+        match call {
+            Call::Run { arguments, input } => run(&arguments, &input).await,
+            Call::Http { is_post, url, headers, body } => {
+                let mut request = if is_post { self.http.post(&url) } else { self.http.get(&url) };
+                for (name, value) in headers {
+                    request = request.header(name, value);
+                }
+                if !body.trim().is_empty() {
+                    // Checked, and without what a template leaves blank.
+                    let body: Value = serde_json::from_str(&body)
+                        .map_err(|cause| format!("its body is no JSON: {cause}"))?;
+                    request = request.header("content-type", "application/json").body(body.to_string());
+                }
+                let answer = request.send().await.map_err(|cause| chain(&cause))?;
+                let (status, text) = (answer.status(), answer.text().await.map_err(|cause| chain(&cause))?);
+                if status.is_success() { Ok(text) } else { Err(format!("{url}: {status}: {}", shown(&text))) }
+            }
+        }
+    }
+}
+
+async fn run(arguments: &[String], input: &str) -> Result<String, String> {
+    let [program, arguments @ ..] = arguments else { return Err("its command is empty".into()) };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(|cause| format!("`{program}`: {cause}"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that reads none may have ended.
+        _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = timeout(PATIENCE, child.wait_with_output()).await;
+    let output = output.map_err(|_| format!("`{program}` has not ended after {} s", PATIENCE.as_secs()))?;
+    let output = output.map_err(|cause| format!("`{program}`: {cause}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let said = [text(&output.stderr), text(&output.stdout)].into_iter().find(|said| !said.trim().is_empty());
+    Err(format!("`{program}`: {}: {}", output.status, shown(&said.unwrap_or_default())))
+}
+
+/// A word of a shell.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+fn shown(text: &str) -> String {
+    let text = text.trim();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// An error and its causes.
+fn chain(cause: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(cause.source(), |cause| cause.source());
+    std::iter::once(cause.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
+}
+
+/// The values that a job's templates see besides options and resources.
+pub fn about(job: &str, stage: &str, run: &str, [script, log]: [&std::path::Path; 2]) -> Map<String, Value> {
+    let about = json!({ "job": job, "stage": stage, "run": run, "script": script, "log": log });
+    about.as_object().cloned().unwrap_or_default()
+}

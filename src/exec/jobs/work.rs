@@ -1,0 +1,130 @@
+//! The worker of a job: runs its task on a node, and writes what comes of it into the job's folder.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::{
+    error::JobError,
+    folder::{JobFolder, WorkerFolder},
+};
+use crate::{
+    error::{Class, Result},
+    exec::{
+        interrupt::{Signals, kill_children},
+        schedule::threads,
+        task::{Task, own_build},
+        worker::{Run, answer},
+        workers::{Said, What},
+    },
+    store::{Store, StoreError},
+};
+
+/// Time between two looks whether the job is still this worker's.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks in a row that must find it is not: a shared folder may be away for a moment.
+const LOOKS: u32 = 3;
+/// How long a stage may take to end its servers.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobEnd {
+    Done,
+    Failed,
+    /// Stopped, or wanted by nobody. The batch system may start it again.
+    Stopped,
+}
+
+/// Works on the job of this folder, for a run. `stages` is the folder of cards on disk.
+///
+/// # Errors
+/// If the job's folder cannot be read or written. What fails in the stage is told to the run.
+pub fn work_on(store: &Store, run: &str, stages: Option<PathBuf>, folder: &JobFolder) -> Result<JobEnd> {
+    let Some(task) = folder.task()? else { return Ok(JobEnd::Stopped) };
+    let signals = Signals::listen();
+    let cancel = signals.stop(|| {});
+    // No sweep removes what the job needs, even if the run that submitted it has ended.
+    let _attendance = store.attend(run)?;
+    let worker = folder.take()?;
+    println!("worker {} works on {}", worker.name, task.node);
+    let (sender, mut said) = unbounded_channel::<Said>();
+    let path = worker.said();
+    let writing = |cause| StoreError::writing(&path, cause);
+    let mut output = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
+    let (watched, of_watch, its) = (cancel.clone(), folder.clone(), worker.clone());
+    std::thread::spawn(move || {
+        let mut looks = 0;
+        while looks < LOOKS {
+            std::thread::sleep(LOOK);
+            let is_own = of_watch.is_wanted() && of_watch.holder().as_ref() == Some(&its);
+            looks = if is_own { 0 } else { looks + 1 };
+        }
+        watched.cancel();
+    });
+    let writer = std::thread::spawn(move || {
+        while let Some(said) = said.blocking_recv() {
+            // Without its last word the job is lost, and submitted again.
+            if say(&mut output, &said.what).is_err() {
+                return;
+            }
+        }
+    });
+    let last = match opened(store, run, stages, (folder, &worker), task) {
+        Err(failure) => What::Failed((&failure).into()),
+        Ok((task, run)) => {
+            let runtime = threads(&run.plan.engine)?;
+            let (run, sender, part) = (Arc::new(run), sender.clone(), worker.name.clone());
+            let last = runtime.block_on(answer((0, part), task, run, sender, cancel));
+            runtime.shutdown_timeout(GRACE);
+            last
+        }
+    };
+    kill_children();
+    let end = match &last {
+        What::Failed(failure) if crate::error::Diagnostic::class(failure) == Class::Interrupted => {
+            JobEnd::Stopped
+        }
+        What::Failed(failure) => {
+            println!("{failure}");
+            JobEnd::Failed
+        }
+        _ => JobEnd::Done,
+    };
+    if end != JobEnd::Stopped {
+        _ = sender.send(Said { number: 0, what: last });
+    }
+    drop(sender);
+    _ = writer.join();
+    println!("worker {}: {end:?}", worker.name);
+    Ok(end)
+}
+
+/// The task with this worker's folders, and the run.
+fn opened(
+    store: &Store,
+    run: &str,
+    stages: Option<PathBuf>,
+    (folder, worker): (&JobFolder, &WorkerFolder),
+    task: Task,
+) -> Result<(Task, Run)> {
+    if task.build.is_some_and(|build| own_build() != Some(build)) {
+        let job = folder.path.display().to_string();
+        return Err(JobError::OtherBuild { job }.into());
+    }
+    let run = Run::open(Store::open(store.root())?, run, stages)?;
+    Ok((Task { out: worker.out(), scratch: worker.scratch(), ..task }, run))
+}
+
+fn say(output: &mut File, what: &What) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    // One write for a line.
+    output.write_all(&line)
+}

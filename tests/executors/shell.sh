@@ -1,0 +1,57 @@
+#!/bin/sh
+# A batch system of one machine: each job is a process. Its state is in the folder DIR, one file or folder for each job.
+#
+#   shell.sh DIR submit JOB SCRIPT
+#   shell.sh DIR list
+#   shell.sh DIR cancel JOB
+#
+# Files that a test makes change what it does: DIR/refuse (no job is accepted), DIR/hold (jobs wait), DIR/dead (all jobs that
+# run now count as lost; it is consumed by the next `list`).
+set -eu
+dir=$1
+mkdir -p "$dir/jobs"
+case $2 in
+submit)
+    if [ -e "$dir/refuse" ]; then
+        cat "$dir/refuse" >&2
+        exit 1
+    fi
+    mkdir "$dir/jobs/$3"
+    echo "$3" >>"$dir/submitted"
+    [ ! -e "$dir/hold" ] || { echo "$4" >"$dir/jobs/$3/waits"; exit; }
+    setsid sh "$4" </dev/null >/dev/null 2>&1 &
+    echo $! >"$dir/jobs/$3/pid"
+    ;;
+list)
+    for job in "$dir"/jobs/*; do
+        [ -d "$job" ] || continue
+        if [ -e "$job/waits" ] && [ ! -e "$dir/hold" ]; then
+            setsid sh "$(cat "$job/waits")" </dev/null >/dev/null 2>&1 &
+            echo $! >"$job/pid"
+            rm "$job/waits"
+        fi
+        state=ENDED
+        if [ -e "$job/cancelled" ]; then
+            state=CANCELLED
+        elif [ -e "$job/waits" ]; then
+            state="WAITS held by a test"
+        elif [ -e "$job/lost" ]; then
+            state=LOST
+        elif grep -qv ' Z ' "/proc/$(cat "$job/pid")/stat" 2>/dev/null; then
+            state=RUNS
+            [ ! -e "$dir/dead" ] || { touch "$job/lost"; state=LOST; }
+        fi
+        echo "${job##*/} $state"
+    done
+    rm -f "$dir/dead"
+    ;;
+cancel)
+    job=$dir/jobs/$3
+    if [ -e "$job/waits" ]; then
+        rm "$job/waits"
+        touch "$job/cancelled"
+    elif [ -e "$job/pid" ] && [ ! -e "$job/lost" ]; then
+        kill "$(cat "$job/pid")" 2>/dev/null || true
+    fi
+    ;;
+esac

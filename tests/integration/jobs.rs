@@ -1,0 +1,330 @@
+//! Stages as jobs of a batch system, which is a shell script here: the same bytes, and what happens when anything is killed,
+//! refused, lost or called dead.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::common::{self, Project};
+
+const QUEUED: [&str; 2] = ["--set", "executor=queue"];
+
+/// The executor `queue`, with further settings.
+fn executor(settings: &str) -> String {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/executors");
+    let [template, program] = ["shell.toml", "shell.sh"].map(|name| tests.join(name).display().to_string());
+    format!(
+        "\n[executors.queue]\nkind = \"{template}\"\nqueue_program = \"{program}\"\ndir = \"queue\"\npoll_s = 0.2\n{settings}\n"
+    )
+}
+
+fn training(settings: &str) -> Project {
+    Project::with_model(&(common::training_run("prompts = 3\ngroup_size = 2") + &executor(settings)))
+}
+
+/// A number, and one more after a while.
+fn toys(sleep: f64, settings: &str) -> Project {
+    let stages = format!(
+        "executor = \"queue\"\n[stages.start]\nkind = \"gen\"\nexecutor = \"local\"\n[stages.more]\nkind = \"step\"\n\
+         from = \"start\"\nsleep = {sleep}\n"
+    );
+    Project::new(&(stages + &executor(settings)))
+}
+
+/// What the newest run's stages wrote, by stage and port.
+fn written(project: &Project) -> BTreeMap<String, Value> {
+    let is_result = |entry: &Value| entry["event"] == "finished" || entry["event"] == "cached";
+    let finished = project.journal().into_iter().filter(is_result);
+    let outputs =
+        |entry: Value| (entry["node"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone());
+    finished.map(outputs).collect()
+}
+
+/// Names of all jobs that were submitted.
+fn submitted(project: &Project) -> Vec<String> {
+    let names = std::fs::read_to_string(project.path("queue/submitted")).unwrap_or_default();
+    names.lines().map(str::to_owned).collect()
+}
+
+/// Jobs whose folders are left in the cache.
+fn left(project: &Project) -> usize {
+    let entries = std::fs::read_dir(project.path("cache/tmp/jobs")).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.path().is_dir()).count()
+}
+
+fn until(what: &str, is_it: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_it() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The process of this project's only job, once its stage runs.
+fn worker(project: &Project) -> Pid {
+    until("the stage runs", || {
+        std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.contains("more"))
+    });
+    let jobs = std::fs::read_dir(project.path("queue/jobs")).unwrap().flatten();
+    let newest = jobs.map(|job| job.path()).max().unwrap();
+    let pid = std::fs::read_to_string(newest.join("pid")).unwrap();
+    Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
+}
+
+fn is_alive(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn jobs_and_shards_of_them_write_the_same_bytes() {
+    let (here, jobs) = (training(""), training(""));
+    here.run(&[]);
+    let shards = ["--set", "stages.rollout.shards=2", "--set", "stages.exam.shards=3"];
+    let planned = jobs.mcprl(&[&["plan", "run.toml"], &QUEUED[..], &shards].concat());
+    assert!(planned.out.contains("; on queue in 2 shards"), "{}", planned.out);
+    jobs.run(&[&QUEUED[..], &shards].concat());
+    assert_eq!(written(&jobs), written(&here));
+    let of = |stage: &str| submitted(&jobs).iter().filter(|job| job.contains(&format!("-{stage}-"))).count();
+    assert_eq!([of("rollout"), of("exam"), of("update")], [3, 4, 1], "shards, and what puts them together");
+    assert_eq!(left(&jobs), 0, "nothing is left of finished jobs");
+    jobs.run(&[&QUEUED[..], &["--set", "stages.rollout.shards=3"]].concat());
+    assert_eq!(written(&jobs), written(&here), "neither executor nor shards are in a key");
+    assert_eq!(of("rollout"), 3);
+}
+
+#[test]
+fn every_shard_plays_its_own_episodes_and_the_stage_plays_none_again() {
+    let run = common::episodes_run(
+        "prompts = 4\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nshards = 4\nrefill_waves = 0",
+    );
+    let project = Project::with_model(&(run + &executor("jobs = 1")));
+    let output = project.run(&["--json", "--set", "stages.rollout.executor=queue"]);
+    let events = output.out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut finished = events.filter(|event| event["event"] == "finished" && event["id"] == "rollout");
+    let finished = finished.next().unwrap();
+    assert_eq!(finished["metrics"]["episodes"], 8.0);
+    assert!(finished["spent"]["sampled_tokens"].as_u64().unwrap() <= 8 * 4, "{finished}");
+    assert_eq!(submitted(&project).len(), 5);
+    let families: BTreeSet<_> = std::fs::read_dir(project.path("cache/rows"))
+        .unwrap()
+        .flatten()
+        .collect::<Vec<_>>()
+        .iter()
+        .flat_map(|family| {
+            std::fs::read_dir(family.path())
+                .unwrap()
+                .flatten()
+                .map(|file| file.path().extension().unwrap().to_owned())
+        })
+        .collect();
+    assert_eq!(families, BTreeSet::from(["done".into()]), "the logs of all shards are one");
+}
+
+#[test]
+fn a_job_that_is_killed_is_submitted_again_and_goes_on_with_its_rows() {
+    let (project, reference) = (training("attempts = 9"), training(""));
+    reference.run(&[]);
+    let mut command = project.command(&["run", "run.toml", "--set", "stages.rollout.executor=queue"]);
+    // In the process of the run, no row of a rollout is recorded.
+    let output =
+        common::output(command.env("MCPRL_FAILPOINT", "rows::recorded:2").args(["--until", "rollout"]));
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.err.contains("was lost (ENDED) and is submitted again"), "{}", output.err);
+    // Two rows in each attempt.
+    assert!((4..=9).contains(&submitted(&project).len()), "{:?}", submitted(&project));
+    assert_eq!(written(&project)["rollout"], written(&reference)["rollout"]);
+}
+
+#[test]
+fn a_job_that_is_lost_too_often_fails_its_stage_with_the_end_of_its_log() {
+    let project = toys(30.0, "attempts = 2\nsetup = \"echo begun; exit 3\"");
+    let output = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(output.code, Some(1), "{}", output.err);
+    assert!(
+        output.err.contains("of executor `queue` was lost, as were those before it: ENDED"),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("its log ends: begun"), "{}", output.err);
+    assert_eq!(submitted(&project).len(), 2);
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_its_job_and_the_next_one_takes_what_it_wrote() {
+    for is_done in [false, true] {
+        let project = toys(1.0, "");
+        let mut run = project.spawn(&["run", "run.toml"]);
+        let job = worker(&project);
+        signal(&run, Signal::KILL);
+        run.wait().unwrap();
+        assert!(is_alive(job), "the job goes on");
+        if is_done {
+            until("the job ends", || !is_alive(job));
+        }
+        let resumed = project.mcprl(&["resume", "latest"]);
+        assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+        assert_eq!(project.result("more/number.txt"), "2");
+        assert_eq!(submitted(&project).len(), 1);
+        assert_eq!(left(&project), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_run_cancels_its_job_unless_it_is_told_to_leave_it() {
+    for (settings, is_left) in [("", false), ("on_interrupt = \"leave\"", true)] {
+        let project = toys(2.0, settings);
+        let mut run = project.spawn(&["run", "run.toml"]);
+        let job = worker(&project);
+        signal(&run, Signal::INT);
+        assert_eq!(run.wait().unwrap().code(), Some(130));
+        assert_eq!(is_alive(job), is_left, "{settings}");
+        let resumed = project.mcprl(&["resume", "latest"]);
+        assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+        assert_eq!(project.result("more/number.txt"), "2");
+        assert_eq!(submitted(&project).len(), if is_left { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn a_job_that_waits_is_cancelled_with_its_run() {
+    let project = toys(0.0, "");
+    project.write("queue/hold", "");
+    let mut run = project.spawn(&["run", "run.toml"]);
+    until("the job waits", || !submitted(&project).is_empty());
+    signal(&run, Signal::INT);
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let job = &submitted(&project)[0];
+    until("the job is cancelled", || project.path(&format!("queue/jobs/{job}/cancelled")).exists());
+}
+
+#[test]
+fn a_job_that_is_called_dead_ends_by_itself_and_only_the_new_one_counts() {
+    let project = toys(4.0, "");
+    let mut run = project.spawn(&["run", "run.toml"]);
+    let first = worker(&project);
+    project.write("queue/dead", "");
+    until("it is submitted again", || submitted(&project).len() == 2);
+    until("the first one ends", || !is_alive(first));
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    assert_eq!(project.result("more/number.txt"), "2");
+    assert_eq!(project.ran(), ["more", "more", "start"]);
+}
+
+#[test]
+fn what_a_batch_system_refuses_is_said_and_never_cached() {
+    let project = toys(0.0, "");
+    project.write("queue/refuse", "no account\n");
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    assert!(
+        refused.err.contains("executor `queue`: cannot submit a job: `sh`: exit status: 1: no account"),
+        "{}",
+        refused.err
+    );
+    std::fs::remove_file(project.path("queue/refuse")).unwrap();
+    assert_eq!(project.mcprl(&["resume", "latest"]).code, Some(0));
+}
+
+#[test]
+fn a_stage_that_fails_in_a_job_reads_as_one_that_fails_here() {
+    let run = "[server]\ncommand = [\"false\"]\nstate = \"read-only\"\n[stages.tools]\nkind = \"discover\"\nexecutor = \"local\"\n";
+    let failure = |more: &[&str]| {
+        let project = Project::new(&(run.to_owned() + &executor("")));
+        let output = project.mcprl(&[&["run", "run.toml", "--json"], more].concat());
+        assert_eq!(output.code, Some(1), "{}", output.err);
+        let failed = output.out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        failed.filter(|event| event["event"] == "failed").map(|event| event["error"].clone()).next().unwrap()
+    };
+    let (here, queued) = (failure(&[]), failure(&["--set", "stages.tools.executor=queue"]));
+    assert!(here["code"].as_str().unwrap().starts_with("mcp::"), "{here}");
+    assert_eq!(here, queued);
+}
+
+#[test]
+fn another_program_on_the_node_is_refused() {
+    let project = toys(0.0, "program = \"./other\"\nattempts = 1");
+    let mut other = std::fs::read(env!("CARGO_BIN_EXE_mcprl")).unwrap();
+    other.push(0);
+    std::fs::write(project.path("other"), other).unwrap();
+    std::fs::set_permissions(project.path("other"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert!(refused.err.contains("is another one than that of the run"), "{}", refused.err);
+}
+
+#[test]
+fn mistakes_in_an_executor_are_named_with_their_place() {
+    let plan = |executors: &str, stage: &str| {
+        let project = Project::new(&format!("[stages.start]\nkind = \"gen\"\n{stage}\n{executors}"));
+        project.write("bad.toml", "about = \"\"\n");
+        let output = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!(output.code, Some(2), "{}", output.err);
+        output.err
+    };
+    let refused = plan("[executors.gpu]\nkind = \"slrum\"", "");
+    assert!(
+        refused.contains("should be one of kubernetes, ray, slurm, or the path of a template"),
+        "{refused}"
+    );
+    assert!(refused.contains("did you mean \"slurm\"?") && refused.contains("run.toml:5"), "{refused}");
+    let refused = plan("[executors.gpu]\nkind = \"slurm\"\npartitoin = \"a\"", "");
+    assert!(refused.contains("unknown key `partitoin`") && refused.contains("`partition`"), "{refused}");
+    assert!(plan("[executors.gpu]\nkind = \"kubernetes\"", "").contains("needs `image`"));
+    assert!(plan("[executors.gpu]\nkind = \"bad.toml\"", "").contains("bad.toml is no template"));
+    assert!(plan("[executors.gpu]\nkind = \"none.toml\"", "").contains("cannot read"));
+    let refused = plan("[executors.gpu]\nkind = \"slurm\"\nresources = { time = \"4\" }", "");
+    assert!(refused.contains("should be a time such as"), "{refused}");
+    assert!(plan("[executors.local]\nkind = \"slurm\"", "").contains("is an executor already"));
+    assert!(plan("", "executor = \"gpu\"").contains("should be one of local, process"));
+    let refused = plan("[executors.gpu]\nkind = \"slurm\"", "executor = \"gpu\"\nshards = 2");
+    assert!(refused.contains("plays no episodes to divide"), "{refused}");
+    let shards = Project::with_model(&common::episodes_run("shards = 2")).mcprl(&["plan", "run.toml"]);
+    assert!(
+        shards.err.contains("`stages.rollout.shards` needs an `executor` of [executors]"),
+        "{}",
+        shards.err
+    );
+}
+
+#[test]
+fn a_whole_run_is_one_job_and_a_dry_run_shows_it() {
+    let project = toys(0.0, "");
+    let none = project.mcprl(&["submit", "run.toml", "--on", "queu"]);
+    assert!(none.code == Some(2) && none.err.contains("did you mean \"queue\"?"), "{}", none.err);
+    let shown = project.mcprl(&["submit", "run.toml", "--on", "queue", "--set", "seed=3", "--dry-run"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    for part in ["shell.sh", "exec '", "'--set' 'seed=3'", "kind = \"step\""] {
+        assert!(shown.out.contains(part), "{part}: {}", shown.out);
+    }
+    assert!(submitted(&project).is_empty() && !project.path("cache/submitted").exists());
+    // Its stages run within it.
+    let sent = project.mcprl(&["submit", "run.toml", "--on", "queue", "--set", "executor=local", "--json"]);
+    assert_eq!(sent.code, Some(0), "{}", sent.err);
+    let sent: Value = serde_json::from_str(&sent.out).unwrap();
+    until("the run is done", || {
+        !project.runs().is_empty() && project.newest().join("more/number.txt").exists()
+    });
+    assert!(std::fs::read_to_string(sent["log"].as_str().unwrap()).unwrap().contains("done     more"));
+}
+
+#[test]
+fn templates_are_printed_to_be_adapted() {
+    let project = Project::new("");
+    let list = project.mcprl(&["executors"]).out;
+    assert!(["kubernetes", "ray", "slurm"].iter().all(|kind| list.contains(kind)), "{list}");
+    project.write("my.toml", &project.mcprl(&["executors", "slurm"]).out);
+    project.write("run.toml", "[stages.start]\nkind = \"gen\"\nexecutor = \"my\"\n[executors.my]\nkind = \"my.toml\"\npartition = \"a\"\n");
+    let planned = project.mcprl(&["plan", "run.toml"]);
+    assert!(planned.out.contains("on my"), "{}{}", planned.out, planned.err);
+}
