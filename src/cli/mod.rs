@@ -195,7 +195,7 @@ impl Command {
             Self::Traces(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),
-            Self::Worker(command) => command.execute(),
+            Self::Worker(command) => command.execute(printer),
             Self::Ui(command) => command.execute(printer),
             Self::Watch(command) => command.execute(printer),
             Self::Track(command) => command.execute(printer),

@@ -17,11 +17,14 @@ use super::{
 use crate::{
     data::{self, JudgeAudit, Reward, Trajectory},
     error::{At, Class, Diagnostic, Result},
-    exec::history::{self, StageHistory, Stages, Written},
+    exec::{
+        StageRows,
+        history::{self, StageHistory, Stages, Written},
+    },
     hash::Digest,
-    plan::{Job, Ledger, Node, Overrides, Plan, Source, top_level},
+    plan::{Job, Ledger, Node, NodeIndex, Overrides, Plan, ReadyInputs, ResolvedInput, Source, top_level},
     stage::{self, Cards, Context, Input, Metrics, RewardChange, compare_rewards},
-    store::{FileDigests, Store, StoreError},
+    store::{FileDigests, Output, Store, StoreError},
     ui::{OutputFormat, Printer, plural},
     usage::Prices,
 };
@@ -149,13 +152,13 @@ impl Rejudge {
         let mut all = Vec::new();
         for stage in &judged {
             let id = &stage.node.id;
-            let node = same(&plan, id)
+            let index = same(&plan, id)
                 .ok_or_else(|| RejudgeError::NoJudge { file: shown.clone(), stage: id.clone() })?;
             if printer.format == OutputFormat::Human {
                 printer.say(&format!("judging {id}"));
             }
-            let inputs = self.inputs(&ledger, &store, node, stage, &of_run)?;
-            let rejudged = runtime.block_on(rejudge(&store, &plan, node, stage, inputs));
+            let inputs = self.inputs(&ledger, &store, plan.node(index), stage, &of_run)?;
+            let rejudged = runtime.block_on(rejudge(&store, &plan, index, stage, inputs));
             all.push(rejudged.at(|| format!("stage \"{id}\""))?);
         }
         drop(runtime);
@@ -253,7 +256,7 @@ impl Rejudge {
             let plan = new(set.clone())?;
             let mut places: Vec<String> = judged
                 .iter()
-                .filter_map(|stage| Some(same(&plan, &stage.node.id)?.stage.path.clone()))
+                .filter_map(|stage| Some(plan.node(same(&plan, &stage.node.id)?).stage.path.clone()))
                 .collect();
             places.dedup();
             set.extend(
@@ -280,36 +283,56 @@ fn judges(cards: &Cards, stage: &StageHistory) -> bool {
 }
 
 /// The stage of this name; else the only one that writes rewards.
-fn same<'p>(plan: &'p Plan, id: &str) -> Option<&'p Node> {
-    let mut nodes: Vec<&Node> = plan.order().iter().map(|index| plan.node(*index)).collect();
-    if let Some(node) = nodes.iter().find(|node| node.id == id) {
-        return Some(node);
+fn same(plan: &Plan, id: &str) -> Option<NodeIndex> {
+    let mut nodes = plan.order().to_vec();
+    if let Some(index) = nodes.iter().find(|index| plan.node(**index).id == id) {
+        return Some(*index);
     }
-    nodes.retain(|node| node.stage.card.output_of_type("rewards").is_some());
+    nodes.retain(|index| plan.node(*index).stage.card.output_of_type("rewards").is_some());
     // The iterations of a loop share one stage.
+    let path = |index: &NodeIndex| &plan.node(*index).stage.path;
     let first = nodes.first()?;
-    nodes.iter().all(|node| node.stage.path == first.stage.path).then_some(first)
+    nodes.iter().all(|index| path(index) == path(first)).then_some(*first)
+}
+
+/// The inputs as those of a node.
+fn ready(index: NodeIndex, inputs: &BTreeMap<String, Vec<Input>>) -> ReadyInputs {
+    let input = |input: &Input| ResolvedInput {
+        name: input.name.clone(),
+        output: Output { digest: input.digest, file: None },
+        writer: index,
+    };
+    let inputs = inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect()));
+    ReadyInputs { inputs: inputs.collect(), ..ReadyInputs::default() }
 }
 
 async fn rejudge(
     store: &Store,
     plan: &Plan,
-    node: &Node,
+    index: NodeIndex,
     judged: &StageHistory,
     inputs: BTreeMap<String, Vec<Input>>,
 ) -> Result<Rejudged> {
     let scratch = tempfile::tempdir().map_err(RejudgeError::Scratch)?;
+    let node = plan.node(index);
     let card = &node.stage.card;
+    // Replies are kept, as in a run: one that fails goes on where it was, and a run with this judge need not ask again.
+    let fields = plan.fields(index, &ready(index, &inputs));
+    let key = fields.key();
+    store.prepare()?;
+    let rows = Arc::new(StageRows::new(store, card, (&fields, &key), 0, (true, ""))?);
     let notes = Arc::new(Notes::default());
     let context = Context {
         stage: judged.node.id.clone(),
         inputs,
         seed: judged.fields.as_ref().map_or(0, |fields| fields.stage_seed(0)),
         prices: node.stage.prices,
+        rows: rows.clone(),
         ..outside_a_run((card, &node.stage.params), store, &plan.engine, scratch.path(), &notes)
             .map_err(RejudgeError::Scratch)?
     };
     let metrics = stage::parse(card, &context.params)?.run(&context).await?;
+    rows.end_repeated(&key)?;
     let port = card.output_of_type("rewards").unwrap_or("rewards");
     let before = judged.outputs.iter().find(|output| output.output == "rewards");
     let before = before.map(|output| data::read::<Reward>(&output.path)).transpose()?.unwrap_or_default();

@@ -31,9 +31,10 @@ impl RunArgs {
         Overrides::new(environment(), self.set.clone())
     }
 
-    /// The same options for another process, without the locations.
-    pub fn options(&self) -> Vec<String> {
-        let options = [("--set", &self.set), ("--resample", &self.resample), ("--until", &self.until)];
+    /// The same options for another process, without the locations. Overrides of the environment are options there.
+    pub fn options(&self, overrides: &Overrides) -> Vec<String> {
+        let set = overrides.spelled();
+        let options = [("--set", &set), ("--resample", &self.resample), ("--until", &self.until)];
         let words = options.iter().flat_map(|(name, values)| values.iter().flat_map(|value| [*name, value]));
         words.map(str::to_owned).collect()
     }

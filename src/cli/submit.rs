@@ -82,7 +82,7 @@ impl Executors {
         };
         let names = TEMPLATES.map(|(name, _)| name);
         let Some((_, text)) = TEMPLATES.iter().find(|(name, _)| *name == kind) else {
-            let near = did_you_mean(&kind, names.into_iter()).map(str::to_owned);
+            let near = did_you_mean(&kind, names).map(str::to_owned);
             return Err(SubmitError::NoTemplate { kind, near }.into());
         };
         printer.data(text.trim_end());
@@ -98,22 +98,20 @@ impl Submit {
         let files = FileDigests::load(&store);
         let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         plan.check_confirmed()?;
+        plan.resampled(&self.args.resample)?;
         let Some(spec) = plan.executors.get(&self.on) else {
             let near = did_you_mean(&self.on, plan.executors.keys().map(String::as_str)).map(str::to_owned);
             return Err(SubmitError::NoExecutor { name: self.on, near }.into());
         };
-        let job = format!(
-            "mcprl-run-{}-{}",
-            plan.name.to_ascii_lowercase(),
-            Digest::of(token().as_bytes()).short()
-        );
+        let job =
+            format!("mcprl-run-{}-{}", jobs::label(&plan.name, 28), Digest::of(token().as_bytes()).short());
         let stages = locations.stages(Some(file));
         let mut program = worker::program(&store, &job, stages.as_deref());
         program.path = spec.program.clone().unwrap_or(program.path);
         let folder = std::path::absolute(store.submitted().join(&job))
             .map_err(|cause| StoreError::reading(store.submitted(), cause))?;
         let (script, log) = (folder.join("script"), folder.join("log"));
-        let mut options = self.args.options();
+        let mut options = self.args.options(&overrides);
         options.extend(self.keep_going.then(|| "--keep-going".to_owned()));
         let text = program.whole_run(file, &spec.setup, &log, &options);
         let about = jobs::about(&job, "", &job, [&script, &log]);
@@ -130,7 +128,8 @@ impl Submit {
             return Ok(Outcome::Success);
         }
         store.prepare()?;
-        write(&script, &text)?;
+        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
+        jobs::place(&script, text.as_bytes())?;
         let runtime = runtime()?;
         runtime.block_on(async {
             queue.check().await?;
@@ -142,10 +141,4 @@ impl Submit {
         }
         Ok(Outcome::Success)
     }
-}
-
-fn write(script: &std::path::Path, text: &str) -> Result<(), StoreError> {
-    let writing = |cause| StoreError::writing(script, cause);
-    std::fs::create_dir_all(script.parent().unwrap_or(script)).map_err(writing)?;
-    std::fs::write(script, text).map_err(writing)
 }

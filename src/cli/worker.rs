@@ -18,6 +18,7 @@ use crate::{
         },
     },
     store::Store,
+    ui::Printer,
 };
 
 #[derive(Args)]
@@ -33,13 +34,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn execute(self) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = Store::open(&self.cache)?;
         let Some(job) = self.job else {
             exec::work(store, &self.run, self.stages)?;
             return Ok(Outcome::Success);
         };
-        Ok(match work_on(&store, &self.run, self.stages, &JobFolder::at(job))? {
+        Ok(match work_on(&store, &self.run, self.stages, &JobFolder::at(job), &|text| printer.say(text))? {
             JobEnd::Done => Outcome::Success,
             JobEnd::Failed => Outcome::Failed,
             JobEnd::Stopped => Outcome::Interrupted,

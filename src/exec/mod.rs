@@ -42,6 +42,7 @@ pub use idle::IdleLoop;
 pub use interrupt::{Signals, kill_children};
 pub use jobs::script::Program;
 pub use journal::{Entry, RunState, TimedEntry};
+pub use rows::StageRows;
 pub use schedule::run;
 pub use up_to_date::up_to_date;
 pub use upload::push_queued;

@@ -45,6 +45,14 @@ impl StageRows {
         Ok(Self { log: Arc::new(log), store: store.clone(), is_rerun, port, has_family })
     }
 
+    /// Ends the log of a stage that was repeated outside a run, unless it is what a run with these parameters needs.
+    pub fn end_repeated(&self, key: &Digest) -> Result<()> {
+        match self.store.record(key) {
+            Some(_) => Ok(self.log.end(Remainder::Nothing)?),
+            None => Ok(()),
+        }
+    }
+
     /// The number of the stage's draw.
     pub fn draw(&self) -> u64 {
         self.log.draw()

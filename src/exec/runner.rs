@@ -12,7 +12,7 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Event, ExecError, Listener, RunFolder,
     held_out::Disjoint,
-    jobs::{self, Executors, Jobs},
+    jobs::{self, Around, Executors, Jobs},
     journal::Entry,
     notes::Notes,
     progress_file::ProgressFile,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     data,
-    error::{At, Class, Diagnostic, Interrupted, Result},
+    error::{At, Class, Diagnostic, Failure, Interrupted, Result},
     hash::Digest,
     plan::{
         self, CacheMode, CostHistory, Executor, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
@@ -41,7 +41,7 @@ use crate::{
     },
     progress::Observer,
     stage::{
-        self, Metrics, Shard, SharedModels, StageError,
+        self, Metrics, SharedModels, StageError,
         card::{Determinism, ParamType, Section},
     },
     store::{
@@ -119,6 +119,8 @@ impl Attempt {
 struct Reports {
     meter: Arc<UsageMeter>,
     notes: Arc<Notes>,
+    /// When the worker of a job began. Waiting for it is no cost of the stage.
+    begun: OnceLock<Instant>,
 }
 
 impl Runner {
@@ -306,11 +308,11 @@ impl Runner {
             let began = Instant::now();
             let shown = self.progress.begin(self.id(&job));
             let notes = Arc::new(Notes::new(self.id(&job), &self.listener, Arc::clone(&shown.progress)));
-            let reports = Reports { meter: Arc::default(), notes };
+            let reports = Reports { meter: Arc::default(), notes, begun: OnceLock::new() };
             let done = self.execute(&job, &lease, share, &reports).await;
             drop(shown);
             if done.is_err() {
-                let cost = self.cost(&job, &reports.meter, began);
+                let cost = self.cost(&job, &reports, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
                 for text in reports.notes.kept() {
                     self.folder.note(Entry::Noted { node: self.id(&job).to_owned(), text })?;
@@ -411,7 +413,7 @@ impl Runner {
             fields: plan::stored(&job.fields, &self.key_metadata(job, draw, &outputs)),
             outputs,
             metrics,
-            cost: self.cost(job, &reports.meter, began),
+            cost: self.cost(job, reports, began),
             notes: reports.notes.kept(),
             run: Some(self.folder.id.clone()),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
@@ -436,9 +438,7 @@ impl Runner {
         self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;
-        if self.jobs(job.index).is_some() {
-            jobs::forget(&self.store, &job.key, draw);
-        }
+        jobs::forget(&self.store, &job.key, draw);
         let record = self.push(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("runner::linked");
@@ -477,7 +477,7 @@ impl Runner {
         }
         loop {
             let work_dir = WorkDir::new(&self.store, &job.key)?;
-            match self.call(job, &work_dir, rows, reports, share).await {
+            match self.call((job, lease), &work_dir, rows, reports, share).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let id = self.id(job);
@@ -496,7 +496,7 @@ impl Runner {
 
     async fn call(
         &self,
-        job: &Job,
+        (job, lease): (&Job, &Lease),
         work_dir: &WorkDir,
         rows: &Arc<StageRows>,
         reports: &Reports,
@@ -505,8 +505,9 @@ impl Runner {
         let task = self.task(job, work_dir, rows, share);
         let (observer, meter) = (reports.notes.clone(), reports.meter.clone());
         if let Some(jobs) = self.jobs(job.index) {
-            return self.call_jobs(jobs, job, &task, reports).await;
+            return self.call_jobs(jobs, (job, &task), (lease, reports)).await;
         }
+        jobs::close_others(&self.store, (&job.key, task.draw), &[]);
         match &self.workers {
             Some(workers) if self.is_apart(job.index) => {
                 workers.run(task, &*observer, &meter, &self.cancel).await
@@ -520,26 +521,41 @@ impl Runner {
     }
 
     /// Runs the stage as a job, behind those that play shards of it.
-    async fn call_jobs(&self, jobs: &Jobs, job: &Job, task: &Task, reports: &Reports) -> Result<Metrics> {
-        let (notes, meter) = (&*reports.notes, &*reports.meter);
+    async fn call_jobs(
+        &self,
+        jobs: &Jobs,
+        (job, task): (&Job, &Task),
+        (lease, reports): (&Lease, &Reports),
+    ) -> Result<Metrics> {
+        let (store, notes, meter, begun) = (&self.store, &*reports.notes, &*reports.meter, &reports.begun);
         let fewest = task.sessions.values().copied().min().unwrap_or(usize::MAX);
         let of = self.plan.node(job.index).stage.shards.min(fewest);
-        if of > 1 {
-            let sessions: BTreeMap<String, usize> =
-                task.sessions.iter().map(|(server, all)| (server.clone(), all / of)).collect();
-            let shards = (0..of).map(|index| Task {
-                shard: Some(Shard { index, of }),
-                sessions: sessions.clone(),
-                ..task.clone()
+        let shards = task.shards(of);
+        let all: Vec<&Task> = shards.iter().chain([task]).collect();
+        jobs::close_others(store, (&job.key, task.draw), &all);
+        if !shards.is_empty() {
+            // One that fails ends the others.
+            let stop = self.cancel.child_token();
+            let played = shards.iter().enumerate().map(|(index, shard)| {
+                let (observer, stop) = (OfShard { notes, is_first: index == 0 }, &stop);
+                async move {
+                    let around = Around { store, lease, observer: &observer, meter, begun, cancel: stop };
+                    let done = jobs.run(shard, around).await;
+                    if done.is_err() {
+                        stop.cancel();
+                    }
+                    done
+                }
             });
-            let shards: Vec<Task> = shards.collect();
-            let played = shards.iter().map(|shard| {
-                let observer = OfShard { notes, is_first: shard.shard.is_some_and(|shard| shard.index == 0) };
-                async move { jobs.run((&self.store, shard), &observer, meter, &self.cancel).await }
-            });
-            futures::future::try_join_all(played).await?;
+            let failures = futures::future::join_all(played).await.into_iter().filter_map(Result::err);
+            let mut failures: Vec<Failure> = failures.collect();
+            failures.sort_by_key(|failure| failure.class() == Class::Interrupted);
+            if let Some(failure) = failures.into_iter().next() {
+                return Err(failure);
+            }
+            notes.phase("puts the shards together", 0);
         }
-        jobs.run((&self.store, task), notes, meter, &self.cancel).await
+        jobs.run(task, Around { store, lease, observer: notes, meter, begun, cancel: &self.cancel }).await
     }
 
     /// Whether a node's stage has a process of its own. A command has one anyway.
@@ -555,6 +571,7 @@ impl Runner {
             ready: job.ready.clone(),
             draw: rows.draw(),
             is_rerun: job.forced.is_some(),
+            run: job.forced.is_some().then(|| self.folder.id.clone()),
             seed: job.fields.stage_seed(rows.draw()),
             shard: None,
             build: self.jobs(job.index).and_then(|_| own_build()),
@@ -565,8 +582,8 @@ impl Runner {
         }
     }
 
-    fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {
-        let spent = meter.total();
+    fn cost(&self, job: &Job, reports: &Reports, began: Instant) -> Cost {
+        let (spent, began) = (reports.meter.total(), reports.begun.get().copied().unwrap_or(began));
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
         let dollars = prices.map(|prices| prices.of(&spent));
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }

@@ -32,6 +32,8 @@ pub struct Task {
     pub draw: u64,
     /// Whether rows of earlier results do not count.
     pub is_rerun: bool,
+    /// The run that wants it, if no other may use what comes of it.
+    pub run: Option<String>,
     pub seed: u64,
     /// Play and record only this part of the episodes.
     pub shard: Option<Shard>,
@@ -73,6 +75,15 @@ impl Task {
         let card = &plan.node(index).stage.card;
         let rows = StageRows::new(store, card, (&job.fields, &job.key), self.draw, (self.is_rerun, part))?;
         Ok((index, rows))
+    }
+
+    /// The parts that as many processes play. None if one plays all.
+    pub fn shards(&self, of: usize) -> Vec<Self> {
+        let sessions: BTreeMap<String, usize> =
+            self.sessions.iter().map(|(server, all)| (server.clone(), all / of.max(1))).collect();
+        let shard =
+            |index| Self { shard: Some(Shard { index, of }), sessions: sessions.clone(), ..self.clone() };
+        if of > 1 { (0..of).map(shard).collect() } else { Vec::new() }
     }
 
     /// Runs the stage of this node.

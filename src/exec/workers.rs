@@ -83,6 +83,11 @@ pub enum What {
     Failed(Reported),
 }
 
+/// The metrics of [`What::Done`].
+pub fn metrics_of(bits: BTreeMap<String, u64>) -> Metrics {
+    bits.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect()
+}
+
 impl What {
     /// Tells an observer about progress. Anything else is no progress.
     pub fn tell(&self, observer: &dyn Observer) {
@@ -181,7 +186,7 @@ impl Workers {
                     used = total;
                 }
                 Some(What::Done(metrics)) => {
-                    break Ok(metrics.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect());
+                    break Ok(metrics_of(metrics));
                 }
                 Some(What::Failed(failure)) => break Err(failure.into()),
                 Some(progress) => progress.tell(observer),

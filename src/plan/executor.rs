@@ -218,17 +218,17 @@ pub struct JobsSpec {
     pub on_interrupt: OnInterrupt,
 }
 
-/// Parses `[executors]`.
-pub fn executors(reader: &Reader, entry: &Entry<'_>) -> BTreeMap<String, JobsSpec> {
+/// Parses `[executors]`. One with mistakes has none.
+pub fn executors(reader: &Reader, entry: &Entry<'_>) -> BTreeMap<String, Option<JobsSpec>> {
     let tables = reader.table(entry).unwrap_or_default();
     let spec = |(name, entry): (&str, Entry<'_>)| {
         if Executor::BUILT_IN.contains(&name) {
             let message = format!("`{name}` is an executor already");
-            return reader.wrong(&entry, Part::Key, message, Some("give it another name".into()));
+            reader.wrong::<()>(&entry, Part::Key, message, Some("give it another name".into()));
         }
-        Some((name.to_owned(), jobs(reader, name, &entry)?))
+        (name.to_owned(), jobs(reader, name, &entry))
     };
-    tables.into_iter().filter_map(spec).collect()
+    tables.into_iter().map(spec).collect()
 }
 
 fn jobs(reader: &Reader, name: &str, entry: &Entry<'_>) -> Option<JobsSpec> {
@@ -278,7 +278,7 @@ fn template(reader: &Reader, entry: &Entry<'_>, kind: &str) -> Option<Template> 
         None => {
             let message =
                 format!("`{}` should be one of {}, or the path of a template", entry.path, names.join(", "));
-            let hint = did_you_mean(kind, names.into_iter()).map(|near| format!("did you mean \"{near}\"?"));
+            let hint = did_you_mean(kind, names).map(|near| format!("did you mean \"{near}\"?"));
             return reader.wrong(entry, Part::Value, message, hint);
         }
     };
@@ -292,7 +292,7 @@ fn template(reader: &Reader, entry: &Entry<'_>, kind: &str) -> Option<Template> 
 pub fn executor(
     reader: &Reader,
     entry: &Entry<'_>,
-    executors: &BTreeMap<String, JobsSpec>,
+    executors: &BTreeMap<String, Option<JobsSpec>>,
 ) -> Option<Executor> {
     let text = reader.text(entry)?;
     match text {

@@ -218,7 +218,7 @@ struct RunFileParser<'r, 'a> {
     files: &'r FileDigests,
     seed: u64,
     executor: Executor,
-    executors: BTreeMap<String, JobsSpec>,
+    executors: BTreeMap<String, Option<JobsSpec>>,
     /// Whether the run file has `model` at the top.
     has_model: bool,
     broken: RefCell<BTreeSet<String>>,
@@ -306,7 +306,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
         let track = track.unwrap_or_default();
-        let executors = self.executors;
+        let executors = self.executors.into_iter().filter_map(|(name, spec)| Some((name, spec?))).collect();
         Some(ParsedRun { name, servers, engine, remote, executors, track, stages, loops, broken, is_whole })
     }
 

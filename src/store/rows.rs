@@ -87,16 +87,21 @@ impl RowLog {
 
     /// All logs of the key.
     fn logs(&self) -> Result<Vec<PathBuf>, StoreError> {
+        self.files("log")
+    }
+
+    /// The key's files with this extension.
+    fn files(&self, extension: &str) -> Result<Vec<PathBuf>, StoreError> {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
         };
         let paths = entries.flatten().map(|entry| entry.path());
-        let is_log = |path: &Path| path.extension().is_some_and(|extension| extension == "log");
-        let mut logs: Vec<_> = paths.filter(|path| is_log(path) && key(path) == Some(self.key)).collect();
-        logs.sort_unstable();
-        Ok(logs)
+        let is_one = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
+        let mut files: Vec<_> = paths.filter(|path| is_one(path) && key(path) == Some(self.key)).collect();
+        files.sort_unstable();
+        Ok(files)
     }
 
     fn beside(&self, extension: &str) -> PathBuf {
@@ -218,9 +223,9 @@ impl RowLog {
     /// Ends the log once the result is durable, and keeps `remainder` of it.
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        for path in [self.checkpoint_path(), self.beside("new")] {
-            remove(&path)?;
-        }
+        remove(&self.checkpoint_path())?;
+        // Those of processes that were killed while they wrote them included.
+        self.files("new")?.iter().try_for_each(|path| remove(path))?;
         let (logs, done) = (self.logs()?, self.beside("done"));
         let rows = if remainder == Remainder::Nothing { BTreeMap::new() } else { self.all()? };
         if !rows.is_empty() {

@@ -9,7 +9,9 @@ engine=$1 mcprl=$(realpath "$2") kills=${3:-0}
 dir=$(mktemp -d "/tmp/mcprl-$engine-XXXXXX")
 began=$SECONDS
 
+run=
 stop() {
+    [ -z "$run" ] || kill -KILL "$run" 2>/dev/null || true
     "$here/$engine.sh" stop "$dir/$engine" || true
     rm -rf "$dir"
 }

@@ -181,6 +181,54 @@ fn a_run_that_is_killed_leaves_its_job_and_the_next_one_takes_what_it_wrote() {
 }
 
 #[test]
+fn shards_that_are_done_are_not_submitted_again() {
+    let project = training("");
+    let run = ["run", "run.toml", "--until", "rollout"];
+    let shards = ["--set", "stages.rollout.shards=2", "--set", "stages.rollout.executor=queue"];
+    let mut run = project.spawn(&[&run[..], &shards].concat());
+    until("both shards are done", || submitted(&project).len() == 3);
+    signal(&run, Signal::KILL);
+    run.wait().unwrap();
+    let resumed = project.mcprl(&["resume", "latest"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert_eq!(submitted(&project).len(), 3, "{}", resumed.err);
+    assert!(!resumed.err.contains("lost"), "{}", resumed.err);
+}
+
+#[test]
+fn what_a_job_failed_with_while_no_run_followed_it_is_not_the_failure_of_the_next_run() {
+    let project = toys(0.0, "");
+    let fails = "sleep 1; test -e \"$TOY_LOG.ok\" || exit 7; echo 5 > \"$MCPRL_OUTPUT_NUMBER\"";
+    let card = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
+    project.kind(
+        "step",
+        "seeded",
+        &format!("[inputs.from]\ntype = \"number\"\n[params.sleep]\ntype = \"number\"\n{card}"),
+        fails,
+    );
+    let mut run = project.spawn(&["run", "run.toml"]);
+    let job = worker(&project);
+    signal(&run, Signal::KILL);
+    run.wait().unwrap();
+    until("the job fails", || !is_alive(job));
+    project.write("log.ok", "");
+    let resumed = project.mcprl(&["resume", "latest"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert_eq!(project.result("more/number.txt"), "5");
+}
+
+#[test]
+fn a_stage_that_reruns_gets_a_job_with_a_name_of_its_own() {
+    let project = toys(0.0, "");
+    for _ in 0..2 {
+        project.run(&["--set", "stages.more.cache=refresh"]);
+    }
+    let names = submitted(&project);
+    assert_eq!(names.len(), 2);
+    assert_ne!(names[0], names[1]);
+}
+
+#[test]
 fn an_interrupted_run_cancels_its_job_unless_it_is_told_to_leave_it() {
     for (settings, is_left) in [("", false), ("on_interrupt = \"leave\"", true)] {
         let project = toys(2.0, settings);
@@ -206,6 +254,20 @@ fn a_job_that_waits_is_cancelled_with_its_run() {
     assert_eq!(run.wait().unwrap().code(), Some(130));
     let job = &submitted(&project)[0];
     until("the job is cancelled", || project.path(&format!("queue/jobs/{job}/cancelled")).exists());
+}
+
+#[test]
+fn shards_that_wait_are_all_cancelled_with_their_run() {
+    let project = training("jobs = 2");
+    project.write("queue/hold", "");
+    let set = ["--set", "stages.rollout.executor=queue", "--set", "stages.rollout.shards=3"];
+    let mut run = project.spawn(&[&["run", "run.toml"], &set[..]].concat());
+    until("two shards wait", || submitted(&project).len() == 2);
+    signal(&run, Signal::INT);
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    for job in submitted(&project) {
+        assert!(project.path(&format!("queue/jobs/{job}/cancelled")).exists(), "{job}");
+    }
 }
 
 #[test]

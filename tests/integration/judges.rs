@@ -1,5 +1,10 @@
 //! `mcprl rejudge`, and judges of a run from end to end.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use crate::common::{self, Project};
 use mcprl::data::{self, Reward};
 use serde_json::{Value, json};
@@ -94,6 +99,28 @@ fn a_language_model_can_judge_again_and_reports_its_cost() {
     let flat = rejudge(&project, &arguments);
     assert_eq!((&flat["total"]["flat_after"], &flat["total"]["spearman"]), (&json!(10), &Value::Null));
     assert!(flat["stages"][0]["metrics"]["judge_requests"].as_f64().unwrap() >= 10.0);
+}
+
+#[test]
+fn a_run_with_the_judge_that_was_tried_does_not_ask_it_again() {
+    let project = project();
+    project.run(&[]);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let base_url = common::judge(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Some((1..=16).map(|id| json!({ "id": id, "score": 0.5 })).collect())
+    });
+    let set = ["weights.command=0", "weights.relative=1.0", "model=m", &format!("base_url={base_url}")];
+    let of_stage = set.map(|set| format!("stages.reward.{set}"));
+    let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    rejudge(&project, &arguments);
+    let paid = asked.load(Ordering::Relaxed);
+    assert!(paid >= 10, "{paid}");
+    rejudge(&project, &arguments);
+    let arguments: Vec<&str> = of_stage.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+    project.run(&arguments);
+    assert_eq!(asked.load(Ordering::Relaxed), paid);
 }
 
 /// A reply that scores the attempts `1` and `2`, in the only form that a local model's reply has.

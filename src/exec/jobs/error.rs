@@ -33,7 +33,6 @@ impl Diagnostic for JobError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Template { .. } => "`mcprl executors KIND` prints a template of this program to begin with".into(),
-            Self::Refused { .. } => "`mcprl doctor FILE` asks the batch system".into(),
             Self::NoRoom { executor, .. } => format!("ask for less in `executors.{executor}.resources`"),
             Self::Lost { said, .. } if said.is_empty() => {
                 "nothing came from the node: the cache's folder, the program and the run file's files need the same paths there \
@@ -41,6 +40,7 @@ impl Diagnostic for JobError {
                     .into()
             }
             Self::Lost { .. } => "`mcprl resume` goes on with the episodes that were recorded".into(),
+            Self::Refused { .. } => return None,
             Self::OtherBuild { .. } => {
                 "install the same one on the nodes, or name it with `program` of the executor".into()
             }

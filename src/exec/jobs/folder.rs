@@ -2,6 +2,7 @@
 //!
 //! | file | written by | holds |
 //! |---|---|---|
+//! | `job` | the run | the job's name in the batch system |
 //! | `task.json` | the run | the task; while it is there, the job is wanted |
 //! | `script` | the run | what the batch system starts |
 //! | `log` | the script | what the worker prints |
@@ -13,10 +14,13 @@
 //! own, the run reads that of the newest one alone, and a worker ends as soon as it is not the newest, or the task is gone.
 
 use std::{
+    ffi::OsString,
     fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
+
+use serde_json::Value;
 
 use crate::{
     exec::{task::Task, work_dir::absolute, workers::What},
@@ -51,21 +55,51 @@ impl JobFolder {
     }
 
     /// Makes the folder with what there is to do.
-    pub fn create(&self, task: &Task, script: &str) -> Result<(), StoreError> {
+    pub fn create(&self, (job, task): (&str, &Task), script: &str) -> Result<(), StoreError> {
         std::fs::create_dir_all(&self.path).map_err(|cause| StoreError::writing(&self.path, cause))?;
+        place(&self.path.join("job"), job.as_bytes())?;
         place(&self.script(), script.as_bytes())?;
         let text = serde_json::to_vec(task).map_err(std::io::Error::other);
         place(&self.task_path(), &text.map_err(|cause| StoreError::writing(self.task_path(), cause))?)
     }
 
-    /// The task, unless the run does not want it any more.
-    pub fn task(&self) -> Result<Option<Task>, StoreError> {
+    /// The job's name.
+    pub fn job(&self) -> Result<String, StoreError> {
+        let path = self.path.join("job");
+        std::fs::read_to_string(&path).map_err(|cause| StoreError::reading(path, cause))
+    }
+
+    /// The task, unless the run does not want it any more. Another version of this program may have written it.
+    pub fn task(&self) -> Result<Option<Value>, StoreError> {
         let reading = |cause| StoreError::reading(self.task_path(), cause);
         match std::fs::read(self.task_path()) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text).map_err(|cause| reading(cause.into()))?)),
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(cause) => Err(reading(cause)),
         }
+    }
+
+    /// Whether this job is wanted, and does what the task wants.
+    pub fn is_for(&self, task: &Task) -> bool {
+        let own = self.task().ok().flatten().and_then(|own| serde_json::from_value::<Task>(own).ok());
+        own.is_some_and(|own| {
+            // Where it writes, and how many sessions were free, say nothing about the result.
+            let Task { out, scratch, sessions, .. } = task.clone();
+            Task { out, scratch, sessions, ..own } == *task
+        })
+    }
+
+    /// Whether there is something new after all: a client of a network file system may have an old list of the folder, which
+    /// is read again once the folder changes.
+    pub fn look_again(&self, hearing: Option<&Hearing>) -> bool {
+        for folder in std::iter::once(&self.path).chain(hearing.map(|hearing| &hearing.worker.path)) {
+            drop(tempfile::NamedTempFile::new_in(folder));
+        }
+        let holder = self.holder();
+        let is_same = holder.as_ref() == hearing.map(|hearing| &hearing.worker);
+        let length =
+            |hearing: &Hearing| hearing.worker.said().metadata().map_or(0, |metadata| metadata.len());
+        !is_same || hearing.is_some_and(|hearing| length(hearing) > hearing.at)
     }
 
     /// Tells the workers that the job is not wanted any more. What they wrote stays.
@@ -129,21 +163,9 @@ impl WorkerFolder {
         self.path.join("scratch")
     }
 
-    /// Moves the outputs into this folder. False if they have been moved before.
-    pub fn give_outputs(&self, to: &Path) -> Result<bool, StoreError> {
-        let (out, given) = (self.out(), self.path.join("given"));
-        // At once, so that a run that is killed here leaves no part of them.
-        match std::fs::rename(&out, &given) {
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            renamed => renamed.map_err(|cause| StoreError::writing(&given, cause))?,
-        }
-        let reading = |cause| StoreError::reading(&given, cause);
-        for entry in std::fs::read_dir(&given).map_err(reading)? {
-            let entry = entry.map_err(reading)?;
-            std::fs::rename(entry.path(), to.join(entry.file_name()))
-                .map_err(|cause| StoreError::writing(to, cause))?;
-        }
-        Ok(true)
+    /// Makes the outputs appear in this folder too. They stay here until the result is recorded.
+    pub fn link_outputs(&self, to: &Path) -> Result<(), StoreError> {
+        link(&self.out(), to).map_err(|cause| StoreError::writing(to, cause))
     }
 }
 
@@ -203,6 +225,11 @@ impl Attempts {
         JobFolder::at(self.path.join(number.to_string()))
     }
 
+    /// The name of the task.
+    pub fn name(&self) -> OsString {
+        self.path.file_name().unwrap_or_default().to_owned()
+    }
+
     /// Forgets attempts that were made before the record at `path` was written: it holds what came of them, or replaces it.
     pub fn forget_before(&self, path: &Path) {
         let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -224,18 +251,33 @@ impl Attempts {
     }
 }
 
-/// Renamed into place, so that nobody reads a part of it.
-fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
-    let new = path.with_extension(format!("new{}", std::process::id()));
-    std::fs::write(&new, content)
-        .and_then(|()| std::fs::rename(&new, path))
-        .map_err(|cause| StoreError::writing(path, cause))
+/// Renamed into place, so that nobody reads a part of it. Only this user can read it.
+pub fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let write = || {
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
+        file.write_all(content)?;
+        file.persist(path).map_err(|cause| cause.error)
+    };
+    write().map(drop).map_err(|cause| StoreError::writing(path, cause))
+}
+
+/// Makes a folder's content appear in another one, without copying where the file system has hard links.
+fn link(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir(&to)?;
+            link(&from, &to)?;
+        } else if std::fs::hard_link(&from, &to).is_err() {
+            std::fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     #[test]
@@ -256,15 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn outputs_are_given_once() {
+    fn outputs_can_be_taken_again() {
         let folder = tempfile::tempdir().unwrap();
-        let worker = JobFolder::at(folder.path().join("job")).take().unwrap();
-        std::fs::write(worker.out().join("number.txt"), "1").unwrap();
-        let to = folder.path().join("to");
-        std::fs::create_dir(&to).unwrap();
-        assert!(worker.give_outputs(&to).unwrap());
-        assert_eq!(std::fs::read(to.join("number.txt")).unwrap(), b"1");
-        assert!(!worker.give_outputs(&to).unwrap());
+        let job = JobFolder::at(folder.path().join("job"));
+        std::fs::create_dir(&job.path).unwrap();
+        let worker = job.take().unwrap();
+        std::fs::create_dir(worker.out().join("policy")).unwrap();
+        std::fs::write(worker.out().join("policy/a"), "1").unwrap();
+        for name in ["one", "two"] {
+            let to = folder.path().join(name);
+            std::fs::create_dir(&to).unwrap();
+            worker.link_outputs(&to).unwrap();
+            assert_eq!(std::fs::read(to.join("policy/a")).unwrap(), b"1");
+        }
     }
 
     #[test]

@@ -9,16 +9,21 @@ pub mod script;
 pub mod work;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
     error::JobError,
-    folder::JobFolder,
+    folder::{JobFolder, place},
     queue::{Call, Queue, about},
 };
 use self::{
@@ -26,26 +31,32 @@ use self::{
     queue::JobState,
     script::Program,
 };
-use super::{task::Task, workers::What};
+use super::{
+    task::Task,
+    workers::{What, metrics_of},
+};
 use crate::{
-    error::{Interrupted, Result},
-    hash::{Digest, Encoder},
+    error::{Class, Diagnostic, Interrupted, Result},
+    hash::Digest,
     plan::{JobsSpec, OnInterrupt},
     progress::Observer,
     stage::Metrics,
-    store::{Store, StoreError, token},
+    store::{Lease, Store, token},
     usage::{Usage, UsageMeter},
 };
 
 /// Time between two looks at what a worker says.
 const LOOK: Duration = Duration::from_millis(200);
-/// A job that has ended, or that the batch system does not know, is lost after it has been so for this many questions to the
-/// batch system: its last words may be on their way, and a new one may not be listed yet.
+/// A job that has ended, or that the batch system does not know, is lost after this many answers that say so: its last words may
+/// be on their way, and a new one may not be listed yet.
 const GRACE: u32 = 5;
-/// How long an interrupted run waits for its jobs to end.
+/// How long an interrupted run waits for each of: its jobs to end, and the batch system to cancel them.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Last lines of a job's log that a failure shows.
 const LAST_LINES: usize = 3;
+
+/// The batch systems of a run, by name.
+pub type Executors = BTreeMap<String, Jobs>;
 
 /// The jobs of a run on one batch system.
 pub struct Jobs {
@@ -53,6 +64,19 @@ pub struct Jobs {
     program: Program,
     places: Semaphore,
     is_checked: OnceCell<()>,
+}
+
+/// What a task needs while it runs as a job.
+#[derive(Clone, Copy)]
+pub struct Around<'a> {
+    pub store: &'a Store,
+    /// Of the task's key.
+    pub lease: &'a Lease,
+    pub observer: &'a dyn Observer,
+    pub meter: &'a UsageMeter,
+    /// When a worker of the stage first began.
+    pub begun: &'a OnceLock<Instant>,
+    pub cancel: &'a CancellationToken,
 }
 
 /// How following a job ended.
@@ -70,89 +94,112 @@ impl Jobs {
         Self { queue: Queue::new(spec), program, places, is_checked: OnceCell::new() }
     }
 
-    /// Runs a task as a job. Its outputs are where the task says then.
+    /// Runs a task as a job. Its outputs are where the task says then; a shard has none.
     ///
     /// # Errors
-    /// Those of the stage; if the batch system refuses the job, or loses it as often as the run file allows.
-    pub async fn run(
-        &self,
-        (store, task): (&Store, &Task),
-        observer: &dyn Observer,
-        meter: &UsageMeter,
-        cancel: &CancellationToken,
-    ) -> Result<Metrics> {
+    /// Those of the stage; if the batch system refuses the job, or loses it as often as the run file allows; if the lease is lost.
+    pub async fn run(&self, task: &Task, around: Around<'_>) -> Result<Metrics> {
         let spec = &self.queue.spec;
-        observer.status(&format!("waits for one of {} jobs of `{}`", spec.jobs, spec.name));
+        around.observer.status(&format!("waits for one of {} jobs of `{}`", spec.jobs, spec.name));
         let _place = tokio::select! {
             place = self.places.acquire() => place,
-            () = cancel.cancelled() => return Err(Interrupted.into()),
+            () = around.cancel.cancelled() => return Err(Interrupted.into()),
         };
-        let attempts = Attempts::of(store, task);
-        attempts.forget_before(&store.record_path(&task.key));
-        let prefix = job_name(store, task)?;
-        for left in (0..spec.attempts).rev() {
-            let (job, folder) = match attempts.newest() {
-                Some((number, folder)) if folder.is_wanted() => (format!("{prefix}-{number}"), folder),
-                newest => {
-                    let number = newest.map_or(1, |(number, _)| number + 1);
-                    let (job, folder) = (format!("{prefix}-{number}"), attempts.number(number));
-                    self.submit(task, &job, &folder).await?;
-                    (job, folder)
+        let attempts = Attempts::of(around.store, task);
+        attempts.forget_before(&around.store.record_path(&task.key));
+        let mut submitted = 0;
+        loop {
+            around.lease.check()?;
+            let newest = attempts.newest();
+            let open = newest.as_ref().filter(|(_, folder)| folder.is_for(task));
+            let (folder, is_own) = match open {
+                Some((_, folder)) => (folder.clone(), false),
+                None => {
+                    if let Some((_, other)) = &newest {
+                        other.close();
+                    }
+                    submitted += 1;
+                    let folder = attempts.number(newest.map_or(1, |(number, _)| number + 1));
+                    self.submit(task, &folder, around).await?;
+                    (folder, true)
                 }
             };
-            match self.follow((&job, &folder), task, observer, meter, cancel).await? {
+            let job = folder.job()?;
+            match self.follow((&job, &folder, is_own), task, around).await? {
                 Followed::Done(metrics) => return Ok(metrics),
                 Followed::Lost(how) => {
+                    around.lease.check()?;
                     folder.close();
                     // It may go on, or start later.
-                    _ = self.queue.cancel(&job).await;
-                    if left == 0 {
+                    self.cancel(&job).await;
+                    if submitted >= spec.attempts {
                         let said = folder.last_lines(LAST_LINES);
                         return Err(JobError::Lost { executor: spec.name.clone(), job, how, said }.into());
                     }
-                    observer.note(&format!("job {job} was lost ({how}) and is submitted again"));
+                    if is_own {
+                        around.observer.note(&format!("job {job} was lost ({how}) and is submitted again"));
+                    }
                 }
             }
         }
-        Err(Interrupted.into())
     }
 
-    async fn submit(&self, task: &Task, job: &str, folder: &JobFolder) -> Result<()> {
+    /// Submits a job. While a batch system that has answered before does not answer, waits.
+    async fn submit(&self, task: &Task, folder: &JobFolder, around: Around<'_>) -> Result<()> {
         self.is_checked.get_or_try_init(|| self.queue.check()).await?;
-        let setup = &self.queue.spec.setup;
-        folder.create(task, &self.program.worker(&task.node, setup, folder))?;
+        let job = job_name(&task.node);
+        folder.create((&job, task), &self.program.worker(&task.node, &self.queue.spec.setup, folder))?;
         let (script, log) = (folder.script(), folder.log());
-        let about = about(job, &task.node, &self.program.run, [&script, &log]);
-        let submitted = self.queue.submit(&about).await;
-        self.queue.forget().await;
-        let Err(failure) = submitted else { return Ok(()) };
-        // Its answer may be what was lost. A job that has ended is one that was refused.
-        if let Ok(Some(JobState::Pending(_) | JobState::Running)) = self.queue.state(job).await {
-            return Ok(());
+        let about = about(&job, &task.node, &self.program.run, [&script, &log]);
+        loop {
+            let submitted = self.queue.submit(&about).await;
+            self.queue.forget().await;
+            let Err(failure) = submitted else { return Ok(()) };
+            // Its answer may be what was lost. A job that has ended is one that was refused.
+            match self.queue.state(&job).await {
+                Ok(Some(JobState::Pending(_) | JobState::Running)) => return Ok(()),
+                Err(problem) if failure.class() == Class::Work && !around.cancel.is_cancelled() => {
+                    around.observer.status(&problem);
+                    _ = unless(around.cancel, sleep(self.queue.spec.poll)).await;
+                }
+                _ => {
+                    folder.close();
+                    return Err(if around.cancel.is_cancelled() {
+                        Interrupted.into()
+                    } else {
+                        failure.into()
+                    });
+                }
+            }
         }
-        folder.close();
-        Err(failure.into())
     }
 
-    /// Follows a job to its end.
+    async fn cancel(&self, job: &str) {
+        // A worker that is not wanted ends by itself. This is for one that waits.
+        _ = timeout(LAST_WORDS, self.queue.cancel(job)).await;
+    }
+
+    /// Follows a job to its end. What one that this run did not submit has failed with, it may not fail with again.
     async fn follow(
         &self,
-        (job, folder): (&str, &JobFolder),
+        (job, folder, is_own): (&str, &JobFolder, bool),
         task: &Task,
-        observer: &dyn Observer,
-        meter: &UsageMeter,
-        cancel: &CancellationToken,
+        around: Around<'_>,
     ) -> Result<Followed> {
+        let Around { observer, meter, cancel, .. } = around;
         let name = &self.queue.spec.name;
         let mut hearing: Option<Hearing> = None;
         let mut used = Usage::default();
-        let mut gone: Option<(Instant, String)> = None;
-        let mut stopping: Option<Instant> = None;
+        // How it has ended, and how many answers said so.
+        let mut gone: Option<(String, u32)> = None;
+        let mut answered = Instant::now();
+        let mut is_first = true;
         loop {
             let holder = folder.holder();
-            if let Some(holder) =
-                holder.filter(|holder| hearing.as_ref().is_none_or(|old| old.worker != *holder))
-            {
+            let is_new = |holder: &_| hearing.as_ref().is_none_or(|old| old.worker != *holder);
+            if let Some(holder) = holder.filter(is_new) {
+                observer.phase("begins", 0);
+                around.begun.get_or_init(Instant::now);
                 (hearing, used) = (Some(Hearing::new(holder)), Usage::default());
             }
             let new = hearing.as_mut().map(Hearing::new_lines).unwrap_or_default();
@@ -161,17 +208,14 @@ impl Jobs {
             }
             for what in new {
                 match what {
-                    What::Done(metrics) => {
-                        let is_there = match &hearing {
-                            Some(hearing) => hearing.worker.give_outputs(&task.out)?,
-                            None => false,
-                        };
-                        if !is_there {
-                            let how = "a run that was killed had taken its outputs";
-                            return Ok(Followed::Lost(how.into()));
+                    What::Done(bits) => {
+                        if let Some(hearing) = hearing.as_ref().filter(|_| task.shard.is_none()) {
+                            hearing.worker.link_outputs(&task.out)?;
                         }
-                        let metrics = metrics.into_iter().map(|(name, bits)| (name, f64::from_bits(bits)));
-                        return Ok(Followed::Done(metrics.collect()));
+                        return Ok(Followed::Done(metrics_of(bits)));
+                    }
+                    What::Failed(_) if is_first && !is_own => {
+                        return Ok(Followed::Lost("it failed while no run followed it".into()));
                     }
                     What::Failed(failure) => {
                         folder.close();
@@ -184,104 +228,98 @@ impl Jobs {
                     progress => progress.tell(observer),
                 }
             }
+            is_first = false;
             if cancel.is_cancelled() {
-                if self.queue.spec.on_interrupt == OnInterrupt::Leave {
-                    return Err(Interrupted.into());
-                }
-                let since = match stopping {
-                    Some(since) => since,
-                    None => {
-                        folder.close();
-                        // Its worker ends by itself; one that waits does not start.
-                        _ = self.queue.cancel(job).await;
-                        *stopping.insert(Instant::now())
-                    }
-                };
-                let is_over = !matches!(self.queue.state(job).await, Ok(Some(JobState::Running)));
-                if is_over || since.elapsed() > LAST_WORDS {
-                    return Err(Interrupted.into());
-                }
-            } else {
-                let how = match self.queue.state(job).await {
-                    Ok(Some(JobState::Ended(how))) => Some(how),
-                    Ok(None) => Some("the batch system does not know it".to_owned()),
-                    Ok(Some(JobState::Pending(why))) => {
-                        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
-                        observer.status(&format!("{job} waits in `{name}`{why}"));
-                        None
-                    }
-                    Ok(Some(JobState::Running)) => {
-                        if hearing.is_none() {
-                            observer.status(&format!("{job} starts in `{name}`"));
-                        }
-                        None
-                    }
-                    Err(problem) => {
-                        observer.status(&problem);
-                        None
-                    }
-                };
-                gone = how.map(|how| (gone.map_or_else(Instant::now, |(since, _)| since), how));
-                if let Some((_, how)) =
-                    gone.take_if(|(since, _)| since.elapsed() > self.queue.spec.poll * GRACE)
-                {
-                    return Ok(Followed::Lost(how));
-                }
+                return self.stop(job, folder).await;
             }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
-                () = cancel.cancelled(), if !cancel.is_cancelled() => {}
+            match unless(cancel, self.queue.state(job)).await {
+                None | Some(Ok(Some(JobState::Running))) => gone = None,
+                Some(Ok(Some(JobState::Pending(why)))) => {
+                    gone = None;
+                    let why = if why.is_empty() { why } else { format!(": {why}") };
+                    observer.status(&format!("{job} waits in `{name}`{why}"));
+                }
+                Some(Ok(state)) => {
+                    let how = match state {
+                        Some(JobState::Ended(how)) => how,
+                        _ => "the batch system does not know it".into(),
+                    };
+                    let count = gone.map_or(0, |(_, count)| count);
+                    let is_answer = answered.elapsed() >= self.queue.spec.poll;
+                    if is_answer {
+                        answered = Instant::now();
+                    }
+                    if count >= GRACE && !folder.look_again(hearing.as_ref()) {
+                        return Ok(Followed::Lost(how));
+                    }
+                    gone = Some((how, count + u32::from(is_answer)));
+                }
+                // It goes on all the same.
+                Some(Err(problem)) => observer.status(&problem),
             }
+            _ = unless(cancel, sleep(LOOK)).await;
         }
+    }
+
+    /// Stops a job with its run, unless it shall be left.
+    async fn stop(&self, job: &str, folder: &JobFolder) -> Result<Followed> {
+        if self.queue.spec.on_interrupt == OnInterrupt::Cancel {
+            // Its worker ends by itself; one that waits does not start.
+            folder.close();
+            self.cancel(job).await;
+            let running = async {
+                while matches!(self.queue.state(job).await, Ok(Some(JobState::Running))) {
+                    sleep(LOOK).await;
+                }
+            };
+            _ = timeout(LAST_WORDS, running).await;
+        }
+        Err(Interrupted.into())
     }
 }
 
-/// Removes what the jobs of a stage left, those of its shards included. Call once its result is recorded.
-pub fn forget(store: &Store, key: &Digest, draw: u64) {
+/// The result, unless the run is stopped before.
+async fn unless<T>(cancel: &CancellationToken, what: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = what => Some(done),
+        () = cancel.cancelled() => None,
+    }
+}
+
+/// Folders of a stage's jobs, those of its shards included.
+fn of_stage(store: &Store, key: &Digest, draw: u64) -> impl Iterator<Item = Attempts> {
     let prefix = format!("{key}-{draw}");
     let entries = std::fs::read_dir(store.jobs()).into_iter().flatten().flatten();
-    for entry in entries {
+    entries.filter_map(move |entry| {
         let name = entry.file_name();
-        let rest = name.to_str().and_then(|name| name.strip_prefix(prefix.as_str()));
-        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
-            Attempts::at(entry.path()).forget();
+        let rest = name.to_str()?.strip_prefix(prefix.as_str())?;
+        (rest.is_empty() || rest.starts_with('-')).then(|| Attempts::at(entry.path()))
+    })
+}
+
+/// Removes what the jobs of a stage left. Call once its result is recorded.
+pub fn forget(store: &Store, key: &Digest, draw: u64) {
+    of_stage(store, key, draw).for_each(|attempts| attempts.forget());
+}
+
+/// Ends the jobs of a stage that are not for these tasks: an earlier run had another number of shards, or another executor.
+pub fn close_others(store: &Store, (key, draw): (&Digest, u64), tasks: &[&Task]) {
+    let own: BTreeSet<_> = tasks.iter().map(|task| Attempts::of(store, task).name()).collect();
+    for attempts in of_stage(store, key, draw).filter(|attempts| !own.contains(&attempts.name())) {
+        if let Some((_, folder)) = attempts.newest() {
+            folder.close();
         }
     }
 }
 
-/// The name of a task's jobs, without the number of the attempt: derived from the key, so that another run finds them. It has
-/// at most 50 letters, digits and hyphens.
-fn job_name(store: &Store, task: &Task) -> Result<String, StoreError> {
-    let id = Encoder::new("mcprl job v1")
-        .text(&cache_id(store)?)
-        .digest(&task.key)
-        .number(task.draw)
-        .json(&serde_json::json!(task.shard))
-        .finish()
-        .to_string();
-    let letters = task.node.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
-    let stage: String = letters.take(28).collect::<String>().to_ascii_lowercase();
-    Ok(format!("mcprl-{}-{}", stage.trim_matches('-'), &id[..12]))
+/// A new name for a job of this stage: at most 50 small letters, digits and hyphens. Its folder says which job it is, so that
+/// another run finds it.
+fn job_name(stage: &str) -> String {
+    format!("mcprl-{}-{}", label(stage, 28), &Digest::of(token().as_bytes()).to_string()[..12])
 }
 
-/// What tells this cache from others whose jobs are on the same batch system.
-fn cache_id(store: &Store) -> Result<String, StoreError> {
-    let path = store.jobs().join("cache");
-    let writing = |cause| StoreError::writing(&path, cause);
-    std::fs::create_dir_all(store.jobs()).map_err(writing)?;
-    if let Ok(id) = std::fs::read_to_string(&path) {
-        return Ok(id);
-    }
-    let new = store.jobs().join(token());
-    std::fs::write(&new, token()).map_err(writing)?;
-    // The first of several processes decides.
-    let linked = std::fs::hard_link(&new, &path);
-    _ = std::fs::remove_file(&new);
-    match linked {
-        Err(cause) if cause.kind() != std::io::ErrorKind::AlreadyExists => Err(writing(cause)),
-        _ => std::fs::read_to_string(&path).map_err(|cause| StoreError::reading(&path, cause)),
-    }
+/// A text as a part of a job's name.
+pub fn label(text: &str, most: usize) -> String {
+    let letters = text.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
+    letters.take(most).collect::<String>().to_ascii_lowercase().trim_matches('-').to_owned()
 }
-
-/// The batch systems of a run, by name.
-pub type Executors = BTreeMap<String, Jobs>;

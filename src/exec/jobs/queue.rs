@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long a command or a request may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of an answer that an error shows.
 const SHOWN: usize = 600;
 
@@ -132,9 +132,15 @@ impl Queue {
         let action = &self.spec.template.list;
         let call = self.call(action, "list", &Map::new())?;
         let answer = self.send(call).await.map_err(|problem| self.refused("list the jobs", problem))?;
+        self.listed(&answer)
+    }
+
+    /// The jobs in the answer of `list`.
+    fn listed(&self, answer: &str) -> Result<BTreeMap<String, JobState>, JobError> {
+        let action = &self.spec.template.list;
         let states = &self.spec.template.states;
         let mut jobs = BTreeMap::new();
-        for line in self.lines(action, "list", &answer)? {
+        for line in self.lines(action, "list", answer)? {
             let [job, state, more @ ..] = line.as_slice() else { continue };
             let more = more.join(" ");
             let found = match () {
@@ -252,6 +258,8 @@ async fn run(arguments: &[String], input: &str) -> Result<String, String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
+    // A Ctrl-C in the terminal is for the run.
+    command.process_group(0);
     let mut child = command.spawn().map_err(|cause| format!("`{program}`: {cause}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that reads none may have ended.
@@ -291,4 +299,188 @@ fn chain(cause: &dyn std::error::Error) -> String {
 pub fn about(job: &str, stage: &str, run: &str, [script, log]: [&std::path::Path; 2]) -> Map<String, Value> {
     let about = json!({ "job": job, "stage": stage, "run": run, "script": script, "log": log });
     about.as_object().cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{OnInterrupt, TEMPLATES, Template};
+
+    /// A queue of this template, with these values beside the defaults of its options.
+    fn queue(kind: &str, values: Value) -> Queue {
+        let (_, text) = TEMPLATES.iter().find(|(name, _)| *name == kind).unwrap();
+        let template = Template::parse(text).unwrap();
+        let defaults = template.options.iter();
+        let mut all: Map<String, Value> =
+            defaults.filter_map(|(name, option)| Some((name.clone(), option.default.clone()?))).collect();
+        all.insert("resources".into(), json!({}));
+        all.extend(values.as_object().cloned().unwrap());
+        Queue::new(JobsSpec {
+            name: kind.into(),
+            template,
+            values: all,
+            jobs: 1,
+            attempts: 1,
+            poll: Duration::ZERO,
+            setup: String::new(),
+            program: None,
+            on_interrupt: OnInterrupt::Cancel,
+        })
+    }
+
+    fn submission(queue: &Queue) -> Call {
+        let paths = ["/a b/script", "/a b/log"].map(std::path::Path::new);
+        queue.submission(&about("mcprl-a-1", "train[0001]/rollout", "run", paths)).unwrap()
+    }
+
+    fn pending(why: &str) -> JobState {
+        JobState::Pending(why.into())
+    }
+
+    fn ended(how: &str) -> JobState {
+        JobState::Ended(how.into())
+    }
+
+    #[test]
+    fn slurm_is_asked_for_what_the_run_file_wants() {
+        let resources = json!({ "gpus": 2, "cpus": 8, "memory_gib": 1.5, "time_s": 90 });
+        let queue = queue(
+            "slurm",
+            json!({ "resources": resources, "partition": "gpu", "arguments": ["--exclusive", "--x=a b"] }),
+        );
+        let Call::Run { arguments, .. } = submission(&queue) else { panic!() };
+        assert_eq!(
+            arguments,
+            [
+                "sbatch",
+                "--requeue",
+                "--open-mode=append",
+                "--job-name=mcprl-a-1",
+                "--output=/a b/log",
+                "--partition=gpu",
+                "--cpus-per-task=8",
+                "--gres=gpu:2",
+                "--mem=1536M",
+                "--time=2",
+                "--exclusive",
+                "--x=a b",
+                "/a b/script",
+            ]
+        );
+        let Call::Run { arguments, .. } = submission(&self::queue("slurm", json!({}))) else { panic!() };
+        assert_eq!(arguments.len(), 6, "what is not given is left out: {arguments:?}");
+    }
+
+    /// Answers of squeue 22.05.8.
+    #[test]
+    fn states_of_slurm_are_read_whatever_their_reasons() {
+        let jobs = queue("slurm", json!({})).listed(
+            "a|PENDING|Resources\nb|RUNNING|None\nc|COMPLETED|None\nd|FAILED|NonZeroExitCode\ne|NODE_FAIL|NodeDown\n\
+             f|PENDING|ReqNodeNotAvail, UnavailableNodes:n2\ng|COMPLETING|None\nh|TIMEOUT|TimeLimit\n\
+             i|FAILED|BadConstraints\ni|RUNNING|None\n",
+        );
+        let expected = [
+            ("a", pending("Resources")),
+            ("b", JobState::Running),
+            ("c", ended("COMPLETED, None")),
+            ("d", ended("FAILED, NonZeroExitCode")),
+            ("e", ended("NODE_FAIL, NodeDown")),
+            ("f", pending("ReqNodeNotAvail, UnavailableNodes:n2")),
+            ("g", JobState::Running),
+            ("h", ended("TIMEOUT, TimeLimit")),
+            ("i", JobState::Running),
+        ];
+        assert_eq!(jobs.unwrap(), expected.map(|(name, state)| (name.to_owned(), state)).into());
+    }
+
+    /// Answers of Ray 2.60.
+    #[test]
+    fn ray_is_asked_by_requests_and_its_answers_are_read() {
+        let queue = queue(
+            "ray",
+            json!({ "resources": { "cpus": 2, "memory_gib": 0.5 }, "token_env": "MCPRL_NO_SUCH" }),
+        );
+        let Call::Http { is_post: true, url, headers, body } = submission(&queue) else { panic!() };
+        assert_eq!((url.as_str(), headers.len()), ("http://127.0.0.1:8265/api/jobs/", 0));
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["entrypoint"], "exec sh '/a b/script'");
+        assert_eq!(
+            (&body["entrypoint_num_cpus"], &body["entrypoint_memory"]),
+            (&json!(2), &json!(536_870_912))
+        );
+        let job = |name: &str, status: &str, message: &str| json!({ "submission_id": name, "status": status, "message": message, "type": "SUBMISSION" });
+        let answer = json!([
+            job("a", "PENDING", "Job has not started yet."),
+            job("b", "RUNNING", "Job is currently running."),
+            job("c", "FAILED", "Job entrypoint command failed with exit code 7, last available logs:\nsome"),
+        ]);
+        let expected = [
+            ("a", pending("Job has not started yet.")),
+            ("b", JobState::Running),
+            ("c", ended("FAILED, Job entrypoint command failed with exit code 7, last available logs: some")),
+        ];
+        assert_eq!(
+            queue.listed(&answer.to_string()).unwrap(),
+            expected.map(|(name, state)| (name.to_owned(), state)).into()
+        );
+        let check = queue.spec.template.check.clone().unwrap();
+        let node = |state: &str, cpus: f64| json!({ "state": state, "resources_total": { "CPU": cpus, "memory": 4e9 } });
+        let room = |nodes: Value| {
+            let answer = json!({ "data": { "result": { "result": nodes } } }).to_string();
+            queue.lines(&check, "check", &answer).unwrap().is_empty()
+        };
+        assert!(room(json!([node("ALIVE", 1.0), node("ALIVE", 2.0)])));
+        assert!(!room(json!([node("ALIVE", 1.0), node("DEAD", 4.0)])));
+    }
+
+    /// The shapes of `batch/v1`; no cluster was asked.
+    #[test]
+    fn kubernetes_gets_a_job_and_its_conditions_are_read() {
+        let values = json!({
+            "image": "mcprl:1", "claim": "work", "mount": "/work", "queue": "gpus", "secret": "keys",
+            "resources": { "gpus": 1, "time_s": 60 },
+        });
+        let queue = queue("kubernetes", values);
+        let Call::Run { arguments, input } = submission(&queue) else { panic!() };
+        assert_eq!(arguments, ["kubectl", "create", "--filename=-"]);
+        let job: Value = serde_json::from_str(&input).unwrap();
+        assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
+        let container = &job["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["command"], json!(["/bin/sh", "/a b/script"]));
+        assert_eq!(container["resources"]["limits"], json!({ "nvidia.com/gpu": "1" }));
+        assert_eq!(container["envFrom"][0]["secretRef"]["name"], "keys");
+        assert_eq!(job["spec"]["activeDeadlineSeconds"], 60);
+        let item = |name: &str, status: Value| json!({ "metadata": { "name": name }, "status": status });
+        let condition = |kind: &str, reason: &str| {
+            json!([
+                { "type": "SuccessCriteriaMet", "status": "True" },
+                { "type": kind, "status": "True", "reason": reason, "message": "a message" },
+            ])
+        };
+        let answer = json!({ "items": [
+            item("a", json!({})),
+            item("b", json!({ "active": 1, "ready": 0 })),
+            item("c", json!({ "active": 1, "ready": 1 })),
+            item("d", json!({ "succeeded": 1, "conditions": condition("Complete", "CompletionsReached") })),
+            item("e", json!({ "failed": 1, "conditions": condition("Failed", "BackoffLimitExceeded") })),
+            item("f", json!({ "conditions": [{ "type": "Suspended", "status": "True" }] })),
+        ]});
+        let expected = [
+            ("a", pending("")),
+            ("b", pending("")),
+            ("c", JobState::Running),
+            ("d", ended("Complete, CompletionsReached a message")),
+            ("e", ended("Failed, BackoffLimitExceeded a message")),
+            ("f", pending("")),
+        ];
+        assert_eq!(
+            queue.listed(&answer.to_string()).unwrap(),
+            expected.map(|(name, state)| (name.to_owned(), state)).into()
+        );
+    }
+
+    #[test]
+    fn a_word_of_a_shell_stays_one() {
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
 }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     folder::{JobFolder, WorkerFolder},
 };
 use crate::{
-    error::{Class, Result},
+    error::Result,
     exec::{
         interrupt::{Signals, kill_children},
         schedule::threads,
@@ -42,18 +43,24 @@ pub enum JobEnd {
     Stopped,
 }
 
-/// Works on the job of this folder, for a run. `stages` is the folder of cards on disk.
+/// Works on the job of this folder, for a run. `stages` is the folder of cards on disk. `say` writes into the job's log.
 ///
 /// # Errors
 /// If the job's folder cannot be read or written. What fails in the stage is told to the run.
-pub fn work_on(store: &Store, run: &str, stages: Option<PathBuf>, folder: &JobFolder) -> Result<JobEnd> {
-    let Some(task) = folder.task()? else { return Ok(JobEnd::Stopped) };
+pub fn work_on(
+    store: &Store,
+    run: &str,
+    stages: Option<PathBuf>,
+    folder: &JobFolder,
+    say: &dyn Fn(&str),
+) -> Result<JobEnd> {
+    let Some(wanted) = folder.task()? else { return Ok(JobEnd::Stopped) };
     let signals = Signals::listen();
     let cancel = signals.stop(|| {});
     // No sweep removes what the job needs, even if the run that submitted it has ended.
     let _attendance = store.attend(run)?;
     let worker = folder.take()?;
-    println!("worker {} works on {}", worker.name, task.node);
+    say(&format!("worker {} works on {}", worker.name, wanted["node"]));
     let (sender, mut said) = unbounded_channel::<Said>();
     let path = worker.said();
     let writing = |cause| StoreError::writing(&path, cause);
@@ -71,12 +78,13 @@ pub fn work_on(store: &Store, run: &str, stages: Option<PathBuf>, folder: &JobFo
     let writer = std::thread::spawn(move || {
         while let Some(said) = said.blocking_recv() {
             // Without its last word the job is lost, and submitted again.
-            if say(&mut output, &said.what).is_err() {
+            if write(&mut output, &said.what).is_err() {
                 return;
             }
         }
     });
-    let last = match opened(store, run, stages, (folder, &worker), task) {
+    let stopped = cancel.clone();
+    let last = match opened(store, run, stages, (folder, &worker), wanted) {
         Err(failure) => What::Failed((&failure).into()),
         Ok((task, run)) => {
             let runtime = threads(&run.plan.engine)?;
@@ -88,11 +96,10 @@ pub fn work_on(store: &Store, run: &str, stages: Option<PathBuf>, folder: &JobFo
     };
     kill_children();
     let end = match &last {
-        What::Failed(failure) if crate::error::Diagnostic::class(failure) == Class::Interrupted => {
-            JobEnd::Stopped
-        }
+        // Programs of the stage may end before it sees the signal.
+        What::Failed(_) if stopped.is_cancelled() => JobEnd::Stopped,
         What::Failed(failure) => {
-            println!("{failure}");
+            say(&failure.to_string());
             JobEnd::Failed
         }
         _ => JobEnd::Done,
@@ -102,7 +109,7 @@ pub fn work_on(store: &Store, run: &str, stages: Option<PathBuf>, folder: &JobFo
     }
     drop(sender);
     _ = writer.join();
-    println!("worker {}: {end:?}", worker.name);
+    say(&format!("worker {}: {end:?}", worker.name));
     Ok(end)
 }
 
@@ -112,17 +119,20 @@ fn opened(
     run: &str,
     stages: Option<PathBuf>,
     (folder, worker): (&JobFolder, &WorkerFolder),
-    task: Task,
+    wanted: Value,
 ) -> Result<(Task, Run)> {
-    if task.build.is_some_and(|build| own_build() != Some(build)) {
+    // Another program may read tasks in another way.
+    if own_build().is_some_and(|own| wanted["build"].as_str() != Some(&own.to_string())) {
         let job = folder.path.display().to_string();
         return Err(JobError::OtherBuild { job }.into());
     }
+    let task: Task =
+        serde_json::from_value(wanted).map_err(|cause| StoreError::reading(&folder.path, cause.into()))?;
     let run = Run::open(Store::open(store.root())?, run, stages)?;
     Ok((Task { out: worker.out(), scratch: worker.scratch(), ..task }, run))
 }
 
-fn say(output: &mut File, what: &What) -> std::io::Result<()> {
+fn write(output: &mut File, what: &What) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     // One write for a line.

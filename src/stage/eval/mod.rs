@@ -137,6 +137,10 @@ impl Eval {
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
         for (contestant, attempts) in &plans {
+            // The limits of an endpoint are for one process.
+            if context.shard.is_some() && matches!(contestant, Contestant::Endpoint(..)) {
+                continue;
+            }
             let mut player = match contestant {
                 Contestant::Policy(policy) => {
                     Player::open(context, policy, tools_path, &scenarios, play.clone()).await?

@@ -13,7 +13,10 @@ use super::*;
 use crate::{
     mcp::{self, Session, State, Transport},
     model::{Decoder, Init, ModelConfig},
-    stage::testing::{self, Ledger, caller, context, sqlite_server, tool_server},
+    stage::{
+        Rows as _, Shard,
+        testing::{self, Ledger, caller, context, sqlite_server, tool_server},
+    },
 };
 
 /// A policy that says random tokens.
@@ -103,6 +106,31 @@ impl Bench {
     fn trajectories(&self) -> Vec<Trajectory> {
         data::read(&self.path("out/trajectories.parquet")).unwrap()
     }
+}
+
+#[tokio::test]
+async fn shards_play_the_first_wave_between_them_and_the_stage_plays_the_rest() {
+    let (bench, whole) = (Bench::new().await, Bench::new().await);
+    testing::run(&whole.context(json!({})).0).await.unwrap();
+    let mut names: Vec<BTreeMap<String, Vec<u8>>> = Vec::new();
+    for index in 0..2 {
+        let (mut context, rows) = bench.context(json!({}));
+        context.shard = Some(Shard { index, of: 2 });
+        assert!(testing::run(&context).await.unwrap().is_empty());
+        assert!(!bench.path("out/trajectories.parquet").exists());
+        names.push(rows.finished().unwrap());
+    }
+    // A scenario of two each, with its three episodes.
+    assert_eq!(names.iter().map(BTreeMap::len).collect::<Vec<_>>(), [3, 3]);
+    assert!(names[0].keys().all(|name| !names[1].contains_key(name)));
+    let (context, rows) = bench.context(json!({}));
+    for (name, row) in names.iter().flatten() {
+        rows.record(name, row).unwrap();
+    }
+    testing::run(&context).await.unwrap();
+    assert_eq!(rows.finished().unwrap().len(), 12);
+    let of = |bench: &Bench| bench.trajectories().into_iter().map(|row| row.tokens).collect::<Vec<_>>();
+    assert_eq!(of(&bench), of(&whole));
 }
 
 #[tokio::test]
