@@ -27,7 +27,7 @@ use super::{
     progress_file::ProgressFile,
     rows::StageRows,
     slots::Share,
-    task::{Place, StageArtifacts, Task, own_build},
+    task::{Place, StageArtifacts, Task},
     work_dir::WorkDir,
     workers::Workers,
 };
@@ -574,7 +574,7 @@ impl Runner {
             run: job.forced.is_some().then(|| self.folder.id.clone()),
             seed: job.fields.stage_seed(rows.draw()),
             shard: None,
-            build: self.jobs(job.index).and_then(|_| own_build()),
+            build: self.jobs(job.index).map(Jobs::build).unwrap_or_default(),
             devices: share.devices.clone(),
             sessions: share.sessions.clone(),
             out: work_dir.out(),

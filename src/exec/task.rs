@@ -41,8 +41,8 @@ pub struct Task {
     pub devices: Vec<String>,
     /// Sessions by server, of those that limit them.
     pub sessions: BTreeMap<String, usize>,
-    /// Digest of the program, which a process elsewhere must be.
-    pub build: Option<Digest>,
+    /// What the program of a process elsewhere must be: of this version if the run file names it, else of this digest.
+    pub build: String,
     /// Where outputs go.
     pub out: PathBuf,
     /// For temporary files.
@@ -139,6 +139,8 @@ impl Task {
         stage::parse(&stage.card, &context.params)?.run(&context).await
     }
 }
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Digest of the file of this program. None if it cannot be read.
 pub fn own_build() -> Option<Digest> {

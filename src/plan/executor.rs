@@ -63,8 +63,8 @@ pub struct Jobs {
     /// Shell commands that a job begins with, such as `module load cuda`.
     #[serde(default)]
     setup: String,
-    /// The program `mcprl` on the nodes, if it has another path than here: relative to the run file's folder, or a name that
-    /// the nodes find.
+    /// The program `mcprl` on the nodes, if it is not this one: relative to the run file's folder, or a name that the nodes find.
+    /// It has to be of the same version.
     program: Option<PathBuf>,
     /// What happens to the jobs when the run is interrupted. Those that are left go on, and `mcprl resume` takes their results.
     #[serde(default)]

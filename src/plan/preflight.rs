@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Completion, Ledger, NodeIndex, Plan, Stage,
+    Completion, Executor, Ledger, NodeIndex, Plan, Stage,
     error::{Problem, Subject},
     estimate::Uses,
     graph::InputSource,
@@ -188,13 +188,17 @@ impl<'p> PlanPreflight<'p> {
             let stage = Some(stage.name.clone());
             unavailable.push(Problem { stage, subject: Subject::Section, place, cause });
         };
-        if uses(Section::Engine)
+        // A job has devices and programs of its node.
+        let is_here = !matches!(stage.executor, Executor::Jobs(_));
+        if is_here
+            && uses(Section::Engine)
             && stage.card.command.is_empty()
             && let Err(cause) = self.plan.engine.check_devices()
         {
             lack("engine.devices", cause.into());
         }
-        let servers = self.plan.servers.iter().filter(|_| uses(Section::Server)).flat_map(Servers::iter);
+        let servers =
+            self.plan.servers.iter().filter(|_| is_here && uses(Section::Server)).flat_map(Servers::iter);
         for (name, server) in servers {
             if let Err(cause) = server.check() {
                 let path = if name.is_empty() { "server".to_owned() } else { format!("servers.{name}") };

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    process::Child,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -313,16 +313,48 @@ fn a_stage_that_fails_in_a_job_reads_as_one_that_fails_here() {
     assert_eq!(here, queued);
 }
 
+/// Puts this program, changed by a byte that nothing reads, into the project.
+fn changed_program(project: &Project, name: &str) {
+    let mut program = std::fs::read(env!("CARGO_BIN_EXE_mcprl")).unwrap();
+    program.push(0);
+    std::fs::write(project.path("new"), program).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(project.path("new"), executable).unwrap();
+    std::fs::rename(project.path("new"), project.path(name)).unwrap();
+}
+
 #[test]
-fn another_program_on_the_node_is_refused() {
-    let project = toys(0.0, "program = \"./other\"\nattempts = 1");
-    let mut other = std::fs::read(env!("CARGO_BIN_EXE_mcprl")).unwrap();
-    other.push(0);
-    std::fs::write(project.path("other"), other).unwrap();
-    std::fs::set_permissions(project.path("other"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
-    let refused = project.mcprl(&["run", "run.toml"]);
-    assert!(refused.err.contains("is another one than that of the run"), "{}", refused.err);
+fn another_program_on_the_node_is_refused_unless_the_run_file_names_it() {
+    let project = toys(0.0, "program = \"./other\"");
+    changed_program(&project, "other");
+    project.run(&[]);
+    let project = toys(0.0, "");
+    project.replace(
+        "run.toml",
+        "[stages.more]",
+        "[stages.slow]\nkind = \"step\"\nfrom = \"start\"\nsleep = 2\nexecutor = \"local\"\n[stages.more]",
+    );
+    project.replace("run.toml", "from = \"start\"\nsleep = 0", "from = \"slow\"\nsleep = 0");
+    std::fs::copy(env!("CARGO_BIN_EXE_mcprl"), project.path("mcprl")).unwrap();
+    let mut command = Command::new(project.path("mcprl"));
+    command.args(["run", "run.toml"]).current_dir(project.path("")).env("TOY_LOG", project.path("log"));
+    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the first job is not there yet", || project.path("log").exists());
+    changed_program(&project, "mcprl");
+    let refused = String::from_utf8(run.wait_with_output().unwrap().stderr).unwrap();
+    assert!(refused.contains("is another one than that of the run"), "{refused}");
+}
+
+#[test]
+fn a_stage_that_is_a_job_needs_no_device_of_this_machine() {
+    let run = common::episodes_run("max_turns = 1") + &executor("");
+    let project = Project::with_model(&run);
+    let set = ["--set", "engine.devices=[\"cuda:7\"]"];
+    let refused = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
+    assert!(refused.code == Some(2) && refused.err.contains("cuda:7"), "{}", refused.err);
+    let planned = project
+        .mcprl(&[&["plan", "run.toml"], &set[..], &["--set", "stages.rollout.executor=queue"]].concat());
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
 }
 
 #[test]

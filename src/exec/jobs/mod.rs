@@ -32,7 +32,7 @@ use self::{
     script::Program,
 };
 use super::{
-    task::Task,
+    task::{Task, VERSION, own_build},
     workers::{What, metrics_of},
 };
 use crate::{
@@ -92,6 +92,12 @@ impl Jobs {
         }
         let places = Semaphore::new(spec.jobs.min(Semaphore::MAX_PERMITS));
         Self { queue: Queue::new(spec), program, places, is_checked: OnceCell::new() }
+    }
+
+    /// [`Task::build`].
+    pub fn build(&self) -> String {
+        let digest = own_build().filter(|_| self.queue.spec.program.is_none());
+        digest.map_or_else(|| VERSION.to_owned(), |digest| digest.to_string())
     }
 
     /// Runs a task as a job. Its outputs are where the task says then; a shard has none.

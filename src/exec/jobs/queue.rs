@@ -354,6 +354,7 @@ mod tests {
             [
                 "sbatch",
                 "--requeue",
+                "--export=ALL",
                 "--open-mode=append",
                 "--job-name=mcprl-a-1",
                 "--output=/a b/log",
@@ -368,7 +369,7 @@ mod tests {
             ]
         );
         let Call::Run { arguments, .. } = submission(&self::queue("slurm", json!({}))) else { panic!() };
-        assert_eq!(arguments.len(), 6, "what is not given is left out: {arguments:?}");
+        assert_eq!(arguments.len(), 7, "what is not given is left out: {arguments:?}");
     }
 
     /// Answers of squeue 22.05.8.

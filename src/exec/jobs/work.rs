@@ -20,7 +20,7 @@ use crate::{
     exec::{
         interrupt::{Signals, kill_children},
         schedule::threads,
-        task::{Task, own_build},
+        task::{Task, VERSION, own_build},
         worker::{Run, answer},
         workers::{Said, What},
     },
@@ -122,7 +122,8 @@ fn opened(
     wanted: Value,
 ) -> Result<(Task, Run)> {
     // Another program may read tasks in another way.
-    if own_build().is_some_and(|own| wanted["build"].as_str() != Some(&own.to_string())) {
+    let build = wanted["build"].as_str().unwrap_or_default();
+    if build != VERSION && own_build().is_none_or(|own| own.to_string() != build) {
         let job = folder.path.display().to_string();
         return Err(JobError::OtherBuild { job }.into());
     }
