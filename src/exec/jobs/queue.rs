@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(container["command"], json!(["/bin/sh", "/a b/script"]));
         assert_eq!(container["resources"]["limits"], json!({ "nvidia.com/gpu": "1" }));
         assert_eq!(container["envFrom"][0]["secretRef"]["name"], "keys");
-        assert_eq!(job["spec"]["activeDeadlineSeconds"], 60);
+        assert_eq!(job["spec"]["template"]["spec"]["activeDeadlineSeconds"], 60);
         let item = |name: &str, status: Value| json!({ "metadata": { "name": name }, "status": status });
         let condition = |kind: &str, reason: &str| {
             json!([
