@@ -406,7 +406,7 @@ impl Runner {
         failpoint("runner::performed");
         let metrics = self.checked(job, metrics, &reports.notes)?;
         self.files_unchanged(job)?;
-        let (outputs, placed) = self.publish(job, &work_dir)?;
+        let (outputs, mut placed) = self.publish(job, &work_dir)?;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
@@ -435,10 +435,12 @@ impl Runner {
         if let Some(history) = &mut *self.history.lock().unwrap_or_else(PoisonError::into_inner) {
             history.add(record.clone());
         }
+        if jobs::forget(&self.store, &job.key, draw) {
+            placed.iter_mut().try_for_each(|placed| self.store.stamp_again(placed))?;
+        }
         self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;
-        jobs::forget(&self.store, &job.key, draw);
         let record = self.push(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("runner::linked");

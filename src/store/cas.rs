@@ -189,6 +189,14 @@ impl Store {
         Err(StoreError::writing(target, ErrorKind::ResourceBusy.into()))
     }
 
+    /// Takes the stamps of an artifact again, because other hard links to its files were removed since it was placed.
+    pub fn stamp_again(&self, placed: &mut UnsyncedArtifact) -> Result<(), StoreError> {
+        if let Some(seal) = &mut placed.seal {
+            *seal = Seal::read(&self.artifact(&placed.digest))?;
+        }
+        Ok(())
+    }
+
     /// Whether the artifact is usable. For callers that rely on it from now on.
     pub(super) fn retain(&self, digest: &Digest) -> Result<bool, StoreError> {
         if !self.inspect(digest).is_intact() {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::unix::fs::MetadataExt,
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -58,6 +59,25 @@ fn left(project: &Project) -> usize {
     entries.filter(|entry| entry.path().is_dir()).count()
 }
 
+/// The number of artifacts of one file whose seals fit; fails if one does not.
+fn seals(project: &Project) -> usize {
+    let inner = |folder: &Path| {
+        std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = inner(&project.path("cache/cas")).iter().flat_map(|folder| inner(folder)).collect();
+    let artifacts = all.iter().filter(|path| path.is_dir());
+    let checked = artifacts.filter_map(|artifact| {
+        let files = inner(artifact);
+        let [file] = &files[..] else { return None };
+        let metadata = file.metadata().unwrap();
+        let changed = i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec());
+        let seal = std::fs::read_to_string(artifact.with_extension("seal")).unwrap();
+        assert!(seal.contains(&changed.to_string()), "{}: {seal}", file.display());
+        Some(())
+    });
+    checked.count()
+}
+
 fn until(what: &str, is_it: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_it() {
@@ -98,6 +118,7 @@ fn jobs_and_shards_of_them_write_the_same_bytes() {
     let of = |stage: &str| submitted(&jobs).iter().filter(|job| job.contains(&format!("-{stage}-"))).count();
     assert_eq!([of("rollout"), of("exam"), of("update")], [3, 4, 1], "shards, and what puts them together");
     assert_eq!(left(&jobs), 0, "nothing is left of finished jobs");
+    assert!(seals(&jobs) > 10, "nothing is hashed again");
     jobs.run(&[&QUEUED[..], &["--set", "stages.rollout.shards=3"]].concat());
     assert_eq!(written(&jobs), written(&here), "neither executor nor shards are in a key");
     assert_eq!(of("rollout"), 3);

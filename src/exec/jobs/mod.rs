@@ -303,9 +303,10 @@ fn of_stage(store: &Store, key: &Digest, draw: u64) -> impl Iterator<Item = Atte
     })
 }
 
-/// Removes what the jobs of a stage left. Call once its result is recorded.
-pub fn forget(store: &Store, key: &Digest, draw: u64) {
-    of_stage(store, key, draw).for_each(|attempts| attempts.forget());
+/// Removes what the jobs of a stage left, other links to its outputs included. Returns whether there was something. Call once
+/// its result is recorded.
+pub fn forget(store: &Store, key: &Digest, draw: u64) -> bool {
+    of_stage(store, key, draw).inspect(Attempts::forget).count() > 0
 }
 
 /// Ends the jobs of a stage that are not for these tasks: an earlier run had another number of shards, or another executor.

@@ -175,6 +175,18 @@ mod tests {
     }
 
     #[test]
+    fn conversations_that_were_kept_before_decisions_were_written_stay_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept.jsonl");
+        let (found, trace) = talk("one");
+        let mut line = line(&found, &trace, Decision::Accept, &trace);
+        line.as_object_mut().unwrap().remove("decision");
+        std::fs::write(&path, format!("{line}\n")).unwrap();
+        let accepted = Decided { decision: Decision::Accept, messages: trace.messages.clone() };
+        assert_eq!(decisions(&path).unwrap(), BTreeMap::from([(digest(&trace), accepted)]));
+    }
+
+    #[test]
     fn a_file_of_something_else_is_refused_and_stays_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.jsonl");
