@@ -7,9 +7,8 @@ use super::{Outcome, run_args::RunArgs, runtime, worker};
 use crate::{
     error::{Class, Diagnostic, Result, did_you_mean},
     exec::jobs::{self, Call, Queue},
-    hash::Digest,
     plan::{self, Plan, Source, TEMPLATES},
-    store::{FileDigests, StoreError, token},
+    store::{FileDigests, StoreError},
     ui::{OutputFormat, Printer},
 };
 
@@ -103,11 +102,9 @@ impl Submit {
             let near = did_you_mean(&self.on, plan.executors.keys().map(String::as_str)).map(str::to_owned);
             return Err(SubmitError::NoExecutor { name: self.on, near }.into());
         };
-        let job =
-            format!("mcprl-run-{}-{}", jobs::label(&plan.name, 28), Digest::of(token().as_bytes()).short());
+        let job = jobs::new_name(&format!("run-{}", plan.name));
         let stages = locations.stages(Some(file));
-        let mut program = worker::program(&store, &job, stages.as_deref());
-        program.path = spec.program.clone().unwrap_or(program.path);
+        let program = worker::program(&store, &job, stages.as_deref()).on(spec);
         let folder = std::path::absolute(store.submitted().join(&job))
             .map_err(|cause| StoreError::reading(store.submitted(), cause))?;
         let (script, log) = (folder.join("script"), folder.join("log"));

@@ -344,17 +344,3 @@ impl fmt::Display for ServerOutput {
         }
     }
 }
-
-/// An error and its causes on one line, without repeated texts.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let next = cause.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = cause.source();
-    }
-    text
-}

@@ -6,8 +6,11 @@ use chrono::Utc;
 use rmcp::{ServiceError, model::ErrorData, transport::streamable_http_client::StreamableHttpError};
 use tokio::time::Instant;
 
-use super::{error::chain, http_client::Error, message, redact::Redaction};
-use crate::net::{self, Backoff};
+use super::{http_client::Error, message, redact::Redaction};
+use crate::{
+    error::chain,
+    net::{self, Backoff},
+};
 
 /// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);

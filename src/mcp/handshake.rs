@@ -25,7 +25,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     McpError, ServerOutput, ServerSpec, State, Transport,
-    error::chain,
     failure::{self, RateLimit},
     http,
     input::Inputs,
@@ -36,6 +35,7 @@ use super::{
     sse::SseTransport,
     stdio::Lines,
 };
+use crate::error::chain;
 
 /// An open connection.
 pub(super) struct Connection {

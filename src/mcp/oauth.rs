@@ -38,10 +38,9 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
-    error::chain,
     redact::Redaction,
 };
-use crate::net;
+use crate::{error::chain, net};
 
 /// Longest wait for the user to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);

@@ -30,6 +30,11 @@ impl Executor {
     /// Names that no `[executors.NAME]` has.
     pub const BUILT_IN: [&str; 2] = ["local", "process"];
 
+    /// Whether a stage has devices and programs of another machine.
+    pub fn is_job(&self) -> bool {
+        matches!(self, Self::Jobs(_))
+    }
+
     pub fn name(&self) -> &str {
         match self {
             Self::Local => "local",

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Completion, Executor, Ledger, NodeIndex, Plan, Stage,
+    Completion, Ledger, NodeIndex, Plan, Stage,
     error::{Problem, Subject},
     estimate::Uses,
     graph::InputSource,
@@ -189,7 +189,7 @@ impl<'p> PlanPreflight<'p> {
             unavailable.push(Problem { stage, subject: Subject::Section, place, cause });
         };
         // A job has devices and programs of its node.
-        let is_here = !matches!(stage.executor, Executor::Jobs(_));
+        let is_here = !stage.executor.is_job();
         if is_here
             && uses(Section::Engine)
             && stage.card.command.is_empty()

@@ -196,8 +196,7 @@ impl PlanReport {
             }
             clock.run(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
             let Stage { executor, shards, .. } = &*node.stage;
-            let is_here = !matches!(executor, Executor::Jobs(_));
-            let memory = (is_ahead && is_here)
+            let memory = (is_ahead && !executor.is_job())
                 .then(|| memory(plan, &preflight, *index, estimate.as_ref(), left))
                 .flatten();
             report.nodes.push(NodeStatus {

@@ -90,16 +90,20 @@ impl RowLog {
         self.files("log")
     }
 
+    /// All files of the family.
+    fn family(&self) -> Result<Vec<PathBuf>, StoreError> {
+        match std::fs::read_dir(&self.folder) {
+            Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(cause) => Err(StoreError::reading(&self.folder, cause)),
+        }
+    }
+
     /// The key's files with this extension.
     fn files(&self, extension: &str) -> Result<Vec<PathBuf>, StoreError> {
-        let entries = match std::fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
-        };
-        let paths = entries.flatten().map(|entry| entry.path());
         let is_one = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
-        let mut files: Vec<_> = paths.filter(|path| is_one(path) && key(path) == Some(self.key)).collect();
+        let is_own = |path: &PathBuf| is_one(path) && key(path) == Some(self.key);
+        let mut files: Vec<_> = self.family()?.into_iter().filter(is_own).collect();
         files.sort_unstable();
         Ok(files)
     }
@@ -140,12 +144,7 @@ impl RowLog {
     /// Rows of results and interrupted stages of the same family, and of earlier results of this key.
     pub fn relatives(&self) -> Result<FamilyRows, StoreError> {
         let mut relatives = FamilyRows::default();
-        let entries = match std::fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(relatives),
-            Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
-        };
-        for path in entries.flatten().map(|entry| entry.path()) {
+        for path in self.family()? {
             let is_done = match path.extension().and_then(|extension| extension.to_str()) {
                 Some("log") => false,
                 Some("done") => true,

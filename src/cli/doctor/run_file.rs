@@ -16,8 +16,8 @@ use crate::{
     hash::Digest,
     mcp::{McpError, ServerSpec, Servers, Session, merged},
     plan::{
-        Executor, Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage,
-        Subject, rollouts,
+        Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
+        rollouts,
     },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
@@ -34,7 +34,7 @@ const MANY_TOOLS: usize = 25;
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan)];
     // A job has those of its node.
-    let is_job = |index: &NodeIndex| matches!(plan.node(*index).stage.executor, Executor::Jobs(_));
+    let is_job = |index: &NodeIndex| plan.node(*index).stage.executor.is_job();
     if !plan.order().iter().all(is_job) {
         findings.push(devices(plan));
     }

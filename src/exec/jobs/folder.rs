@@ -233,7 +233,7 @@ impl Attempts {
     /// Forgets attempts that were made before the record at `path` was written: it holds what came of them, or replaces it.
     pub fn forget_before(&self, path: &Path) {
         let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let made = self.newest().and_then(|(_, folder)| at(&folder.path.join("task.json")));
+        let made = self.newest().and_then(|(_, folder)| at(&folder.task_path()));
         if let Some((made, recorded)) = made.zip(at(path))
             && made <= recorded
         {

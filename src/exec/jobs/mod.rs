@@ -86,10 +86,8 @@ enum Followed {
 }
 
 impl Jobs {
-    pub fn new(spec: JobsSpec, mut program: Program) -> Self {
-        if let Some(path) = &spec.program {
-            program.path.clone_from(path);
-        }
+    pub fn new(spec: JobsSpec, program: Program) -> Self {
+        let program = program.on(&spec);
         let places = Semaphore::new(spec.jobs.min(Semaphore::MAX_PERMITS));
         Self { queue: Queue::new(spec), program, places, is_checked: OnceCell::new() }
     }
@@ -153,7 +151,7 @@ impl Jobs {
     /// Submits a job. While a batch system that has answered before does not answer, waits.
     async fn submit(&self, task: &Task, folder: &JobFolder, around: Around<'_>) -> Result<()> {
         self.is_checked.get_or_try_init(|| self.queue.check()).await?;
-        let job = job_name(&task.node);
+        let job = new_name(&task.node);
         folder.create((&job, task), &self.program.worker(&task.node, &self.queue.spec.setup, folder))?;
         let (script, log) = (folder.script(), folder.log());
         let about = about(&job, &task.node, &self.program.run, [&script, &log]);
@@ -319,14 +317,13 @@ pub fn close_others(store: &Store, (key, draw): (&Digest, u64), tasks: &[&Task])
     }
 }
 
-/// A new name for a job of this stage: at most 50 small letters, digits and hyphens. Its folder says which job it is, so that
-/// another run finds it.
-fn job_name(stage: &str) -> String {
-    format!("mcprl-{}-{}", label(stage, 28), &Digest::of(token().as_bytes()).to_string()[..12])
-}
+/// Letters of what a job does in its name.
+const LABEL: usize = 28;
 
-/// A text as a part of a job's name.
-pub fn label(text: &str, most: usize) -> String {
-    let letters = text.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
-    letters.take(most).collect::<String>().to_ascii_lowercase().trim_matches('-').to_owned()
+/// A name that no job had, for one that does this: at most 50 small letters, digits and hyphens. Its folder says which job it is,
+/// so that another run finds it.
+pub fn new_name(does: &str) -> String {
+    let letters = does.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
+    let label = letters.take(LABEL).collect::<String>().to_ascii_lowercase();
+    format!("mcprl-{}-{}", label.trim_matches('-'), Digest::of(token().as_bytes()).short())
 }

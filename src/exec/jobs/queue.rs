@@ -13,6 +13,7 @@ use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 use super::error::JobError;
 use crate::{
+    error::chain,
     net,
     plan::{Action, JobsSpec},
 };
@@ -287,12 +288,6 @@ fn shown(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-/// An error and its causes.
-fn chain(cause: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(cause.source(), |cause| cause.source());
-    std::iter::once(cause.to_string()).chain(causes.map(ToString::to_string)).collect::<Vec<_>>().join(": ")
 }
 
 /// The values that a job's templates see besides options and resources.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{folder::JobFolder, queue::quoted};
-use crate::exec::work_dir::absolute;
+use crate::{exec::work_dir::absolute, plan::JobsSpec};
 
 /// This program as a job starts it.
 #[derive(Debug, Clone)]
@@ -19,6 +19,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// As the jobs of this batch system start it.
+    pub fn on(self, spec: &JobsSpec) -> Self {
+        Self { path: spec.program.clone().unwrap_or(self.path), ..self }
+    }
+
     /// A script that works on the job of this folder.
     pub fn worker(&self, stage: &str, setup: &str, folder: &JobFolder) -> String {
         let mut words = vec!["worker".into(), self.run.clone(), "--job".into(), shown(&folder.path)];
@@ -44,7 +49,7 @@ impl Program {
     }
 
     /// A script that starts the program with these arguments.
-    pub fn script(&self, about: &str, setup: &str, (log, arguments): (&Path, &[String])) -> String {
+    fn script(&self, about: &str, setup: &str, (log, arguments): (&Path, &[String])) -> String {
         let mut script = format!("#!/bin/sh\n# mcprl: {about}\nexec >>{} 2>&1\n", quoted(&shown(log)));
         if !setup.trim().is_empty() {
             _ = writeln!(script, "{}", setup.trim());
