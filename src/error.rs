@@ -142,8 +142,8 @@ impl Serialize for Failure {
     }
 }
 
-/// A failure in another process of the same program, as it was reported.
-#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+/// A failure as a value: of another process of the same program, or in a journal.
+#[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Reported {
     code: String,
@@ -151,6 +151,20 @@ pub struct Reported {
     hint: Option<String>,
     class: Class,
     is_transient: bool,
+}
+
+impl Reported {
+    /// The same failure with another text.
+    #[must_use]
+    pub fn saying(self, message: String) -> Self {
+        Self { message, ..self }
+    }
+
+    /// A failure of which only the text is known.
+    pub fn of_text(message: String) -> Self {
+        let (code, hint) = (String::new(), None);
+        Self { code, message, hint, class: Class::Work, is_transient: false }
+    }
 }
 
 impl From<&Failure> for Reported {

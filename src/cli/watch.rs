@@ -14,7 +14,7 @@ use crate::{
     data::{self, VerdictRow},
     error::Result,
     exec::{
-        Entry, Event, Listener, RunState, StageNote, TimedEntry, folder,
+        Event, Listener, RunState, TimedEvent, folder,
         history::{self, Stages},
         progress_file,
     },
@@ -54,19 +54,19 @@ impl Watch {
         loop {
             // In this order, so that nothing is missed of a run that ends now.
             let is_live = store.live_runs().contains(&id);
-            let entries = history::entries(&store, &id);
-            let is_opening = |timed: &TimedEntry| matches!(timed.entry, Entry::Opened { .. });
-            if let Some(opened) = entries[seen..].iter().rposition(is_opening).map(|at| seen + at) {
+            let events = history::events(&store, &id);
+            let is_opening = |timed: &TimedEvent| matches!(timed.event, Event::Opened { .. });
+            if let Some(opened) = events[seen..].iter().rposition(is_opening).map(|at| seen + at) {
                 // Resumed: what it finds in the cache is shown again.
                 (shown, seen) = (view(), opened);
             }
-            for timed in &entries[seen..] {
+            for timed in &events[seen..] {
                 match printer.format {
                     OutputFormat::Json => printer.data(&serde_json::to_string(timed).unwrap_or_default()),
-                    OutputFormat::Human => show(&shown, &timed.entry),
+                    OutputFormat::Human => show(&shown, &timed.event),
                 }
             }
-            seen = entries.len();
+            seen = events.len();
             shown.flush();
             shown.running(if is_live { progress_file::progress(&store, &id) } else { Vec::new() });
             if !is_live {
@@ -78,28 +78,11 @@ impl Watch {
     }
 }
 
-/// Shows an entry of the journal as the run's own terminal shows it.
-fn show(view: &RunView, entry: &Entry) {
-    match entry {
-        Entry::Cached { node, result, .. } => {
-            view.event(&Event::Cached { id: node, metrics: &result.metrics, notes: &result.notes });
-        }
-        Entry::Started { node, reasons, .. } => view.event(&Event::Started { id: node, reasons }),
-        Entry::Finished { node, result, .. } => view.event(&Event::Finished {
-            id: node,
-            cost: &result.cost,
-            metrics: &result.metrics,
-            notes: &result.notes,
-        }),
-        Entry::Skipped { node } => view.event(&Event::Skipped { id: node }),
-        Entry::Noted { node, text } => {
-            view.event(&Event::StageNoted { note: StageNote { stage: node, message: text } });
-        }
-        Entry::Differs { node, outputs, .. } => view.event(&Event::Differs { id: node, outputs }),
-        Entry::Remote { node, problem } => view.event(&Event::Remote { id: node, problem }),
-        Entry::Retried { node, error } => view.line("retry", node, error),
-        Entry::Failed { node, error } => view.line("failed", node, error),
-        Entry::Opened { .. } | Entry::Loaded { .. } | Entry::Repeated { .. } | Entry::Closed { .. } => {}
+/// Shows an event as the run's own terminal shows it. That one shows errors at the end.
+fn show(view: &RunView, event: &Event) {
+    match event {
+        Event::Failed { id, error } => view.line("failed", id, &error.to_string()),
+        event => view.event(event),
     }
 }
 

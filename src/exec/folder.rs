@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::ExecError,
-    journal::{self, Entry, Journal, RunState, TimedEntry},
+    event::{Event, RunState},
+    journal::{self, Journal, TimedEvent},
 };
 use crate::{
     engine,
@@ -142,12 +143,12 @@ impl RunFolder {
         let journal = Journal::open(&file)?;
         let folder = Self { id, path, journal, is_new: false, before, _presence: presence };
         let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
-        folder.note(Entry::Opened { pid, version, machine: Some(engine::machine()) })?;
+        folder.note(&Event::Opened { pid, version, machine: Some(engine::machine()) })?;
         Ok(folder)
     }
 
-    pub fn note(&self, entry: Entry) -> Result<()> {
-        Ok(self.journal.add(entry)?)
+    pub fn note(&self, event: &Event) -> Result<()> {
+        Ok(self.journal.add(event)?)
     }
 
     /// Ends a run that was refused before it started. A new run is removed; a resumed one keeps its earlier
@@ -156,14 +157,14 @@ impl RunFolder {
         match self.is_new {
             true => std::fs::remove_dir_all(&self.path)
                 .map_err(|cause| StoreError::writing(&self.path, cause).into()),
-            false => self.note(Entry::Closed { state: self.before }),
+            false => self.note(&Event::Closed { state: self.before }),
         }
     }
 
     /// The stages that this run already ran, by stage and key, with their results.
     pub fn own_results(&self) -> BTreeMap<(String, Digest), CachedResult> {
-        let finished = |timed: TimedEntry| match timed.entry {
-            Entry::Finished { node, key, result, .. } => Some(((node, key), result)),
+        let finished = |timed: TimedEvent| match timed.event {
+            Event::Finished { id, key, result } => Some(((id, key), result)),
             _ => None,
         };
         journal::read(&self.path.join("journal.jsonl")).into_iter().filter_map(finished).collect()
@@ -260,8 +261,8 @@ pub fn policies(store: &Store, id: &str) -> Vec<PathBuf> {
     let folder = store.runs().join(id);
     let mut found: Vec<PathBuf> = Vec::new();
     for timed in journal::read(&folder.join("journal.jsonl")) {
-        let (Entry::Finished { node, .. } | Entry::Cached { node, .. }) = timed.entry else { continue };
-        let items = std::fs::read_dir(folder.join(node_folder(&node))).into_iter().flatten().flatten();
+        let (Event::Finished { id, .. } | Event::Cached { id, .. }) = timed.event else { continue };
+        let items = std::fs::read_dir(folder.join(node_folder(&id))).into_iter().flatten().flatten();
         let links = items.map(|item| item.path()).filter(|path| is_policy(path) || !path.exists());
         for policy in links {
             found.retain(|earlier| *earlier != policy);

@@ -9,8 +9,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    ExecError, RunSpec, StageOutcome, folder,
-    journal::{self, Entry, RunState, TimedEntry},
+    ExecError, RunSpec, StageOutcome,
+    event::{Event, RunState},
+    folder,
+    journal::{self, TimedEvent},
 };
 use crate::{
     error::{Failure, Result, did_you_mean},
@@ -210,8 +212,8 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    let mut entries = entries(store, &id);
-    entries.retain(|timed| !matches!(timed.entry, Entry::Repeated { .. }));
+    let mut entries = events(store, &id);
+    entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
     RunHistory {
@@ -230,8 +232,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     }
 }
 
-/// The entries of a run's journal so far.
-pub fn entries(store: &Store, id: &str) -> Vec<TimedEntry> {
+/// The events of a run's journal so far.
+pub fn events(store: &Store, id: &str) -> Vec<TimedEvent> {
     journal::read(&store.runs().join(id).join("journal.jsonl"))
 }
 
@@ -271,11 +273,11 @@ pub fn setting(spec: &RunSpec, path: &[&str]) -> Option<String> {
 }
 
 /// Time from each `Opened` entry to the last entry before the next.
-fn seconds(entries: &[TimedEntry]) -> f64 {
+fn seconds(entries: &[TimedEvent]) -> f64 {
     let mut milliseconds = 0;
     let mut opened = None;
-    for TimedEntry { at, entry } in entries {
-        if matches!(entry, Entry::Opened { .. }) {
+    for TimedEvent { at, event } in entries {
+        if matches!(event, Event::Opened { .. }) {
             opened = Some((*at, milliseconds));
         }
         if let Some((begin, before)) = opened {
@@ -287,12 +289,12 @@ fn seconds(entries: &[TimedEntry]) -> f64 {
 
 /// Different values of the version or the machine, in the order of the run's processes.
 fn opened<'e>(
-    entries: &'e [TimedEntry],
+    entries: &'e [TimedEvent],
     value: impl Fn(&'e str, Option<&'e str>) -> Option<&'e str>,
 ) -> Vec<String> {
     let mut values: Vec<String> = Vec::new();
     for timed in entries {
-        if let Entry::Opened { version, machine, .. } = &timed.entry
+        if let Event::Opened { version, machine, .. } = &timed.event
             && let Some(value) = value(version, machine.as_deref())
             && !values.iter().any(|known| known == value)
         {
@@ -307,51 +309,53 @@ pub(super) fn stages(journal: &Path) -> BTreeMap<String, NodeHistory> {
     nodes(journal::read(journal)).into_iter().map(|node| (node.id.clone(), node)).collect()
 }
 
-fn nodes(entries: Vec<TimedEntry>) -> Vec<NodeHistory> {
+fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
     let mut nodes: Vec<NodeHistory> = Vec::new();
     let mut by_id: HashMap<String, usize> = HashMap::new();
-    for TimedEntry { at, entry } in entries {
-        let (Entry::Cached { node, .. }
-        | Entry::Retried { node, .. }
-        | Entry::Started { node, .. }
-        | Entry::Finished { node, .. }
-        | Entry::Skipped { node }
-        | Entry::Noted { node, .. }
-        | Entry::Failed { node, .. }) = &entry
+    for TimedEvent { at, event } in entries {
+        let (Event::Cached { id, .. }
+        | Event::Retrying { id, .. }
+        | Event::Started { id, .. }
+        | Event::Finished { id, .. }
+        | Event::Skipped { id }
+        | Event::Note { id, .. }
+        | Event::Failed { id, .. }) = &event
         else {
             continue;
         };
-        let place = *by_id.entry(node.clone()).or_insert(nodes.len());
+        let place = *by_id.entry(id.clone()).or_insert(nodes.len());
         if place == nodes.len() {
-            nodes.push(NodeHistory::new(node.clone()));
+            nodes.push(NodeHistory::new(id.clone()));
         }
         let node = &mut nodes[place];
-        match entry {
+        match event {
             // What a resumed run finds again stays as it was: run, and at its time.
-            Entry::Cached { key, result, .. }
+            Event::Cached { key, result, .. }
                 if matches!(node.outcome, StageOutcome::Ran | StageOutcome::Cached)
                     && node.key == Some(key)
                     && node.result.as_ref().is_some_and(|before| before.outputs == result.outputs) => {}
-            Entry::Cached { key, result, .. } => {
+            Event::Cached { key, result, .. } => {
                 (node.outcome, node.key, node.ended_ms) = (StageOutcome::Cached, Some(key), Some(at));
                 node.take(result);
             }
-            Entry::Started { key, reasons, .. } => {
+            Event::Started { key, reasons, .. } => {
                 let id = std::mem::take(&mut node.id);
                 let (seconds, started_ms) = (node.seconds, Some(at));
                 let new = NodeHistory::new(id);
                 *node = NodeHistory { key: Some(key), seconds, started_ms, reasons, ..new };
             }
-            Entry::Finished { key, seconds, result, .. } => {
-                (node.outcome, node.key, node.seconds) = (StageOutcome::Ran, Some(key), Some(seconds));
+            Event::Finished { key, result, .. } => {
+                let seconds = Some(result.cost.seconds);
+                (node.outcome, node.key, node.seconds) = (StageOutcome::Ran, Some(key), seconds);
                 node.ended_ms = Some(at);
                 node.take(result);
             }
-            Entry::Noted { text, .. } => node.notes.push(text),
-            Entry::Skipped { .. } => node.outcome = StageOutcome::Skipped,
-            Entry::Retried { .. } => node.retries += 1,
-            Entry::Failed { error, .. } => {
-                (node.outcome, node.error, node.ended_ms) = (StageOutcome::Failed, Some(error), Some(at));
+            Event::Note { message, .. } => node.notes.push(message),
+            Event::Skipped { .. } => node.outcome = StageOutcome::Skipped,
+            Event::Retrying { .. } => node.retries += 1,
+            Event::Failed { error, .. } => {
+                let error = Some(error.to_string());
+                (node.outcome, node.error, node.ended_ms) = (StageOutcome::Failed, error, Some(at));
             }
             _ => {}
         }

@@ -12,103 +12,27 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::event::{Event, RunState};
 use crate::{
-    hash::Digest,
-    plan::RerunReason,
     progress::now_ms,
-    store::{CachedResult, StoreError, die, reached},
+    store::{StoreError, die, reached},
 };
 
-/// An event of a run.
+/// An event and when it was written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Entry {
-    /// A process started or resumed the run.
-    Opened {
-        pid: u32,
-        version: String,
-        /// Processor and cores.
-        #[serde(default)]
-        machine: Option<String>,
-    },
-    Cached {
-        node: String,
-        key: Digest,
-        result: CachedResult,
-    },
-    Started {
-        node: String,
-        key: Digest,
-        reasons: Vec<RerunReason>,
-    },
-    Finished {
-        node: String,
-        key: Digest,
-        seconds: f64,
-        result: CachedResult,
-    },
-    Skipped {
-        node: String,
-    },
-    /// A stage failed and is retried.
-    Retried {
-        node: String,
-        error: String,
-    },
-    /// A note of a stage that did not finish. The notes of a finished stage are in its result.
-    Noted {
-        node: String,
-        text: String,
-    },
-    Failed {
-        node: String,
-        error: String,
-    },
-    /// The outputs differ from another run's under the same key.
-    Differs {
-        node: String,
-        key: Digest,
-        outputs: Vec<String>,
-    },
-    /// The shared cache could not be reached, or its result could not be used.
-    Remote {
-        node: String,
-        problem: String,
-    },
-    /// Number of models loaded into memory; stages share them.
-    Loaded {
-        models: usize,
-    },
-    /// The run was requested again, and everything was up to date.
-    Repeated {
-        pid: u32,
-    },
-    /// The process exited normally.
-    Closed {
-        state: RunState,
-    },
-}
-
-/// The state of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RunState {
-    Finished,
-    Failed,
-    /// Stopped on request.
-    Interrupted,
-    Running,
-    /// Neither closed nor running.
-    Killed,
-}
-
-/// An entry and when it was written.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TimedEntry {
+pub struct TimedEvent {
     /// Milliseconds since the epoch.
     pub at: u64,
     #[serde(flatten)]
-    pub entry: Entry,
+    pub event: Event,
+}
+
+/// A [`TimedEvent`] to write.
+#[derive(Serialize)]
+struct Line<'e> {
+    at: u64,
+    #[serde(flatten)]
+    event: &'e Event,
 }
 
 pub struct Journal {
@@ -149,11 +73,11 @@ impl Journal {
         Ok(Self { path: path.to_owned(), lines: Mutex::new(Lines { to: file, torn: false }) })
     }
 
-    pub fn add(&self, entry: Entry) -> Result<(), StoreError> {
+    pub fn add(&self, event: &Event) -> Result<(), StoreError> {
         let at = now_ms();
         let writing = |cause| StoreError::writing(&self.path, cause);
-        let mut line = serde_json::to_vec(&TimedEntry { at, entry })
-            .map_err(|cause| writing(std::io::Error::other(cause)))?;
+        let mut line =
+            serde_json::to_vec(&Line { at, event }).map_err(|cause| writing(std::io::Error::other(cause)))?;
         line.push(b'\n');
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if reached("journal::torn") {
@@ -167,16 +91,16 @@ impl Journal {
 }
 
 /// All whole lines of a journal; empty if there is no journal.
-pub fn read(path: &Path) -> Vec<TimedEntry> {
+pub fn read(path: &Path) -> Vec<TimedEvent> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
-/// The state of the run with these entries; `Killed` if it is not closed. Later requests that found it up to
+/// The state of the run with these events; `Killed` if it is not closed. Later requests that found it up to
 /// date do not count.
-pub fn state(entries: &[TimedEntry]) -> RunState {
-    match entries.iter().map(|timed| &timed.entry).rfind(|entry| !matches!(entry, Entry::Repeated { .. })) {
-        Some(Entry::Closed { state }) => *state,
+pub fn state(events: &[TimedEvent]) -> RunState {
+    match events.iter().map(|timed| &timed.event).rfind(|event| !matches!(event, Event::Repeated { .. })) {
+        Some(Event::Closed { state }) => *state,
         _ => RunState::Killed,
     }
 }
@@ -189,14 +113,14 @@ mod tests {
     fn a_torn_line_is_skipped_and_later_ones_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
-        let skipped = |node: &str| Entry::Skipped { node: node.into() };
-        Journal::open(&path).unwrap().add(skipped("a")).unwrap();
+        let skipped = |id: &str| Event::Skipped { id: id.into() };
+        Journal::open(&path).unwrap().add(&skipped("a")).unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         let half = bytes.len() / 2;
         bytes.extend_from_within(..half);
         std::fs::write(&path, bytes).unwrap();
-        Journal::open(&path).unwrap().add(skipped("b")).unwrap();
-        let entries: Vec<_> = read(&path).into_iter().map(|timed| timed.entry).collect();
+        Journal::open(&path).unwrap().add(&skipped("b")).unwrap();
+        let entries: Vec<_> = read(&path).into_iter().map(|timed| timed.event).collect();
         assert_eq!(entries, [skipped("a"), skipped("b")]);
     }
 

@@ -9,6 +9,7 @@
 //! blocked.
 
 mod error;
+mod event;
 pub mod folder;
 mod held_out;
 pub mod history;
@@ -31,17 +32,18 @@ mod work_dir;
 mod worker;
 mod workers;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
+pub use event::{Event, RunState};
 pub use folder::{RunFolder, RunSpec};
 pub use idle::IdleLoop;
 pub use interrupt::{Signals, kill_children};
 pub use jobs::script::Program;
-pub use journal::{Entry, RunState, TimedEntry};
+pub use journal::TimedEvent;
 pub use rows::StageRows;
 pub use schedule::run;
 pub use up_to_date::up_to_date;
@@ -51,9 +53,9 @@ pub use workers::WorkerCommand;
 
 use crate::{
     error::Failure,
-    plan::{Plan, Problem, RerunReason, Resample},
+    plan::{Plan, Resample},
     progress::Observer,
-    store::{Cost, FileDigests, Holder, Store, Traffic},
+    store::{Cost, FileDigests, Store, Traffic},
 };
 
 /// The input of a run.
@@ -75,95 +77,9 @@ pub struct Request {
     pub cancel: CancellationToken,
 }
 
-/// Something that happened in a run.
-#[derive(Debug, Serialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Event<'a> {
-    Cached {
-        id: &'a str,
-        metrics: &'a BTreeMap<String, f64>,
-        /// The stage's notes from when it ran.
-        notes: &'a [String],
-    },
-    Started {
-        id: &'a str,
-        reasons: &'a [RerunReason],
-    },
-    /// Another run is running the same stage.
-    Waiting {
-        id: &'a str,
-        run: &'a str,
-        holder: &'a Holder,
-    },
-    Finished {
-        id: &'a str,
-        #[serde(flatten)]
-        cost: &'a Cost,
-        metrics: &'a BTreeMap<String, f64>,
-        notes: &'a [String],
-    },
-    /// An external service failed; the stage is retried after this time.
-    Retrying {
-        id: &'a str,
-        error: &'a Failure,
-        wait_s: f64,
-    },
-    /// The server could not be queried again; its last answer is used.
-    Unanswered {
-        id: &'a str,
-        error: &'a Failure,
-    },
-    /// Its loop has ended.
-    Skipped {
-        id: &'a str,
-    },
-    Failed {
-        id: &'a str,
-        error: &'a Failure,
-    },
-    /// The stage wrote other bytes than another run under the same key; the first result is kept.
-    Differs {
-        id: &'a str,
-        outputs: &'a [String],
-    },
-    /// The shared cache, or a result in it, is unusable; the stage continues without it.
-    Remote {
-        id: &'a str,
-        problem: &'a str,
-    },
-    /// A tracker could not be brought up to date; the run goes on.
-    Untracked {
-        tracker: &'a str,
-        error: &'a Failure,
-    },
-    /// A note about a stage before it runs.
-    #[serde(rename = "note")]
-    Noted {
-        note: &'a Problem,
-    },
-    /// A note of a running stage about its result.
-    #[serde(rename = "note")]
-    StageNoted {
-        note: StageNote<'a>,
-    },
-    /// A line that a stage's program printed.
-    Printed {
-        id: &'a str,
-        line: &'a str,
-    },
-    /// A stop was requested; stages are ending.
-    Stopping,
-}
-
-#[derive(Debug, Serialize)]
-pub struct StageNote<'a> {
-    pub stage: &'a str,
-    pub message: &'a str,
-}
-
 /// Receives the events of a run.
 pub trait Listener: Send + Sync {
-    fn event(&self, event: &Event<'_>);
+    fn event(&self, event: &Event);
     /// The observer of one stage's progress. Its notes and its programs' output are events.
     fn observer(&self, id: &str) -> Arc<dyn Observer>;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Event, Listener, StageNote};
+use super::{Event, Listener};
 use crate::progress::{Observer, SharedProgress};
 
 /// Maximum number of notes kept per stage. Beyond it, only the number is recorded.
@@ -73,11 +73,10 @@ impl Observer for Notes {
                 false => kept.more += 1,
             }
         }
-        let note = StageNote { stage: &self.stage, message: text };
-        self.listener.event(&Event::StageNoted { note });
+        self.listener.event(&Event::Note { id: self.stage.clone(), message: text.to_owned() });
     }
 
     fn output(&self, line: &str) {
-        self.listener.event(&Event::Printed { id: &self.stage, line });
+        self.listener.event(&Event::Printed { id: self.stage.clone(), line: line.to_owned() });
     }
 }

@@ -22,7 +22,6 @@ use super::{
     Event, ExecError, Listener, RunFolder,
     held_out::Disjoint,
     jobs::{self, Around, Executors, Jobs},
-    journal::Entry,
     notes::Notes,
     progress_file::ProgressFile,
     rows::StageRows,
@@ -33,7 +32,7 @@ use super::{
 };
 use crate::{
     data,
-    error::{At, Class, Diagnostic, Failure, Interrupted, Result},
+    error::{At, Class, Diagnostic, Failure, Interrupted, Reported, Result},
     hash::Digest,
     plan::{
         self, CacheMode, CostHistory, Executor, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample,
@@ -139,7 +138,7 @@ impl Runner {
             unsealed.iter().try_for_each(|digest| self.store.seal(digest))?;
         }
         let result = record.clone().into();
-        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, result })?;
+        self.folder.note(&Event::Cached { id: self.id(job).to_owned(), key: job.key, result })?;
         // Write first, then check again: either the sweep sees the entry, or its removal is seen here.
         self.store.after_sweep();
         if !self.store.has_artifacts(&record.outputs) {
@@ -238,17 +237,21 @@ impl Runner {
 
     /// Reports that the remote is unreachable, for no particular stage.
     pub fn remote_away(&self, cause: &StoreError) {
-        self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
+        self.listener.event(&Event::Remote { id: "shared cache".into(), problem: away(cause) });
+    }
+
+    /// Records an event in the journal, and shows it.
+    pub fn report(&self, event: Event) -> Result<()> {
+        self.listener.event(&event);
+        self.folder.note(&event)
     }
 
     fn remote_note(&self, job: &Job, problem: &str) -> Result<()> {
-        self.listener.event(&Event::Remote { id: self.id(job), problem });
-        self.folder.note(Entry::Remote { node: self.id(job).to_owned(), problem: problem.to_owned() })
+        self.report(Event::Remote { id: self.id(job).to_owned(), problem: problem.to_owned() })
     }
 
     fn differs(&self, job: &Job, outputs: Vec<String>) -> Result<()> {
-        self.listener.event(&Event::Differs { id: self.id(job), outputs: &outputs });
-        self.folder.note(Entry::Differs { node: self.id(job).to_owned(), key: job.key, outputs })
+        self.report(Event::Differs { id: self.id(job).to_owned(), key: job.key, outputs })
     }
 
     /// The sections of the run file whose resources a node's stage needs on this machine. A job has devices of its own, but the
@@ -284,9 +287,8 @@ impl Runner {
 
     /// Records the stage's result in the journal, and links it.
     fn finished(&self, job: &Job, record: &ActionRecord) -> Result<()> {
-        let (node, seconds) = (self.id(job).to_owned(), record.cost.seconds);
-        let result = record.clone().into();
-        self.folder.note(Entry::Finished { node, key: job.key, seconds, result })?;
+        let (id, result) = (self.id(job).to_owned(), record.clone().into());
+        self.folder.note(&Event::Finished { id, key: job.key, result })?;
         self.link(job, record)
     }
 
@@ -314,8 +316,8 @@ impl Runner {
             if done.is_err() {
                 let cost = self.cost(&job, &reports, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
-                for text in reports.notes.kept() {
-                    self.folder.note(Entry::Noted { node: self.id(&job).to_owned(), text })?;
+                for message in reports.notes.kept() {
+                    self.folder.note(&Event::Note { id: self.id(&job).to_owned(), message })?;
                 }
             }
             match done {
@@ -345,7 +347,7 @@ impl Runner {
                 return Ok(Attempt::Released);
             };
             if !std::mem::replace(&mut is_reported, true) {
-                self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
+                self.report(Event::Waiting { id: self.id(job).to_owned(), run, holder })?;
             }
             self.sleep(POLL).await?;
         }
@@ -381,8 +383,7 @@ impl Runner {
         let reasons = plan::rerun_reasons(&self.plan, (&self.store, &self.last), job, &stored);
         let queries_server = reasons.contains(&RerunReason::ServerQueried);
         let id = self.id(job).to_owned();
-        self.listener.event(&Event::Started { id: &id, reasons: &reasons });
-        self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
+        self.report(Event::Started { id: id.clone(), key: job.key, reasons })?;
 
         let card = &self.plan.node(job.index).stage.card;
         let draw = self.draw(job)?;
@@ -398,7 +399,7 @@ impl Runner {
         let (work_dir, metrics) = match self.call_with_retries(job, lease, &rows, reports, share).await {
             Err(failure) if queries_server && failure.is_transient() => {
                 let Some(record) = self.claim(job, self.stored(job)?)? else { return Err(failure) };
-                self.listener.event(&Event::Unanswered { id: &id, error: &failure });
+                self.report(Event::Unanswered { id, error: Reported::from(&failure) })?;
                 return Ok(StageResult::new(record, true));
             }
             performed => performed?,
@@ -482,9 +483,8 @@ impl Runner {
             match self.call((job, lease), &work_dir, rows, reports, share).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
-                    let id = self.id(job);
-                    self.listener.event(&Event::Retrying { id, error: &failure, wait_s: wait.as_secs_f64() });
-                    self.folder.note(Entry::Retried { node: id.into(), error: failure.to_string() })?;
+                    let (id, error) = (self.id(job).to_owned(), Reported::from(&failure));
+                    self.report(Event::Retrying { id, error, wait_s: wait.as_secs_f64() })?;
                     self.sleep(wait).await?;
                     // Another machine's files may be where the next try would write.
                     lease.check()?;

@@ -14,11 +14,10 @@ use tokio::{
 };
 
 use super::{
-    Event, ExecError, Request, StageOutcome, Summary,
+    Event, ExecError, Request, RunState, StageOutcome, Summary,
     held_out::HeldOut,
     idle::Updates,
     jobs::{Executors, Jobs},
-    journal::{Entry, RunState},
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
     slots::{Share, Slots, Waiters},
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     engine::EngineSpec,
-    error::{At, Class, Failure, Result},
+    error::{At, Class, Failure, Reported, Result},
     hash::Digest,
     mcp::{ServerSpec, Servers},
     plan::{
@@ -35,7 +34,7 @@ use crate::{
         Resolution, will_run,
     },
     stage::card::Section,
-    store::{CachedResult, Cost, Remote, Syncer},
+    store::{Cost, Remote, Syncer},
 };
 
 /// Stages may compute on the thread they run on, so this usually exceeds the number of concurrent stages.
@@ -99,7 +98,7 @@ pub fn run(request: Request) -> Result<Summary> {
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();
     if models > 0 {
-        runner.folder.note(Entry::Loaded { models })?;
+        runner.folder.note(&Event::Loaded { models })?;
     }
     run.finish_sync()?;
     runner.store.remember(&runner.plan.name, &run.keys)?;
@@ -111,7 +110,7 @@ pub fn run(request: Request) -> Result<Summary> {
         Ok(()) if summary.failures.is_empty() => RunState::Finished,
         _ => RunState::Failed,
     };
-    runner.folder.note(Entry::Closed { state })?;
+    runner.folder.note(&Event::Closed { state })?;
     if state == RunState::Finished {
         runner.store.remember_run(&runner.plan.name, &runner.folder.id)?;
     }
@@ -241,7 +240,7 @@ impl<'w> Run<'w> {
             return Err(PlanError::Refused(findings.problems).into());
         }
         for note in &findings.notes {
-            self.runner.listener.event(&Event::Noted { note });
+            self.runner.listener.event(&Event::Finding { error: note.into() });
         }
         for index in self.open() {
             // A job's node has its own devices.
@@ -260,8 +259,7 @@ impl<'w> Run<'w> {
     }
 
     fn skip(&mut self, index: NodeIndex) -> Result<()> {
-        self.runner.listener.event(&Event::Skipped { id: self.id(index) });
-        self.runner.folder.note(Entry::Skipped { node: self.id(index).to_owned() })?;
+        self.runner.report(Event::Skipped { id: self.id(index).to_owned() })?;
         self.ledger.complete(index, Completion::Skipped);
         self.outcomes.insert(index, StageOutcome::Skipped);
         Ok(())
@@ -269,18 +267,18 @@ impl<'w> Run<'w> {
 
     fn done(&mut self, index: NodeIndex, done: StageResult) {
         let id = self.id(index);
-        let CachedResult { metrics, notes, cost, .. } = &done.result;
-        self.updates.add(&self.runner.plan, index, metrics, notes);
-        if done.cached {
-            self.runner.listener.event(&Event::Cached { id, metrics, notes });
-            self.saved += *cost;
-        } else {
-            self.runner.listener.event(&Event::Finished { id, cost, metrics, notes });
-            self.spent += *cost;
-        }
-        self.keys.insert(id.to_owned(), done.key);
-        self.outcomes.insert(index, if done.cached { StageOutcome::Cached } else { StageOutcome::Ran });
-        self.ledger.done(index, done.result);
+        let StageResult { key, result, cached } = done;
+        self.updates.add(&self.runner.plan, index, &result.metrics, &result.notes);
+        *if cached { &mut self.saved } else { &mut self.spent } += result.cost;
+        self.keys.insert(id.to_owned(), key);
+        self.outcomes.insert(index, if cached { StageOutcome::Cached } else { StageOutcome::Ran });
+        self.ledger.done(index, result.clone());
+        // The journal has it already.
+        let id = id.to_owned();
+        self.runner.listener.event(&match cached {
+            true => Event::Cached { id, key, result },
+            false => Event::Finished { id, key, result },
+        });
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
@@ -288,11 +286,10 @@ impl<'w> Run<'w> {
             return Ok(());
         }
         let failure = failure.at(format!("stage \"{}\"", self.id(index)));
-        self.runner.listener.event(&Event::Failed { id: self.id(index), error: &failure });
-        let entry = Entry::Failed { node: self.id(index).to_owned(), error: failure.to_string() };
+        let failed = Event::Failed { id: self.id(index).to_owned(), error: Reported::from(&failure) };
         self.outcomes.insert(index, StageOutcome::Failed);
         self.failures.push(failure);
-        self.runner.folder.note(entry)
+        self.runner.report(failed)
     }
 
     /// Waits until everything is durable. Results that cannot be synced count as failed.

@@ -6,12 +6,11 @@
 use std::path::PathBuf;
 
 use super::{
-    Event, IdleLoop, Listener, StageOutcome, Summary, folder, history,
-    idle::Updates,
-    journal::{Entry, Journal},
+    Event, IdleLoop, Listener, StageOutcome, Summary, folder, history, idle::Updates, journal::Journal,
 };
 use crate::{
     error::Result,
+    hash::Digest,
     plan::{Ledger, Plan, Resample, Resolution},
     store::{CachedResult, Store, StoreError},
 };
@@ -20,7 +19,7 @@ use crate::{
 pub struct UpToDate {
     pub id: String,
     pub path: PathBuf,
-    nodes: Vec<(String, Option<CachedResult>)>,
+    nodes: Vec<(String, Option<(Digest, CachedResult)>)>,
     idle: Vec<IdleLoop>,
 }
 
@@ -29,18 +28,19 @@ impl UpToDate {
     pub fn report(&self, listener: &dyn Listener) -> Summary {
         let mut summary = Summary { idle: self.idle.clone(), ..Summary::default() };
         for (id, result) in &self.nodes {
-            let outcome = match result {
-                Some(CachedResult { metrics, notes, cost, .. }) => {
-                    listener.event(&Event::Cached { id, metrics, notes });
-                    summary.saved += *cost;
+            let id = id.clone();
+            let outcome = match result.clone() {
+                Some((key, result)) => {
+                    summary.saved += result.cost;
+                    listener.event(&Event::Cached { id: id.clone(), key, result });
                     StageOutcome::Cached
                 }
                 None => {
-                    listener.event(&Event::Skipped { id });
+                    listener.event(&Event::Skipped { id: id.clone() });
                     StageOutcome::Skipped
                 }
             };
-            summary.nodes.push((id.clone(), outcome));
+            summary.nodes.push((id, outcome));
         }
         summary
     }
@@ -69,7 +69,7 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
                 if stage.key == Some(key) && outputs.as_ref() == Some(&result.outputs) =>
             {
                 updates.add(plan, *index, &result.metrics, &result.notes);
-                nodes.push((node, Some(result)));
+                nodes.push((node, Some((key, result))));
             }
             _ => return Ok(None),
         }
@@ -80,12 +80,12 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
     // Write first, then check again: a sweep may be removing the run or its artifacts. If nothing can be
     // written, nothing is removed either.
     let written =
-        Journal::open(&journal).and_then(|journal| journal.add(Entry::Repeated { pid: std::process::id() }));
+        Journal::open(&journal).and_then(|journal| journal.add(&Event::Repeated { pid: std::process::id() }));
     store.after_sweep();
     let mut results = nodes.iter().filter_map(|(_, result)| result.as_ref());
     match written {
         Err(StoreError::ReadOnly { .. }) => {}
-        Ok(()) if journal.is_file() && results.all(|result| store.has_artifacts(&result.outputs)) => {}
+        Ok(()) if journal.is_file() && results.all(|(_, result)| store.has_artifacts(&result.outputs)) => {}
         _ => return Ok(None),
     }
     Ok(Some(UpToDate { id, path, nodes, idle: updates.idle(plan) }))

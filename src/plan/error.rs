@@ -3,7 +3,7 @@ use std::{fmt, path::PathBuf};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::error::{Class, Diagnostic, Failure};
+use crate::error::{Class, Diagnostic, Failure, Reported};
 
 /// Where a mistake is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +135,13 @@ impl Problem {
             json!({ "stage": self.stage, "code": code, "message": message, "hint": self.cause.hint() });
         self.place.iter().for_each(|place| place.add_to(&mut object));
         object
+    }
+}
+
+/// With its stage and its place.
+impl From<&Problem> for Reported {
+    fn from(problem: &Problem) -> Self {
+        Self::from(&problem.cause).saying(problem.to_string())
     }
 }
 

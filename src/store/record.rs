@@ -83,7 +83,7 @@ impl ActionRecord {
 }
 
 /// The result in a record, without the fields of its key.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CachedResult {
     pub outputs: BTreeMap<String, Output>,
     pub metrics: BTreeMap<String, f64>,

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LogReader, Sink, TrackError, sinks, update};
 use crate::{
-    error::Failure,
+    error::{Failure, Reported},
     exec::{Event, Listener},
     plan::TrackSpec,
     progress::Observer,
@@ -88,7 +88,7 @@ impl Live {
         match begun {
             Ok(live) => Some(live),
             Err(error) => {
-                listener.event(&Event::Untracked { tracker: "track", error: &error.into() });
+                listener.event(&untracked("track", error.into()));
                 None
             }
         }
@@ -144,7 +144,7 @@ impl Live {
                 Err(_) => break TrackError::Late { command: command() },
             }
         };
-        self.listener.event(&Event::Untracked { tracker: "track", error: &error.into() });
+        self.listener.event(&untracked("track", error.into()));
     }
 }
 
@@ -187,9 +187,13 @@ impl Thread {
     /// Reports each cause once for each tracker.
     fn warn(&mut self, tracker: &'static str, error: Failure) {
         if self.warned.insert((tracker, error.to_string())) {
-            self.listener.event(&Event::Untracked { tracker, error: &error });
+            self.listener.event(&untracked(tracker, error));
         }
     }
+}
+
+fn untracked(tracker: &str, error: Failure) -> Event {
+    Event::Untracked { tracker: tracker.to_owned(), error: Reported::from(&error) }
 }
 
 struct WakingListener {
@@ -198,7 +202,7 @@ struct WakingListener {
 }
 
 impl Listener for WakingListener {
-    fn event(&self, event: &Event<'_>) {
+    fn event(&self, event: &Event) {
         self.inner.event(event);
         if matches!(event, Event::Cached { .. } | Event::Finished { .. } | Event::Unanswered { .. }) {
             self.wake.ask(|asked| asked.update = true);

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{log::Content, *};
 use crate::{
     exec::{Event, Listener, RunSpec, RunState},
+    hash::Digest,
     plan::Overrides,
     progress::{NoProgress, Observer},
     view::synthetic::{self, RUN, Size},
@@ -222,7 +223,7 @@ fn tracking_again_changes_nothing_and_another_file_is_never_added() {
 struct Seen(Mutex<Vec<String>>);
 
 impl Listener for Seen {
-    fn event(&self, event: &Event<'_>) {
+    fn event(&self, event: &Event) {
         if let Event::Untracked { tracker, error } = event {
             self.0.lock().unwrap().push(format!("{tracker}: {error}"));
         }
@@ -282,8 +283,7 @@ fn live_until(
     let began = Instant::now();
     let listener = live.listener();
     for _ in 0..10 {
-        let (metrics, notes) = (Default::default(), Vec::new());
-        listener.event(&Event::Cached { id: "a", metrics: &metrics, notes: &notes });
+        listener.event(&Event::Cached { id: "a".into(), key: Digest::of(b""), result: Default::default() });
     }
     let events = began.elapsed();
     live.finish_within(patience, "mcprl track r", stop);

@@ -34,11 +34,14 @@ use log::Level;
 use serde_json::Value;
 use style::{ERROR, FAINT, HINT, NOTE, paint, shown};
 
-use crate::{error::Failure, plan::Problem};
+use crate::{
+    error::{Diagnostic, Failure, Reported},
+    plan::Problem,
+};
 
 /// A problem with a hint.
-fn note_text(note: &Problem) -> String {
-    let hint = hint_line(note.cause.hint());
+fn note_text(note: &Reported) -> String {
+    let hint = hint_line(note.hint());
     format!("{} {note}{hint}", paint(NOTE, "note:"))
 }
 
@@ -117,7 +120,7 @@ impl Printer {
     }
 
     pub fn note(self, note: &Problem) {
-        self.log(Level::Warning, &note_text(note), Value::Null);
+        self.log(Level::Warning, &note_text(&note.into()), Value::Null);
     }
 
     pub fn error(self, failure: &Failure) {

@@ -12,6 +12,7 @@ use super::{
     lines::Lines, log::Level, note_text, style,
 };
 use crate::{
+    error::Diagnostic,
     exec::{Event, Listener},
     plan::{RerunReason, stage_name},
     progress::{NoProgress, Observer, Progress, SharedProgress, now_ms},
@@ -114,10 +115,10 @@ fn message(text: Option<&str>, event: &serde_json::Value) -> String {
     }
 }
 
-fn level(event: &Event<'_>) -> Level {
+fn level(event: &Event) -> Level {
     match event {
         Event::Failed { .. } => Level::Error,
-        Event::Noted { .. }
+        Event::Finding { .. }
         | Event::Retrying { .. }
         | Event::Unanswered { .. }
         | Event::Differs { .. }
@@ -129,7 +130,7 @@ fn level(event: &Event<'_>) -> Level {
 }
 
 impl Listener for RunView {
-    fn event(&self, event: &Event<'_>) {
+    fn event(&self, event: &Event) {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Unanswered { id, .. } = event {
             self.display.end(id);
         }
@@ -229,23 +230,25 @@ impl Iterations {
         changed.iter().filter_map(|name| self.loops.get(name)).collect()
     }
 
-    fn text(&mut self, event: &Event<'_>, shows_running: bool) -> Option<String> {
+    fn text(&mut self, event: &Event, shows_running: bool) -> Option<String> {
         Some(match event {
-            Event::Cached { id, metrics, notes } => {
-                let mut lines = self.notes(id, notes);
-                lines.extend(self.ended(id, None, metrics));
+            Event::Cached { id, result, .. } => {
+                let mut lines = self.notes(id, &result.notes);
+                lines.extend(self.ended(id, None, &result.metrics));
                 if lines.is_empty() {
                     return None;
                 }
                 lines.join("\n")
             }
-            Event::Finished { id, cost, metrics, .. } => self.ended(id, Some(cost.seconds), metrics)?,
-            Event::StageNoted { note } if self.shown.insert(shown_note(note.message)) => {
-                line("note", note.stage, note.message)
+            Event::Finished { id, result, .. } => {
+                self.ended(id, Some(result.cost.seconds), &result.metrics)?
             }
-            Event::StageNoted { .. } => return None,
+            Event::Note { id, message } if self.shown.insert(shown_note(message)) => {
+                line("note", id, message)
+            }
+            Event::Note { .. } => return None,
             Event::Printed { id, line } => format!("{id}: {line}"),
-            Event::Started { id, reasons } => {
+            Event::Started { id, reasons, .. } => {
                 let why = because(reasons);
                 if let Some((iteration, _)) = id.split_once('/') {
                     self.begin(iteration);
@@ -284,7 +287,7 @@ impl Iterations {
                 )
             }
             Event::Skipped { id } => {
-                let (iteration, _) = id.split_once('/').unwrap_or((id, ""));
+                let (iteration, _) = id.split_once('/').unwrap_or((id.as_str(), ""));
                 let name = loop_of(iteration);
                 if let Some(of) = self.loops.get_mut(name) {
                     of.done = of.iterations;
@@ -295,7 +298,7 @@ impl Iterations {
                 }
                 line("skipped", iteration, "and later: the loop has ended")
             }
-            Event::Differs { id, outputs } => {
+            Event::Differs { id, outputs, .. } => {
                 let text = format!(
                     "its `{}` differs from an earlier run's under the same key; the earlier one is kept",
                     outputs.join("`, `")
@@ -307,11 +310,14 @@ impl Iterations {
                 let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
                 line("note", tracker, &format!("{error}{hint}"))
             }
-            Event::Noted { note } => note_text(note),
+            Event::Finding { error } => note_text(error),
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),
             Event::Stopping => {
                 "stopping after the current step of each stage; press Ctrl-C again to exit now".into()
+            }
+            Event::Opened { .. } | Event::Loaded { .. } | Event::Repeated { .. } | Event::Closed { .. } => {
+                return None;
             }
         })
     }

@@ -110,8 +110,8 @@ impl Writer<'_> {
         let digests = record.outputs.iter().map(|(name, output)| (name.clone(), output.digest)).collect();
         self.store.commit(&record).unwrap();
         let result = json!(CachedResult::from(record));
-        self.line(json!({ "event": "started", "node": id, "key": key, "reasons": [] }));
-        self.line(json!({ "event": "finished", "node": id, "key": key, "seconds": 2.0, "result": result }));
+        self.line(json!({ "event": "started", "id": id, "key": key, "reasons": [] }));
+        self.line(json!({ "event": "finished", "id": id, "key": key, "result": result }));
         digests
     }
 }

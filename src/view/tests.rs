@@ -78,10 +78,10 @@ impl Made {
         };
         self.store.enter(&record).unwrap();
         let at = 2000 + 10 * self.journal.len();
-        self.line(json!({"at": at, "event": "started", "node": node, "key": key, "reasons": []}));
+        self.line(json!({"at": at, "event": "started", "id": node, "key": key, "reasons": []}));
         let result = json!({"outputs": outputs, "metrics": metrics, "cost": cost});
         self.line(json!({
-            "at": at + 5, "event": "finished", "node": node, "key": key, "seconds": 2.5, "result": result,
+            "at": at + 5, "event": "finished", "id": node, "key": key, "result": result,
         }));
     }
 

@@ -68,7 +68,7 @@ for path in glob.glob(sys.argv[1] + "/runs/*/journal.jsonl"):
         entry = json.loads(line)
         if entry["event"] in ("finished", "cached"):
             for port, output in entry["result"]["outputs"].items():
-                found[entry["node"] + "." + port] = output["digest"]
+                found[entry["id"] + "." + port] = output["digest"]
 for name in sorted(found):
     print(name, found[name])
 END

@@ -43,7 +43,7 @@ fn written(project: &Project) -> BTreeMap<String, Value> {
     let is_result = |entry: &Value| entry["event"] == "finished" || entry["event"] == "cached";
     let finished = project.journal().into_iter().filter(is_result);
     let outputs =
-        |entry: Value| (entry["node"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone());
+        |entry: Value| (entry["id"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone());
     finished.map(outputs).collect()
 }
 
@@ -134,8 +134,8 @@ fn every_shard_plays_its_own_episodes_and_the_stage_plays_none_again() {
     let events = output.out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut finished = events.filter(|event| event["event"] == "finished" && event["id"] == "rollout");
     let finished = finished.next().unwrap();
-    assert_eq!(finished["metrics"]["episodes"], 8.0);
-    assert!(finished["spent"]["sampled_tokens"].as_u64().unwrap() <= 8 * 4, "{finished}");
+    assert_eq!(finished["result"]["metrics"]["episodes"], 8.0);
+    assert!(finished["result"]["cost"]["spent"]["sampled_tokens"].as_u64().unwrap() <= 8 * 4, "{finished}");
     assert_eq!(submitted(&project).len(), 5);
     let families: BTreeSet<_> = std::fs::read_dir(project.path("cache/rows"))
         .unwrap()

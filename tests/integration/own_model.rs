@@ -443,7 +443,7 @@ fn a_rollout_one_iteration_behind_is_trained_on_and_its_lag_is_reported() {
         let node = format!("train[{iteration:04}]/{stage}");
         let journal = project.journal();
         let finished =
-            journal.iter().find(|entry| entry["event"] == "finished" && entry["node"] == node.as_str());
+            journal.iter().find(|entry| entry["event"] == "finished" && entry["id"] == node.as_str());
         finished.unwrap()["result"]["metrics"].clone()
     };
     for (iteration, off_policy, known) in [(1, 0.0, false), (2, 1.0, true)] {
@@ -571,8 +571,7 @@ fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
         let events: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let ended = events.iter().find(|found| found["event"] == event).unwrap();
         assert!(is_noted(ended["notes"][0].as_str().unwrap()), "{output}");
-        let noted =
-            events.iter().any(|found| is_noted(found["note"]["message"].as_str().unwrap_or_default()));
+        let noted = events.iter().any(|found| is_noted(found["message"].as_str().unwrap_or_default()));
         assert_eq!(noted, event == "finished", "{output}");
     }
     let output = project.run(&[]).err;

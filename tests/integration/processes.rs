@@ -18,7 +18,7 @@ fn written(project: &Project) -> BTreeMap<String, Value> {
         .into_iter()
         .filter(|entry| entry["event"] == "finished" || entry["event"] == "cached");
     let outputs =
-        |entry: Value| (entry["node"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone());
+        |entry: Value| (entry["id"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone());
     finished.map(outputs).collect()
 }
 
@@ -43,7 +43,11 @@ fn a_process_of_its_own_writes_the_same_bytes_and_reports_the_same() {
         let of = |event: Value| {
             (
                 event["id"].as_str().unwrap().to_owned(),
-                serde_json::json!([event["metrics"], event["notes"], event["spent"]]),
+                serde_json::json!([
+                    event["result"]["metrics"],
+                    event["result"]["notes"],
+                    event["result"]["cost"]["spent"]
+                ]),
             )
         };
         finished.map(of).collect()

@@ -379,7 +379,7 @@ fn lagged(run_file: &str) -> Project {
 /// When a stage of the newest run began or ended, in milliseconds.
 fn moment(project: &Project, event: &str, node: &str) -> u64 {
     let journal = project.journal();
-    journal.iter().find(|entry| entry["event"] == event && entry["node"] == node).unwrap()["at"]
+    journal.iter().find(|entry| entry["event"] == event && entry["id"] == node).unwrap()["at"]
         .as_u64()
         .unwrap()
 }

@@ -75,7 +75,7 @@ fn written(project: &Project) -> BTreeMap<String, Value> {
     let finished = project.journal().into_iter().filter(|entry| entry["event"] == "finished");
     let outputs = |entry: Value| {
         assert!(entry["result"]["outputs"].is_object(), "{entry}");
-        (entry["node"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone())
+        (entry["id"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone())
     };
     finished.map(outputs).collect()
 }

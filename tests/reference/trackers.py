@@ -121,7 +121,7 @@ def cut(iterations):
     last = max(
         number
         for number, line in enumerate(lines)
-        if json.loads(line).get("node", "").startswith(f"{loop}[{iterations:04}]")
+        if json.loads(line).get("id", "").startswith(f"{loop}[{iterations:04}]")
         and json.loads(line)["event"] in ("finished", "cached")
     )
     replace(folder / "journal.jsonl", "".join(lines[: last + 1]))
