@@ -5,9 +5,9 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::{EngineError, EngineSpec, ModelCache};
+use crate::model::Base;
 #[cfg(feature = "cuda")]
-use crate::model::ops;
-use crate::model::{Base, kernels::Format};
+use crate::model::{kernels::Format, ops};
 
 pub(super) const CPU: &str = "cpu";
 
@@ -100,9 +100,6 @@ impl EngineSpec {
             let Some(index) = index(device) else {
                 return Err(EngineError::Device { device: device.clone() });
             };
-            if self.dtype == Some(Format::Nf4) {
-                return Err(EngineError::Format { device: device.clone() });
-            }
             devices.push((device, index));
         }
         Ok(devices)
@@ -112,7 +109,7 @@ impl EngineSpec {
     ///
     /// # Errors
     /// Fails if this build has no CUDA, a device is missing, the devices are of several kinds, one is listed
-    /// twice, or one would store 4-bit weights.
+    /// twice, or one is too old for 4-bit weights.
     pub fn open_devices(&self) -> Result<DeviceSet, EngineError> {
         self.open_devices_with(&mut open)
     }
@@ -127,9 +124,13 @@ impl EngineSpec {
         if devices.is_empty() {
             return Ok(DeviceSet::cpu(self.devices.len().max(1), threads));
         }
-        let slot = |(device, index): (&String, usize)| {
+        let slot = |(name, index): (&String, usize)| {
             let device = open(index)
-                .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
+                .map_err(|source| EngineError::Absent { device: name.clone(), source: Box::new(source) })?;
+            #[cfg(feature = "cuda")]
+            if self.dtype == Some(Format::Nf4) && ops::cuda::is_too_old(&device) {
+                return Err(EngineError::Format { device: name.clone() });
+            }
             Ok(DeviceSlot { device, threads: 1, base: None })
         };
         let mut slots = devices.into_iter().map(slot).collect::<Result<Vec<_>, EngineError>>()?;
@@ -174,8 +175,6 @@ mod tests {
             for several in [["cuda:0", "cuda:0"], ["cuda:0", "cpu"], ["cpu", "cuda:0"]] {
                 assert_eq!(spec(&several, 2).open_devices().unwrap_err().code(), "engine::devices");
             }
-            let refused = EngineSpec { dtype: Some(Format::Nf4), ..spec(&["cuda:0"], 2) }.open_devices();
-            assert_eq!(refused.unwrap_err().code(), "engine::format");
         } else {
             let refused = spec(&["cuda:0"], 2).open_devices().unwrap_err();
             assert_eq!(refused.to_string(), "device `cuda:0` is not available in this build");

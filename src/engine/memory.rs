@@ -319,15 +319,17 @@ fn device_cache_bound(memory: DeviceMemory, step: usize) -> usize {
     memory.free.saturating_sub(step).saturating_sub(memory.total / 16)
 }
 
-/// Bytes of the largest sampling step on a device: the intermediate tensors of a layer, a tile of attention, and a block of
-/// logits. Composed operations hold an operand, a result and a temporary of it.
+/// Bytes of the largest sampling step on a device: the intermediate tensors of a layer, a tile of attention, a block of
+/// logits, and a weight decoded from 4 bits. Composed operations hold an operand, a result and a temporary of it.
 fn device_step(config: &ModelConfig) -> usize {
     let heads = config.heads;
     let keys = TileSize::STEP.keys.min(config.context);
     let scores = heads.query * TileSize::STEP.rows * keys;
     let tile = 3 * scores + 2 * heads.query * heads.dim * keys;
     let logits = 3 * logit_rows(config, false) * config.vocabulary;
-    (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits).saturating_mul(FLOAT)
+    let weight = config.linears().iter().map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
+    let step = (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits);
+    step.saturating_add(weight).saturating_mul(FLOAT)
 }
 
 /// Fails if a sampling step, and the keys and values up to the configured bound, do not fit a device with this memory besides
@@ -348,7 +350,7 @@ pub(super) fn check_device_sampling(
         Some(_) if largest >= 1 << 20 => {
             format!("set kv_cache_mib under [engine] to {} or less", largest >> 20)
         }
-        _ => "use a smaller model, or dtype = \"bf16\" under [engine]".into(),
+        _ => "use a smaller model, or dtype = \"bf16\" or \"nf4\" under [engine]".into(),
     };
     Err(EngineError::Memory { what: "sampling", needs, available: memory.free, change })
 }

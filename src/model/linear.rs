@@ -1,5 +1,6 @@
 //! Linear layers with an optional low-rank adapter.
 
+mod codes;
 mod replica;
 
 use std::{
@@ -8,6 +9,8 @@ use std::{
 };
 
 use candle_core::{DType, Device, Result, Tensor};
+
+use codes::Codes;
 
 use super::{
     Dropout,
@@ -35,6 +38,8 @@ enum Weight {
     Frozen(Arc<Frozen>),
     /// Frozen on a device without our kernels, in the type of its product.
     OnDevice(Tensor),
+    /// The same in 4 bits.
+    Codes(Codes),
 }
 
 /// A weight `[n]`, as in normalisation.
@@ -53,9 +58,6 @@ impl Matrix {
     }
 
     /// A frozen weight in this format, on the tensor's device. The tensor may have any floating-point type.
-    ///
-    /// # Errors
-    /// Fails on a device if the format is narrower than 16 bits.
     pub fn frozen(tensor: &Tensor, format: Format) -> Result<Self> {
         let (n, k) = tensor.dims2()?;
         let tensor = tensor.contiguous()?;
@@ -64,7 +66,7 @@ impl Matrix {
                 Format::F32 => DType::F32,
                 Format::F16 => DType::F16,
                 Format::Bf16 => DType::BF16,
-                Format::Nf4 => candle_core::bail!("4-bit weights are supported on the CPU only"),
+                Format::Nf4 => return Ok(Self { weight: Weight::Codes(Codes::new(&tensor)?), slot: None }),
             };
             return Ok(Self { weight: Weight::OnDevice(tensor.to_dtype(dtype)?), slot: None });
         }
@@ -112,6 +114,7 @@ impl Matrix {
         match &self.weight {
             Weight::Plain(tensor, _) => Ok(tensor.clone()),
             Weight::OnDevice(tensor) => tensor.to_dtype(DType::F32),
+            Weight::Codes(codes) => codes.decode()?.to_dtype(DType::F32),
             Weight::Frozen(frozen) => {
                 let k = frozen.inputs();
                 filled(frozen.outputs(), k, |out| {
@@ -125,7 +128,7 @@ impl Matrix {
     pub fn plain(&self) -> Option<&Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Some(tensor),
-            Weight::Frozen(_) | Weight::OnDevice(_) => None,
+            Weight::Frozen(_) | Weight::OnDevice(_) | Weight::Codes(_) => None,
         }
     }
 
@@ -137,6 +140,7 @@ impl Matrix {
     pub fn outputs(&self) -> usize {
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => tensor.dims()[0],
+            Weight::Codes(codes) => codes.outputs(),
             Weight::Frozen(frozen) => frozen.outputs(),
         }
     }
@@ -144,6 +148,7 @@ impl Matrix {
     pub fn inputs(&self) -> usize {
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => tensor.dims()[1],
+            Weight::Codes(codes) => codes.inputs(),
             Weight::Frozen(frozen) => frozen.inputs(),
         }
     }
@@ -152,6 +157,7 @@ impl Matrix {
     pub fn format(&self) -> Format {
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => format_of(tensor.dtype()),
+            Weight::Codes(_) => Format::Nf4,
             Weight::Frozen(frozen) => frozen.format(),
         }
     }
@@ -163,6 +169,7 @@ impl Matrix {
             Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => {
                 tensor.elem_count() * tensor.dtype().size_in_bytes()
             }
+            Weight::Codes(codes) => codes.bytes(),
             Weight::Frozen(frozen) => frozen.bytes(),
         }
     }
@@ -171,7 +178,7 @@ impl Matrix {
     pub fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(_, packed) => packed.get().map_or(0, Packed::bytes),
-            Weight::Frozen(_) | Weight::OnDevice(_) => 0,
+            Weight::Frozen(_) | Weight::OnDevice(_) | Weight::Codes(_) => 0,
         }
     }
 
@@ -180,6 +187,7 @@ impl Matrix {
         let (width, rows) = (self.inputs(), rows.iter().map(|row| *row as usize).collect::<Vec<_>>());
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => ops::gather(tensor, &rows),
+            Weight::Codes(codes) => ops::gather(&codes.decode()?, &rows),
             Weight::Frozen(frozen) => filled(rows.len(), width, |out| {
                 out.chunks_exact_mut(width).zip(&rows).for_each(|(out, row)| frozen.row(*row, out));
             }),
@@ -196,27 +204,28 @@ impl Matrix {
                 gemm(x.len() / k, Lhs::rows(x, k), packed.right(), y, n, accumulate);
             }
             Weight::Frozen(frozen) => frozen.forward(x, y, accumulate),
-            Weight::OnDevice(_) => return Err(device_mismatch()),
+            Weight::OnDevice(_) | Weight::Codes(_) => return Err(device_mismatch()),
         }
         Ok(())
     }
 
-    /// A weight without a kernel.
-    fn on_device(&self) -> Result<&Tensor> {
+    /// A weight without a kernel, in the type of its product.
+    fn on_device(&self) -> Result<Tensor> {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => Ok(tensor),
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => Ok(tensor.clone()),
+            Weight::Codes(codes) => codes.decode(),
             Weight::Frozen(_) => Err(device_mismatch()),
         }
     }
 
     /// `scale · x·Wᵀ` for such a weight.
     fn product(&self, x: &Tensor, scale: f32) -> Result<Tensor> {
-        composed::product(Product::Forward, x, self.on_device()?, scale)
+        composed::product(Product::Forward, x, &self.on_device()?, scale)
     }
 
     /// `y += x·Wᵀ` for such a weight.
     fn add_product(&self, y: &Tensor, x: &Tensor) -> Result<()> {
-        composed::add_product(y, Product::Forward, x, self.on_device()?, 1.0)
+        composed::add_product(y, Product::Forward, x, &self.on_device()?, 1.0)
     }
 
     /// Adds the gradient `dyᵀ·x` of such a weight to its slot.
@@ -230,7 +239,7 @@ impl Matrix {
     /// `scale · dy·W` for such a weight. Adds the weight's gradient to its slot.
     fn product_backward(&self, x: &Tensor, dy: &Tensor, scale: f32, gradients: &Gradients) -> Result<Tensor> {
         self.add_gradient(x, dy, gradients)?;
-        composed::product(Product::Backward, dy, self.on_device()?, scale)
+        composed::product(Product::Backward, dy, &self.on_device()?, scale)
     }
 
     /// `dx += dy·W` for such a weight. Adds the weight's gradient to its slot.
@@ -242,7 +251,7 @@ impl Matrix {
         gradients: &Gradients,
     ) -> Result<()> {
         self.add_gradient(x, dy, gradients)?;
-        composed::add_product(dx, Product::Backward, dy, self.on_device()?, 1.0)
+        composed::add_product(dx, Product::Backward, dy, &self.on_device()?, 1.0)
     }
 
     /// `x·Wᵀ`: `[rows, in]` to `[rows, out]`.
@@ -284,7 +293,7 @@ impl Matrix {
                 gemm(m, Lhs::rows(dy, n), Rhs::rows(&weight, n, k), dx, k, accumulate);
             }
             Weight::Frozen(frozen) => frozen.backward(dy, dx, accumulate),
-            Weight::OnDevice(_) => return Err(device_mismatch()),
+            Weight::OnDevice(_) | Weight::Codes(_) => return Err(device_mismatch()),
         }
         Ok(())
     }
@@ -410,6 +419,7 @@ impl Linear {
     pub fn rounded(&self, x: &Tensor) -> Result<Option<Tensor>> {
         match &self.weight.weight {
             Weight::OnDevice(tensor) => x.to_dtype(tensor.dtype()).map(Some),
+            Weight::Codes(_) => x.to_dtype(DType::BF16).map(Some),
             Weight::Plain(..) | Weight::Frozen(_) => Ok(None),
         }
     }

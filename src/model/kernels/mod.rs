@@ -22,7 +22,7 @@ mod tile;
 use std::sync::OnceLock;
 
 pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
-pub use frozen::{Format, Frozen};
+pub use frozen::{BLOCK as NF4_BLOCK, Format, Frozen, convert::nf4_pairs, encode_nf4};
 pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
 pub use math::{
     add_assign, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward, rope, silu_mul,

@@ -22,6 +22,7 @@ impl Matrix {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
             Weight::OnDevice(tensor) => Weight::OnDevice(tensor.to_device(device)?),
+            Weight::Codes(codes) => Weight::Codes(codes.to_device(device)?),
             Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
             Weight::Frozen(_) => return Err(device_mismatch()),
         };

@@ -28,6 +28,29 @@ void norms() {
     }
 }
 
+void codes() {
+    const u32 blocks = 7, bytes = 32 * blocks;
+    auto pairs = normal(512), scales = normal(blocks);
+    std::vector<unsigned char> codes(bytes);
+    for (u32 i = 0; i < bytes; i++) codes[i] = i * 37;
+    std::vector<u32> out(bytes);
+    launch(1, 1, BLOCK, [&] { decode_nf4(codes.data(), scales.data(), pairs.data(), out.data(), bytes); });
+    std::vector<float> found;
+    Doubles want;
+    for (u32 i = 0; i < bytes; i++)
+        for (u32 half = 0; half < 2; half++) {
+            u32 bits = half ? out[i] & 0xffff0000u : out[i] << 16;
+            float value;
+            std::memcpy(&value, &bits, 4);
+            found.push_back(value);
+            // Rounded to eight bits.
+            int exponent;
+            double fraction = std::frexp(double(pairs[2 * codes[i] + half] * scales[i / 32]), &exponent);
+            want.push_back(std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8));
+        }
+    check("4-bit codes", found, want, 0);
+}
+
 void rotations() {
     const u32 tokens = 5, heads = 3, head = 12, half = 4;
     auto x = normal(tokens * heads * head), cosines = normal(9 * half), sines = normal(9 * half);
@@ -108,6 +131,7 @@ void logits() {
 
 int main() {
     norms();
+    codes();
     rotations();
     products();
     logits();

@@ -102,6 +102,12 @@ T *dynamic_shared() {
     return reinterpret_cast<T *>(bytes);
 }
 
+inline uint32_t __float_as_uint(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+
 // What attention.cu has in assembly.
 
 #ifdef BF16

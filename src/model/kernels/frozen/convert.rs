@@ -22,6 +22,12 @@ const QUANTILES: [f32; 16] = [
     1.0,
 ];
 
+/// The two values of each byte of codes, before their scale.
+pub fn nf4_pairs() -> Vec<f32> {
+    let value = |code: u8| QUANTILES[usize::from(code)];
+    (0..=u8::MAX).flat_map(|byte| [value(byte & 15), value(byte >> 4)]).collect()
+}
+
 /// The code of the quantile nearest to `value`.
 pub fn quantile(value: f32) -> u8 {
     let above = QUANTILES.partition_point(|quantile| *quantile < value).clamp(1, 15);

@@ -85,7 +85,24 @@ impl Format {
 /// Rows per block of a backward product: more than forward, since each block transposes the weight again.
 const BACKWARD_ROWS: usize = 4 * ROWS;
 /// Values of a row that share a scale in [`Format::Nf4`].
-const BLOCK: usize = 64;
+pub const BLOCK: usize = 64;
+
+/// Encodes the values of a row in [`Format::Nf4`]: two codes to a byte, the first in the lower half, and a scale for each
+/// [`BLOCK`].
+pub fn encode_nf4<'c>(
+    values: &[f32],
+    mut codes: impl Iterator<Item = &'c mut u8>,
+    scales: impl Iterator<Item = &'c mut f32>,
+) {
+    for (scale, block) in scales.zip(values.chunks(BLOCK)) {
+        *scale = block.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+        let inverse = if *scale > 0.0 { 1.0 / *scale } else { 0.0 };
+        for (pair, code) in block.chunks(2).zip(&mut codes) {
+            let nearest = |value: Option<&f32>| value.map_or(7, |v| quantile(v * inverse));
+            *code = nearest(pair.first()) | nearest(pair.get(1)) << 4;
+        }
+    }
+}
 
 /// A weight `[n, k]` (outputs, inputs).
 #[derive(Debug, Clone)]
@@ -168,15 +185,8 @@ impl Frozen {
                 }
                 Data::Codes(codes, scales) => {
                     let scales = scales[panel * k.div_ceil(BLOCK) * PANEL..].iter_mut();
-                    let mut codes = codes[panel * pairs * PANEL..].iter_mut().skip(lane).step_by(PANEL);
-                    for (scale, block) in scales.skip(lane).step_by(PANEL).zip(values.chunks(BLOCK)) {
-                        *scale = block.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
-                        let inverse = if *scale > 0.0 { 1.0 / *scale } else { 0.0 };
-                        for (pair, code) in block.chunks(2).zip(&mut codes) {
-                            let nearest = |value: Option<&f32>| value.map_or(7, |v| quantile(v * inverse));
-                            *code = nearest(pair.first()) | nearest(pair.get(1)) << 4;
-                        }
-                    }
+                    let codes = codes[panel * pairs * PANEL..].iter_mut().skip(lane).step_by(PANEL);
+                    encode_nf4(&values, codes, scales.skip(lane).step_by(PANEL));
                 }
             }
         }

@@ -15,6 +15,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{Gradients, read};
+use crate::model::kernels::NF4_BLOCK;
 
 pub use attention::{Part, attend, attend_backward, rows};
 pub use mask::{MaskSpans, Piece, Rows, Seen, Tile, TileSize, mask};
@@ -221,6 +222,17 @@ pub fn add_to_rows(into: &Tensor, x: &Tensor) -> Result<()> {
         return cuda::add_to_rows(into, x);
     }
     assign(into, &into.broadcast_add(x)?)
+}
+
+/// 4-bit codes as bf16, `[values / 64, 64]`: two codes to a byte, a scale for each 64 values, and the two values of each byte
+/// (`[256, 2]`).
+pub fn decode_nf4(codes: &Tensor, scales: &Tensor, pairs: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if cuda::takes(codes) {
+        return cuda::decode_nf4(codes, scales, pairs);
+    }
+    let values = pairs.index_select(&codes.flatten_all()?, 0)?.reshape(((), NF4_BLOCK))?;
+    values.broadcast_mul(&scales.reshape(((), 1))?)?.to_dtype(DType::BF16)
 }
 
 /// `exp(x − max)` of each row, their sum, and the maximum: `[rows, n]`, `[rows, 1]`, `[rows, 1]`.

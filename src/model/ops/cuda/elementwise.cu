@@ -104,6 +104,23 @@ extern "C" __global__ void add_to_rows(float *into, const float *x, u64 count, u
     if (i < count) into[i] += x[i % width];
 }
 
+/* The bits of a value rounded to bf16, to nearest, ties to even. */
+__device__ __forceinline__ u32 bf16_bits(float value) {
+    u32 bits = __float_as_uint(value);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+/* 4-bit codes as bf16, two to a word: a thread for each byte of codes. A scale is that of 32 bytes; `pairs` has the two
+   values of each byte. */
+extern "C" __global__ void decode_nf4(const unsigned char *codes, const float *scales, const float *pairs, u32 *out,
+                                      u64 count) {
+    u64 i = element();
+    if (i >= count) return;
+    float scale = scales[i / 32];
+    const float *pair = pairs + 2 * codes[i];
+    out[i] = bf16_bits(pair[0] * scale) | bf16_bits(pair[1] * scale) << 16;
+}
+
 /* One step of AdamW in place, as in src/engine/optimizer.rs. */
 extern "C" __global__ void adamw(float *values, const float *gradients, float *first, float *second, u64 count,
                                  float rate, float beta1, float beta2, float weight_decay, float correct1,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use candle_core::{
-    CudaDevice, CudaStorage, DType, DeviceLocation, Error, Result, Shape, Storage, Tensor, bail,
+    CudaDevice, CudaStorage, DType, Device, DeviceLocation, Error, Result, Shape, Storage, Tensor, bail,
     cuda_backend::{
         CudaDType,
         cudarc::{
@@ -37,6 +37,7 @@ use candle_core::{
 use half::{bf16, f16};
 
 use super::composed::{self, Product};
+use crate::model::kernels::NF4_BLOCK;
 pub use attention::{StepPlan, TreePlan, takes_attention};
 
 /// Threads of a block that works on elements: `BLOCK` in `elementwise.cu`.
@@ -59,8 +60,13 @@ static TOO_OLD: AtomicU64 = AtomicU64::new(0);
 
 /// Whether our kernels compute on this tensor.
 pub fn takes(x: &Tensor) -> bool {
-    let DeviceLocation::Cuda { gpu_id } = x.device().location() else { return false };
-    TOO_OLD.load(Ordering::Relaxed) & bit(gpu_id) == 0 && !composed::forced()
+    x.device().is_cuda() && !is_too_old(x.device()) && !composed::forced()
+}
+
+/// Whether it is a CUDA device older than Ampere, which has no bf16.
+pub fn is_too_old(device: &Device) -> bool {
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return false };
+    TOO_OLD.load(Ordering::Relaxed) & bit(gpu_id) != 0
 }
 
 fn bit(device: usize) -> u64 {
@@ -432,6 +438,24 @@ pub fn adamw(
         vec![address(values)?, address(gradient)?, address(first)?, address(second)?, (count as u64).into()];
     arguments.extend(constants.map(Argument::Number));
     elementwise(values, Launch::elements(count), "adamw", &arguments)
+}
+
+/// 4-bit codes as bf16: `[values / 64, 64]`.
+pub fn decode_nf4(codes: &Tensor, scales: &Tensor, pairs: &Tensor) -> Result<Tensor> {
+    let count = codes.elem_count();
+    if 2 * count != scales.elem_count() * NF4_BLOCK || pairs.elem_count() != 512 {
+        bail!("{:?} codes with {:?} scales", codes.shape(), scales.shape());
+    }
+    let out = uninitialised::<bf16>((scales.elem_count(), NF4_BLOCK), codes)?;
+    let arguments = [
+        address_of::<u8>(codes)?.into(),
+        address(scales)?,
+        address(pairs)?,
+        address_of::<bf16>(&out)?.into(),
+        (count as u64).into(),
+    ];
+    elementwise(codes, Launch::elements(count), "decode_nf4", &arguments)?;
+    Ok(out)
 }
 
 /// `out = scale · (product) + keep · out`. Factors have one type, and the result is `f32`.
