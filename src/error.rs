@@ -3,13 +3,9 @@
 //! Each module has one error enum (thiserror) that implements [`Diagnostic`]. Modules that call several others
 //! (stages, exec, cli) return [`Failure`]; `?` converts every such enum into it. Nothing here prints.
 
-use std::{
-    collections::BTreeSet,
-    error::Error,
-    fmt,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, error::Error, fmt};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The class of an error, which decides the exit code.
@@ -182,7 +178,7 @@ impl From<&Failure> for Reported {
 impl Diagnostic for Reported {
     fn code(&self) -> &'static str {
         static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         match known.get(self.code.as_str()) {
             Some(code) => code,
             None => {

@@ -1,10 +1,11 @@
 //! Progress of stages. The library reports it to observers, which decide what to show.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// Receives the progress of one stage. Calls must be cheap: implementations decide how often they redraw. Methods do
@@ -207,7 +208,7 @@ impl SharedProgress {
     }
 
     pub fn get(&self) -> Progress {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.lock().clone()
     }
 
     /// Takes over what another process reported.
@@ -217,7 +218,7 @@ impl SharedProgress {
 
     fn change(&self, change: impl FnOnce(&mut Progress, u64)) {
         let time = now_ms();
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.lock();
         change(&mut now, time);
         (self.changed)(&now, time);
     }

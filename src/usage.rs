@@ -1,10 +1,8 @@
 //! Resource usage other than time: tokens, tool calls, and the billed use of language models behind endpoints.
 
-use std::{
-    ops::AddAssign,
-    sync::{Mutex, PoisonError},
-};
+use std::ops::AddAssign;
 
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -115,10 +113,10 @@ pub struct UsageMeter(Mutex<Usage>);
 
 impl UsageMeter {
     pub fn add(&self, more: Usage) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += more;
+        *self.0.lock() += more;
     }
 
     pub fn total(&self) -> Usage {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }

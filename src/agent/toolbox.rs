@@ -32,24 +32,24 @@ struct ServerTool {
     coerces: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "agent::", serialize_all = "snake_case")]
 pub enum ToolboxError {
     #[error("the function schema of tool `{tool}` is not JSON")]
+    #[strum(serialize = "tool_schema")]
     Schema {
         tool: String,
         #[source]
         source: serde_json::Error,
     },
     #[error("{path} contains no tools")]
+    #[strum(serialize = "no_tools")]
     Empty { path: PathBuf },
 }
 
 impl Diagnostic for ToolboxError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Schema { .. } => "agent::tool_schema",
-            Self::Empty { .. } => "agent::no_tools",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 use crate::error::Diagnostic;
 
 /// Errors of a model's tokenizer or chat template.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "chat::", serialize_all = "snake_case")]
 pub enum ChatError {
     #[error("cannot read {path}")]
     Read {
@@ -24,8 +25,10 @@ pub enum ChatError {
     #[error("the chat template cannot be rendered: {}", described(.0))]
     Template(#[source] minijinja::Error),
     #[error("the chat template refuses a conversation with tools: {reason}")]
+    #[strum(serialize = "template_refuses")]
     Refused { reason: String },
     #[error("the chat template hides from the model: {}", .missing.join(", "))]
+    #[strum(serialize = "template_without_tools")]
     HidesTools { missing: Vec<&'static str> },
     #[error("the chat template writes tool calls in a format that mcprl does not support: {shown:?}")]
     UnknownFormat { shown: String },
@@ -46,18 +49,7 @@ fn described(error: &minijinja::Error) -> String {
 
 impl Diagnostic for ChatError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "chat::read",
-            Self::Json { .. } => "chat::json",
-            Self::Tokenizer { .. } => "chat::tokenizer",
-            Self::NoTemplate { .. } => "chat::no_template",
-            Self::Template(_) => "chat::template",
-            Self::Refused { .. } => "chat::template_refuses",
-            Self::HidesTools { .. } => "chat::template_without_tools",
-            Self::UnknownFormat { .. } => "chat::unknown_format",
-            Self::NoEndOfTurn { .. } => "chat::no_end_of_turn",
-            Self::NoHistory => "chat::no_history",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -2,12 +2,10 @@
 //!
 //! A server's annotation `readOnlyHint` is its own word. A rule counts more.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use clap::Args;
+use parking_lot::Mutex;
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -189,7 +187,7 @@ impl Approval {
         let Some(person) = self.person.clone() else {
             return refusal(format!("calls of {tool} need approval, and nobody is here to give it"));
         };
-        let mut person = person.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut person = person.lock();
         let mut ask = |question: &str, initial: &str| person.ask(question, initial).ok_or(Cancelled);
         loop {
             let shown = visible(tool);
@@ -316,7 +314,7 @@ mod tests {
             Err(Cancelled) => "cancelled".to_owned(),
         };
         let decided = (0..calls).map(|_| decide()).collect();
-        let questions = person.lock().unwrap().1.clone();
+        let questions = person.lock().1.clone();
         (decided, arguments.into(), questions)
     }
 

@@ -74,7 +74,8 @@ pub struct LoginArgs {
     pub scopes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "connect::", serialize_all = "snake_case")]
 enum ConnectError {
     #[error("the arguments are not a JSON object: {reason}")]
     Arguments { reason: String },
@@ -86,11 +87,7 @@ enum ConnectError {
 
 impl Diagnostic for ConnectError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Arguments { .. } => "connect::arguments",
-            Self::Path { .. } => "connect::path",
-            Self::NoTool { .. } => "connect::no_tool",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

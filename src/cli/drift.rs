@@ -19,7 +19,8 @@ const AT_ONCE: usize = 4;
 const QUOTED: usize = 80;
 const BEFORE: usize = 20;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "drift::", serialize_all = "snake_case")]
 pub enum DriftError {
     #[error("the run file plays back a cassette, so there is no live server to compare with")]
     Played,
@@ -29,10 +30,7 @@ pub enum DriftError {
 
 impl Diagnostic for DriftError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Played => "drift::played",
-            Self::Snapshot => "drift::snapshot",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -104,7 +104,8 @@ impl ValueEnum for GgufForm {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "export::", serialize_all = "snake_case")]
 enum ExportError {
     #[error("there is no run and no folder \"{0}\"")]
     NotThere(String),
@@ -115,20 +116,24 @@ enum ExportError {
     )]
     Untrained { run: String, stage: String },
     #[error("run \"{run}\" has written no policy yet")]
+    #[strum(serialize = "untrained")]
     NoneYet { run: String },
     #[error("{link} is no longer in the cache")]
     Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
     Exists(PathBuf),
     #[error("{0} exists already")]
+    #[strum(serialize = "exists")]
     FileExists(PathBuf),
     #[error("nobody has labelled an episode of run \"{run}\"")]
     NoLabels { run: String },
     #[error("none of the {labels} labels of run \"{run}\" calls an answer right")]
     NoTruth { run: String, labels: usize },
     #[error("{0} should end in .parquet or .jsonl")]
+    #[strum(serialize = "label_file")]
     NotALabelFile(PathBuf),
     #[error("{0} should end in .eval")]
+    #[strum(serialize = "log_file")]
     NotALogFile(PathBuf),
     #[error("{0} is a whole model, not an adapter")]
     NoAdapter(PathBuf),
@@ -144,20 +149,7 @@ enum ExportError {
 
 impl Diagnostic for ExportError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NotThere(_) => "export::not_there",
-            Self::NoPolicy(_) => "export::no_policy",
-            Self::Untrained { .. } | Self::NoneYet { .. } => "export::untrained",
-            Self::Gone { .. } => "export::gone",
-            Self::Exists(_) | Self::FileExists(_) => "export::exists",
-            Self::NoLabels { .. } => "export::no_labels",
-            Self::NoTruth { .. } => "export::no_truth",
-            Self::NotALabelFile(_) => "export::label_file",
-            Self::NotALogFile(_) => "export::log_file",
-            Self::NoAdapter(_) => "export::no_adapter",
-            Self::NoBase { .. } => "export::no_base",
-            Self::Write { .. } => "export::write",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

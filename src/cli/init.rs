@@ -51,7 +51,8 @@ pub struct Init {
     out: PathBuf,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "init::", serialize_all = "snake_case")]
 enum InitError {
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
@@ -65,10 +66,7 @@ enum InitError {
 
 impl Diagnostic for InitError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Exists { .. } => "init::exists",
-            Self::Write { .. } => "init::write",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

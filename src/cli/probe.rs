@@ -24,7 +24,8 @@ struct Call {
     arguments: Map<String, Value>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "probe::", serialize_all = "snake_case")]
 pub enum ProbeError {
     #[error("cannot read {path}")]
     Read {
@@ -42,12 +43,7 @@ pub enum ProbeError {
 
 impl Diagnostic for ProbeError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "probe::read",
-            Self::Line { .. } => "probe::line",
-            Self::Empty { .. } => "probe::empty",
-            Self::NoTool { .. } => "probe::no_tool",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -45,7 +45,8 @@ pub struct Rejudge {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "rejudge::", serialize_all = "snake_case")]
 enum RejudgeError {
     #[error("run \"{run}\" has no finished stage that judges trajectories")]
     NoRewards { run: String },
@@ -61,13 +62,7 @@ enum RejudgeError {
 
 impl Diagnostic for RejudgeError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoRewards { .. } => "rejudge::no_rewards",
-            Self::NoSpec { .. } => "rejudge::no_spec",
-            Self::NoJudge { .. } => "rejudge::no_judge",
-            Self::NoInput { .. } => "rejudge::no_input",
-            Self::Scratch(_) => "rejudge::scratch",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -43,7 +43,8 @@ enum Plot {
     Verdict,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "report::", serialize_all = "snake_case")]
 enum ReportError {
     #[error("run \"{run}\" has nothing for this plot")]
     NoPlot { run: String },
@@ -70,14 +71,7 @@ enum ReportError {
 
 impl Diagnostic for ReportError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoPlot { .. } => "report::no_plot",
-            Self::NoComparison { .. } => "report::no_comparison",
-            Self::OneRun => "report::one_run",
-            Self::Caches(..) => "report::caches",
-            Self::NotComparable(_) => "report::not_comparable",
-            Self::Write { .. } => "report::write",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -3,10 +3,11 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use clap::Args;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -72,7 +73,8 @@ pub struct Serve {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "serve::", serialize_all = "snake_case")]
 enum ServeArgsError {
     #[error("the environment variable {name} is not set")]
     NoKey { name: String },
@@ -82,10 +84,7 @@ enum ServeArgsError {
 
 impl Diagnostic for ServeArgsError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoKey { .. } => "serve::no_key",
-            Self::NoExam => "serve::no_exam",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {
@@ -222,7 +221,7 @@ impl Serve {
     fn permit(&self, open: &OpenAgent) -> Result<Permit> {
         let approval = Mutex::new(Approval::new(&self.rules, &open.tools, &open.agent.toolbox, None)?);
         Ok(Arc::new(move |tool: &str, arguments: &mut Map<String, Value>| {
-            let mut approval = approval.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut approval = approval.lock();
             // Nobody is asked, so nobody cancels.
             let cancelled = |_: Cancelled| Err(Refusal(CallError::Refused, "cancelled".into()));
             approval.decide(tool, arguments).unwrap_or_else(cancelled)

@@ -42,11 +42,14 @@ pub struct ServerArgs {
     cwd: Option<PathBuf>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "server_args::", serialize_all = "snake_case")]
 pub enum ServerArgsError {
     #[error("`{option}` should be followed by NAME=VALUE")]
+    #[strum(serialize = "option")]
     Pair { option: &'static str },
     #[error("`{option}` applies only to {to}")]
+    #[strum(serialize = "option")]
     Stray { option: &'static str, to: &'static str },
     #[error("cannot read {path}")]
     Read {
@@ -57,25 +60,22 @@ pub enum ServerArgsError {
     #[error("{path} names no server: {reason}")]
     Config { path: PathBuf, reason: String },
     #[error("{path} has no server \"{name}\"")]
+    #[strum(serialize = "name")]
     NoServer { path: PathBuf, name: String, known: Vec<String> },
     #[error("{path} has {} servers", known.len())]
+    #[strum(serialize = "name")]
     ManyServers { path: PathBuf, known: Vec<String> },
     #[error("`{word}` is neither a URL nor a program")]
+    #[strum(serialize = "scheme")]
     NoScheme { word: String },
     #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
+    #[strum(serialize = "transport")]
     NoTransport { path: PathBuf, name: String },
 }
 
 impl Diagnostic for ServerArgsError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Pair { .. } | Self::Stray { .. } => "server_args::option",
-            Self::Read { .. } => "server_args::read",
-            Self::Config { .. } => "server_args::config",
-            Self::NoServer { .. } | Self::ManyServers { .. } => "server_args::name",
-            Self::NoTransport { .. } => "server_args::transport",
-            Self::NoScheme { .. } => "server_args::scheme",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -32,9 +32,11 @@ pub struct Named {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "cli::", serialize_all = "snake_case")]
 enum StageCommandError {
     #[error("unknown stage kind \"{kind}\"")]
+    #[strum(serialize = "unknown_kind")]
     Unknown { kind: String, near: Option<String> },
     #[error("{0} exists already")]
     Exists(PathBuf),
@@ -42,10 +44,7 @@ enum StageCommandError {
 
 impl Diagnostic for StageCommandError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Unknown { .. } => "cli::unknown_kind",
-            Self::Exists(_) => "cli::exists",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

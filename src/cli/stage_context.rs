@@ -3,9 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -82,12 +83,12 @@ pub struct Notes(Mutex<Vec<String>>);
 
 impl Notes {
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 
 impl Observer for Notes {
     fn note(&self, text: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+        self.0.lock().push(text.to_owned());
     }
 }

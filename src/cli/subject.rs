@@ -77,11 +77,13 @@ pub struct Subject {
     pub scratch: tempfile::TempDir,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "talk::", serialize_all = "snake_case")]
 pub enum SubjectError {
     #[error("{model} is a model, and no server is named")]
     NoServer { model: String },
     #[error("`{option}` applies only to {to}")]
+    #[strum(serialize = "option")]
     Stray { option: &'static str, to: &'static str },
     #[error("there is no run of {file}")]
     NoRun { file: PathBuf },
@@ -99,16 +101,7 @@ pub enum SubjectError {
 
 impl Diagnostic for SubjectError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoServer { .. } => "talk::no_server",
-            Self::Stray { .. } => "talk::option",
-            Self::NoRun { .. } => "talk::no_run",
-            Self::NoSpec { .. } => "talk::no_spec",
-            Self::NoEpisodes { .. } => "talk::no_episodes",
-            Self::NoPolicy { .. } => "talk::no_policy",
-            Self::NoBase { .. } => "talk::no_base",
-            Self::Scratch(_) => "talk::scratch",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

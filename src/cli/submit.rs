@@ -33,7 +33,8 @@ pub struct Executors {
     kind: Option<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "submit::", serialize_all = "snake_case")]
 enum SubmitError {
     #[error("the run file has no `[executors.{name}]`")]
     NoExecutor { name: String, near: Option<String> },
@@ -43,10 +44,7 @@ enum SubmitError {
 
 impl Diagnostic for SubmitError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoExecutor { .. } => "submit::no_executor",
-            Self::NoTemplate { .. } => "submit::no_template",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

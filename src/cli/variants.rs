@@ -16,20 +16,19 @@ use crate::{
     view,
 };
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "run::", serialize_all = "snake_case")]
 pub enum VariantError {
     #[error("`--sweep {given}` should read `KEY=VALUE,VALUE,…`")]
     Sweep { given: String },
     #[error("no stage of the run file trains or samples, so seeds change nothing")]
+    #[strum(serialize = "seeds")]
     NoStage,
 }
 
 impl Diagnostic for VariantError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Sweep { .. } => "run::sweep",
-            Self::NoStage => "run::seeds",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -32,7 +32,8 @@ use parquet::{
 use crate::error::Diagnostic;
 
 /// Errors of reading or writing a table.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "data::", serialize_all = "snake_case")]
 pub enum DataError {
     #[error("cannot open {path}")]
     Open {
@@ -41,6 +42,7 @@ pub enum DataError {
         source: std::io::Error,
     },
     #[error("{path} is not a readable {table} table")]
+    #[strum(serialize = "unreadable")]
     Read {
         path: PathBuf,
         table: &'static str,
@@ -48,6 +50,7 @@ pub enum DataError {
         source: parquet::errors::ParquetError,
     },
     #[error("{path} is not a readable {table} table")]
+    #[strum(serialize = "unreadable")]
     Batch {
         path: PathBuf,
         table: &'static str,
@@ -72,15 +75,7 @@ pub enum DataError {
 
 impl Diagnostic for DataError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Open { .. } => "data::open",
-            Self::Read { .. } | Self::Batch { .. } => "data::unreadable",
-            Self::Column { .. } => "data::column",
-            Self::Value { .. } => "data::value",
-            Self::Checks { .. } => "data::checks",
-            Self::TooLarge { .. } => "data::too_large",
-            Self::Write { .. } => "data::write",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

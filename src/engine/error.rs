@@ -10,13 +10,15 @@ pub struct TargetIndex {
     pub target: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "engine::", serialize_all = "snake_case")]
 pub enum EngineError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error("device `{device}` is not available in this build")]
     Device { device: String },
     #[error("device `{device}` does not answer")]
+    #[strum(serialize = "absent_device")]
     Absent {
         device: String,
         #[source]
@@ -24,7 +26,7 @@ pub enum EngineError {
     },
     #[error("the engine computes on `cpu` devices or on different CUDA devices, not on {devices}")]
     Devices { devices: String },
-    #[error("4-bit weights are supported on the CPU only, not on `{device}`")]
+    #[error("4-bit weights need bf16, which `{device}` is too old for: Ampere has it")]
     Format { device: String },
     #[error("a prompt has no tokens")]
     EmptyPrompt,
@@ -71,21 +73,8 @@ impl Diagnostic for EngineError {
     fn code(&self) -> &'static str {
         match self {
             Self::Model(error) => error.code(),
-            Self::Device { .. } => "engine::device",
-            Self::Absent { .. } => "engine::absent_device",
-            Self::Devices { .. } => "engine::devices",
-            Self::Format { .. } => "engine::format",
-            Self::EmptyPrompt => "engine::empty_prompt",
-            Self::Context { .. } => "engine::context",
-            Self::Cache { .. } => "engine::cache",
-            Self::Memory { .. } => "engine::memory",
-            Self::Diverged { .. } => "engine::diverged",
-            Self::Logprob { .. } => "engine::logprob",
-            Self::Logits => "engine::logits",
-            Self::Guide { .. } => "engine::guide",
-            Self::Stalled { .. } => "engine::stalled",
-            Self::Worker { .. } => "engine::worker",
             Self::Interrupted(interrupted) => interrupted.code(),
+            other => other.into(),
         }
     }
 
@@ -96,7 +85,7 @@ impl Diagnostic for EngineError {
             Self::Device { .. } => "set devices = [\"cpu\"] under [engine], or build with `--features cuda`",
             Self::Absent { .. } => "`nvidia-smi` lists the devices and the driver's version",
             Self::Devices { .. } => "name each CUDA device once under [engine], without `cpu`",
-            Self::Format { .. } => "set dtype = \"bf16\" under [engine]",
+            Self::Format { .. } => "set dtype = \"f16\" under [engine]",
             Self::Context { .. } => "lower max_turns, max_episode_tokens or result_chars of [agent]",
             Self::Cache { .. } => {
                 "raise kv_cache_mib under [engine], which the workers share, or lower max_episode_tokens of [agent]"

@@ -3,9 +3,11 @@ use std::path::PathBuf;
 use crate::error::{Class, Diagnostic};
 
 /// Errors of a run as a whole.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "exec::", serialize_all = "snake_case")]
 pub enum ExecError {
     #[error("there is no run in {cache}")]
+    #[strum(serialize = "no_run")]
     NoRuns { cache: PathBuf },
     #[error("there is no run \"{id}\"")]
     NoRun { id: String, near: Option<String> },
@@ -51,20 +53,7 @@ fn task_text(task: &str) -> String {
 
 impl Diagnostic for ExecError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoRun { .. } | Self::NoRuns { .. } => "exec::no_run",
-            Self::NoStage { .. } => "exec::no_stage",
-            Self::BadRun { .. } => "exec::bad_run",
-            Self::Crashed { .. } => "exec::crashed",
-            Self::FileChanged { .. } => "exec::file_changed",
-            Self::ServerChanged { .. } => "exec::server_changed",
-            Self::TrainsOnHeldOut { .. } => "exec::trains_on_held_out",
-            Self::Threads(_) => "exec::threads",
-            Self::NoWorker(_) => "exec::no_worker",
-            Self::WorkerLost { .. } => "exec::worker_lost",
-            Self::BadOrder(_) => "exec::bad_order",
-            Self::OtherKey { .. } => "exec::other_key",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -1,7 +1,8 @@
 //! Ctrl-C and SIGTERM: the first one stops what is going on in order, the next one ends the process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -33,14 +34,14 @@ impl Signals {
             stopped.cancel();
             report();
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+        *self.0.lock() = Some(Box::new(stop));
         cancel
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.lock() = None;
     }
 }
 
@@ -57,7 +58,7 @@ fn receiver(current: Arc<Mutex<Option<Stop>>>) -> std::io::Result<impl FnOnce()>
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
                 }
-                let stop = current.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let stop = current.lock().take();
                 match stop {
                     Some(stop) => stop(),
                     None => {

@@ -7,9 +7,9 @@ use std::{
     fs::{File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Event, RunState};
@@ -79,7 +79,7 @@ impl Journal {
         let mut line =
             serde_json::to_vec(&Line { at, event }).map_err(|cause| writing(std::io::Error::other(cause)))?;
         line.push(b'\n');
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if reached("journal::torn") {
             let half = line.len() / 2;
             line.truncate(half);

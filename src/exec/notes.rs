@@ -1,6 +1,8 @@
 //! Notes of a stage: reported at once, and kept for its record.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{Event, Listener};
 use crate::progress::{Observer, SharedProgress};
@@ -35,7 +37,7 @@ impl Notes {
 
     /// The notes, without duplicates.
     pub fn kept(&self) -> Vec<String> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept.lock();
         let more = (kept.more > 0).then(|| format!("and {} more notes", kept.more));
         kept.notes.iter().cloned().chain(more).collect()
     }
@@ -64,7 +66,7 @@ impl Observer for Notes {
 
     fn note(&self, text: &str) {
         {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock();
             if kept.notes.iter().any(|note| note == text) {
                 return;
             }

@@ -2,10 +2,12 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     progress::{Progress, SharedProgress},
@@ -59,7 +61,7 @@ impl ProgressFile {
 
     pub fn begin(&self, stage: &str) -> StageProgress {
         let progress = SharedProgress::new(stage);
-        self.stages.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&progress));
+        self.stages.lock().push(Arc::clone(&progress));
         StageProgress { progress, stages: Arc::clone(&self.stages) }
     }
 }
@@ -78,13 +80,13 @@ impl Drop for ProgressFile {
 
 impl Drop for StageProgress {
     fn drop(&mut self) {
-        let mut stages = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stages = self.stages.lock();
         stages.retain(|other| !Arc::ptr_eq(other, &self.progress));
     }
 }
 
 fn snapshot(stages: &Stages) -> Vec<Progress> {
-    stages.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|stage| stage.get()).collect()
+    stages.lock().iter().map(|stage| stage.get()).collect()
 }
 
 /// Renamed into place, so that nobody reads a part of it.

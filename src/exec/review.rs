@@ -20,7 +20,8 @@ use crate::{
     store::{FileLock, Store},
 };
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "review::", serialize_all = "snake_case")]
 pub enum ReviewError {
     #[error("\"{0}\" has no tasks")]
     NoTasks(String),
@@ -38,12 +39,7 @@ pub enum ReviewError {
 
 impl Diagnostic for ReviewError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoTasks(_) => "review::no_tasks",
-            Self::Twice => "review::twice",
-            Self::BadLine { .. } => "review::bad_line",
-            Self::File { .. } => "review::file",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -12,10 +12,11 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -230,7 +231,7 @@ impl Runner {
             None if has_model => Uses::UnknownModel,
             None => Uses::NoModel,
         };
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history.lock();
         let history = history.get_or_insert_with(|| CostHistory::of(&self.store));
         history.estimate(stage, uses, None).ok().map(|estimate| estimate.cost.seconds)
     }
@@ -315,7 +316,7 @@ impl Runner {
             drop(shown);
             if done.is_err() {
                 let cost = self.cost(&job, &reports, began);
-                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
+                *self.lost.lock() += cost;
                 for message in reports.notes.kept() {
                     self.folder.note(&Event::Note { id: self.id(&job).to_owned(), message })?;
                 }
@@ -356,7 +357,7 @@ impl Runner {
     /// Checks each pair of tables once.
     fn disjoint(&self, job: &Job, wanted: &Disjoint) -> Result<()> {
         let tables = wanted.tables();
-        let known = || self.disjoint.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.disjoint.lock();
         if !known().contains(&tables) {
             wanted.check(&self.store, self.id(job))?;
             known().push(tables);
@@ -433,7 +434,7 @@ impl Runner {
                 *existing
             }
         };
-        if let Some(history) = &mut *self.history.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(history) = &mut *self.history.lock() {
             history.add(record.clone());
         }
         if jobs::forget(&self.store, &job.key, draw) {

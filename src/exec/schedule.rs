@@ -5,9 +5,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     runtime::Runtime,
     task::{AbortHandle, Id, JoinError, JoinSet},
@@ -416,7 +417,7 @@ impl<'w> Run<'w> {
         let failures = std::mem::take(&mut self.failures);
         let traffic = self.runner.remote.as_ref().map(|remote| remote.traffic_and_queue(&self.runner.store));
         let mut spent = self.spent;
-        spent += *self.runner.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        spent += *self.runner.lost.lock();
         let idle = self.updates.idle(&self.runner.plan);
         Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic, idle }
     }

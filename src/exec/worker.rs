@@ -5,10 +5,11 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc::{UnboundedSender, unbounded_channel},
@@ -85,16 +86,16 @@ pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Resu
         match serde_json::from_str(&line) {
             Ok(Order::Run { number, task }) => {
                 let cancel = CancellationToken::new();
-                lock(&cancels).insert(number, cancel.clone());
+                cancels.lock().insert(number, cancel.clone());
                 let (run, cancels, sender) = (Arc::clone(&run), Arc::clone(&cancels), sender.clone());
                 runtime.spawn(async move {
                     let what = answer((number, String::new()), *task, run, sender.clone(), cancel).await;
-                    lock(&cancels).remove(&number);
+                    cancels.lock().remove(&number);
                     _ = sender.send(Said { number, what });
                 });
             }
             Ok(Order::Cancel { number }) => {
-                if let Some(cancel) = lock(&cancels).get(&number) {
+                if let Some(cancel) = cancels.lock().get(&number) {
                     cancel.cancel();
                 }
             }
@@ -103,15 +104,11 @@ pub fn work(store: Store, run: &str, stages: Option<std::path::PathBuf>) -> Resu
         }
     }
     // Nobody listens any more.
-    lock(&cancels).values().for_each(CancellationToken::cancel);
+    cancels.lock().values().for_each(CancellationToken::cancel);
     runtime.shutdown_timeout(GRACE);
     kill_children();
     drop((sender, writer));
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a task, whose rows go to the log of this part. A crash of its stage is a failure of it alone.

@@ -8,12 +8,13 @@ use std::{
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader},
@@ -134,12 +135,8 @@ struct Tasks {
 }
 
 impl Tasks {
-    fn listeners(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, UnboundedSender<What>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn ended(&self) -> Option<(String, String)> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ended.lock().clone()
     }
 }
 
@@ -197,13 +194,13 @@ impl Workers {
                 }
             }
         };
-        tasks.listeners().remove(&number);
+        tasks.listeners.lock().remove(&number);
         done
     }
 
     /// Tells the worker which models are still needed.
     pub fn keep(&self, models: BTreeSet<Digest>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if *kept == models {
             return;
         }
@@ -236,10 +233,10 @@ impl Workers {
             _ => self.start().await?,
         };
         let worker = current.insert(worker);
-        worker.tasks.listeners().insert(number, listener);
+        worker.tasks.listeners.lock().insert(number, listener);
         // It may have ended just now, before it had this listener.
         if worker.tasks.ended().is_some() {
-            worker.tasks.listeners().remove(&number);
+            worker.tasks.listeners.lock().remove(&number);
         }
         Ok((worker.orders.clone(), Arc::clone(&worker.tasks)))
     }
@@ -271,7 +268,7 @@ impl Workers {
             // Another line is one that a library printed.
             lines(output, |line| {
                 if let Ok(Said { number, what }) = serde_json::from_str(line)
-                    && let Some(listener) = of_reader.listeners().get(&number)
+                    && let Some(listener) = of_reader.listeners.lock().get(&number)
                 {
                     _ = listener.send(what);
                 }
@@ -284,8 +281,8 @@ impl Workers {
             }
             let how = child.wait().await.map_or_else(|cause| cause.to_string(), how);
             let said = last.await.unwrap_or_default();
-            *of_reader.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some((how, said));
-            of_reader.listeners().clear();
+            *of_reader.ended.lock() = Some((how, said));
+            of_reader.listeners.lock().clear();
         });
         Ok(Worker { orders, tasks, reader })
     }

@@ -2,7 +2,8 @@ use std::path::PathBuf;
 
 use crate::error::{Class, Diagnostic};
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "push::", serialize_all = "snake_case")]
 pub enum HubError {
     #[error("\"{text}\" is no repository")]
     Name { text: String },
@@ -11,6 +12,7 @@ pub enum HubError {
     #[error("there is no token for the hub")]
     NoToken,
     #[error("cannot set up an HTTP client")]
+    #[strum(serialize = "http_client")]
     Client(#[source] reqwest::Error),
     #[error("cannot read {path}")]
     Read {
@@ -40,20 +42,7 @@ pub enum HubError {
 
 impl Diagnostic for HubError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Name { .. } => "push::name",
-            Self::Endpoint { .. } => "push::endpoint",
-            Self::NoToken => "push::no_token",
-            Self::Client(_) => "push::http_client",
-            Self::Read { .. } => "push::read",
-            Self::Unreachable { .. } => "push::unreachable",
-            Self::Status { .. } => "push::status",
-            Self::Answer { .. } => "push::answer",
-            Self::Public { .. } => "push::public",
-            Self::Secret { .. } => "push::secret",
-            Self::Nothing { .. } => "push::nothing",
-            Self::NotConfirmed => "push::not_confirmed",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

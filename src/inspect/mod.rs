@@ -38,7 +38,8 @@ use crate::{
 /// Episodes that are in memory at once.
 const CHUNK: usize = 256;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "inspect::", serialize_all = "snake_case")]
 pub enum InspectError {
     #[error("run \"{run}\" has no finished comparison of policies")]
     NoExam { run: String, stages: Vec<String> },
@@ -58,13 +59,7 @@ pub enum InspectError {
 
 impl Diagnostic for InspectError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoExam { .. } => "inspect::no_exam",
-            Self::NoEpisodes { .. } => "inspect::no_episodes",
-            Self::Unavailable { .. } => "inspect::unavailable",
-            Self::Read { .. } => "inspect::read",
-            Self::Write(_) => "inspect::write",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

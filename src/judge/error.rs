@@ -1,7 +1,8 @@
 use crate::{error::Diagnostic, llm::LlmError};
 
 /// Errors of a judge.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "judge::", serialize_all = "snake_case")]
 pub enum JudgeError {
     #[error(transparent)]
     Llm(#[from] LlmError),
@@ -17,9 +18,7 @@ impl Diagnostic for JudgeError {
     fn code(&self) -> &'static str {
         match self {
             Self::Llm(error) => error.code(),
-            Self::Prompt(_) => "judge::prompt",
-            Self::Reply { .. } => "judge::reply",
-            Self::Program { .. } => "judge::program",
+            other => other.into(),
         }
     }
 

@@ -3,7 +3,8 @@ use std::time::Duration;
 use crate::error::{Class, Diagnostic, Failure};
 
 /// Errors of a language model.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "llm::", serialize_all = "snake_case")]
 pub enum LlmError {
     #[error("`{url}` is not a valid endpoint address: {reason}")]
     Url { url: String, reason: String },
@@ -14,6 +15,7 @@ pub enum LlmError {
     #[error("the API key in {variable} contains characters that HTTP headers do not allow")]
     Key { variable: String },
     #[error("cannot set up an HTTP client")]
+    #[strum(serialize = "http_client")]
     Client(#[source] reqwest::Error),
     #[error("{model} at {url} cannot be reached")]
     Unreachable {
@@ -79,20 +81,8 @@ impl LlmError {
 impl Diagnostic for LlmError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Url { .. } => "llm::url",
-            Self::Unencrypted { .. } => "llm::unencrypted",
-            Self::NoKey { .. } => "llm::no_key",
-            Self::Key { .. } => "llm::key",
-            Self::Client(_) => "llm::http_client",
-            Self::Unreachable { .. } => "llm::unreachable",
-            Self::Timeout { .. } => "llm::timeout",
-            Self::Status { .. } => "llm::status",
-            Self::Reply { .. } => "llm::reply",
-            Self::Ceiling { .. } => "llm::ceiling",
-            Self::TooLong { .. } => "llm::too_long",
-            Self::NoProbability => "llm::no_probability",
-            Self::Undecided { .. } => "llm::undecided",
             Self::Local { cause, .. } => cause.code(),
+            other => other.into(),
         }
     }
 

@@ -1,10 +1,8 @@
 //! Limits of an endpoint: requests and tokens per minute, and money.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
 use super::LlmError;
@@ -31,7 +29,7 @@ impl RateLimiter {
     }
 
     fn next(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        self.next.lock()
     }
 
     /// When a request of about this many tokens may be sent. Its place is taken.
@@ -91,7 +89,7 @@ impl Ceiling {
     }
 
     fn state(&self) -> MutexGuard<'_, Spent> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Reserves money for a request. Waits for those in flight if only their reservations stand in the way.

@@ -22,12 +22,13 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use reqwest::{
     Response, StatusCode, Url,
     header::{HeaderName, HeaderValue},
@@ -275,25 +276,17 @@ impl Client {
         Ok(Self { endpoint, url, key, http, shared, ceiling, usage, refused, has_replied })
     }
 
-    fn counters(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn ask<A: Ask>(&self, request: &A) -> Result<A::Reply, LlmError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
         let mut retries = self.endpoint.retries;
         // What this request leaves out. Later requests leave it out only if this one succeeds.
         let mut without = Refused::default();
         loop {
-            without = without | *self.refused();
+            without = without | *self.refused.lock();
             let Failed { error, next, .. } = match self.attempt(request, without).await {
                 Ok(reply) => {
                     self.has_replied.store(true, Ordering::Relaxed);
-                    let mut refused = self.refused();
+                    let mut refused = self.refused.lock();
                     *refused = *refused | without;
                     return Ok(reply);
                 }
@@ -356,7 +349,7 @@ impl Client {
     async fn send<A: Ask>(&self, request: &A, without: Refused) -> Result<A::Reply, Failed> {
         let provider = self.endpoint.provider;
         let body = request.body(&self.endpoint, without);
-        self.counters().requests += 1;
+        self.usage.lock().requests += 1;
         let mut post = self.http.post(self.url.clone()).headers(provider.headers()).json(&body);
         if let Some((name, key)) = &self.key {
             post = post.header(name, key);
@@ -441,7 +434,7 @@ impl Client {
     fn read_whole<A: Ask>(&self, request: &A, reply: &Value) -> Result<A::Reply, Failed> {
         let reply = request.read(&self.endpoint, reply).map_err(|reason| self.wrong(reason))?;
         if let Some(Tokens { prompt, completion }) = A::tokens(&reply) {
-            let mut usage = self.counters();
+            let mut usage = self.usage.lock();
             usage.prompt_tokens += prompt;
             usage.completion_tokens += completion;
         }
@@ -480,7 +473,7 @@ impl LanguageModel for Client {
     }
 
     fn usage(&self) -> Usage {
-        *self.counters()
+        *self.usage.lock()
     }
 
     fn resources(&self) -> usage::Usage {
@@ -551,7 +544,7 @@ fn concession<A: Ask>(
 /// The first client of an endpoint sets its limits.
 fn shared(endpoint: &Endpoint) -> Arc<Shared> {
     static ALL: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = ALL.lock();
     all.retain(|_, shared| shared.strong_count() > 0);
     let existing = all.get(&endpoint.base_url).and_then(Weak::upgrade);
     existing.unwrap_or_else(|| {

@@ -25,9 +25,10 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -366,12 +367,12 @@ impl Recorder {
     }
 
     pub(super) fn has_begun(&self) -> bool {
-        *locked(&self.has_begun)
+        *self.has_begun.lock()
     }
 
     /// Writes the header, or checks that the one in the file is of this server.
     pub(super) fn begin(&self, described: &Description, notes: &[String]) -> Result<(), McpError> {
-        let mut has_begun = locked(&self.has_begun);
+        let mut has_begun = self.has_begun.lock();
         if *has_begun {
             return Ok(());
         }
@@ -431,13 +432,13 @@ impl Recorder {
         let call = RecordedCall { tool: tool.to_owned(), arguments, after, text, is_error };
         let (key, link) = (call.key(), call.link());
         history.push(|| link);
-        let known = locked(&self.known).get(&key).copied();
+        let known = self.known.lock().get(&key).copied();
         match known {
             Some(known) if known == link => {}
             // Another answer is kept.
             Some(_) => _ = history.lose(),
             None => {
-                locked(&self.known).insert(key, link);
+                self.known.lock().insert(key, link);
                 self.write(|file| write_line(file, &call))?;
             }
         }
@@ -447,19 +448,19 @@ impl Recorder {
     /// Notes that calls of a tool are left out.
     pub(super) fn note_secret(&self, tool: &str) {
         let (path, tool) = (self.path.display(), shorten(tool));
-        locked(&self.notes).insert(format!(
+        self.notes.lock().insert(format!(
             "the cassette {path} lacks calls of `{tool}`, because a secret is in their arguments"
         ));
     }
 
     /// Notes on what is left out. Each is returned once.
     pub(super) fn take_notes(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *locked(&self.notes))
+        std::mem::take(&mut *self.notes.lock())
     }
 
     /// Writes while no other process does, at the end of the last complete line.
     fn write<T>(&self, write: impl FnOnce(&mut File) -> io::Result<T>) -> Result<T, McpError> {
-        let mut file = locked(&self.file);
+        let mut file = self.file.lock();
         let written = file.lock().and_then(|()| {
             let written = cut_incomplete_line(&mut file).and_then(|()| write(&mut file));
             let unlocked = file.unlock();
@@ -496,10 +497,6 @@ fn cut_incomplete_line(file: &mut File) -> io::Result<()> {
     file.read_to_end(&mut bytes)?;
     let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     file.set_len(complete as u64)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

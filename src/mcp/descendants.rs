@@ -9,9 +9,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 /// How often the list is read again, because a process may start another before it is killed.
 const ROUNDS: usize = 10;
@@ -41,7 +43,7 @@ impl Descendants {
     pub(super) fn mark(&self) {
         let Some(root) = self.root else { return };
         let found = below(&running(), [root].into());
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        self.found.lock().extend(found);
     }
 
     /// Bytes of memory of the process and what is below it now. Pages that several processes share count in part.
@@ -54,7 +56,7 @@ impl Descendants {
 
     /// Kills what was listed, and what it has started since.
     pub(super) async fn kill(&self) {
-        let listed = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
+        let listed = std::mem::take(&mut *self.found.lock());
         for _ in 0..ROUNDS {
             let running = running();
             let mut alive: BTreeSet<Process> =

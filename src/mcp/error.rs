@@ -8,7 +8,8 @@ use super::{
 };
 use crate::error::{Class, Diagnostic};
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "mcp::", serialize_all = "snake_case")]
 pub enum McpError {
     #[error("the server command is empty")]
     EmptyCommand,
@@ -37,6 +38,7 @@ pub enum McpError {
     #[error("the header `{name}` cannot be sent")]
     Header { name: String },
     #[error("cannot set up an HTTP client")]
+    #[strum(serialize = "http_client")]
     Client(#[source] reqwest::Error),
     #[error("the server `{server}` ended before it was ready{output}")]
     DiedAtStart { server: String, output: ServerOutput },
@@ -137,43 +139,7 @@ impl McpError {
 
 impl Diagnostic for McpError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::EmptyCommand => "mcp::empty_command",
-            Self::Spawn { .. } => "mcp::spawn",
-            Self::NoSandbox => "mcp::no_sandbox",
-            Self::Snapshot { .. } => "mcp::snapshot",
-            Self::BeforeEpisode { .. } => "mcp::before_episode",
-            Self::UnsetVariable { .. } => "mcp::unset_variable",
-            Self::Reference(_) => "mcp::reference",
-            Self::Url { .. } => "mcp::url",
-            Self::Header { .. } => "mcp::header",
-            Self::Client(_) => "mcp::http_client",
-            Self::DiedAtStart { .. } => "mcp::died_at_start",
-            Self::StartTimeout { .. } => "mcp::start_timeout",
-            Self::Unauthorized { .. } => "mcp::unauthorized",
-            Self::Login { .. } => "mcp::login",
-            Self::TokenFile { .. } => "mcp::token_file",
-            Self::Handshake { .. } => "mcp::handshake",
-            Self::NoSession { .. } => "mcp::no_session",
-            Self::Revision { .. } => "mcp::revision",
-            Self::List { .. } => "mcp::list",
-            Self::Lost { .. } => "mcp::lost",
-            Self::Refused { .. } => "mcp::refused",
-            Self::Reset { .. } => "mcp::reset",
-            Self::ToolChanged { .. } => "mcp::tool_changed",
-            Self::Restarts { .. } => "mcp::restarts",
-            Self::NoServerOfTool { .. } => "mcp::no_server_of_tool",
-            Self::CassetteFile { .. } => "mcp::cassette_file",
-            Self::Cassette { .. } => "mcp::cassette",
-            Self::OtherCassette { .. } => "mcp::other_cassette",
-            Self::NotRecorded { .. } => "mcp::not_recorded",
-            Self::PoolClosed => "mcp::pool_closed",
-            Self::UnknownDemo(_) => "mcp::unknown_demo",
-            Self::NotLoopback(_) => "mcp::not_loopback",
-            Self::Bind { .. } => "mcp::bind",
-            Self::Serve(_) => "mcp::serve",
-            Self::DemoDatabase(_) => "mcp::demo_database",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -17,13 +17,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use rmcp::{
     RoleClient, ServiceError,
     model::{
@@ -214,12 +215,12 @@ impl LiveSession {
     }
 
     fn add_notes(&self, notes: Vec<String>) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
+        self.notes.lock().extend(notes);
     }
 
     /// Notes on what [`LiveSession::describe`] repaired or dropped. Each note is returned once.
     pub(super) fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.notes.lock())
     }
 
     /// Calls a tool by the server's name for it.

@@ -14,10 +14,11 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientNotification, CustomResult, ErrorCode, ErrorData, RequestId,
     ServerJsonRpcMessage, ServerResult,
@@ -128,13 +129,13 @@ impl Pending {
     pub(super) fn sent(&self, message: &ClientJsonRpcMessage) {
         match message {
             ClientJsonRpcMessage::Request(request) => {
-                self.locked().insert(request.id.clone());
+                self.0.lock().insert(request.id.clone());
             }
             ClientJsonRpcMessage::Notification(notification) => {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    self.locked().remove(id);
+                    self.0.lock().remove(id);
                 }
             }
             _ => {}
@@ -143,7 +144,7 @@ impl Pending {
 
     /// The message for the client. An answer without an id is one to the only request under way.
     pub(super) fn received(&self, incoming: Incoming) -> Option<ServerJsonRpcMessage> {
-        let mut pending = self.locked();
+        let mut pending = self.0.lock();
         match incoming {
             Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
                 answered(&mut pending, Some(&response.id));
@@ -160,10 +161,6 @@ impl Pending {
             }
             Incoming::Noise => None,
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashSet<RequestId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

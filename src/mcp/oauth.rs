@@ -15,7 +15,7 @@ use std::{
     net::IpAddr,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,6 +25,7 @@ use axum::{
     http::{StatusCode, Uri},
     response::Html,
 };
+use parking_lot::Mutex;
 use reqwest::{Url, redirect::Policy};
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession,
@@ -97,7 +98,7 @@ impl Access {
     }
 
     pub(super) fn token(&self) -> Option<String> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.lock().clone()
     }
 
     /// A token instead of a rejected one; `None` if there is no other.
@@ -121,7 +122,7 @@ impl Access {
             Err(error) => return Err(chain(&error)),
         };
         if let Some(token) = &token {
-            *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+            *self.current.lock() = Some(token.clone());
         }
         Ok(token)
     }
@@ -609,7 +610,7 @@ mod tests {
             let (path, log) = (request.uri().path().to_owned(), Arc::clone(&log));
             let text = answer(&origin, &path);
             async move {
-                log.lock().unwrap().push(path);
+                log.lock().push(path);
                 match text {
                     Some(text) => (StatusCode::OK, [("content-type", "application/json")], text),
                     None => (StatusCode::NOT_FOUND, [("content-type", "text/plain")], String::new()),
@@ -627,7 +628,7 @@ mod tests {
 
     impl Serving {
         fn tokens_asked(&self) -> usize {
-            self.asked.lock().unwrap().iter().filter(|path| *path == "/token").count()
+            self.asked.lock().iter().filter(|path| *path == "/token").count()
         }
     }
 
@@ -687,7 +688,7 @@ mod tests {
         TokenFile { path: path.clone() }.write(&stored_by(Some("https://login.example.com"))).unwrap();
         assert!(renewal(&server.url, &path, None).renew(Some("old"), None).await.is_err());
         assert_eq!(server.tokens_asked(), 0);
-        assert!(!server.asked.lock().unwrap().is_empty(), "it was asked for metadata");
+        assert!(!server.asked.lock().is_empty(), "it was asked for metadata");
     }
 
     #[tokio::test]
@@ -742,7 +743,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens/a.json");
         assert!(renewal(&server.url, &path, client(None)).renew(None, None).await.is_err());
-        assert!(inside.asked.lock().unwrap().is_empty());
+        assert!(inside.asked.lock().is_empty());
     }
 
     #[test]

@@ -18,10 +18,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     num::NonZero,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, OnceCell, OwnedSemaphorePermit, Semaphore},
@@ -222,7 +223,7 @@ impl Pool {
 
     /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]), and what a cassette lacks.
     pub(super) fn take_notes(&self) -> BTreeSet<String> {
-        let mut notes = std::mem::take(&mut *locked(&self.shared.notes));
+        let mut notes = std::mem::take(&mut *self.shared.notes.lock());
         if let Some(CassetteMode::Record(recorder)) = self.shared.tape.get() {
             notes.extend(recorder.take_notes());
         }
@@ -237,7 +238,7 @@ impl Pool {
     /// Closes every idle session. Sessions in use close when they are returned.
     pub async fn close(self) {
         self.shared.own.close();
-        let idle = std::mem::take(&mut *locked(&self.shared.idle));
+        let idle = std::mem::take(&mut *self.shared.idle.lock());
         let mut closing = Vec::new();
         for slot in &self.shared.slots {
             closing.extend(slot.lock().await.session.take().and_then(Arc::into_inner));
@@ -306,7 +307,7 @@ impl Shared {
         }
         match self.check_tools(session).await {
             Err(changed @ McpError::ToolChanged { .. }) if self.spec.on_list_change == ListChange::Note => {
-                locked(&self.notes).insert(changed.to_string());
+                self.notes.lock().insert(changed.to_string());
                 Ok(())
             }
             checked => checked,
@@ -318,7 +319,7 @@ impl Shared {
         for (index, slot) in self.slots.iter().enumerate() {
             // A slot that is locked is about to be used.
             let Ok(mut slot) = slot.try_lock() else { continue };
-            if locked(&self.users)[index] > 0 {
+            if self.users.lock()[index] > 0 {
                 continue;
             }
             if let Some(session) = slot.session.take().and_then(Arc::into_inner) {
@@ -331,11 +332,11 @@ impl Shared {
     /// Adjusts the number of exclusive sessions to the memory that they use.
     fn measure(&self, session: &Session) {
         let Some(capacity) = &self.capacity else { return };
-        if locked(capacity).measured >= MEASURED {
+        if capacity.lock().measured >= MEASURED {
             return;
         }
         let Some(bytes) = session.memory() else { return };
-        let mut capacity = locked(capacity);
+        let mut capacity = capacity.lock();
         let fitting = capacity.after(bytes);
         match fitting.checked_sub(capacity.sessions) {
             Some(more) => {
@@ -368,7 +369,7 @@ impl Shared {
     /// A session on which the reset tool has just succeeded.
     async fn reset_session(&self, tool: &str) -> Result<Session, McpError> {
         loop {
-            let idle = locked(&self.idle).pop();
+            let idle = self.idle.lock().pop();
             let reset = match idle {
                 Some(idle) => {
                     self.check_change(idle.session()).await?;
@@ -392,7 +393,7 @@ impl Shared {
     }
 
     fn count_restart(&self) -> Result<(), McpError> {
-        let mut restarts = locked(&self.restarts);
+        let mut restarts = self.restarts.lock();
         let now = Instant::now();
         while restarts.front().is_some_and(|then| now.duration_since(*then) > RESTART_WINDOW) {
             restarts.pop_front();
@@ -403,10 +404,6 @@ impl Shared {
         }
         Ok(())
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The place of an exclusive session that is not open yet.
@@ -453,7 +450,7 @@ impl Drop for PooledSession {
         let settled =
             if reused && !shared.own.is_closed() { session.settle() } else { Err(Box::new(session)) };
         let session = match settled {
-            Ok(settled) => return locked(&shared.idle).push(settled),
+            Ok(settled) => return shared.idle.lock().push(settled),
             Err(session) => session,
         };
         let close = async move {
@@ -473,7 +470,7 @@ struct SlotUser {
 impl SlotUser {
     /// Where no more sessions may be opened, an open one.
     fn of_least_used(shared: &Arc<Shared>) -> Self {
-        let mut users = locked(&shared.users);
+        let mut users = shared.users.lock();
         let is_full = shared.spec.limits.sessions.is_some() && shared.own.available_permits() == 0;
         // A slot that is locked is about to be open.
         let is_closed = |slot: usize| shared.slots[slot].try_lock().is_ok_and(|slot| slot.permit.is_none());
@@ -486,7 +483,7 @@ impl SlotUser {
 
 impl Drop for SlotUser {
     fn drop(&mut self) {
-        locked(&self.shared.users)[self.slot] -= 1;
+        self.shared.users.lock()[self.slot] -= 1;
         self.shared.left.notify_one();
     }
 }

@@ -9,10 +9,11 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::AsyncReadExt,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
@@ -235,7 +236,7 @@ struct Stderr {
 
 impl Stderr {
     fn push(&self, bytes: &[u8]) {
-        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tail = self.tail.lock();
         tail.extend(bytes);
         let surplus = tail.len().saturating_sub(STDERR_BYTES);
         tail.drain(..surplus);
@@ -243,8 +244,7 @@ impl Stderr {
 
     /// The last informative lines, joined into one.
     fn quote(&self) -> String {
-        let tail: Vec<u8> =
-            self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let tail: Vec<u8> = self.tail.lock().iter().copied().collect();
         // At most this much is kept: what comes before is cut off.
         let cut = if tail.len() == STDERR_BYTES { "…" } else { "" };
         let text = self.redaction.text(&format!("{cut}{}", String::from_utf8_lossy(&tail)));

@@ -4,12 +4,9 @@
 //! `crm_search` to the agent and `crm/search` in the column `server_name`. Each server keeps its own sessions, contract
 //! and limits.
 
-use std::{
-    borrow::Borrow,
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{borrow::Borrow, collections::BTreeMap};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -163,7 +160,7 @@ impl<'p> Visit<'p> {
     pub fn refuse(&self, wire_name: &str) -> Option<String> {
         let place = self.place(wire_name).ok()?;
         let most = place.pool.most_calls(place.tool)?;
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.calls.lock();
         let calls = calls.entry(wire_name.to_owned()).or_default();
         *calls += 1;
         (*calls > most).then(|| format!("this tool can be called {most} times in a task, and no more"))
@@ -193,12 +190,12 @@ impl<'p> Visit<'p> {
         let reserve = async || {
             for (name, pool) in needed {
                 let reservation = pool.reserve().await?;
-                self.reserved.lock().unwrap_or_else(PoisonError::into_inner).insert(name, reservation);
+                self.reserved.lock().insert(name, reservation);
             }
             Ok::<_, McpError>(())
         };
         self.reserves.get_or_try_init(reserve).await?;
-        Ok(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).remove(server))
+        Ok(self.reserved.lock().remove(server))
     }
 
     /// The pool of a tool's server, the session for it, which the first call opens, and the server's own name for the

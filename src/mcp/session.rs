@@ -1,10 +1,8 @@
 //! A session of a server: a live connection, which may be recorded, or a cassette that is played back.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::{
@@ -85,7 +83,7 @@ impl Session {
             }
             Source::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
         };
-        locked(&self.notes).extend(notes);
+        self.notes.lock().extend(notes);
         let tools = self.expose.with_tools(&described);
         Ok(Description { tools, ..described })
     }
@@ -106,7 +104,7 @@ impl Session {
 
     /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
     pub fn take_notes(&self) -> Vec<String> {
-        let mut notes = std::mem::take(&mut *locked(&self.notes));
+        let mut notes = std::mem::take(&mut *self.notes.lock());
         if let Source::Live(live, _) = &self.source {
             notes.extend(live.take_notes());
         }
@@ -125,7 +123,7 @@ impl Session {
                 self.call_recorded(live, recorder, name, arguments, call_timeout).await?
             }
             Source::Recorded(cassette) => {
-                Reply::Answer(cassette.answer(&mut locked(&self.history), name, &arguments)?)
+                Reply::Answer(cassette.answer(&mut self.history.lock(), name, &arguments)?)
             }
         };
         Ok(match reply {
@@ -161,12 +159,12 @@ impl Session {
         // A replay has the real arguments, which must not be in the cassette.
         let has_secret = shown != arguments;
         // If this call is dropped, it counts as one without an answer.
-        let before = locked(&self.history).lose();
+        let before = self.history.lock().lose();
         let reply = live.call(name, arguments, limit).await;
         match &reply {
             Ok(Reply::Answer(_)) if has_secret => recorder.note_secret(name),
             Ok(Reply::Answer(answer)) => {
-                let history = &mut *locked(&self.history);
+                let history = &mut *self.history.lock();
                 *history = before;
                 recorder.record(history, name, shown, answer)?;
             }
@@ -195,7 +193,7 @@ impl Session {
             },
             Source::Recorded(_) => Answer { text: String::new(), is_error: false },
         };
-        *locked(&self.history) = History::new(&self.state);
+        *self.history.lock() = History::new(&self.state);
         Ok(answer.outcome(result_bytes, &self.quirks.error_patterns))
     }
 
@@ -240,8 +238,4 @@ impl SettledSession {
     pub(super) async fn close(self) {
         self.0.close().await;
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,8 @@ use super::Family;
 use crate::error::Diagnostic;
 
 /// Errors in a model, its files or its inputs.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "model::", serialize_all = "snake_case")]
 pub enum ModelError {
     #[error("cannot read {path}")]
     Read {
@@ -54,26 +55,7 @@ pub enum ModelError {
 
 impl Diagnostic for ModelError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "model::read",
-            Self::Write { .. } => "model::write",
-            Self::Safetensors { .. } => "model::safetensors",
-            Self::Config { .. } => "model::config",
-            Self::Architecture { .. } => "model::architecture",
-            Self::Quantised { .. } => "model::quantised",
-            Self::Stored { .. } => "model::stored",
-            Self::MissingShard { .. } => "model::missing_shard",
-            Self::UnknownTensor { .. } => "model::unknown_tensor",
-            Self::NoWeights { .. } => "model::no_weights",
-            Self::MissingTensor { .. } => "model::missing_tensor",
-            Self::Shape { .. } => "model::shape",
-            Self::NotFinite { .. } => "model::not_finite",
-            Self::Adapter { .. } => "model::adapter",
-            Self::Targets { .. } => "model::targets",
-            Self::Token { .. } => "model::token",
-            Self::Context { .. } => "model::context",
-            Self::Tensor(_) => "model::tensor",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

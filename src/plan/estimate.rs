@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{Stage, reason::SHAPE};
+use super::{Stage, reason::SHAPE, stage_name};
 use crate::{
     hash::Digest,
     stage::{self, card::ParamType},
@@ -170,14 +170,6 @@ fn priced(stage: &Stage, cost: Cost) -> Cost {
     Cost { dollars, ..cost }
 }
 
-/// `train[0003]/rollout` as the run file names it.
-pub fn stage_name(id: &str) -> String {
-    match (id.split_once('['), id.split_once("]/")) {
-        (Some((turns, _)), Some((_, stage))) => format!("{turns}/{stage}"),
-        _ => id.to_owned(),
-    }
-}
-
 fn differing(stage: &Stage, fields: &Value) -> usize {
     others(stage, fields).count()
 }
@@ -194,15 +186,4 @@ fn others<'s>(stage: &'s Stage, fields: &Value) -> impl Iterator<Item = &'s Stri
         }
     };
     stage.params.keys().filter(is_keyed).filter(is_other)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_in_a_loop_has_its_stages_name() {
-        assert_eq!(stage_name("train[0003]/rollout"), "train/rollout");
-        assert_eq!(stage_name("exam"), "exam");
-    }
 }

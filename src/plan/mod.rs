@@ -44,7 +44,7 @@ mod until;
 mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
-pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses, stage_name};
+pub use estimate::{CostHistory, Estimate, NoEstimate, Reused, Unknown, Uses};
 pub use executor::{Action, Executor, JobsSpec, OnInterrupt, TEMPLATES, Template};
 pub use expand::expanded;
 pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
@@ -53,7 +53,7 @@ pub use key::{KeyFields, KeyInput};
 pub use layers::{Overrides, top_level};
 pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput};
 pub use models::Models;
-pub use name::NodeName;
+pub use name::{InLoop, NodeName, stage_name};
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
 pub use preflight::{Findings, PlanPreflight};

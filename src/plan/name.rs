@@ -2,6 +2,29 @@
 //! all stages. What else a run prints is read too: paths of its folder, `train.0003/rollout/trajectories.parquet`, and outputs as
 //! the run file names them, `train.rollout.trajectories`.
 
+/// A stage in an iteration of a loop, by its id: `train[0003]/rollout`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InLoop<'i> {
+    pub name: &'i str,
+    /// From 1.
+    pub iteration: u32,
+    pub stage: &'i str,
+}
+
+impl<'i> InLoop<'i> {
+    /// None for a stage outside loops.
+    pub fn parse(id: &'i str) -> Option<Self> {
+        let (name, rest) = id.split_once('[')?;
+        let (number, stage) = rest.split_once("]/")?;
+        Some(Self { name, iteration: number.parse().ok()?, stage })
+    }
+}
+
+/// A stage's name in the run file, by its id: `train/rollout`.
+pub fn stage_name(id: &str) -> String {
+    InLoop::parse(id).map_or_else(|| id.to_owned(), |InLoop { name, stage, .. }| format!("{name}/{stage}"))
+}
+
 /// A stage, an iteration, or an output of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName {
@@ -47,6 +70,12 @@ impl NodeName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_in_a_loop_has_its_stages_name() {
+        assert_eq!(stage_name("train[0003]/rollout"), "train/rollout");
+        assert_eq!(stage_name("exam"), "exam");
+    }
 
     #[test]
     fn a_name_means_a_stage_all_its_iterations_or_all_that_it_contains() {

@@ -3,7 +3,8 @@
 use crate::error::{Class, Diagnostic};
 
 /// Errors of the server itself.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "serve::", serialize_all = "snake_case")]
 pub enum ServeError {
     #[error("cannot listen on {address}")]
     Bind {
@@ -27,13 +28,7 @@ pub enum ServeError {
 
 impl Diagnostic for ServeError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Bind { .. } => "serve::bind",
-            Self::Open { .. } => "serve::open",
-            Self::Check { .. } => "serve::check",
-            Self::Keep { .. } => "serve::keep",
-            Self::Serve(_) => "serve::serve",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

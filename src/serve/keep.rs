@@ -7,12 +7,10 @@ use std::{
     collections::VecDeque,
     io::Write,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::ServeError;
@@ -73,7 +71,7 @@ impl Keeper {
     /// Keeps an answer to a request, in the file of the conversation that it continues. `messages` are those of the request
     /// and the answer. The same answer to the same request is kept once.
     pub fn request(&self, origin: &Origin, prompt: &[u32], answer: &[(u32, f32)], messages: Vec<Value>) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let of_policy = |one: &&Conversation| one.policy == origin.policy;
         if open.iter().filter(of_policy).any(|one| one.rows.contains(prompt, answer)) {
             return;

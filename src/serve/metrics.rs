@@ -3,12 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 /// Counters of a server.
 #[derive(Debug, Default)]
@@ -25,7 +24,7 @@ pub struct Metrics {
 
 impl Metrics {
     pub fn responded(&self, path: &'static str, status: u16) {
-        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut responses = self.responses.lock();
         *responses.entry((path, status)).or_default() += 1;
     }
 
@@ -48,7 +47,7 @@ impl Metrics {
             }
         };
         let one = |value: &AtomicU64| [(String::new(), value.load(Ordering::Relaxed) as f64)];
-        let responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        let responses = self.responses.lock();
         let by_path = responses.iter().map(|((path, status), count)| {
             (format!("{{path=\"{path}\",status=\"{status}\"}}"), *count as f64)
         });

@@ -3,13 +3,16 @@ use std::{io::ErrorKind, path::PathBuf};
 use crate::error::{Class, Diagnostic};
 
 /// Errors in a card, or in how a stage is used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "stage::", serialize_all = "snake_case")]
 pub enum StageError {
     #[error("{place}: {problem}")]
     Card { place: String, problem: String },
     #[error("{place}: {problem}")]
+    #[strum(serialize = "card")]
     CardSyntax { place: String, problem: String },
     #[error("{place}: the system prompt is no part of a card")]
+    #[strum(serialize = "card")]
     SystemPrompt { place: String },
     #[error("cannot read {path}")]
     Read {
@@ -26,8 +29,10 @@ pub enum StageError {
     #[error("parameter `{name}`: {problem}")]
     Param { name: String, problem: String },
     #[error("missing input `{role}`")]
+    #[strum(serialize = "input")]
     NoInput { role: String },
     #[error("input `{role}` takes one artifact, found several")]
+    #[strum(serialize = "input")]
     ManyInputs { role: String },
     #[error("the card declares no output `{port}` of type {artifact}")]
     NoPort { port: String, artifact: String },
@@ -42,6 +47,7 @@ pub enum StageError {
     #[error("`{command}` needs {file}, which does not exist")]
     NoCode { command: String, file: String },
     #[error("cannot start `{command}`: {file} is not executable")]
+    #[strum(serialize = "start")]
     NotExecutable { command: String, file: String },
     #[error("`{command}` ended with {status}{}{tail}", if tail.is_empty() { "" } else { "\n" })]
     Command { command: String, status: String, tail: String },
@@ -53,20 +59,7 @@ pub enum StageError {
 
 impl Diagnostic for StageError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Card { .. } | Self::CardSyntax { .. } | Self::SystemPrompt { .. } => "stage::card",
-            Self::Read { .. } => "stage::read",
-            Self::Write { .. } => "stage::write",
-            Self::Param { .. } => "stage::param",
-            Self::NoInput { .. } | Self::ManyInputs { .. } => "stage::input",
-            Self::NoPort { .. } => "stage::no_port",
-            Self::NotBuiltIn { .. } => "stage::not_built_in",
-            Self::Start { .. } | Self::NotExecutable { .. } => "stage::start",
-            Self::NoCode { .. } => "stage::no_code",
-            Self::Command { .. } => "stage::command",
-            Self::NoOutput { .. } => "stage::no_output",
-            Self::Metrics { .. } => "stage::metrics",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -3,11 +3,9 @@
 //! A reply depends on the conversation, its number among the draws for it, the model and the stage's seed. It does not
 //! depend on what else is asked, so the number of requests in flight changes no reply.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::{
@@ -57,7 +55,8 @@ pub fn is_given(context: &Context) -> bool {
     context.inputs.contains_key(ROLE)
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "local_model::", serialize_all = "snake_case")]
 pub enum LocalModelError {
     #[error("both `{ROLE}` and `{param}` are set")]
     TwoModels { param: &'static str },
@@ -71,12 +70,7 @@ pub enum LocalModelError {
 
 impl Diagnostic for LocalModelError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::TwoModels { .. } => "local_model::two_models",
-            Self::Ignored { .. } => "local_model::ignored",
-            Self::Unused => "local_model::unused",
-            Self::NoRoom { .. } => "local_model::no_room",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {
@@ -238,7 +232,7 @@ impl LocalModel {
     }
 
     fn count(&self, add: impl FnOnce(&mut llm::Usage)) {
-        add(&mut self.usage.lock().unwrap_or_else(PoisonError::into_inner));
+        add(&mut self.usage.lock());
     }
 
     fn seed_of(&self, request: &Request<'_>) -> u64 {
@@ -280,7 +274,7 @@ impl LanguageModel for LocalModel {
     }
 
     fn usage(&self) -> llm::Usage {
-        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.usage.lock()
     }
 
     fn resources(&self) -> Usage {

@@ -41,7 +41,8 @@ pub struct PolicyFolder {
     pub base: Option<(Digest, PathBuf)>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "policy::", serialize_all = "snake_case")]
 pub enum PolicyError {
     #[error("cannot read {path}")]
     Read {
@@ -63,12 +64,7 @@ pub enum PolicyError {
 
 impl Diagnostic for PolicyError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "policy::read",
-            Self::NoBase { .. } => "policy::no_base",
-            Self::NotAPolicy { .. } => "policy::not_a_policy",
-            Self::Load { .. } => "policy::load",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

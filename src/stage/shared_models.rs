@@ -1,10 +1,8 @@
 //! What stays in memory between the stages of a run. It changes no result.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use parking_lot::Mutex;
 
 use crate::{
     chat::{ChatError, Vocabulary},
@@ -26,8 +24,8 @@ pub struct SharedModels {
 impl SharedModels {
     /// The tokenizer of a model, from this folder. Read only once, even with concurrent callers.
     pub fn vocabulary(&self, model: Digest, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
-        let cell = lock(&self.vocabularies).entry(model).or_default().clone();
-        let mut slot = lock(&cell);
+        let cell = self.vocabularies.lock().entry(model).or_default().clone();
+        let mut slot = cell.lock();
         if let Some(vocabulary) = &*slot {
             return Ok(vocabulary.clone());
         }
@@ -37,16 +35,12 @@ impl SharedModels {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bases.is_empty() && lock(&self.vocabularies).is_empty()
+        self.bases.is_empty() && self.vocabularies.lock().is_empty()
     }
 
     /// Releases everything except what belongs to these models.
     pub fn retain(&self, wanted: impl Fn(&Digest) -> bool) {
-        lock(&self.vocabularies).retain(|model, _| wanted(model));
+        self.vocabularies.lock().retain(|model, _| wanted(model));
         self.bases.retain(wanted);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,8 @@ use std::{
 use crate::error::{Class, Diagnostic};
 
 /// An error of the store.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "store::", serialize_all = "snake_case")]
 pub enum StoreError {
     #[error("cannot read {path}")]
     Read {
@@ -33,6 +34,7 @@ pub enum StoreError {
     #[error("the cache {root} has layout {found}, this mcprl knows layouts up to {known}")]
     Version { root: PathBuf, found: String, known: u32 },
     #[error("output holds {path}, which is neither a file nor a folder")]
+    #[strum(serialize = "special_file")]
     Special { path: PathBuf },
     #[error("output holds {path:?}, whose name is not UTF-8")]
     Name { path: PathBuf },
@@ -43,14 +45,17 @@ pub enum StoreError {
     #[error("artifact {digest} in {root} is damaged: its content does not match its digest")]
     Corrupt { root: PathBuf, digest: String },
     #[error("cannot read {path}, which a run needs")]
+    #[strum(serialize = "unreadable_record")]
     Unreadable { path: PathBuf },
     #[error("another `mcprl cache gc` is running on this cache")]
     Sweeping,
     #[error("another process took over this stage")]
     LeaseLost,
     #[error("the shared cache {remote} cannot be reached: {problem}")]
+    #[strum(serialize = "remote_unreachable")]
     Unreachable { remote: String, problem: String },
     #[error("the shared cache {remote} denies access: {problem}")]
+    #[strum(serialize = "remote_refused")]
     Refused { remote: String, problem: String },
 }
 
@@ -74,24 +79,7 @@ impl StoreError {
 
 impl Diagnostic for StoreError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "store::read",
-            Self::Write { .. } => "store::write",
-            Self::Full { .. } => "store::full",
-            Self::ReadOnly { .. } => "store::read_only",
-            Self::NotAFolder { .. } => "store::not_a_folder",
-            Self::Version { .. } => "store::version",
-            Self::Special { .. } => "store::special_file",
-            Self::Name { .. } => "store::name",
-            Self::Absent { .. } => "store::absent",
-            Self::NotAStore { .. } => "store::not_a_store",
-            Self::Corrupt { .. } => "store::corrupt",
-            Self::Unreadable { .. } => "store::unreadable_record",
-            Self::Sweeping => "store::sweeping",
-            Self::LeaseLost => "store::lease_lost",
-            Self::Unreachable { .. } => "store::remote_unreachable",
-            Self::Refused { .. } => "store::remote_refused",
-        }
+        self.into()
     }
 
     fn class(&self) -> Class {

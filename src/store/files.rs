@@ -9,10 +9,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -62,7 +62,7 @@ impl FileDigests {
         let reading = |cause| StoreError::reading(path, cause);
         let metadata = std::fs::metadata(path).map_err(reading)?;
         let stamp = FileStamp::from(&metadata);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(known) = known.get(path).filter(|known| known.stamp == stamp) {
             return Ok(known.digest);
         }
@@ -104,7 +104,7 @@ impl FileDigests {
 
     /// Saves the digests for the next run.
     pub fn save(&self, store: &Store) -> Result<(), StoreError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         if *known == self.loaded {
             return Ok(());
         }

@@ -24,8 +24,9 @@ use std::{
     fs::{File, OpenOptions},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
+
+use parking_lot::Mutex;
 
 use super::{Store, StoreError, die, failpoint, reached};
 use crate::hash::Digest;
@@ -166,7 +167,7 @@ impl RowLog {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
         let frame = frame(name, row).map_err(writing)?;
-        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.file.lock();
         let file = match &mut *slot {
             Some(file) => file,
             None => slot.insert(self.open()?),
@@ -221,7 +222,7 @@ impl RowLog {
 
     /// Ends the log once the result is durable, and keeps `remainder` of it.
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.file.lock() = None;
         remove(&self.checkpoint_path())?;
         // Those of processes that were killed while they wrote them included.
         self.files("new")?.iter().try_for_each(|path| remove(path))?;

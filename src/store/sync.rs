@@ -16,12 +16,14 @@ use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
     thread::JoinHandle,
 };
+
+use parking_lot::Mutex;
 
 use super::{ActionRecord, Remainder, RowLog, Store, StoreError, UnsyncedArtifact, failpoint};
 use crate::hash::Digest;
@@ -121,7 +123,7 @@ impl Syncer {
         placed: Vec<UnsyncedArtifact>,
         rows: Option<Ending>,
     ) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.task.lock();
         let (queue, _) = task.get_or_insert_with(|| {
             let (queue, results) = mpsc::channel();
             let store = self.store.clone();
@@ -132,7 +134,7 @@ impl Syncer {
 
     /// Waits until every queued result is synced. Returns the failed ones, whose records were set aside.
     pub fn finish(&self) -> Vec<SyncFailure> {
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = self.task.lock().take();
         let Some((queue, thread)) = task else { return Vec::new() };
         drop(queue);
         thread.join().unwrap_or_default()

@@ -69,7 +69,8 @@ pub struct Found {
     pub trace: Result<Trace, String>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "traces::", serialize_all = "snake_case")]
 pub enum TraceError {
     #[error("cannot read {path}")]
     Read {
@@ -85,11 +86,7 @@ pub enum TraceError {
 
 impl Diagnostic for TraceError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "traces::read",
-            Self::TooLarge { .. } => "traces::too_large",
-            Self::Malformed { .. } => "traces::malformed",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -6,7 +6,8 @@ use crate::{
 };
 
 /// Errors of trackers.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "track::", serialize_all = "snake_case")]
 pub enum TrackError {
     #[error("cannot write {path}")]
     Write {
@@ -21,6 +22,7 @@ pub enum TrackError {
     #[error("stopped before everything was sent")]
     Stopped { command: String },
     #[error("cannot set up an HTTP client")]
+    #[strum(serialize = "http_client")]
     Client(#[source] reqwest::Error),
     #[error("{url} cannot be reached")]
     Unreachable {
@@ -66,27 +68,7 @@ pub enum TrackError {
 
 impl Diagnostic for TrackError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Write { .. } => "track::write",
-            Self::Thread(_) => "track::thread",
-            Self::Late { .. } => "track::late",
-            Self::Stopped { .. } => "track::stopped",
-            Self::Client(_) => "track::http_client",
-            Self::Unreachable { .. } => "track::unreachable",
-            Self::Status { .. } => "track::status",
-            Self::Reply { .. } => "track::reply",
-            Self::NoToken { .. } => "track::no_token",
-            Self::Unencrypted { .. } => "track::unencrypted",
-            Self::Header { .. } => "track::header",
-            Self::Rejected { .. } => "track::rejected",
-            Self::Episodes(_) => "track::episodes",
-            Self::Database { .. } => "track::database",
-            Self::NoProgram { .. } => "track::no_program",
-            Self::Start { .. } => "track::start",
-            Self::Program { .. } => "track::program",
-            Self::NoTracker { .. } => "track::no_tracker",
-            Self::UnknownTracker { .. } => "track::unknown_tracker",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

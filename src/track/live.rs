@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         mpsc::{self, RecvTimeoutError},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex};
 use tokio_util::sync::CancellationToken;
 
 use super::{LogReader, Sink, TrackError, sinks, update};
@@ -44,16 +45,16 @@ struct Wakeup {
 
 impl Wakeup {
     fn ask(&self, change: impl FnOnce(&mut Requested)) {
-        change(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.asked.lock());
         self.changed.notify_all();
     }
 
     /// Waits until an update is asked for, and then for the pause; not longer than to the end. Returns whether it is
     /// the end.
     fn wait(&self, pause: Duration) -> bool {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         while !asked.update && !asked.end {
-            asked = self.changed.wait(asked).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut asked);
         }
         let until = Instant::now() + pause;
         while !asked.end {
@@ -61,7 +62,7 @@ impl Wakeup {
             if left.is_zero() {
                 break;
             }
-            asked = self.changed.wait_timeout(asked, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut asked, left);
         }
         asked.update = false;
         asked.end

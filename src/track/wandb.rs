@@ -8,10 +8,11 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
@@ -213,7 +214,7 @@ impl Upload {
 
 impl Running {
     fn lines(&self) -> Vec<String> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.output.lock().iter().cloned().collect()
     }
 
     /// It ends with the exit code 0 also if nobody is logged in.
@@ -234,7 +235,7 @@ impl Running {
 async fn keep(from: impl AsyncRead + Unpin, output: Arc<Mutex<VecDeque<String>>>) {
     let mut lines = BufReader::new(from).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = output.lock();
         if output.len() == KEPT {
             output.pop_front();
         }

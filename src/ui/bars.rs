@@ -1,13 +1,9 @@
 //! Progress on a terminal: one line per running stage and loop, with lines about finished stages above.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
+use parking_lot::Mutex;
 
 use super::{
     display::RunDisplay,
@@ -54,19 +50,19 @@ impl RunDisplay for Bars {
         let progress = SharedProgress::new(id);
         let shown = Arc::clone(&progress);
         let bar = self.add(move |width| gauge::line(&shown.get(), width, now_ms()), false);
-        self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), bar);
+        self.by_stage.lock().insert(id.to_owned(), bar);
         progress
     }
 
     fn end(&self, id: &str) {
-        if let Some(bar) = self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).remove(id) {
+        if let Some(bar) = self.by_stage.lock().remove(id) {
             bar.finish_and_clear();
             self.all.remove(&bar);
         }
     }
 
     fn iterations(&self, of: &LoopProgress) {
-        let mut loops = self.by_loop.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.by_loop.lock();
         if of.done >= of.iterations {
             if let Some((bar, _)) = loops.remove(&of.name) {
                 bar.finish_and_clear();
@@ -75,12 +71,12 @@ impl RunDisplay for Bars {
             return;
         }
         if let Some((_, shown)) = loops.get(&of.name) {
-            *shown.lock().unwrap_or_else(PoisonError::into_inner) = of.clone();
+            *shown.lock() = of.clone();
             return;
         }
         let shown = Arc::new(Mutex::new(of.clone()));
         let of_bar = Arc::clone(&shown);
-        let line = move |width| of_bar.lock().unwrap_or_else(PoisonError::into_inner).line(width, now_ms());
+        let line = move |width| of_bar.lock().line(width, now_ms());
         loops.insert(of.name.clone(), (self.add(line, true), shown));
     }
 

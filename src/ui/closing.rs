@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::{hint_text, human};
-use crate::exec::{IdleLoop, StageOutcome, Summary};
+use crate::{
+    exec::{IdleLoop, StageOutcome, Summary},
+    plan::InLoop,
+};
 
 /// `resume` is the command that continues the run; `seconds` is the run's duration.
 pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
@@ -116,11 +119,7 @@ fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     type Range<'a> = (&'a str, Option<(&'a str, u32, u32)>);
     let mut found: Vec<Range<'a>> = Vec::new();
     for id in ids {
-        let turn = id.split_once('[').and_then(|(name, rest)| {
-            let (number, stage) = rest.split_once("]/")?;
-            Some((name, stage, number.parse::<u32>().ok()?))
-        });
-        let Some((name, stage, iteration)) = turn else {
+        let Some(InLoop { name, stage, iteration }) = InLoop::parse(id) else {
             found.push((id, None));
             continue;
         };

@@ -7,7 +7,7 @@ use super::{closing::joined, history::success, human, table};
 use crate::{
     exec::history::{Change, Difference, RunHistory},
     hash::Digest,
-    plan::RerunReason,
+    plan::{InLoop, RerunReason},
 };
 
 /// Width of the page in columns.
@@ -119,14 +119,10 @@ fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations
     let (mut alone, mut loops) = (Vec::new(), BTreeMap::<&str, Iterations<'_>>::new());
     for difference in found {
         let Difference::Changed { id, metrics, .. } = difference else { continue };
-        let iteration = id.split_once('[').and_then(|(name, rest)| {
-            let (number, _) = rest.split_once("]/")?;
-            Some((name, number.parse::<u32>().ok()?))
-        });
         for change in metrics {
-            match iteration {
-                Some((name, number)) => {
-                    let all = loops.entry(name).or_default().entry(number).or_default();
+            match InLoop::parse(id) {
+                Some(InLoop { name, iteration, .. }) => {
+                    let all = loops.entry(name).or_default().entry(iteration).or_default();
                     all.insert(&change.name, change);
                 }
                 None => {

@@ -1,9 +1,11 @@
 //! Progress without a terminal: a line for each event, and a progress line at intervals.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{
     Printer,
@@ -27,7 +29,7 @@ impl RunDisplay for Lines {
         let printer = self.0;
         let printed = Mutex::new(Instant::now());
         SharedProgress::with(id, move |progress, now_ms| {
-            let mut printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut printed = printed.lock();
             if printed.elapsed() >= INTERVAL {
                 *printed = Instant::now();
                 print(printer, progress, now_ms);

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::human;
-use crate::plan::{NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name};
+use crate::plan::{
+    InLoop, NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name,
+};
 
 /// The report, line by line, with totals at the end.
 pub fn plan_text(report: &PlanReport) -> String {
@@ -237,18 +239,11 @@ fn because(reasons: &[RerunReason]) -> String {
 fn waits_on(on: &[String], turn: Option<(&str, u32, &str)>) -> String {
     let mut names: Vec<String> = on
         .iter()
-        .map(|id| match (id.split_once('['), turn) {
-            (Some((name, rest)), turn) => {
-                let (number, stage) = rest.split_once("]/").unwrap_or(("", rest));
-                match turn {
-                    Some((own, iteration, _)) if own == name => {
-                        let same = number.parse::<u32>() == Ok(iteration);
-                        if same { stage.to_owned() } else { format!("previous {stage}") }
-                    }
-                    _ => format!("{name}/{stage}"),
-                }
+        .map(|id| match (InLoop::parse(id), turn) {
+            (Some(InLoop { name, iteration, stage }), Some((own, current, _))) if own == name => {
+                if iteration == current { stage.to_owned() } else { format!("previous {stage}") }
             }
-            _ => id.clone(),
+            _ => stage_name(id),
         })
         .collect();
     names.dedup();

@@ -3,9 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use super::{
     LogFormat, OutputFormat, Printer, bars::Bars, display::RunDisplay, gauge::LoopProgress, human,
@@ -66,7 +68,7 @@ impl RunView {
 
     /// Shows the collected lines.
     pub fn flush(&self) {
-        self.show(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.show(&mut self.state.lock());
     }
 
     /// A line about a stage.
@@ -80,7 +82,7 @@ impl RunView {
         if self.verbosity == Verbosity::Quiet || self.printer.format == OutputFormat::Json {
             return;
         }
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock();
         reported.retain(|id, _| {
             let is_running = stages.iter().any(|stage| stage.stage == *id);
             if !is_running {
@@ -134,7 +136,7 @@ impl Listener for RunView {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Unanswered { id, .. } = event {
             self.display.end(id);
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let json = || serde_json::to_value(event).unwrap_or_default();
         let text = state.iterations.text(event, self.display.shows_running());
         state.iterations.changed().into_iter().for_each(|of| self.display.iterations(of));

@@ -6,24 +6,25 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use memchr::memmem;
+use parking_lot::Mutex;
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Artifact, Run, Stage, conversation::texts_of, iteration};
+use super::{Artifact, Run, Stage, conversation::texts_of};
 use crate::{
     data::{
         self, DataError, End, EpisodeMessages, GroupKey, Label, OutcomeRow, Reward, RewardValue, Scenario,
     },
     grpo::{Advantage, NoSignal, Scale, ScoredRollout, advantages},
     hash::Digest,
-    plan::NodeName,
+    plan::{InLoop, NodeName, stage_name},
 };
 
 /// Bytes of conversation texts that are kept in memory, over all runs. Beyond it they are read again for each search.
@@ -220,7 +221,7 @@ impl EpisodeTable {
             IndexedEpisode { summary, reward, advantage: advantages.as_ref().map(|all| all[row]) }
         });
         let episodes = episodes.collect();
-        let iteration = iteration(&source.stage).map(|(_, number)| number);
+        let iteration = InLoop::parse(&source.stage).map(|of| of.iteration);
         Ok(Self { source, episodes, scenarios, iteration, texts: Mutex::default() })
     }
 
@@ -250,7 +251,7 @@ impl EpisodeTable {
 
     /// The texts of all conversations; kept if there is room.
     fn texts(&self, used: &AtomicUsize) -> Result<Arc<Texts>, DataError> {
-        let mut kept = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.texts.lock();
         if let Some(texts) = &*kept {
             return Ok(Arc::clone(texts));
         }
@@ -309,7 +310,7 @@ impl EpisodeCache {
     fn table(&self, source: EpisodeSource) -> Result<Arc<EpisodeTable>, Unavailable> {
         let rewards = source.rewards.iter().map(|rewards| rewards.digest).collect();
         let key = (source.stage.clone(), source.digest, rewards);
-        let known = self.tables.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.tables.lock().get(&key).cloned();
         if let Some(table) = known.filter(|table| table.source == source) {
             return Ok(table);
         }
@@ -318,14 +319,14 @@ impl EpisodeCache {
             |cause: DataError| Unavailable { stage: stage.clone(), problem: why_unavailable(&cause) };
         let scenarios = self.scenarios(source.scenarios.as_ref());
         let table = Arc::new(EpisodeTable::read(source, scenarios).map_err(problem)?);
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&table));
+        self.tables.lock().insert(key, Arc::clone(&table));
         Ok(table)
     }
 
     /// The scenarios of an artifact by id; none if it is gone.
     fn scenarios(&self, artifact: Option<&(Digest, PathBuf)>) -> Arc<BTreeMap<String, Scenario>> {
         let Some((digest, path)) = artifact else { return Arc::default() };
-        let mut known = self.scenarios.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.scenarios.lock();
         if let Some(found) = known.get(digest) {
             return Arc::clone(found);
         }
@@ -401,11 +402,6 @@ impl Facets {
         }
         facets
     }
-}
-
-/// `train[0003]/rollout` without the iteration: `train/rollout`.
-fn stage_name(stage: &str) -> String {
-    crate::plan::stage_name(stage)
 }
 
 /// Which episodes to show. Absent fields accept all.

@@ -36,7 +36,7 @@ use crate::{
     },
     hash::Digest,
     mcp::secret::secret_free,
-    plan::{self, InputEdge, Plan, RerunReason, stage_name},
+    plan::{self, InLoop, InputEdge, Plan, RerunReason, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
@@ -440,18 +440,11 @@ fn together(states: impl Iterator<Item = StageState>) -> StageState {
     }
 }
 
-/// `train[0003]/rollout` → (`train`, 3).
-fn iteration(id: &str) -> Option<(String, u32)> {
-    let (name, rest) = id.split_once('[')?;
-    let (number, _) = rest.split_once("]/")?;
-    Some((name.to_owned(), number.parse().ok()?))
-}
-
 impl Stage {
     fn pending(id: &str) -> Self {
         Self {
             name: stage_name(id),
-            iteration: iteration(id),
+            iteration: InLoop::parse(id).map(|of| (of.name.to_owned(), of.iteration)),
             id: id.to_owned(),
             state: StageState::Pending,
             kind: None,

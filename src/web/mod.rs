@@ -33,7 +33,8 @@ use self::query::Query;
 use crate::error::{Class, Diagnostic, Result};
 
 /// Errors of the live page.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "web::", serialize_all = "snake_case")]
 pub enum WebError {
     #[error("cannot listen on {address}")]
     Bind {
@@ -60,13 +61,7 @@ impl WebError {
 
 impl Diagnostic for WebError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Bind { .. } => "web::bind",
-            Self::Token(_) => "web::token",
-            Self::Serve(_) => "web::serve",
-            Self::NotFound(_) => "web::not_found",
-            Self::BadRequest(_) => "web::bad_request",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

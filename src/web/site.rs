@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use super::{WebError, overview::Planned};
 use crate::{
@@ -87,7 +89,7 @@ impl Site {
     pub(super) fn stamp(&self, run: &str) -> String {
         let Ok(store) = self.store(run) else { return "gone".into() };
         let is_live = store.live_runs().iter().any(|live| live == run);
-        let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plans = self.plans.lock();
         let is_planned = plans.get(run).is_some_and(Option::is_some);
         format!("{}-{is_live}-{is_planned}", journal_bytes(store, run))
     }
@@ -107,7 +109,7 @@ impl Site {
         let store = self.store(run)?;
         let journal_bytes = journal_bytes(store, run);
         {
-            let known = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = self.loaded.lock();
             if let Some(known) = known.get(run).filter(|known| known.journal_bytes == journal_bytes) {
                 return Ok(Arc::clone(&known.episodes));
             }
@@ -116,7 +118,7 @@ impl Site {
         // What cannot be read now may be there later.
         if episodes.unavailable.is_empty() {
             let loaded = Loaded { journal_bytes, episodes: Arc::clone(&episodes) };
-            self.loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), loaded);
+            self.loaded.lock().insert(run.to_owned(), loaded);
         }
         Ok(episodes)
     }
@@ -128,7 +130,7 @@ impl Site {
 
     /// The plan of a run; none while it is made.
     pub(super) fn planned(&self, run: &str) -> Option<Arc<Planned>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = self.plans.lock();
         if let Some(known) = plans.get(run) {
             return known.clone();
         }
@@ -138,7 +140,7 @@ impl Site {
         // It may compute digests of large files.
         std::thread::spawn(move || {
             let planned = Arc::new(Planned::new(&store, as_now));
-            plans.lock().unwrap_or_else(PoisonError::into_inner).insert(run, Some(planned));
+            plans.lock().insert(run, Some(planned));
         });
         None
     }
@@ -147,7 +149,7 @@ impl Site {
     pub(super) fn exam(&self, run: &str, stage: &str) -> Result<Arc<Exam>> {
         let key = (run.to_owned(), stage.to_owned());
         let journal_bytes = journal_bytes(self.store(run)?, run);
-        let known = self.exams.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.exams.lock().get(&key).cloned();
         if let Some((_, exam)) = known.filter(|(bytes, _)| *bytes == journal_bytes) {
             return Ok(exam);
         }
@@ -157,7 +159,7 @@ impl Site {
         let exam = Arc::new(exam(&as_now, found).map_err(|missing| none(missing.to_string()))?);
         // Without its episodes it may be read again.
         if exam.pairs.is_ok() {
-            let mut exams = self.exams.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut exams = self.exams.lock();
             exams.insert(key, (journal_bytes, Arc::clone(&exam)));
         }
         Ok(exam)
@@ -168,7 +170,7 @@ impl Site {
         let Some((digest, folder)) = tokens::tokenizer_folder(store, policy) else {
             return Err("the policy that sampled the episode is not known".into());
         };
-        let mut known = self.vocabularies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.vocabularies.lock();
         if let Some(found) = known.get(&digest) {
             return Ok(Arc::clone(found));
         }

@@ -570,7 +570,7 @@ fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
         let output = project.run(&["--json"]).out;
         let events: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let ended = events.iter().find(|found| found["event"] == event).unwrap();
-        assert!(is_noted(ended["notes"][0].as_str().unwrap()), "{output}");
+        assert!(is_noted(ended["result"]["notes"][0].as_str().unwrap()), "{output}");
         let noted = events.iter().any(|found| is_noted(found["message"].as_str().unwrap_or_default()));
         assert_eq!(noted, event == "finished", "{output}");
     }

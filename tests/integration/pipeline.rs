@@ -399,7 +399,7 @@ fn killed_at_any_moment_a_run_resumes_and_loses_nothing_finished() {
         let journal = project.read(format!("cache/runs/{run}/journal.jsonl"));
         let entries = journal.lines().filter(|line| line.contains("\"event\":\"finished\""));
         finished.extend(
-            entries.map(|line| line.split("\"node\":\"").nth(1).unwrap().split('"').next().unwrap().into()),
+            entries.map(|line| line.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().into()),
         );
     }
     let all = finished.len();

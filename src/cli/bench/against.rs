@@ -13,7 +13,8 @@ use crate::error::{Class, Diagnostic};
 /// How much more time than in the stored run is accepted, as a share. Shared machines vary by about a tenth.
 const TOLERANCE: f64 = 0.15;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "bench::", serialize_all = "snake_case")]
 pub enum AgainstError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
@@ -29,13 +30,7 @@ pub enum AgainstError {
 
 impl Diagnostic for AgainstError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "bench::read",
-            Self::Format { .. } => "bench::format",
-            Self::OtherSetup { .. } => "bench::other_setup",
-            Self::NothingShared { .. } => "bench::nothing_shared",
-            Self::Slower { .. } => "bench::slower",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

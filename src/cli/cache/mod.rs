@@ -86,20 +86,20 @@ pub struct Import {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "cli::", serialize_all = "snake_case")]
 enum CacheError {
     #[error("{count} results of run \"{run}\" are not in {from}")]
+    #[strum(serialize = "missing_results")]
     Missing { run: String, count: usize, from: String },
     #[error("{0} is the cache itself")]
+    #[strum(serialize = "same_cache")]
     Itself(PathBuf),
 }
 
 impl Diagnostic for CacheError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Missing { .. } => "cli::missing_results",
-            Self::Itself(_) => "cli::same_cache",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

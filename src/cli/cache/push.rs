@@ -32,13 +32,17 @@ pub struct Push {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "cli::", serialize_all = "snake_case")]
 enum PushError {
     #[error("no shared cache is known here")]
+    #[strum(serialize = "which_remote")]
     Unknown,
     #[error("several shared caches are known here: {}", .0.join(", "))]
+    #[strum(serialize = "which_remote")]
     Several(Vec<String>),
     #[error("\"{text}\" names no shared cache: {}", .wrong.problem)]
+    #[strum(serialize = "not_a_remote")]
     InvalidRemote { text: String, wrong: InvalidRemote },
     #[error("no results are queued for {place}")]
     NothingQueued { place: String, known: Vec<String> },
@@ -50,10 +54,8 @@ enum PushError {
 impl Diagnostic for PushError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Unknown | Self::Several(_) => "cli::which_remote",
-            Self::InvalidRemote { .. } => "cli::not_a_remote",
-            Self::NothingQueued { .. } => "cli::nothing_queued",
             Self::Away { cause, .. } => cause.code(),
+            other => other.into(),
         }
     }
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use crate::error::{Class, Diagnostic};
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "talk::", serialize_all = "snake_case")]
 pub enum TalkError {
     #[error("cannot write the trace {path}")]
     Trace {
@@ -32,15 +33,7 @@ pub enum TalkError {
 
 impl Diagnostic for TalkError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Trace { .. } => "talk::trace",
-            Self::Replay { .. } => "talk::replay",
-            Self::Read { .. } => "talk::read",
-            Self::Tasks { .. } => "talk::tasks",
-            Self::NoModelName { .. } => "talk::no_model_name",
-            Self::NoEndpoint { .. } => "talk::no_endpoint",
-            Self::Terminal { .. } => "talk::terminal",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -4,9 +4,10 @@ use std::{
     cell::Cell,
     io::{IsTerminal as _, Lines, StdinLock},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use rustyline::{
     Config, Context, Editor, Helper,
     completion::Completer,
@@ -54,7 +55,7 @@ impl Input {
     /// If it cannot be read.
     pub fn next(&mut self) -> Result<Option<String>, TalkError> {
         match self {
-            Self::Terminal(terminal) => terminal.lock().unwrap_or_else(PoisonError::into_inner).message(),
+            Self::Terminal(terminal) => terminal.lock().message(),
             Self::Pipe(lines) => {
                 let line = lines.next().transpose();
                 line.map_err(|cause| TalkError::Terminal { reason: cause.to_string() })

@@ -19,7 +19,8 @@ use crate::{
 /// Episodes of each task: enough to see whether attempts differ.
 const EPISODES: u32 = 2;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "doctor::", serialize_all = "snake_case")]
 enum TrialError {
     #[error("no stage plays groups of episodes, as a `rollout` does")]
     NoRollout,
@@ -29,10 +30,7 @@ enum TrialError {
 
 impl Diagnostic for TrialError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoRollout => "doctor::no_rollout",
-            Self::Stopped => "doctor::stopped",
-        }
+        self.into()
     }
 
     fn class(&self) -> Class {

@@ -1,7 +1,8 @@
 use crate::error::{Class, Diagnostic};
 
 /// Errors of jobs on a batch system.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "jobs::", serialize_all = "snake_case")]
 pub enum JobError {
     #[error("executor `{executor}`: `{action}` of its template: {problem}")]
     Template { executor: String, action: &'static str, problem: String },
@@ -21,13 +22,7 @@ fn said_text(said: &str) -> String {
 
 impl Diagnostic for JobError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Template { .. } => "jobs::template",
-            Self::Refused { .. } => "jobs::refused",
-            Self::NoRoom { .. } => "jobs::no_room",
-            Self::Lost { .. } => "jobs::lost",
-            Self::OtherBuild { .. } => "jobs::other_build",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -26,9 +26,11 @@ pub(super) struct Params {
     from: PathBuf,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "adapter::", serialize_all = "snake_case")]
 enum AdapterStageError {
     #[error("no folder \"{from}\"")]
+    #[strum(serialize = "no_folder")]
     NotAFolder { from: PathBuf },
     #[error("{folder} has no {file}")]
     NoFile { folder: PathBuf, file: &'static str },
@@ -38,11 +40,7 @@ enum AdapterStageError {
 
 impl Diagnostic for AdapterStageError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NotAFolder { .. } => "adapter::no_folder",
-            Self::NoFile { .. } => "adapter::no_file",
-            Self::OnAdapter => "adapter::on_adapter",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -44,7 +44,8 @@ struct ToolTexts {
     parameters: BTreeMap<String, String>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "discover::", serialize_all = "snake_case")]
 pub enum DiscoverError {
     #[error("no [server] to discover")]
     NoServer,
@@ -53,6 +54,7 @@ pub enum DiscoverError {
     #[error("`overrides` names `{parameter}`, which is not a parameter of the tool `{tool}`")]
     UnknownParameter { tool: String, parameter: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
+    #[strum(serialize = "allowed_and_denied")]
     Both { name: String },
     #[error("`reset_tool` names `{name}`, which is not a tool of the server")]
     NoResetTool { name: String, meant: Option<String> },
@@ -62,14 +64,7 @@ pub enum DiscoverError {
 
 impl Diagnostic for DiscoverError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoServer => "discover::no_server",
-            Self::UnknownTool { .. } => "discover::unknown_tool",
-            Self::UnknownParameter { .. } => "discover::unknown_parameter",
-            Self::Both { .. } => "discover::allowed_and_denied",
-            Self::NoResetTool { .. } => "discover::no_reset_tool",
-            Self::NoTools { .. } => "discover::no_tools",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -52,7 +52,8 @@ pub(super) struct Params {
     endpoints: BTreeMap<String, EndpointPolicy>,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "eval::", serialize_all = "snake_case")]
 enum EvalError {
     #[error("no episodes to evaluate: `greedy` is false and `samples` is 0")]
     NothingToPlay,
@@ -74,14 +75,7 @@ enum EvalError {
 
 impl Diagnostic for EvalError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NothingToPlay => "eval::nothing_to_play",
-            Self::NoTruth { .. } => "eval::no_truth",
-            Self::LittleTruth { .. } => "eval::little_truth",
-            Self::SameName { .. } => "eval::same_name",
-            Self::NoExamples { .. } => "eval::no_examples",
-            Self::ServerLost { .. } => "eval::server_lost",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -109,7 +109,8 @@ impl Params {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "grpo::", serialize_all = "snake_case")]
 enum GrpoError {
     #[error("the episodes are reference solutions, which no policy sampled")]
     NotSampled,
@@ -132,14 +133,7 @@ enum GrpoError {
 
 impl Diagnostic for GrpoError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NotSampled => "grpo::not_sampled",
-            Self::Mismatch { .. } => "grpo::mismatch",
-            Self::NoReference { .. } => "grpo::no_reference",
-            Self::NoTotal { .. } => "grpo::no_total",
-            Self::Rounded { .. } => "grpo::rounded",
-            Self::Vocabulary { .. } => "grpo::vocabulary",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

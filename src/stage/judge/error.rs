@@ -1,7 +1,8 @@
 use crate::error::{Class, Diagnostic};
 
 /// Errors of the stage `judge`.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "judge::", serialize_all = "snake_case")]
 pub(super) enum JudgeStageError {
     #[error("trajectory {trajectory} belongs to scenario {scenario}, which is not in the scenarios table")]
     UnknownScenario { trajectory: String, scenario: String },
@@ -31,19 +32,7 @@ pub(super) enum JudgeStageError {
 
 impl Diagnostic for JudgeStageError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::UnknownScenario { .. } => "judge::unknown_scenario",
-            Self::NotFinite { .. } => "judge::not_finite",
-            Self::NothingToGoBy => "judge::nothing_to_go_by",
-            Self::LittleToGoBy { .. } => "judge::little_to_go_by",
-            Self::NothingEarned => "judge::nothing_earned",
-            Self::NoModel { .. } => "judge::no_model",
-            Self::Criteria { .. } => "judge::criteria",
-            Self::Weight { .. } => "judge::weight",
-            Self::Gates { .. } => "judge::gates",
-            Self::NoPrices => "judge::no_prices",
-            Self::NoProgram { .. } => "judge::no_program",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -12,13 +12,14 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use futures::StreamExt;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -540,7 +541,7 @@ async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result
     let found: Vec<GroupScores> =
         outcomes.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
     // One refused question is left out. An endpoint that refuses all is misconfigured.
-    let unusable = unusable.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let unusable = unusable.into_inner();
     match unusable.filter(|_| !judges.model.model.has_replied() && found.iter().all(BTreeMap::is_empty)) {
         Some(failure) => Err(failure),
         None => Ok(found),
@@ -568,7 +569,7 @@ async fn ask_group(
         }
         Err(failure) if failure.code() == "judge::reply" => {
             context.observer.note(&format!("scenario {scenario} is not judged: {failure}"));
-            unusable.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+            unusable.lock().get_or_insert(failure);
             Ok(())
         }
         Err(failure) => {

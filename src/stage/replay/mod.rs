@@ -36,7 +36,8 @@ enum Compare {
     Errors,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "replay::", serialize_all = "snake_case")]
 enum ReplayError {
     #[error("there are no episodes")]
     NoEpisodes,
@@ -46,10 +47,7 @@ enum ReplayError {
 
 impl Diagnostic for ReplayError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoEpisodes => "replay::no_episodes",
-            Self::LeftOut { .. } => "replay::left_out",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -2,7 +2,8 @@
 
 use crate::{error::Diagnostic, mcp::McpError};
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "play::", serialize_all = "snake_case")]
 pub enum PlayError {
     #[error("no [server] to run episodes on")]
     NoServer,
@@ -34,15 +35,7 @@ pub enum PlayError {
 
 impl Diagnostic for PlayError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoServer => "play::no_server",
-            Self::UnknownServer { .. } => "play::unknown_server",
-            Self::NoRoom { .. } => "play::no_room",
-            Self::LittleRoom { .. } => "play::little_room",
-            Self::Harness { .. } => "play::harness",
-            Self::NoHarness { .. } => "play::no_harness",
-            Self::ServerLost { .. } => "play::server_lost",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
     process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use axum::{
     http::{Method, StatusCode},
     response::{IntoResponse, Response},
 };
+use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -90,10 +91,6 @@ impl Drop for Harness {
 /// Endpoints by the words that their addresses begin with.
 type Episodes = Arc<Mutex<BTreeMap<String, Arc<Endpoint>>>>;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Harness {
     /// Listens on a free port of this machine.
     ///
@@ -114,7 +111,7 @@ impl Harness {
         let known = episodes.clone();
         let router = Router::new().fallback(move |request: Request| {
             let (episode, rest) = split(request.uri().path());
-            let endpoint = locked(&known).get(episode).cloned();
+            let endpoint = known.lock().get(episode).cloned();
             let rest = rest.to_owned();
             async move {
                 match endpoint {
@@ -149,7 +146,7 @@ impl Harness {
         let (sender, calls) = unbounded_channel();
         let endpoint = Arc::new(Endpoint::new(self, attempt, agent, sender));
         let token = format!("{:016x}{:016x}", random(), random());
-        locked(&self.episodes).insert(token.clone(), endpoint.clone());
+        self.episodes.lock().insert(token.clone(), endpoint.clone());
         let _listed = Listed { episodes: &self.episodes, token: &token };
 
         let mut made = Made::default();
@@ -158,7 +155,7 @@ impl Harness {
             lost = answer_calls(calls, server, agent, &mut made) => Ended::Lost(lost),
             ended = self.program(&token, &attempt.scenario.task) => ended?,
         };
-        let asked = std::mem::take(&mut *locked(&endpoint.asked));
+        let asked = std::mem::take(&mut *endpoint.asked.lock());
         self.record(ended, asked, made)
     }
 
@@ -210,7 +207,7 @@ impl Harness {
             Ended::Answered(None) => (None, End::NoCall, None),
             Ended::Failed(problem) if turns == 0 => return Err(self.failed(problem)),
             Ended::Failed(problem) => {
-                locked(&self.failure).get_or_insert(problem);
+                self.failure.lock().get_or_insert(problem);
                 (None, End::HarnessFailed, None)
             }
         };
@@ -231,7 +228,7 @@ impl Harness {
 
     /// The first failure of the program, if it has failed in an episode.
     pub fn failure(&self) -> Option<PlayError> {
-        locked(&self.failure).clone().map(|problem| self.failed(problem))
+        self.failure.lock().clone().map(|problem| self.failed(problem))
     }
 }
 
@@ -243,7 +240,7 @@ struct Listed<'a> {
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        locked(self.episodes).remove(self.token);
+        self.episodes.lock().remove(self.token);
     }
 }
 
@@ -408,7 +405,7 @@ impl Endpoint {
         let body = read_body(request.into_body()).await?;
         let request = ChatRequest::parse(&body, CHOICES)?;
         {
-            let mut asked = locked(&self.asked);
+            let mut asked = self.asked.lock();
             if asked.turns >= self.max_turns {
                 asked.is_out_of_turns = true;
                 let message = format!("the episode has no turns left; it had {}", self.max_turns);
@@ -419,14 +416,14 @@ impl Endpoint {
         let (is_stream, choices, messages) = (request.stream, request.choices, request.messages.clone());
         let head = Head::new(&request, MODEL.to_owned(), self.fingerprint.clone());
         let task = Task::prepare(self.model.clone(), request).await.inspect_err(|error| {
-            locked(&self.asked).is_out_of_tokens |= error.is_too_long();
+            self.asked.lock().is_out_of_tokens |= error.is_too_long();
         })?;
         let prompt = task.prompt();
         let task = Box::new(task.sampling(self.sampling, self.seed_of(&prompt), self.max_turn_tokens));
         let asked = self.asked.clone();
         let keep: Keep = Box::new(move |message, tokens| {
             let messages = messages.iter().cloned().chain([as_recorded(message)]).collect();
-            locked(&asked).rows.add(&prompt, tokens, messages);
+            asked.lock().rows.add(&prompt, tokens, messages);
         });
         let answers = Answers::Policy { task, choices, keep: Some(keep) };
         respond(is_stream, head, answers, |_| ()).await
@@ -436,7 +433,7 @@ impl Endpoint {
     fn seed_of(&self, prompt: &[u32]) -> u64 {
         let bytes: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
         let prompt = Digest::of(&bytes);
-        let mut asked = locked(&self.asked);
+        let mut asked = self.asked.lock();
         let before = asked.prompts.entry(prompt).or_default();
         *before += 1;
         Encoder::new("mcprl harness turn v1")

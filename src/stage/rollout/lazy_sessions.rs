@@ -1,10 +1,8 @@
 //! The sessions of an episode, opened by its first calls.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +25,7 @@ pub struct Outage {
 
 impl Outage {
     fn count(&self, server: &str, session: &Result<PooledSession, McpError>) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.failures.lock();
         let failures = failures.entry(server.to_owned()).or_default();
         *failures = if session.is_ok() { 0 } else { *failures + 1 };
         if *failures >= FAILURES {

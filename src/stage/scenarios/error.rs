@@ -6,7 +6,8 @@ use crate::{
 };
 
 /// Errors in the source of tasks.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "scenarios::", serialize_all = "snake_case")]
 pub enum ScenarioError {
     #[error("cannot read {path}")]
     Read {
@@ -15,8 +16,10 @@ pub enum ScenarioError {
         source: std::io::Error,
     },
     #[error("source = \"{origin}\" needs the parameter `{param}`")]
+    #[strum(serialize = "param")]
     NoParam { origin: &'static str, param: &'static str },
     #[error("{file}: {problem}")]
+    #[strum(serialize = "families")]
     Syntax { file: String, problem: String },
     #[error("{file}: {place}: {problem}")]
     Families { file: String, place: String, problem: String },
@@ -31,8 +34,10 @@ pub enum ScenarioError {
     #[error("no candidate was admitted: {account}")]
     NothingAdmitted { account: String },
     #[error("the held-out set is not the frozen one: its digest is {found} instead of {expected}")]
+    #[strum(serialize = "heldout_differs")]
     HeldOutDiffers { expected: String, found: String },
     #[error("{count} training {} held out: {task}", if *count == 1 { "task is" } else { "tasks are" })]
+    #[strum(serialize = "trains_on_heldout")]
     TrainsOnHeldOut { task: String, count: usize },
     #[error("`mix`: {problem}")]
     Mix { problem: String },
@@ -41,6 +46,7 @@ pub enum ScenarioError {
     #[error("`max_cost` is set, but the prices of the language model's tokens are not")]
     NoPrices,
     #[error("{file}: {problem}")]
+    #[strum(serialize = "traces")]
     BadTraces { file: String, problem: String },
     #[error("{file}: {problem}")]
     Parquet { file: String, problem: String },
@@ -57,37 +63,16 @@ pub enum ScenarioError {
     #[error("no scenario has a reference solution to learn from")]
     NoReference,
     #[error("`values.{name}` names no parameter of a tool")]
+    #[strum(serialize = "values")]
     UnknownExample { name: String, near: Option<String>, known: String },
     #[error("`values.{name}` has {value}, but the parameter takes {expected}")]
+    #[strum(serialize = "values")]
     UnfitExample { name: String, value: String, expected: String },
 }
 
 impl Diagnostic for ScenarioError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "scenarios::read",
-            Self::NoParam { .. } => "scenarios::param",
-            Self::Syntax { .. } | Self::Families { .. } => "scenarios::families",
-            Self::Entities { .. } => "scenarios::entities",
-            Self::Nothing { .. } => "scenarios::nothing",
-            Self::BadLines { .. } => "scenarios::bad_lines",
-            Self::Empty { .. } => "scenarios::empty",
-            Self::NothingAdmitted { .. } => "scenarios::nothing_admitted",
-            Self::HeldOutDiffers { .. } => "scenarios::heldout_differs",
-            Self::TrainsOnHeldOut { .. } => "scenarios::trains_on_heldout",
-            Self::Mix { .. } => "scenarios::mix",
-            Self::Parquet { .. } => "scenarios::parquet",
-            Self::BadTraces { .. } => "scenarios::traces",
-            Self::Prompt { .. } => "scenarios::prompt",
-            Self::NoPrices => "scenarios::no_prices",
-            Self::NothingLeft { .. } => "scenarios::nothing_left",
-            Self::PassRates { .. } => "scenarios::pass_rates",
-            Self::NoTries => "scenarios::no_tries",
-            Self::UnknownFamily { .. } => "scenarios::unknown_family",
-            Self::NoFamiliesServed => "scenarios::no_families_served",
-            Self::NoReference => "scenarios::no_reference",
-            Self::UnknownExample { .. } | Self::UnfitExample { .. } => "scenarios::values",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -3,11 +3,9 @@
 //! If the server is stateless, equal calls are made once and cached, so results do not depend on when a call
 //! is made. If it has state, every visit has its own session and nothing is cached.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::{
@@ -49,9 +47,7 @@ impl Live {
 
     /// Distinct calls so far, if they are counted.
     pub fn calls(&self) -> usize {
-        self.answers
-            .as_ref()
-            .map_or(0, |answers| answers.lock().unwrap_or_else(PoisonError::into_inner).len())
+        self.answers.as_ref().map_or(0, |answers| answers.lock().len())
     }
 
     /// Whether sessions are shared and equal calls are made once.
@@ -104,7 +100,7 @@ impl CallSequence<'_> {
         };
         let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
         let answer = {
-            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answers = answers.lock();
             Arc::clone(answers.entry(key).or_default())
         };
         let ask = || async {

@@ -47,7 +47,8 @@ pub(super) struct Params {
     batch_size: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "sft::", serialize_all = "snake_case")]
 enum SftError {
     #[error("`min_reward` is {least}, but no rewards are given")]
     NoRewards { least: f32 },
@@ -63,13 +64,7 @@ enum SftError {
 
 impl Diagnostic for SftError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoRewards { .. } => "sft::no_rewards",
-            Self::NoTries { .. } => "sft::no_tries",
-            Self::NothingHeldOut => "sft::nothing_held_out",
-            Self::NothingToTrain { .. } => "sft::nothing_to_train",
-            Self::Vocabulary { .. } => "sft::vocabulary",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

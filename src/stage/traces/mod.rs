@@ -72,7 +72,8 @@ pub enum Loss {
     All,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "traces::", serialize_all = "snake_case")]
 enum TracesError {
     #[error("there is no file of traces in {paths}")]
     NoFiles { paths: String },
@@ -82,10 +83,7 @@ enum TracesError {
 
 impl Diagnostic for TracesError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::NoFiles { .. } => "traces::no_files",
-            Self::LeftOut { .. } => "traces::left_out",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

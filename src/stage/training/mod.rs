@@ -53,7 +53,8 @@ pub struct Training {
     pub max_gradient_norm: f64,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "training::", serialize_all = "snake_case")]
 pub enum TrainingError {
     #[error("`{name}` is {value}, and should be below 1")]
     Decay { name: &'static str, value: f32 },
@@ -104,14 +105,7 @@ pub fn check_logprobs(trajectory: &Trajectory) -> Result<(), TrainingError> {
 
 impl Diagnostic for TrainingError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Decay { .. } => "training::decay",
-            Self::WholeAdapter => "training::whole_adapter",
-            Self::Ragged { .. } => "training::ragged",
-            Self::Logprob { .. } => "training::logprob",
-            Self::Rows { .. } => "training::rows",
-            Self::Checkpoint => "training::checkpoint",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -86,7 +86,8 @@ pub(super) struct Shape {
     context: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "warmup::", serialize_all = "snake_case")]
 pub enum WarmupError {
     #[error("no decoder can have this shape: {reason}")]
     Shape { reason: String },
@@ -110,13 +111,7 @@ pub enum WarmupError {
 
 impl Diagnostic for WarmupError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Shape { .. } => "warmup::shape",
-            Self::Vocabulary { .. } => "warmup::vocabulary",
-            Self::Write { .. } => "warmup::write",
-            Self::Tokenizer { .. } => "warmup::tokenizer",
-            Self::Schema { .. } => "warmup::schema",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -42,9 +42,11 @@ use std::{
     collections::BTreeSet,
     io::Write,
     path::{Component, Path},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use place::{InvalidRemote, RemoteLocation, RemoteSpec};
 pub use upload_queue::{DrainReport, QueueScope, UploadQueue};
@@ -183,7 +185,7 @@ impl Remote {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn objects(&self) -> Result<&dyn Objects, ObjectError> {

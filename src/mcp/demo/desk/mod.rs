@@ -10,12 +10,9 @@
 
 mod records;
 
-use std::{
-    collections::BTreeSet,
-    fmt::Write,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, fmt::Write, sync::Arc};
 
+use parking_lot::Mutex;
 use rmcp::model::Tool;
 
 use super::server::{
@@ -213,7 +210,7 @@ impl Demo for Desk {
     }
 
     fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let text = |name| arguments.text(name);
         Some(match tool {
             "find_customer" => text("name").and_then(|name| self.find_customer(name)),

@@ -6,10 +6,11 @@
 //! reason. Error texts help a model to recover: they name the problem, then the alternatives.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use rusqlite::{
     Connection, OpenFlags,
     config::DbConfig,
@@ -102,7 +103,7 @@ impl Database {
 
     /// Runs one query and renders its first rows.
     pub(super) fn run_query(&self, sql: &str) -> Answer {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = self.connection.lock();
         self.steps.store(0, Ordering::Relaxed);
         select(&connection, sql).map_err(|error| explain(&error, sql))
     }

@@ -4,7 +4,8 @@ use super::{decoder::ARCHITECTURES, file::TENSOR_TYPES, tokenizer::PRE_TOKENIZER
 use crate::error::{Class, Diagnostic};
 
 /// Why a GGUF file cannot be the base model, or a model cannot become one.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "gguf::", serialize_all = "snake_case")]
 pub enum GgufError {
     #[error("cannot read {path}")]
     Read {
@@ -71,21 +72,7 @@ impl std::fmt::Display for Feature {
 
 impl Diagnostic for GgufError {
     fn code(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "gguf::read",
-            Self::Write { .. } => "gguf::write",
-            Self::Malformed { .. } => "gguf::malformed",
-            Self::Unsupported { .. } => "gguf::unsupported",
-            Self::Unwritable { .. } => "gguf::unwritable",
-            Self::Stored { .. } => "gguf::stored",
-            Self::Missing { .. } => "gguf::missing",
-            Self::Metadata { .. } => "gguf::metadata",
-            Self::MissingTensor { .. } => "gguf::missing_tensor",
-            Self::UnknownTensor { .. } => "gguf::unknown_tensor",
-            Self::Shape { .. } => "gguf::shape",
-            Self::NoTemplate { .. } => "gguf::no_template",
-            Self::Convert { .. } => "gguf::convert",
-        }
+        self.into()
     }
 
     fn hint(&self) -> Option<String> {

@@ -25,7 +25,7 @@ fn root() -> PathBuf {
 
 /// The artifact of the stage for each model that is there.
 fn each(check: impl Fn(&str, &Path)) {
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _one = ONE.lock();
     for name in NAMES {
         let path = weights(name);
         if !path.is_file() {
