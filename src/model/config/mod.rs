@@ -4,9 +4,13 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{kernels::Heads, rope::Scaling};
+use super::{
+    kernels::{Attention, Heads},
+    rope::Scaling,
+};
 
 /// Sizes and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +83,30 @@ pub struct Design {
     pub rotary: Option<usize>,
     pub scaling: Scaling,
     pub experts: Option<Experts>,
+    /// By layer. Empty if each is the usual one, with full attention.
+    pub layers: Vec<LayerKind>,
+    /// Of layers with sliding attention.
+    pub sliding: Option<Sliding>,
+}
+
+/// What mixes the rows of a layer: an entry of `layer_types` in `config.json`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerKind {
+    /// Attention to all keys up to the row's own.
+    #[default]
+    FullAttention,
+    /// Attention to the last keys up to the row's own: [`Design::sliding`].
+    SlidingAttention,
+}
+
+/// Sliding attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sliding {
+    /// The number of keys that a row sees, its own the last of them.
+    pub window: usize,
+    /// Base of the rotary embedding, which is not scaled. None if it is that of the other layers.
+    pub rope_theta: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -117,6 +145,8 @@ impl Design {
             rotary: None,
             scaling: Scaling::Default,
             experts: None,
+            layers: Vec::new(),
+            sliding: None,
         }
     }
 }
@@ -142,6 +172,20 @@ pub struct LinearShape {
 }
 
 impl ModelConfig {
+    /// What mixes the rows of a layer.
+    pub fn layer(&self, index: usize) -> LayerKind {
+        self.design.layers.get(index).copied().unwrap_or_default()
+    }
+
+    /// The attention of a layer. A window that no sequence exceeds is none.
+    pub fn attention(&self, layer: usize) -> Attention {
+        let window = match self.layer(layer) {
+            LayerKind::FullAttention => None,
+            LayerKind::SlidingAttention => self.design.sliding.map(|sliding| sliding.window),
+        };
+        Attention { window: window.filter(|window| *window < self.context), ..self.heads.into() }
+    }
+
     /// The linear layers of every decoder layer, in parameter order: those for queries, keys and values; the
     /// attention's output; then the feed-forward, or the router and every expert's.
     pub fn linears(&self) -> Vec<LinearShape> {
@@ -274,6 +318,16 @@ impl ModelConfig {
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0 && self.norm_epsilon.is_finite()) {
             return Err("rope_theta and rms_norm_eps must be finite numbers".into());
         }
+        let layers = &self.design.layers;
+        if !layers.is_empty() && layers.len() != self.layers {
+            return Err(format!("layer_types has {} entries for {} layers", layers.len(), self.layers));
+        }
+        if layers.contains(&LayerKind::SlidingAttention) && self.design.sliding.is_none() {
+            return Err("layer_types has sliding_attention, but there is no sliding_window".into());
+        }
+        if self.design.sliding.is_some_and(|sliding| sliding.window == 0) {
+            return Err("sliding_window is 0".into());
+        }
         self.design.scaling.problem(self.rotary()).map_or(Ok(()), Err)
     }
 
@@ -297,12 +351,15 @@ impl ModelConfig {
             "attention_dropout": 0.0,
             "hidden_act": "silu",
             "initializer_range": 0.02,
-            "sliding_window": null,
+            "sliding_window": self.design.sliding.map(|sliding| sliding.window),
             "max_window_layers": self.layers,
-            "use_sliding_window": false,
+            "use_sliding_window": self.design.sliding.is_some(),
             "use_cache": true,
             "torch_dtype": "float32",
         });
+        if !self.design.layers.is_empty() {
+            value["layer_types"] = json!(self.design.layers);
+        }
         let scaling = &self.design.scaling;
         if *scaling != Scaling::Default {
             value["rope_scaling"] = json!(scaling);

@@ -9,7 +9,7 @@ use candle_transformers::models::qwen3;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-use super::{Biases, Design, Experts, Family, ModelConfig};
+use super::{Biases, Design, Experts, Family, LayerKind, ModelConfig, Sliding};
 use crate::{
     json,
     model::{ModelError, kernels::Heads, rope::Scaling},
@@ -19,6 +19,10 @@ use crate::{
 const ROPE_THETA: f64 = 10_000.0;
 /// Default window of a `mistral` file, as in Transformers.
 const MISTRAL_WINDOW: usize = 4096;
+/// Default of `max_window_layers`, as in Transformers.
+const WINDOW_LAYERS: usize = 28;
+/// Far more than any model has.
+const MOST_LAYERS: usize = 1 << 16;
 
 /// The additional keys of a mixture of experts.
 #[derive(Deserialize)]
@@ -94,12 +98,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         _ => None,
     };
     let flag = |key: &str| given(&file, key).and_then(Value::as_bool).unwrap_or(false);
-    let window = match family {
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !flag("use_sliding_window") => None,
-        Family::Llama => None,
-        Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
-        _ => given(&file, "sliding_window").and_then(Value::as_u64).map(|window| window as usize),
-    };
+    windows(family, &file, &mut design)?;
     let biased = flag("attention_bias");
     if biased {
         design.biases = Biases { input: true, output: true, ..design.biases };
@@ -140,10 +139,8 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         per_token: mixture.num_experts_per_tok,
         normalised: mixture.norm_topk_prob,
     });
-    // Within the window, and within the context of its frequencies, a sequence is computed as in
-    // Transformers.
-    let bounds = [window, design.scaling.context()];
-    let context = bounds.into_iter().flatten().fold(config.max_position_embeddings, usize::min);
+    // Within the context of its frequencies, a sequence is computed as in Transformers.
+    let context = design.scaling.context().unwrap_or(usize::MAX).min(config.max_position_embeddings);
     Ok(ModelConfig {
         vocabulary: config.vocab_size,
         hidden: config.hidden_size,
@@ -160,6 +157,41 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         tied: config.tie_word_embeddings,
         design,
     })
+}
+
+/// Reads which layers have sliding attention into `design`.
+///
+/// Mistral, Phi-3 and Qwen's mixtures have it in every layer. Qwen's others have it where `layer_types` says so, or from
+/// `max_window_layers` on.
+fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Result<(), String> {
+    let size = |key: &str| given(file, key).and_then(Value::as_u64).map(|size| size as usize);
+    let is_used = given(file, "use_sliding_window").is_some_and(|used| used == true);
+    let window = match family {
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !is_used => None,
+        Family::Llama => None,
+        Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
+        _ => size("sliding_window"),
+    };
+    let Some(window) = window else { return Ok(()) };
+    let layers = size("num_hidden_layers").unwrap_or_default();
+    if layers > MOST_LAYERS {
+        return Err(format!("num_hidden_layers is {layers}"));
+    }
+    let is_listed = matches!(family, Family::Qwen2 | Family::Qwen3);
+    design.layers = match given(file, "layer_types").filter(|_| is_listed) {
+        Some(kinds) => serde_json::from_value(kinds.clone())
+            .map_err(|error| format!("layer_types is not supported: {error}"))?,
+        None => {
+            let first = if is_listed { size("max_window_layers").unwrap_or(WINDOW_LAYERS) } else { 0 };
+            let kind = |index| match index >= first {
+                true => LayerKind::SlidingAttention,
+                false => LayerKind::FullAttention,
+            };
+            (0..layers).map(kind).collect()
+        }
+    };
+    design.sliding = Some(Sliding { window, rope_theta: None });
+    Ok(())
 }
 
 fn mixture(file: &Map<String, Value>) -> Result<Mixture, String> {

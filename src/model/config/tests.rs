@@ -111,17 +111,28 @@ fn both_spellings_of_the_rotary_embedding_are_equal() {
 }
 
 #[test]
-fn a_sliding_window_bounds_the_context_where_it_is_used() {
-    let context = |family, keys| load(&file(family, &keys)).unwrap().context;
-    assert_eq!(context("mistral", json!({"sliding_window": 48})), 48);
-    assert_eq!(context("mistral", json!({"sliding_window": null})), 128);
-    assert_eq!(
-        context("mistral", json!({"max_position_embeddings": 32768})),
-        4096,
-        "as Transformers reads it"
-    );
-    assert_eq!(context("qwen2", json!({"sliding_window": 48, "use_sliding_window": false})), 128);
-    assert_eq!(context("qwen2", json!({"sliding_window": 48, "use_sliding_window": true})), 48);
+fn layers_have_the_windows_that_transformers_gives_them() {
+    let windows = |family, keys| {
+        let config = load(&file(family, &keys)).unwrap();
+        assert!(config.context >= 128, "a window does not bound the context");
+        [0, 1].map(|layer| config.attention(layer).window)
+    };
+    let both = Some(48);
+    assert_eq!(windows("mistral", json!({"sliding_window": 48})), [both; 2]);
+    assert_eq!(windows("phi3", json!({"sliding_window": 48})), [both; 2]);
+    assert_eq!(windows("mistral", json!({"sliding_window": null})), [None; 2]);
+    assert_eq!(windows("mistral", json!({"sliding_window": 128})), [None; 2], "no sequence exceeds it");
+    let long = json!({"max_position_embeddings": 32768});
+    assert_eq!(windows("mistral", long), [Some(4096); 2], "the default");
+    let mut qwen = json!({"sliding_window": 48, "use_sliding_window": false});
+    assert_eq!(windows("qwen2", qwen.clone()), [None; 2]);
+    qwen["use_sliding_window"] = json!(true);
+    assert_eq!(windows("qwen2", qwen.clone()), [None; 2], "the first 28 layers have none");
+    qwen["max_window_layers"] = json!(1);
+    assert_eq!(windows("qwen2", qwen.clone()), [None, both]);
+    qwen["layer_types"] = json!(["sliding_attention", "full_attention"]);
+    assert_eq!(windows("qwen3", qwen), [both, None]);
+    assert_eq!(windows("llama", json!({"sliding_window": 48})), [None; 2]);
 }
 
 #[test]

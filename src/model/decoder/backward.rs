@@ -102,11 +102,16 @@ impl Decoder {
 
         let dattention = attention.zeros_like()?;
         output.backward(&attention, low_output.as_ref(), dy, &dattention, gradients)?;
-        let (mut dquery, mut dkey, dvalue) =
-            layout.attend_backward((&query, &key, &value), (&attention, lse.as_ref()), &dattention)?;
+        let (mut dquery, mut dkey, dvalue) = layout.attend_backward(
+            (&query, &key, &value),
+            (&attention, lse.as_ref()),
+            &dattention,
+            self.config.attention(index),
+        )?;
         drop((query, key, value, attention, dattention));
-        self.rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
-        self.rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
+        let rope = self.rope(index);
+        rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
+        rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
         if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;

@@ -120,8 +120,9 @@ impl Decoder {
             Some([of_query, of_key]) => (norm(&query, of_query)?, norm(&key, of_key)?, Some([query, key])),
             None => (query, key, None),
         };
-        self.rope.rotate(&query, positions, Direction::Forward)?;
-        self.rope.rotate(&key, positions, Direction::Forward)?;
+        let rope = self.rope(index);
+        rope.rotate(&query, positions, Direction::Forward)?;
+        rope.rotate(&key, positions, Direction::Forward)?;
         let Attended { out: attention, lse } = attend(&query, &key, &value)?;
         let (middle, kept) = output.forward(&attention, Some(&x))?;
         low.push(kept);

@@ -10,7 +10,7 @@ use crate::{
     model::{
         Linear, Matrix, ModelConfig, ModelError, Role, Vector,
         kernels::Format,
-        rope::Rope,
+        rope::{Rope, Scaling},
         weights::{Weights, to_f32, write_safetensors},
     },
     random,
@@ -145,7 +145,10 @@ impl Decoder {
         };
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);
-        Ok(Self { config, embedding, layers, norm, head, rope, base_user: None })
+        let sliding_theta = config.design.sliding.and_then(|sliding| sliding.rope_theta);
+        let sliding_rope =
+            sliding_theta.map(|theta| Rope::new(theta, rotary, &Scaling::Default, config.context));
+        Ok(Self { config, embedding, layers, norm, head, rope, sliding_rope, base_user: None })
     }
 
     /// Writes `config.json` and `model.safetensors`, without adapters.

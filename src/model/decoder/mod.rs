@@ -23,7 +23,7 @@ pub use base::Base;
 pub use layer::Saved;
 
 use super::{
-    Linear, Matrix, ModelConfig, ModelError, Vector,
+    LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
     kernels::Format,
     ops::{self, Gradients, KvFormat},
     rope::Rope,
@@ -48,6 +48,8 @@ pub struct Decoder {
     /// None if the embedding is also the output projection.
     pub head: Option<Matrix>,
     rope: Rope,
+    /// That of layers with sliding attention, if it is another.
+    sliding_rope: Option<Rope>,
     /// If it shares the weights of a [`Base`]: the base's reference count.
     base_user: Option<Arc<()>>,
 }
@@ -112,6 +114,14 @@ impl Decoder {
         slots
     }
 
+    /// The rotary embedding of a layer.
+    fn rope(&self, layer: usize) -> &Rope {
+        match (self.config.layer(layer), &self.sliding_rope) {
+            (LayerKind::SlidingAttention, Some(rope)) => rope,
+            _ => &self.rope,
+        }
+    }
+
     /// The device of its tensors.
     pub fn device(&self) -> &Device {
         self.norm.tensor.device()
@@ -148,13 +158,16 @@ impl Decoder {
                     .collect::<Result<_, _>>()?,
             })
         };
+        let same = self.device().same_device(device);
+        let rope = |rope: &Rope| if same { rope.clone() } else { rope.replica() };
         Ok(Self {
             config: self.config.clone(),
             embedding: self.embedding.replica(device)?,
             layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
             norm: self.norm.replica(device)?,
             head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
-            rope: if self.device().same_device(device) { self.rope.clone() } else { self.rope.replica() },
+            rope: rope(&self.rope),
+            sliding_rope: self.sliding_rope.as_ref().map(rope),
             base_user: self.base_user.clone(),
         })
     }

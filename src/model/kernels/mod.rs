@@ -21,7 +21,7 @@ mod tile;
 
 use std::sync::OnceLock;
 
-pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
+pub use attention::{Attention, Heads, KeyValues, Span, attend, attend_backward};
 pub use frozen::{Format, Frozen};
 pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
 pub use math::{
