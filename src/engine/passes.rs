@@ -83,7 +83,7 @@ pub fn forward_backward(
         };
         decoder.layer_backward(index, saved, layout, &dx, gradients)?;
     }
-    ops::embed_backward(&tree.tokens, &dx, decoder.embedding.slot, gradients)?;
+    decoder.embed_backward(&tree.tokens, &dx, gradients)?;
     Ok(logprobs)
 }
 

@@ -35,6 +35,8 @@ pub struct Layer {
     /// Norms of each query and each key head, if the family has them.
     pub head_norms: Option<[Vector; 2]>,
     pub middle_norm: Vector,
+    /// Norms of what attention and the feed-forward add, if the family has them.
+    pub output_norms: Option<[Vector; 2]>,
     /// In the order of [`ModelConfig::linears`].
     pub linears: Vec<Linear>,
 }
@@ -80,17 +82,25 @@ impl Layer {
 impl Decoder {
     /// Every weight under its name in the files, in parameter order, without adapters.
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>, ModelError> {
+        let offset = f64::from(self.config.design.norm_offset());
+        let norm =
+            |norm: &Vector| if offset == 0.0 { Ok(norm.tensor.clone()) } else { &norm.tensor - offset };
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
-            tensors.push(layer.input_norm.tensor.clone());
-            tensors.extend(layer.head_norms.iter().flatten().map(|norm| norm.tensor.clone()));
-            tensors.push(layer.middle_norm.tensor.clone());
+            tensors.push(norm(&layer.input_norm)?);
+            for of in layer.head_norms.iter().flatten() {
+                tensors.push(norm(of)?);
+            }
+            tensors.push(norm(&layer.middle_norm)?);
+            for of in layer.output_norms.iter().flatten() {
+                tensors.push(norm(of)?);
+            }
             for linear in &layer.linears {
                 tensors.push(linear.weight.tensor()?);
                 tensors.extend(linear.bias.as_ref().map(|bias| bias.tensor.clone()));
             }
         }
-        tensors.push(self.norm.tensor.clone());
+        tensors.push(norm(&self.norm)?);
         if let Some(head) = &self.head {
             tensors.push(head.tensor()?);
         }
@@ -104,6 +114,7 @@ impl Decoder {
             slots.push(Parameter::Vector(&mut layer.input_norm));
             slots.extend(layer.head_norms.iter_mut().flatten().map(Parameter::Vector));
             slots.push(Parameter::Vector(&mut layer.middle_norm));
+            slots.extend(layer.output_norms.iter_mut().flatten().map(Parameter::Vector));
             for linear in &mut layer.linears {
                 slots.push(Parameter::Matrix(&mut linear.weight));
                 slots.extend(linear.bias.as_mut().map(Parameter::Vector));
@@ -143,14 +154,15 @@ impl Decoder {
     /// there are shared.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
         let layer = |layer: &Layer| -> candle_core::Result<Layer> {
-            let head_norms = match &layer.head_norms {
-                Some([query, key]) => Some([query.replica(device)?, key.replica(device)?]),
-                None => None,
+            let pair = |norms: &Option<[Vector; 2]>| match norms {
+                Some([first, second]) => Ok(Some([first.replica(device)?, second.replica(device)?])),
+                None => Ok::<_, candle_core::Error>(None),
             };
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
-                head_norms,
+                head_norms: pair(&layer.head_norms)?,
                 middle_norm: layer.middle_norm.replica(device)?,
+                output_norms: pair(&layer.output_norms)?,
                 linears: layer
                     .linears
                     .iter()
@@ -232,7 +244,26 @@ impl Decoder {
         if let Some(position) = positions.iter().find(|position| **position as usize >= self.config.context) {
             return Err(ModelError::Context { position: *position as usize, context: self.config.context });
         }
-        Ok(self.embedding.rows(tokens)?)
+        let rows = self.embedding.rows(tokens)?;
+        Ok(match self.config.embedding_scale() {
+            Some(scale) => (rows * scale)?,
+            None => rows,
+        })
+    }
+
+    /// Adds the gradient of [`Self::embed`]'s rows to that of the embedding.
+    pub fn embed_backward(
+        &self,
+        tokens: &[u32],
+        dx: &Tensor,
+        gradients: &Gradients,
+    ) -> Result<(), ModelError> {
+        let slot = self.embedding.slot;
+        match self.config.embedding_scale().filter(|_| slot.is_some()) {
+            Some(scale) => ops::embed_backward(tokens, &(dx * scale)?, slot, gradients)?,
+            None => ops::embed_backward(tokens, dx, slot, gradients)?,
+        }
+        Ok(())
     }
 
     fn output(&self) -> &Matrix {

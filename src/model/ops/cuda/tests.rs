@@ -7,7 +7,7 @@ use crate::model::{
     Positions, Segment, TokenTree,
     kernels::{Format, Heads},
     ops::{
-        self, Attended, AttentionMask, Cache, CachedSegment, Gradients, KvFormat, TreeLayout,
+        self, Activation, Attended, AttentionMask, Cache, CachedSegment, Gradients, KvFormat, TreeLayout,
         composed::force, read,
     },
 };
@@ -63,8 +63,8 @@ mod on_a_device {
                 let gradients = Gradients { slots: Vec::new() };
                 let y = ops::rms_norm(&x, &weight, 1e-5).unwrap();
                 ops::rms_norm_backward(&x, (&weight, None), 1e-5, &dy, &dx, &gradients).unwrap();
-                let active = ops::silu_mul(&x, &dy).unwrap();
-                let (dgate, dup) = ops::silu_mul_backward(&x, &dy, &y).unwrap();
+                let active = ops::gated(Activation::Silu, &x, &dy).unwrap();
+                let (dgate, dup) = ops::gated_backward(Activation::Silu, &x, &dy, &y).unwrap();
                 vec![y, dx, active, dgate, dup]
             };
             for (index, (found, expected)) in run(&gpu).iter().zip(&run(&Device::Cpu)).enumerate() {
