@@ -53,11 +53,17 @@ fn weights(name: &str) -> PathBuf {
 #[test]
 fn written_files_have_the_metadata_and_types_of_llama_cpps() {
     each(|name, folder| {
-        let theirs = GgufFile::open(&weights(name)).unwrap();
-        let theirs = theirs.content().unwrap();
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("model.gguf");
-        super::super::write::model(folder, name, Quantization::Q4KM, &path).unwrap();
+        let written = super::super::write::model(folder, name, Quantization::Q4KM, &path);
+        if name.starts_with("gemma") {
+            let error = written.unwrap_err().to_string();
+            assert!(error.contains("SentencePiece"), "{error}");
+            return;
+        }
+        written.unwrap();
+        let theirs = GgufFile::open(&weights(name)).unwrap();
+        let theirs = theirs.content().unwrap();
         let ours = GgufFile::open(&path).unwrap();
         let ours = ours.content().unwrap();
         assert_eq!(decoder::config(&ours).unwrap(), decoder::config(&theirs).unwrap(), "{name}");
