@@ -11,8 +11,20 @@ pub(super) struct BuiltInTemplate {
     tokens: &'static [&'static str],
 }
 
+const GEMMA: BuiltInTemplate = BuiltInTemplate {
+    family: "Gemma 3",
+    template: include_str!("own/gemma.jinja"),
+    turn: "<start_of_turn>",
+    tokens: &["<start_of_turn>", "<end_of_turn>"],
+};
+
+/// The template for a model without one, if the tokenizer has tokens of turns that belong to one family only.
+pub fn base_template(has: impl Fn(&'static str) -> bool) -> Option<&'static str> {
+    GEMMA.tokens.iter().all(|token| has(token)).then_some(GEMMA.template)
+}
+
 /// Most specific first: a tokenizer may have the tokens of several families.
-pub(super) const ALL: [BuiltInTemplate; 6] = [
+pub(super) const ALL: [BuiltInTemplate; 7] = [
     BuiltInTemplate {
         family: "Phi-4-mini",
         template: include_str!("own/phi4_mini.jinja"),
@@ -43,6 +55,7 @@ pub(super) const ALL: [BuiltInTemplate; 6] = [
         turn: "[INST]",
         tokens: &["[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]"],
     },
+    GEMMA,
     BuiltInTemplate {
         family: "ChatML",
         template: include_str!("own/chatml.jinja"),

@@ -32,6 +32,7 @@ use std::{path::Path, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+pub use built_in::base_template;
 pub use error::ChatError;
 pub use folder::{TOOL_TEMPLATE, plain_template_source, template_source};
 pub use format::type_of;

@@ -121,11 +121,10 @@ impl Footprint {
         // input, and the keys and values in the layouts of both products. In bf16 these layouts take half the
         // bytes.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
-        let backward = 2 * config.hidden + feed_forward_backward_row(config).max(3 * query + keys);
+        let outputs = if config.design.output_norms { 3 * config.hidden } else { 2 * config.hidden };
+        let backward = outputs + feed_forward_backward_row(config).max(3 * query + keys);
         let per_row = match load.recompute {
-            true => {
-                config.layers * config.hidden + layer.max(attention + 2 * config.hidden + 3 * query + keys)
-            }
+            true => config.layers * config.hidden + layer.max(attention + outputs + 3 * query + keys),
             false => config.layers * layer_row(config, 0) + ranks + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);

@@ -42,7 +42,19 @@ fn cases() -> Vec<Case> {
         adapter: fixtures().join("qwen3-tiny-lora"),
         numbers: fixtures().join("qwen3_tiny.safetensors"),
     };
-    let families = ["llama", "mistral", "moe", "phi3", "phi4-mini", "qwen2", "yarn"];
+    let families = [
+        "gemma3",
+        "llama",
+        "mistral",
+        "mistral-window",
+        "moe",
+        "phi3",
+        "phi3-window",
+        "phi4-mini",
+        "qwen2",
+        "qwen2-window",
+        "yarn",
+    ];
     std::iter::once(qwen3).chain(families.map(of)).collect()
 }
 
@@ -211,6 +223,46 @@ async fn check_sampling(device: &Device, worst: f32) {
             let found = difference(&scored, &drawn);
             assert!(found <= worst, "{} {}: {found:e}", reference.case.name, reference.of);
         }
+    }
+}
+
+/// Segments and branches end before, at and after the first key of a window, which is 9.
+#[tokio::test]
+async fn layers_with_a_window_give_the_same_bits_however_a_prompt_is_cut_and_shared() {
+    let is_windowed = |reference: &Reference| {
+        let config = reference.decoder(&Device::Cpu).config;
+        reference.of == "adapted" && (0..config.layers).any(|layer| config.attention(layer).window == Some(9))
+    };
+    let windowed: Vec<Reference> = Reference::all().filter(is_windowed).collect();
+    assert_eq!(windowed.len(), 4);
+    for reference in windowed {
+        let stem = reference.sequences()[2].clone();
+        let branch = |at: usize| [&stem[..at], &[3, 5, 7, 11, 13]].concat();
+        let sequences: Vec<Vec<u32>> = [1, 7, 8, 9, 10, 17, 18, 27, 36].map(branch).into();
+        let trainer = Trainer::new(reference.decoder(&Device::Cpu), |_| Vec::new(), 1).unwrap();
+        let score = |sequences: &[Vec<u32>]| -> Vec<Vec<f32>> {
+            let all = |tokens: &Vec<u32>| (tokens.clone(), vec![true; tokens.len()]);
+            let (batch, indices) = Microbatch::new(&sequences.iter().map(all).collect::<Vec<_>>());
+            let scored = trainer.score(&[batch]).unwrap();
+            indices.iter().map(|targets| targets.iter().map(|target| scored[0][*target]).collect()).collect()
+        };
+        let alone = sequences.iter().flat_map(|sequence| score(std::slice::from_ref(sequence)));
+        assert_eq!(score(&sequences), alone.collect::<Vec<_>>(), "{}", reference.case.name);
+
+        let sampler = Sampler::on_threads(reference.decoder(&Device::Cpu), 1);
+        let episodes = join_all([0, 1, 8, 9, 10, 11, 20, 28, 29, 36].map(|cut| {
+            let (shared, own) = stem.split_at(cut);
+            let mut sequence = sampler.open(vec![shared.into(), own.into()], Sampling::GREEDY, 1);
+            async move {
+                let turn = sequence.turn(&[], &[], 12).await.unwrap();
+                (turn.tokens, turn.logprobs)
+            }
+        }))
+        .await;
+        let (tokens, logprobs) = &episodes[0];
+        assert!(episodes.iter().all(|episode| episode == &episodes[0]), "{}", reference.case.name);
+        let scored = score(&[[&stem[..], tokens].concat()]);
+        assert_eq!(scored[0][stem.len() - 1..], logprobs[..], "{}", reference.case.name);
     }
 }
 

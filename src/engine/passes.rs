@@ -21,7 +21,9 @@ fn forward(
     let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
     for index in 0..decoder.config.layers {
         let input = x.clone();
-        let layer = decoder.layer(index, x, &layout.positions, |q, k, v| layout.attend(q, k, v))?;
+        let attention = decoder.config.attention(index);
+        let layer =
+            decoder.layer(index, x, &layout.positions, |q, k, v| layout.attend((q, k, v), attention))?;
         x = layer.output.clone();
         keep(index, input, layer);
     }
@@ -73,12 +75,15 @@ pub fn forward_backward(
         let saved = match layer {
             SavedActivations::All(saved) => *saved,
             SavedActivations::Input(x) => {
-                decoder.recompute_layer(index, x, &layout.positions, |q, k, v| layout.attend(q, k, v))?
+                let attention = decoder.config.attention(index);
+                decoder.recompute_layer(index, x, &layout.positions, |q, k, v| {
+                    layout.attend((q, k, v), attention)
+                })?
             }
         };
         decoder.layer_backward(index, saved, layout, &dx, gradients)?;
     }
-    ops::embed_backward(&tree.tokens, &dx, decoder.embedding.slot, gradients)?;
+    decoder.embed_backward(&tree.tokens, &dx, gradients)?;
     Ok(logprobs)
 }
 

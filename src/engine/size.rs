@@ -28,7 +28,9 @@ pub fn logit_rows(config: &ModelConfig, by_kernels: bool) -> usize {
 /// of the adapters' ranks in all layers.
 pub fn layer_row(config: &ModelConfig, ranks: usize) -> usize {
     let heads = config.heads;
-    let attention = 5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim;
+    // The output norms' inputs, and one of their results.
+    let norms = if config.design.output_norms { 3 * config.hidden } else { 0 };
+    let attention = 5 * config.hidden + norms + 3 * (heads.query + heads.kv) * heads.dim;
     (attention + feed_forward_row(config)).saturating_add(ranks.div_ceil(config.layers))
 }
 
@@ -53,7 +55,9 @@ pub fn activation_bytes(config: &ModelConfig, ranks: usize, rows: usize) -> usiz
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
 pub fn model_bytes(config: &ModelConfig, format: Format) -> usize {
-    weight_bytes(config, format) + config.context * config.rotary() * FLOAT
+    let has_two = config.design.sliding.is_some_and(|sliding| sliding.rope_theta.is_some());
+    let tables = if has_two { 2 } else { 1 };
+    weight_bytes(config, format) + tables * config.context * config.rotary() * FLOAT
 }
 
 /// Bytes of the weight matrices, frozen in this format.
@@ -70,7 +74,8 @@ pub fn all_weights(config: &ModelConfig) -> AdapterSize {
     let packed = |outputs: usize, inputs: usize| Format::F32.bytes(outputs, inputs) / FLOAT;
     let ends = if config.tied { 1 } else { 2 };
     let heads = if config.design.head_norms { 2 * config.heads.dim } else { 0 };
-    let (mut values, mut copies) = (2 * config.hidden + heads, 0);
+    let norms = if config.design.output_norms { 4 } else { 2 };
+    let (mut values, mut copies) = (norms * config.hidden + heads, 0);
     for linear in config.linears() {
         values += linear.outputs * linear.inputs + if linear.bias { linear.outputs } else { 0 };
         copies += packed(linear.outputs, linear.inputs);

@@ -464,17 +464,17 @@ impl Worker {
             return Ok(());
         }
         let decoder = self.decoder.clone();
-        let heads = decoder.config.heads;
         let mask = AttentionMask::new(decoder.kv_format());
         let mut x = decoder.embed(&tokens, &positions)?;
         let positions = Positions::new(&positions);
         for layer in 0..decoder.config.layers {
             let segments = &mut self.segments;
+            let attention = decoder.config.attention(layer);
             let saved = decoder.layer(layer, x, &positions, |q, k, v| {
                 for part in &parts {
                     if let Some(segment) = segments.get_mut(part.segment()) {
                         let expected = segment.tokens.len();
-                        segment.cache[layer].extend((k, v), part.rows.clone(), expected, heads)?;
+                        segment.cache[layer].extend((k, v), part.rows.clone(), expected, attention)?;
                     }
                 }
                 let past = |(number, rows): &(usize, Range<usize>)| {
@@ -486,7 +486,7 @@ impl Worker {
                     })
                 };
                 let past: Vec<CachedSegment<'_>> = covered.iter().flatten().filter_map(past).collect();
-                ops::attend((q, k, v), positions.values, &past, heads, &mask).map(Into::into)
+                ops::attend((q, k, v), positions.values, &past, attention, &mask).map(Into::into)
             })?;
             x = saved.output;
         }

@@ -60,13 +60,9 @@ impl Diagnostic for ModelError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Architecture { found, .. } => {
+            Self::Architecture { .. } => {
                 let families = Family::ALL.map(|f| format!("{} ({})", f.model_type(), f.known_as()));
-                let why = match found.to_lowercase().contains("gemma") {
-                    true => "Gemma's sliding window is shorter than many prompts with tools; ",
-                    false => "",
-                };
-                return Some(format!("{why}supported: {}", families.join(", ")));
+                return Some(format!("supported: {}", families.join(", ")));
             }
             Self::Quantised { .. } | Self::Stored { .. } => {
                 "use an unquantised checkpoint, in F32, F16 or BF16"

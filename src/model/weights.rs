@@ -151,8 +151,25 @@ pub struct Weights {
     /// The file with the tensor names: the index, or the single file.
     path: PathBuf,
     shards: Vec<Shard>,
-    /// The shard of each tensor that is not yet taken.
-    remaining: BTreeMap<String, usize>,
+    /// The shard of each tensor that is not yet taken, and its name there, by its name in a decoder of its own.
+    remaining: BTreeMap<String, (usize, String)>,
+}
+
+/// The parts of a larger model beside its language model.
+const OTHER_PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+/// The name of a tensor or module of a larger model's language model in a decoder of its own. None if it belongs to another
+/// part. Before 4.52, Transformers wrote `language_model.model`.
+pub fn own_name(name: &str) -> Option<String> {
+    let inner = name.strip_prefix("model.").unwrap_or(name);
+    if OTHER_PARTS.iter().any(|part| inner.starts_with(part)) {
+        return None;
+    }
+    Some(match (inner.strip_prefix("language_model."), name.strip_prefix("language_model.")) {
+        (_, Some(own)) => own.to_owned(),
+        (Some(own), None) => format!("model.{own}"),
+        (None, None) => name.to_owned(),
+    })
 }
 
 impl Weights {
@@ -167,7 +184,8 @@ impl Weights {
                 return Err(ModelError::NoWeights { folder: folder.to_owned() });
             }
             let shard = Shard::open(one.clone())?;
-            let remaining = shard.metadata.tensors().into_keys().map(|name| (name, 0)).collect();
+            let names = shard.metadata.tensors().into_keys();
+            let remaining = names.filter_map(|name| Some((own_name(&name)?, (0, name)))).collect();
             return Ok(Self { path: one, shards: vec![shard], remaining });
         }
         let Index { weight_map } = read_json(&index)?;
@@ -191,7 +209,7 @@ impl Weights {
                     name: name.clone(),
                 });
             }
-            remaining.insert(name.clone(), shard);
+            remaining.extend(own_name(name).map(|own| (own, (shard, name.clone()))));
         }
         Ok(Self { path: index, shards, remaining })
     }
@@ -220,7 +238,7 @@ impl Weights {
     pub fn check(mut self, config: &ModelConfig) -> Result<(), ModelError> {
         for (name, shape) in config.tensors() {
             match self.remaining.remove(&name) {
-                Some(shard) => _ = self.shards[shard].info(&name, &shape)?,
+                Some((shard, stored)) => _ = self.shards[shard].info(&stored, &shape)?,
                 None => return Err(ModelError::MissingTensor { path: self.path, name }),
             }
         }
@@ -233,7 +251,7 @@ impl Weights {
     /// Fails if it is missing, has another shape or an unsupported type, or is not finite.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.remaining.remove(name) {
-            Some(shard) => self.shards[shard].tensor(name, shape),
+            Some((shard, stored)) => self.shards[shard].tensor(&stored, shape),
             None => Err(ModelError::MissingTensor { path: self.path.clone(), name: name.to_owned() }),
         }
     }
@@ -245,9 +263,11 @@ impl Weights {
         let ignored = |name: &&String| {
             name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == "lm_head.weight")
         };
-        match self.remaining.keys().find(|name| !ignored(name)) {
+        match self.remaining.iter().find(|(name, _)| !ignored(name)) {
             None => Ok(()),
-            Some(name) => Err(ModelError::UnknownTensor { path: self.path.clone(), name: name.clone() }),
+            Some((_, (_, name))) => {
+                Err(ModelError::UnknownTensor { path: self.path.clone(), name: name.clone() })
+            }
         }
     }
 }

@@ -55,7 +55,7 @@ fn with_command(project: &Project, words: &str) {
 
 const MISTAKES: &[(&str, Change)] = &[
     ("a family that is not known", |p| {
-        p.replace("llama/config.json", "\"llama\"", "\"gemma3_text\"");
+        p.replace("llama/config.json", "\"llama\"", "\"gemma2\"");
     }),
     ("no configuration", |p| remove(p, "llama/config.json")),
     ("no tokenizer", |p| remove(p, "llama/tokenizer.json")),

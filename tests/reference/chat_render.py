@@ -101,10 +101,12 @@ PHI = dict(
     + ["<|/tool_call|>", "<|tool_response|>"],
 )
 CHATML = dict(bos=None, eos="<|im_end|>", special=[])
+GEMMA = dict(bos="<bos>", eos="<end_of_turn>", special=["<start_of_turn>", "<eos>"])
 PHI3 = dict(bos="<s>", eos="<|endoftext|>", special=["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"])
 PHI4 = dict(bos=None, eos="<|im_end|>", special=["<|im_sep|>"])
 WRITTEN = {
     "src/chat/own/chatml.jinja": CHATML,
+    "src/chat/own/gemma.jinja": GEMMA,
     "src/chat/own/llama.jinja": LLAMA,
     "src/chat/own/mistral.jinja": MISTRAL,
     "src/chat/own/phi3.jinja": PHI3,

@@ -7,9 +7,10 @@ the adapter, autograd the gradients; here in float64. Per family NAME writes und
                                         two shards with their index, and with the spelling of Transformers 4
     adapter/                            rank 2, alpha 4, every linear layer of attention and feed-forward
     reference.safetensors               tokens.{i}; base.logits.{i}; adapted.logits.{i}, adapted.logprobs.{i},
-                                        adapted.gradient.NAME; for `moe` base.logprobs.{i} and base.gradient.NAME too
+                                        adapted.gradient.NAME; for `moe` and `gemma3` base.logprobs.{i} and
+                                        base.gradient.NAME too
 
-Weights hold values of bfloat16 and are stored so, `llama` as float32.
+Weights hold values of bfloat16 and are stored so, `llama` as float32. Names on the command line write only these families.
 """
 
 import contextlib
@@ -17,12 +18,14 @@ import copy
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -72,7 +75,40 @@ LONGROPE = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
+# A window that most sequences exceed.
+WINDOW = 9
+
 CASES = {
+    "gemma3": (
+        Gemma3TextConfig(
+            **SIZES | dict(num_hidden_layers=3),
+            head_dim=16,
+            query_pre_attn_scalar=24,
+            sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        ),
+        SEPARATE,
+    ),
+    "mistral-window": (
+        MistralConfig(**SIZES, rope_parameters=PLAIN, head_dim=16, sliding_window=WINDOW),
+        SEPARATE,
+    ),
+    "phi3-window": (Phi3Config(**SIZES, rope_parameters=PLAIN, sliding_window=WINDOW), FUSED),
+    "qwen2-window": (
+        Qwen2Config(
+            **SIZES,
+            rope_parameters=PLAIN,
+            tie_word_embeddings=True,
+            use_sliding_window=True,
+            sliding_window=WINDOW,
+            max_window_layers=1,
+        ),
+        SEPARATE,
+    ),
     "llama": (LlamaConfig(**SIZES, rope_parameters=LLAMA3, head_dim=8, attention_bias=True, mlp_bias=True), SEPARATE),
     "mistral": (MistralConfig(**SIZES, rope_parameters=PLAIN, head_dim=16, sliding_window=None), SEPARATE),
     "qwen2": (Qwen2Config(**SIZES, rope_parameters=PLAIN, tie_word_embeddings=True), SEPARATE),
@@ -103,13 +139,13 @@ CASES = {
 }
 
 
-def fill(parameters, generator):
-    """Draws matrices with deviation 1 / sqrt(inputs), norms about 1, biases about 0."""
+def fill(parameters, generator, norms=1.0):
+    """Draws matrices with deviation 1 / sqrt(inputs), norms about `norms`, biases about 0."""
     with torch.no_grad():
         for name, parameter in parameters:
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
-                parameter.copy_(float(not name.endswith("bias")) + 0.3 * noise)
+                parameter.copy_((0.0 if name.endswith("bias") else norms) + 0.3 * noise)
             else:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
 
@@ -165,7 +201,8 @@ def make(name, config, targets):
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     model = AutoModelForCausalLM.from_config(config).float().eval()
-    fill(model.named_parameters(), generator)
+    # Gemma multiplies by 1 more than the weight.
+    fill(model.named_parameters(), generator, 0.0 if name == "gemma3" else 1.0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.bfloat16().float())
@@ -179,7 +216,7 @@ def make(name, config, targets):
     sequences[1][:SHARED] = sequences[0][:SHARED]
     found = {f"tokens.{index}": tokens for index, tokens in enumerate(sequences)}
     found |= measure_exactly(model, sequences, "base")
-    if name == "moe":
+    if name in ("moe", "gemma3"):
         known = stored(folder)
         for tensor, gradient in expert_gradients(model):
             assert tensor in known, tensor
@@ -213,4 +250,5 @@ def make(name, config, targets):
 
 if __name__ == "__main__":
     for name, (config, targets) in CASES.items():
-        make(name, config, targets)
+        if name in (sys.argv[1:] or CASES):
+            make(name, config, targets)

@@ -1,24 +1,26 @@
 """Reference numbers of a real model for `src/stage/model/gguf/tests/real.rs`:
 
-    python gguf_parity.py NAME FILE.gguf
+    python gguf_parity.py NAME FILE.gguf [LLAMA_PYTHON]
 
 Transformers reads the GGUF file itself (`gguf_file`), so its dequantization and its order of rows are not ours. The weights
 are rounded to bf16, as mcprl holds them, and the arithmetic is float32. Writes fixtures/gguf/NAME.json:
 
-    logits      of two texts, per position: the largest logits with their ids, the logarithm of the sum of exponentials, and
-                llama.cpp's top token on the quantized weights
+    logits      of the texts, per position, or at `rows`: the largest logits with their ids, the logarithm of the sum of
+                exponentials, and llama.cpp's top token on the quantized weights
     sft         the mean negative log-probability of the marked tokens with a LoRA adapter (PEFT), and of each of the
                 adapter's gradients its norm and sum
     grpo        the same for one on-policy step: the mean over all tokens of -advantage * p / p.detach()
 
-The adapter's values are a formula (`value`), in both programs. Needs torch, transformers, peft, gguf and llama-cpp-python.
+The adapter's values are a formula (`value`), in both programs. Needs torch, transformers, peft, gguf, and llama-cpp-python or a Python
+with xllamacpp (LLAMA_PYTHON, for `llama_server.py`). A model with windows has a third text, longer than them.
 """
 
 import json
 import pathlib
+import subprocess
 import sys
+import tempfile
 
-import llama_cpp
 import numpy
 import torch
 from peft import LoraConfig, get_peft_model
@@ -31,6 +33,9 @@ TEXTS = [
     "def fibonacci(n):\n    \"\"\"The first n numbers.\"\"\"\n    a, b = 0, 1\n    numbers = []\n    for _ in range(n):\n        "
     "numbers.append(a)\n        a, b = b, a + b\n    return",
 ]
+# More than 512 tokens, of which these positions are compared.
+LONG = "".join(f"{number} times {number + 3} is {number * (number + 3)}. " for number in range(11, 61))
+EVERY = 24
 TOP = 5
 RANK = 4
 TARGETS = ["q_proj", "v_proj", "down_proj"]
@@ -72,18 +77,43 @@ def step(model, loss):
     return {"loss": loss.item(), "gradients": gradients}
 
 
-def main():
-    name, file = sys.argv[1], pathlib.Path(sys.argv[2])
-    llama = llama_cpp.Llama(str(file), n_ctx=512, logits_all=True, verbose=False)
-    sequences = [llama.tokenize(text.encode(), add_bos=False, special=True) for text in TEXTS]
+def by_server(python, file, **given):
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [pathlib.Path(folder) / name for name in ("in.json", "out.json")]
+        paths[0].write_text(json.dumps(given))
+        command = [python, HERE / "llama_server.py", file, *paths]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return json.loads(paths[1].read_text())
+
+
+def of_llama(file, texts, begin):
+    """Tokens of the texts behind `begin`, the rows to compare, and llama.cpp's top token at these."""
+    rows_of = lambda ids: list(range(EVERY - 1, len(ids), EVERY)) if len(ids) > 512 else list(range(len(ids)))
+    if len(sys.argv) > 3:
+        found = by_server(sys.argv[3], file, texts=texts)["tokens"]
+        sequences = [begin + ids for ids in found]
+        rows = [rows_of(ids) for ids in sequences]
+        return sequences, rows, by_server(sys.argv[3], file, ids=sequences, rows=rows)["top"]
+    import llama_cpp
+
+    llama = llama_cpp.Llama(str(file), n_ctx=2048, logits_all=True, verbose=False)
+    sequences = [begin + llama.tokenize(text.encode(), add_bos=False, special=True) for text in texts]
+    rows = [rows_of(ids) for ids in sequences]
     tops = []
-    for ids in sequences:
+    for ids, wanted in zip(sequences, rows):
         llama.reset()
         llama.eval(ids)
-        tops.append(numpy.array(llama.scores[: len(ids)]).argmax(-1).tolist())
-    del llama
+        tops.append(numpy.array(llama.scores[: len(ids)]).argmax(-1)[wanted].tolist())
+    return sequences, rows, tops
+
+
+def main():
+    name, file = sys.argv[1], pathlib.Path(sys.argv[2])
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32, attn_implementation="eager")
     print(type(model).__name__, model.config.tie_word_embeddings)
+    is_gemma = model.config.model_type.startswith("gemma")
+    texts, begin = (TEXTS + [LONG], [model.config.bos_token_id]) if is_gemma else (TEXTS, [])
+    sequences, rows, tops = of_llama(file, texts, begin)
     # Two tables in the file, which Transformers may tie.
     import gguf
 
@@ -101,18 +131,20 @@ def main():
     logits = []
     agreeing = total = 0
     with torch.no_grad():
-        for ids, top in zip(sequences, tops):
-            found = model(torch.tensor([ids])).logits[0]
+        for ids, wanted, top in zip(sequences, rows, tops):
+            found = model(torch.tensor([ids])).logits[0, wanted]
             values, indices = found.topk(TOP, -1)
             agreeing += int((indices[:, 0] == torch.tensor(top)).sum())
-            total += len(ids)
+            total += len(wanted)
             logits.append({
                 "ids": ids,
+                **({"rows": wanted} if len(wanted) < len(ids) else {}),
                 "sum": [round(value, 5) for value in found.logsumexp(-1).tolist()],
                 "top": [[[i, round(v, 5)] for i, v in zip(*row)] for row in zip(indices.tolist(), values.tolist())],
                 "llama_cpp": top,
             })
     print(f"llama.cpp's top token on the quantized weights: {agreeing} of {total} are Transformers'")
+    sequences = sequences[: len(TEXTS)]
     model = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS, lora_dropout=0.0))
     for key, parameter in model.named_parameters():
         if parameter.requires_grad:

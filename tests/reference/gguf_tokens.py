@@ -1,10 +1,10 @@
 """Compares the tokenizer that mcprl makes of a GGUF file with llama.cpp's, on 10,000 mixed texts:
 
-    python gguf_tokens.py FILE.gguf FOLDER [--write NAME]
+    python gguf_tokens.py FILE.gguf FOLDER [--write NAME] [--llama PYTHON]
 
 FOLDER is the converted model. Prints how many texts have other ids, by cause, and the first of each. `--write` puts 60 of the
-texts with llama.cpp's ids into fixtures/gguf/NAME.tokens.json, for `src/stage/model/gguf/tests/real.rs`. Needs llama-cpp-python
-and tokenizers.
+texts with llama.cpp's ids into fixtures/gguf/NAME.tokens.json, for `src/stage/model/gguf/tests/real.rs`. Needs tokenizers,
+and llama-cpp-python or a Python with xllamacpp (`--llama`, for `llama_server.py`).
 """
 
 import argparse
@@ -12,9 +12,10 @@ import collections
 import json
 import pathlib
 import random
+import subprocess
+import tempfile
 import unicodedata
 
-import llama_cpp
 from tokenizers import Tokenizer
 
 HERE = pathlib.Path(__file__).parent
@@ -67,19 +68,34 @@ def cause(text, demoted):
     return "other"
 
 
+def of_llama(options, made):
+    if options.llama:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [pathlib.Path(folder) / name for name in ("in.json", "out.json")]
+            paths[0].write_text(json.dumps({"texts": made}))
+            command = [options.llama, HERE / "llama_server.py", options.file, *paths]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            return json.loads(paths[1].read_text())["tokens"]
+    import llama_cpp
+
+    llama = llama_cpp.Llama(options.file, vocab_only=True, verbose=False)
+    return [llama.tokenize(text.encode(), add_bos=False, special=True) for text in made]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--write")
+    parser.add_argument("--llama")
     options = parser.parse_args()
     ours = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
-    theirs = llama_cpp.Llama(options.file, vocab_only=True, verbose=False)
+    made = texts()
+    wanted = of_llama(options, made)
     record = options.folder / "mcprl.json"
     demoted = json.loads(record.read_text())["demoted_tokens"] if record.is_file() else []
     differing, fixture = collections.defaultdict(list), []
-    for index, text in enumerate(texts()):
-        expected = theirs.tokenize(text.encode(), add_bos=False, special=True)
+    for index, (text, expected) in enumerate(zip(made, wanted)):
         found = ours.encode(text, add_special_tokens=False).ids
         if found != expected:
             differing[cause(text, demoted)].append(text)

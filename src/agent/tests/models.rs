@@ -31,7 +31,8 @@ const MISTRAL: &str = "JSON behind `[TOOL_CALLS]`";
 const NONE: &str = "none: refused";
 
 /// Family, models, call format, and template.
-const ROWS: [(Family, &str, &str, Template); 17] = [
+const ROWS: [(Family, &str, &str, Template); 18] = [
+    (Family::Gemma3, "Gemma 3", JSON, Toolless("own_gemma")),
     (Family::Qwen2, "Qwen2", JSON, Toolless("own_chatml")),
     (Family::Qwen2, "Qwen2.5", JSON, Original("qwen2_5")),
     (Family::Qwen3, "Qwen3", JSON, Original("qwen3")),

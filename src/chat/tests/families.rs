@@ -169,6 +169,7 @@ fn a_template_shows_its_format_and_what_ends_a_turn() {
         .collect();
     insta::assert_snapshot!(seen.join("\n"), @r"
     own_chatml: Hermes, several, <|im_end|>
+    own_gemma: Hermes, several, <end_of_turn>
     own_llama: Llama, one, <|eot_id|> <|eom_id|>
     own_mistral: Mistral(V3), several, </s>
     own_phi3: Hermes, several, <|end|> <|endoftext|>

@@ -48,12 +48,15 @@ async fn composed_sampling_and_scoring_agree() {
     check_sampling(&Device::Cpu, 1e-5).await;
 }
 
-const FAMILIES: [&str; 8] = [
+const FAMILIES: [&str; 11] = [
     "qwen3-tiny",
+    "families/gemma3",
     "families/llama",
     "families/mistral",
+    "families/mistral-window",
     "families/moe",
     "families/phi3",
+    "families/phi3-window",
     "families/phi4-mini",
     "families/qwen2",
     "families/yarn",
@@ -140,9 +143,12 @@ fn composed_training_of_adapters_matches_the_kernels() {
 
 #[test]
 fn composed_products_round_to_16_bits_as_the_kernels_do() {
-    for (family, format) in
-        [("qwen3-tiny", Format::Bf16), ("families/qwen2", Format::F16), ("families/llama", Format::Nf4)]
-    {
+    for (family, format) in [
+        ("qwen3-tiny", Format::Bf16),
+        ("families/gemma3", Format::Bf16),
+        ("families/qwen2", Format::F16),
+        ("families/llama", Format::Nf4),
+    ] {
         let kernels = steps(adapted(family, Some(format)), ADAMW);
         let _forced = force();
         let composed = steps(adapted(family, Some(format)), ADAMW);
@@ -154,7 +160,7 @@ fn composed_products_round_to_16_bits_as_the_kernels_do() {
 
 #[test]
 fn composed_training_of_a_whole_model_matches_the_kernels() {
-    for family in ["qwen3-tiny", "families/moe", "families/qwen2"] {
+    for family in ["qwen3-tiny", "families/gemma3", "families/moe", "families/qwen2"] {
         let whole = || Decoder::load_on(&fixtures().join(family), None, &Device::Cpu).unwrap();
         let kernels = steps(whole(), ADAMW);
         let _forced = force();

@@ -4,9 +4,14 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{kernels::Heads, rope::Scaling};
+use super::{
+    kernels::{Attention, Heads},
+    ops::Activation,
+    rope::Scaling,
+};
 
 /// Sizes and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +34,7 @@ pub struct ModelConfig {
 /// A family of models, by the `model_type` of its `config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
+    Gemma3,
     Llama,
     Mistral,
     Phi3,
@@ -38,7 +44,8 @@ pub enum Family {
 }
 
 /// By family: its `model_type`, its class in Transformers, and the common name of its models.
-const NAMES: [[&str; 3]; 6] = [
+const NAMES: [[&str; 3]; 7] = [
+    ["gemma3_text", "Gemma3ForCausalLM", "Gemma 3"],
     ["llama", "LlamaForCausalLM", "Llama 2 and 3"],
     ["mistral", "MistralForCausalLM", "Mistral, Ministral 8B, Mistral Nemo"],
     ["phi3", "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"],
@@ -48,8 +55,8 @@ const NAMES: [[&str; 3]; 6] = [
 ];
 
 impl Family {
-    pub const ALL: [Self; 6] =
-        [Self::Llama, Self::Mistral, Self::Phi3, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
+    pub const ALL: [Self; 7] =
+        [Self::Gemma3, Self::Llama, Self::Mistral, Self::Phi3, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
 
     pub fn model_type(self) -> &'static str {
         NAMES[self as usize][0]
@@ -79,6 +86,45 @@ pub struct Design {
     pub rotary: Option<usize>,
     pub scaling: Scaling,
     pub experts: Option<Experts>,
+    /// By layer. Empty if each is the usual one, with full attention.
+    pub layers: Vec<LayerKind>,
+    /// Of layers with sliding attention.
+    pub sliding: Option<Sliding>,
+    /// Of the feed-forward's gate.
+    pub activation: Activation,
+    /// The results of attention and feed-forward are normalised before they are added.
+    pub output_norms: bool,
+    /// Norms multiply by 1 more than their weights in the files.
+    pub norms_add_one: bool,
+    /// Embedded rows are multiplied by the root of their width.
+    pub scaled_embedding: bool,
+    /// Scores are divided by the root of this instead of the head's width.
+    pub query_scalar: Option<usize>,
+    /// The decoder is the language model of a larger model, which has further parts. Adapters use the larger model's names.
+    pub is_part: bool,
+}
+
+/// Norms of the results of attention and feed-forward.
+pub const OUTPUT_NORMS: [&str; 2] = ["post_attention_layernorm", "post_feedforward_layernorm"];
+
+/// What mixes the rows of a layer: an entry of `layer_types` in `config.json`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerKind {
+    /// Attention to all keys up to the row's own.
+    #[default]
+    FullAttention,
+    /// Attention to the last keys up to the row's own: [`Design::sliding`].
+    SlidingAttention,
+}
+
+/// Sliding attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sliding {
+    /// The number of keys that a row sees, its own the last of them.
+    pub window: usize,
+    /// Base of the rotary embedding, which is not scaled. None if it is that of the other layers.
+    pub rope_theta: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +134,8 @@ pub struct Biases {
     pub feed_forward: bool,
 }
 
+/// The name of [`Activation::Gelu`].
+const GEMMA_ACTIVATION: &str = "gelu_pytorch_tanh";
 /// Far more than any model has.
 const MOST_EXPERTS: usize = 1 << 16;
 
@@ -109,15 +157,34 @@ impl Default for Design {
 impl Design {
     /// The family's own default.
     pub fn of(family: Family) -> Self {
+        let of_gemma = family == Family::Gemma3;
         Self {
             family,
-            head_norms: matches!(family, Family::Qwen3 | Family::Qwen3Moe),
+            head_norms: matches!(family, Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe),
             fused: family == Family::Phi3,
             biases: Biases { input: family == Family::Qwen2, ..Biases::default() },
             rotary: None,
             scaling: Scaling::Default,
             experts: None,
+            layers: Vec::new(),
+            sliding: None,
+            activation: if of_gemma { Activation::Gelu } else { Activation::Silu },
+            output_norms: of_gemma,
+            norms_add_one: of_gemma,
+            scaled_embedding: of_gemma,
+            query_scalar: None,
+            is_part: false,
         }
+    }
+
+    /// What the decoder adds to the norms' weights when it loads them.
+    pub fn norm_offset(&self) -> f32 {
+        if self.norms_add_one { 1.0 } else { 0.0 }
+    }
+
+    /// The name of the norm before the feed-forward.
+    pub fn middle_norm(&self) -> &'static str {
+        if self.output_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" }
     }
 }
 
@@ -142,6 +209,27 @@ pub struct LinearShape {
 }
 
 impl ModelConfig {
+    /// What mixes the rows of a layer.
+    pub fn layer(&self, index: usize) -> LayerKind {
+        self.design.layers.get(index).copied().unwrap_or_default()
+    }
+
+    /// The attention of a layer. A window that no sequence exceeds is none.
+    pub fn attention(&self, layer: usize) -> Attention {
+        let window = match self.layer(layer) {
+            LayerKind::FullAttention => None,
+            LayerKind::SlidingAttention => self.design.sliding.map(|sliding| sliding.window),
+        };
+        let window = window.filter(|window| *window < self.context);
+        let scale = self.design.query_scalar.map(|scalar| 1.0 / (scalar as f32).sqrt());
+        Attention { window, scale: scale.unwrap_or(self.heads.scale()), heads: self.heads }
+    }
+
+    /// The factor of embedded rows, as Transformers has it in float32. In bf16, Transformers rounds it.
+    pub fn embedding_scale(&self) -> Option<f64> {
+        self.design.scaled_embedding.then(|| f64::from((self.hidden as f32).sqrt()))
+    }
+
     /// The linear layers of every decoder layer, in parameter order: those for queries, keys and values; the
     /// attention's output; then the feed-forward, or the router and every expert's.
     pub fn linears(&self) -> Vec<LinearShape> {
@@ -204,14 +292,17 @@ impl ModelConfig {
     }
 
     fn layer_tensors(&self, index: usize, linears: &[LinearShape]) -> Vec<(String, Vec<usize>)> {
-        let mut tensors = Vec::with_capacity(linears.len() + 4);
+        let mut tensors = Vec::with_capacity(linears.len() + 6);
         let mut add = |name: &str, shape| tensors.push((format!("model.layers.{index}.{name}"), shape));
         add("input_layernorm.weight", vec![self.hidden]);
         if self.design.head_norms {
             add("self_attn.q_norm.weight", vec![self.heads.dim]);
             add("self_attn.k_norm.weight", vec![self.heads.dim]);
         }
-        add("post_attention_layernorm.weight", vec![self.hidden]);
+        add(&format!("{}.weight", self.design.middle_norm()), vec![self.hidden]);
+        if self.design.output_norms {
+            OUTPUT_NORMS.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![self.hidden]));
+        }
         for linear in linears {
             add(&format!("{}.weight", linear.name), vec![linear.outputs, linear.inputs]);
             if linear.bias {
@@ -246,6 +337,7 @@ impl ModelConfig {
             ("head_dim", self.heads.dim),
             ("max_position_embeddings", self.context),
             ("rotary width", self.rotary()),
+            ("query_pre_attn_scalar", self.design.query_scalar.unwrap_or(1)),
         ];
         if let Some(experts) = self.design.experts {
             sizes.extend([("num_experts", experts.count), ("num_experts_per_tok", experts.per_token)]);
@@ -271,8 +363,20 @@ impl ModelConfig {
         if self.rotary() > self.heads.dim {
             return Err("partial_rotary_factor is above 1".into());
         }
-        if !(self.rope_theta.is_finite() && self.rope_theta > 0.0 && self.norm_epsilon.is_finite()) {
+        let thetas = [Some(self.rope_theta), self.design.sliding.and_then(|sliding| sliding.rope_theta)];
+        let valid = |theta: &f64| theta.is_finite() && *theta > 0.0;
+        if !(thetas.iter().flatten().all(valid) && self.norm_epsilon.is_finite()) {
             return Err("rope_theta and rms_norm_eps must be finite numbers".into());
+        }
+        let layers = &self.design.layers;
+        if !layers.is_empty() && layers.len() != self.layers {
+            return Err(format!("layer_types has {} entries for {} layers", layers.len(), self.layers));
+        }
+        if layers.contains(&LayerKind::SlidingAttention) && self.design.sliding.is_none() {
+            return Err("layer_types has sliding_attention, but there is no sliding_window".into());
+        }
+        if self.design.sliding.is_some_and(|sliding| sliding.window == 0) {
+            return Err("sliding_window is 0".into());
         }
         self.design.scaling.problem(self.rotary()).map_or(Ok(()), Err)
     }
@@ -297,12 +401,15 @@ impl ModelConfig {
             "attention_dropout": 0.0,
             "hidden_act": "silu",
             "initializer_range": 0.02,
-            "sliding_window": null,
+            "sliding_window": self.design.sliding.map(|sliding| sliding.window),
             "max_window_layers": self.layers,
-            "use_sliding_window": false,
+            "use_sliding_window": self.design.sliding.is_some(),
             "use_cache": true,
             "torch_dtype": "float32",
         });
+        if !self.design.layers.is_empty() {
+            value["layer_types"] = json!(self.design.layers);
+        }
         let scaling = &self.design.scaling;
         if *scaling != Scaling::Default {
             value["rope_scaling"] = json!(scaling);
@@ -315,6 +422,13 @@ impl ModelConfig {
         }
         if self.design.biases.feed_forward {
             value["mlp_bias"] = json!(true);
+        }
+        if self.design.family == Family::Gemma3 {
+            value["hidden_activation"] = json!(GEMMA_ACTIVATION);
+            value["query_pre_attn_scalar"] = json!(self.design.query_scalar);
+            value["rope_local_base_freq"] = json!(self.design.sliding.and_then(|of| of.rope_theta));
+            let others = ["hidden_act", "max_window_layers", "use_sliding_window"];
+            value.as_object_mut().expect("made above").retain(|key, _| !others.contains(&key.as_str()));
         }
         if let Some(experts) = self.design.experts {
             value["moe_intermediate_size"] = json!(self.intermediate);

@@ -9,7 +9,7 @@ use candle_transformers::models::qwen3;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-use super::{Biases, Design, Experts, Family, ModelConfig};
+use super::{Biases, Design, Experts, Family, GEMMA_ACTIVATION, LayerKind, ModelConfig, Sliding};
 use crate::{
     json,
     model::{ModelError, kernels::Heads, rope::Scaling},
@@ -19,6 +19,12 @@ use crate::{
 const ROPE_THETA: f64 = 10_000.0;
 /// Default window of a `mistral` file, as in Transformers.
 const MISTRAL_WINDOW: usize = 4096;
+/// Every so many layers of Gemma 3 have full attention, unless the file says otherwise.
+const GEMMA_PATTERN: usize = 6;
+/// Default of `max_window_layers`, as in Transformers.
+const WINDOW_LAYERS: usize = 28;
+/// Far more than any model has.
+const MOST_LAYERS: usize = 1 << 16;
 
 /// The additional keys of a mixture of experts.
 #[derive(Deserialize)]
@@ -49,6 +55,7 @@ impl ModelConfig {
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
         let file: Map<String, Value> =
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let (file, is_part) = language_model(file);
         let found = match (file.get("model_type"), file.get("architectures")) {
             (Some(Value::String(name)), _) => name.clone(),
             (_, Some(architectures)) => architectures.to_string(),
@@ -61,10 +68,23 @@ impl ModelConfig {
             let method = quantised["quant_method"].as_str().unwrap_or("unknown").to_owned();
             return Err(ModelError::Quantised { path, method });
         }
-        let config = read(family, file).map_err(wrong)?;
+        let mut config = read(family, file).map_err(wrong)?;
+        config.design.is_part = is_part;
         config.check().map_err(wrong)?;
         Ok(config)
     }
+}
+
+/// The part of a file that describes the language model, if the file is that of a larger model: Gemma 3 with vision.
+fn language_model(mut file: Map<String, Value>) -> (Map<String, Value>, bool) {
+    if file.get("model_type").is_none_or(|name| name != "gemma3") {
+        return (file, false);
+    }
+    let Some(Value::Object(mut part)) = file.remove("text_config") else { return (file, false) };
+    part.entry("model_type").or_insert(json!(Family::Gemma3.model_type()));
+    part.remove("architectures");
+    part.extend(file.remove_entry("quantization_config"));
+    (part, true)
 }
 
 /// The value of a key that is present and not null.
@@ -83,23 +103,22 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     if let Some(other) = classes.iter().find(|class| *class != family.class()) {
         return Err(format!("architecture {other} is not supported, only {}", family.class()));
     }
-    if let Some(other) = given(&file, "hidden_act").filter(|act| !["silu", "swish"].iter().any(|a| act == a))
-    {
-        return Err(format!("activation {other} is not supported, only silu"));
+    if family == Family::Gemma3 {
+        gemma(&mut file)?;
+    }
+    let known: &[&str] = if family == Family::Gemma3 { &[GEMMA_ACTIVATION] } else { &["silu", "swish"] };
+    if let Some(other) = given(&file, "hidden_act").filter(|act| !known.iter().any(|a| act == a)) {
+        return Err(format!("activation {other} is not supported, only {}", known[0]));
     }
     let mut design = Design::of(family);
+    design.query_scalar = given(&file, "query_pre_attn_scalar").and_then(Value::as_u64).map(|s| s as usize);
     let (theta, rotary) = rotary(&mut file, &mut design)?;
     let mixture = match family {
         Family::Qwen3Moe => Some(mixture(&file)?),
         _ => None,
     };
     let flag = |key: &str| given(&file, key).and_then(Value::as_bool).unwrap_or(false);
-    let window = match family {
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !flag("use_sliding_window") => None,
-        Family::Llama => None,
-        Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
-        _ => given(&file, "sliding_window").and_then(Value::as_u64).map(|window| window as usize),
-    };
+    windows(family, &file, &mut design)?;
     let biased = flag("attention_bias");
     if biased {
         design.biases = Biases { input: true, output: true, ..design.biases };
@@ -140,10 +159,8 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         per_token: mixture.num_experts_per_tok,
         normalised: mixture.norm_topk_prob,
     });
-    // Within the window, and within the context of its frequencies, a sequence is computed as in
-    // Transformers.
-    let bounds = [window, design.scaling.context()];
-    let context = bounds.into_iter().flatten().fold(config.max_position_embeddings, usize::min);
+    // Within the context of its frequencies, a sequence is computed as in Transformers.
+    let context = design.scaling.context().unwrap_or(usize::MAX).min(config.max_position_embeddings);
     Ok(ModelConfig {
         vocabulary: config.vocab_size,
         hidden: config.hidden_size,
@@ -160,6 +177,99 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         tied: config.tie_word_embeddings,
         design,
     })
+}
+
+/// Gives a Gemma 3 file the names and the form of other families, with the defaults of Transformers.
+///
+/// # Errors
+/// Names what the decoder does not have.
+fn gemma(file: &mut Map<String, Value>) -> Result<(), String> {
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if given(file, key).is_some() {
+            return Err(format!("{key} is not supported"));
+        }
+    }
+    if given(file, "use_bidirectional_attention").is_some_and(|value| value != false) {
+        return Err("use_bidirectional_attention is not supported: it is not a model that writes text".into());
+    }
+    // Transformers 5 has a table of the rotary embedding for each kind of layer.
+    let table = given(file, "rope_parameters").and_then(Value::as_object).cloned().unwrap_or_default();
+    let of_kind = |kind: &str| table.get(kind).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (full, mut local) = (of_kind("full_attention"), of_kind("sliding_attention"));
+    if !full.is_empty() || !local.is_empty() {
+        file.insert("rope_parameters".into(), full.into());
+    }
+    let theta = local.remove("rope_theta");
+    if local.get("rope_type").is_some_and(|kind| kind != "default") {
+        return Err("a scaled rotary embedding in layers with sliding_attention is not supported".into());
+    }
+    if let Some(activation) = file.remove("hidden_activation") {
+        file.insert("hidden_act".into(), activation);
+    }
+    let defaults = [
+        ("attention_bias", json!(false)),
+        ("head_dim", json!(256)),
+        ("hidden_act", json!(GEMMA_ACTIVATION)),
+        ("hidden_size", json!(2304)),
+        ("intermediate_size", json!(9216)),
+        ("max_position_embeddings", json!(131_072)),
+        ("num_attention_heads", json!(8)),
+        ("num_hidden_layers", json!(26)),
+        ("num_key_value_heads", json!(4)),
+        ("query_pre_attn_scalar", json!(256)),
+        ("rope_local_base_freq", theta.unwrap_or(json!(10_000.0))),
+        ("rope_theta", json!(1_000_000.0)),
+        ("sliding_window", json!(4096)),
+        ("tie_word_embeddings", json!(true)),
+        ("vocab_size", json!(262_208)),
+    ];
+    for (key, default) in defaults {
+        if given(file, key).is_none() {
+            file.insert(key.into(), default);
+        }
+    }
+    Ok(())
+}
+
+/// Reads which layers have sliding attention into `design`.
+///
+/// Mistral, Phi-3 and Qwen's mixtures have it in every layer. Qwen's others have it where `layer_types` says so, or from
+/// `max_window_layers` on.
+fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Result<(), String> {
+    let size = |key: &str| given(file, key).and_then(Value::as_u64).map(|size| size as usize);
+    let is_used = given(file, "use_sliding_window").is_some_and(|used| used == true);
+    let window = match family {
+        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !is_used => None,
+        Family::Llama => None,
+        Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
+        _ => size("sliding_window"),
+    };
+    let Some(window) = window else { return Ok(()) };
+    let layers = size("num_hidden_layers").unwrap_or_default();
+    if layers > MOST_LAYERS {
+        return Err(format!("num_hidden_layers is {layers}"));
+    }
+    let is_listed = matches!(family, Family::Gemma3 | Family::Qwen2 | Family::Qwen3);
+    let pattern = size("sliding_window_pattern").filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
+    design.layers = match given(file, "layer_types").filter(|_| is_listed) {
+        Some(kinds) => serde_json::from_value(kinds.clone())
+            .map_err(|error| format!("layer_types is not supported: {error}"))?,
+        None => {
+            let first = if is_listed { size("max_window_layers").unwrap_or(WINDOW_LAYERS) } else { 0 };
+            let slides = |index: usize| match family {
+                Family::Gemma3 => !(index + 1).is_multiple_of(pattern),
+                _ => index >= first,
+            };
+            let kind = |index| match slides(index) {
+                true => LayerKind::SlidingAttention,
+                false => LayerKind::FullAttention,
+            };
+            (0..layers).map(kind).collect()
+        }
+    };
+    let rope_theta = given(file, "rope_local_base_freq").and_then(Value::as_f64);
+    design.sliding = Some(Sliding { window, rope_theta });
+    Ok(())
 }
 
 fn mixture(file: &Map<String, Value>) -> Result<Mixture, String> {

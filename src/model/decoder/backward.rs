@@ -32,11 +32,11 @@ impl Decoder {
             let (x, dy) = (ops::gather(x, &block)?, ops::gather(dy, &block)?);
             let mut low = Vec::with_capacity(into.len());
             let [gate, up] = project(into, &x, [wide, wide], &mut low)?;
-            let active = ops::silu_mul(&gate, &up)?;
+            let active = ops::gated(self.config.design.activation, &gate, &up)?;
             let dactive = active.zeros_like()?;
             down.backward(&active, down.low(&active)?.as_ref(), &dy, &dactive, gradients)?;
             drop(active);
-            let (dgate, dup) = ops::silu_mul_backward(&gate, &up, &dactive)?;
+            let (dgate, dup) = ops::gated_backward(self.config.design.activation, &gate, &up, &dactive)?;
             let part = x.zeros_like()?;
             project_backward(into, &x, &low, &[&dgate, &dup], &part, gradients)?;
             let part = ops::values(&part)?;
@@ -69,6 +69,7 @@ impl Decoder {
             key,
             value,
             attention,
+            unnormed: [attention_output, feed_output],
             lse,
             middle,
             middle_normed,
@@ -79,21 +80,31 @@ impl Decoder {
         let (low_project, low) = low.split_at(project.len());
         let (low_output, low_feed) = (&low[0], &low[1..]);
 
+        // Through the norm of an output, if it has one.
+        let through = |norm_of: usize, before: &Option<Tensor>| match (&layer.output_norms, before) {
+            (Some(norms), Some(before)) => {
+                let d = before.zeros_like()?;
+                norm(&norms[norm_of], before, dy, &d)?;
+                Ok(d)
+            }
+            _ => Ok::<_, candle_core::Error>(dy.clone()),
+        };
+        let doutput = &through(1, &feed_output)?;
         let dnormed = middle_normed.zeros_like()?;
         match (&kept, feed) {
             (SavedFeedForward::Experts(routed), feed) => {
-                let given = (&middle_normed, dy);
+                let given = (&middle_normed, doutput);
                 experts::backward(self.config.design.experts, feed, routed, given, &dnormed, gradients)?;
             }
             (SavedFeedForward::Dense { gate, up, active }, [into @ .., down]) => {
                 let dactive = active.zeros_like()?;
-                down.backward(active, low_feed[into.len()].as_ref(), dy, &dactive, gradients)?;
-                let (dgate, dup) = ops::silu_mul_backward(gate, up, &dactive)?;
+                down.backward(active, low_feed[into.len()].as_ref(), doutput, &dactive, gradients)?;
+                let (dgate, dup) = ops::gated_backward(self.config.design.activation, gate, up, &dactive)?;
                 let outputs = [&dgate, &dup];
                 project_backward(into, &middle_normed, low_feed, &outputs, &dnormed, gradients)?;
             }
             (SavedFeedForward::Dropped, [into @ .., down]) => {
-                self.recomputed_feed_backward((into, down), &middle_normed, dy, &dnormed, gradients)?;
+                self.recomputed_feed_backward((into, down), &middle_normed, doutput, &dnormed, gradients)?;
             }
             (SavedFeedForward::Dense { .. } | SavedFeedForward::Dropped, []) => {}
         }
@@ -101,12 +112,18 @@ impl Decoder {
         drop((kept, middle, middle_normed, after, dnormed));
 
         let dattention = attention.zeros_like()?;
-        output.backward(&attention, low_output.as_ref(), dy, &dattention, gradients)?;
-        let (mut dquery, mut dkey, dvalue) =
-            layout.attend_backward((&query, &key, &value), (&attention, lse.as_ref()), &dattention)?;
+        let doutput = &through(0, &attention_output)?;
+        output.backward(&attention, low_output.as_ref(), doutput, &dattention, gradients)?;
+        let (mut dquery, mut dkey, dvalue) = layout.attend_backward(
+            (&query, &key, &value),
+            (&attention, lse.as_ref()),
+            &dattention,
+            self.config.attention(index),
+        )?;
         drop((query, key, value, attention, dattention));
-        self.rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
-        self.rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
+        let rope = self.rope(index);
+        rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
+        rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
         if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;

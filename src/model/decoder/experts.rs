@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor, bail};
 use super::projection::{project, project_backward};
 use crate::model::{
     Experts, Gradients, Linear, kernels,
-    ops::{self, filled},
+    ops::{self, Activation, filled},
 };
 
 /// What the forward keeps for the backward.
@@ -90,7 +90,7 @@ pub fn forward(
         let input = ops::gather(x, &rows)?;
         let wide = down.weight.inputs();
         let [gate, up] = project(into, &input, [wide, wide], &mut low)?;
-        let active = ops::silu_mul(&gate, &up)?;
+        let active = ops::gated(Activation::Silu, &gate, &up)?;
         let (output, kept) = down.forward(&active, None)?;
         low.push(kept);
         ops::add_rows(&sum, &rows, Some(&weights), &output)?;
@@ -128,7 +128,7 @@ pub fn backward(
         let (into, down) = of_expert(linears, experts.count, pass.expert)?;
         let dactive = pass.active.zeros_like()?;
         down.backward(&pass.active, pass.low[into.len()].as_ref(), &doutput, &dactive, gradients)?;
-        let (dgate, dup) = ops::silu_mul_backward(&pass.gate, &pass.up, &dactive)?;
+        let (dgate, dup) = ops::gated_backward(Activation::Silu, &pass.gate, &pass.up, &dactive)?;
         let dinput = pass.input.zeros_like()?;
         project_backward(into, &pass.input, &pass.low, &[&dgate, &dup], &dinput, gradients)?;
         ops::add_rows(dx, &pass.rows, None, &dinput)?;

@@ -8,7 +8,7 @@ use super::{
     projection::project,
 };
 use crate::model::{
-    ModelError, Positions, Vector,
+    Linear, ModelError, Positions, Vector,
     ops::{self, Attended, Direction},
 };
 
@@ -22,6 +22,8 @@ pub struct Saved {
     pub(super) key: Tensor,
     pub(super) value: Tensor,
     pub(super) attention: Tensor,
+    /// What attention and the feed-forward gave to their norms, if these have norms.
+    pub(super) unnormed: [Option<Tensor>; 2],
     /// The log-sum-exp of the scores, if attention's backward needs it.
     pub(super) lse: Option<Tensor>,
     pub(super) middle: Tensor,
@@ -65,7 +67,7 @@ impl Decoder {
     ) -> std::result::Result<Saved, ModelError> {
         let mut saved = self.attention_part(index, x, positions, attend)?;
         let config = &self.config;
-        let Saved { middle, middle_normed, low, .. } = &mut saved;
+        let Saved { middle, middle_normed, low, unnormed, .. } = &mut saved;
         let (output, feed) = match (config.design.experts, self.layers[index].parts(config).feed) {
             (Some(experts), feed) => {
                 let (output, routed) = experts::forward(experts, feed, middle_normed, middle)?;
@@ -74,8 +76,10 @@ impl Decoder {
             (None, [into @ .., down]) => {
                 let widths = [config.intermediate; 2];
                 let [gate, up] = project(into, middle_normed, widths, low)?;
-                let active = ops::silu_mul(&gate, &up)?;
-                let (output, kept) = down.forward(&active, Some(middle))?;
+                let active = ops::gated(config.design.activation, &gate, &up)?;
+                let norm = self.layers[index].output_norms.as_ref().map(|[_, norm]| norm);
+                let (output, before, kept) = self.add_to(middle, &active, down, norm)?;
+                unnormed[1] = before;
                 low.push(kept);
                 (output, SavedFeedForward::Dense { gate, up, active })
             }
@@ -95,9 +99,29 @@ impl Decoder {
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> std::result::Result<Saved, ModelError> {
         match self.config.design.experts {
-            None if self.by_kernels() => self.attention_part(index, x, positions, attend),
+            None if self.by_kernels() && !self.config.design.output_norms => {
+                self.attention_part(index, x, positions, attend)
+            }
             _ => self.layer(index, x, positions, attend),
         }
+    }
+
+    /// `rows` plus a linear layer of `x`, through a norm if there is one; the layer's result before the norm; and what its
+    /// adapter keeps.
+    fn add_to(
+        &self,
+        rows: &Tensor,
+        x: &Tensor,
+        linear: &Linear,
+        norm: Option<&Vector>,
+    ) -> Result<(Tensor, Option<Tensor>, Option<Tensor>)> {
+        let Some(norm) = norm else {
+            let (sum, kept) = linear.forward(x, Some(rows))?;
+            return Ok((sum, None, kept));
+        };
+        let (y, kept) = linear.forward(x, None)?;
+        let sum = (rows + ops::rms_norm(&y, &norm.tensor, self.config.norm_epsilon)?)?;
+        Ok((sum, Some(y), kept))
     }
 
     /// A layer up to its feed-forward. `output` is the feed-forward's residual input.
@@ -120,10 +144,12 @@ impl Decoder {
             Some([of_query, of_key]) => (norm(&query, of_query)?, norm(&key, of_key)?, Some([query, key])),
             None => (query, key, None),
         };
-        self.rope.rotate(&query, positions, Direction::Forward)?;
-        self.rope.rotate(&key, positions, Direction::Forward)?;
+        let rope = self.rope(index);
+        rope.rotate(&query, positions, Direction::Forward)?;
+        rope.rotate(&key, positions, Direction::Forward)?;
         let Attended { out: attention, lse } = attend(&query, &key, &value)?;
-        let (middle, kept) = output.forward(&attention, Some(&x))?;
+        let of_attention = layer.output_norms.as_ref().map(|[norm, _]| norm);
+        let (middle, unnormed, kept) = self.add_to(&x, &attention, output, of_attention)?;
         low.push(kept);
         let middle_normed = norm(&middle, &layer.middle_norm)?;
         Ok(Saved {
@@ -134,6 +160,7 @@ impl Decoder {
             key,
             value,
             attention,
+            unnormed: [unnormed, None],
             lse,
             feed: SavedFeedForward::Dropped,
             low,

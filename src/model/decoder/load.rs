@@ -9,8 +9,9 @@ use super::{Decoder, Init, Layer, induction::Induction};
 use crate::{
     model::{
         Linear, Matrix, ModelConfig, ModelError, Role, Vector,
+        config::OUTPUT_NORMS,
         kernels::Format,
-        rope::Rope,
+        rope::{Rope, Scaling},
         weights::{Weights, to_f32, write_safetensors},
     },
     random,
@@ -66,11 +67,12 @@ impl Decoder {
         change: impl Fn(&str, &[usize], &mut [f32]),
     ) -> Result<Self, ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(init.seed);
+        let one = 1.0 - config.design.norm_offset();
         Self::build(config, None, &mut |name, shape| {
             let count = shape.iter().product();
             let mut data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
-                [_] => vec![1.0; count],
+                [_] => vec![one; count],
                 _ => (0..count).map(|_| random::normal(&mut rng) * init.deviation).collect(),
             };
             change(name, shape, &mut data);
@@ -85,10 +87,11 @@ impl Decoder {
         format: Format,
         device: &Device,
     ) -> Result<Self, ModelError> {
+        let one = 1.0 - config.design.norm_offset();
         Self::build(config, Some(format), &mut |name, shape| {
             Ok(match shape {
                 [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, device)?,
-                [_] => Tensor::ones(shape, DType::F32, device)?,
+                [_] => (Tensor::ones(shape, DType::F32, device)? * f64::from(one))?,
                 _ => Tensor::randn(0.0, deviation, shape, device)?,
             })
         })
@@ -105,6 +108,12 @@ impl Decoder {
             Some(format) => Matrix::frozen_output(&tensor, format),
             None => Matrix::new(tensor),
         };
+        let offset = config.design.norm_offset();
+        let norm = |tensor: Tensor| -> Result<Vector, ModelError> {
+            let tensor = to_f32(tensor)?;
+            let tensor = if offset == 0.0 { tensor } else { (tensor + f64::from(offset))? };
+            Ok(Vector { tensor, slot: None })
+        };
         let embedding = tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
         let embedding = if config.tied { output(embedding)? } else { matrix(embedding, ends)? };
         let shapes = config.linears();
@@ -113,18 +122,19 @@ impl Decoder {
         for index in 0..config.layers {
             let mut take =
                 |name: &str, shape: &[usize]| tensor(&format!("model.layers.{index}.{name}"), shape);
-            let mut vector = |name: &str, width| {
-                Ok::<_, ModelError>(Vector { tensor: to_f32(take(name, &[width])?)?, slot: None })
-            };
-            let input_norm = vector("input_layernorm.weight", hidden)?;
+            let mut vector = |name: &str, width| norm(take(&format!("{name}.weight"), &[width])?);
+            let input_norm = vector("input_layernorm", hidden)?;
             let head_norms = match config.design.head_norms {
-                true => Some([
-                    vector("self_attn.q_norm.weight", heads.dim)?,
-                    vector("self_attn.k_norm.weight", heads.dim)?,
-                ]),
+                true => {
+                    Some([vector("self_attn.q_norm", heads.dim)?, vector("self_attn.k_norm", heads.dim)?])
+                }
                 false => None,
             };
-            let middle_norm = vector("post_attention_layernorm.weight", hidden)?;
+            let middle_norm = vector(config.design.middle_norm(), hidden)?;
+            let output_norms = match config.design.output_norms {
+                true => Some([vector(OUTPUT_NORMS[0], hidden)?, vector(OUTPUT_NORMS[1], hidden)?]),
+                false => None,
+            };
             let mut linears = Vec::with_capacity(shapes.len());
             for shape in &shapes {
                 let weight = take(&format!("{}.weight", shape.name), &[shape.outputs, shape.inputs])?;
@@ -136,16 +146,19 @@ impl Decoder {
                 }
                 linears.push(linear);
             }
-            layers.push(Layer { input_norm, head_norms, middle_norm, linears });
+            layers.push(Layer { input_norm, head_norms, middle_norm, output_norms, linears });
         }
-        let norm = Vector { tensor: to_f32(tensor("model.norm.weight", &[hidden])?)?, slot: None };
+        let norm = norm(tensor("model.norm.weight", &[hidden])?)?;
         let head = match config.tied {
             true => None,
             false => Some(output(tensor("lm_head.weight", &[config.vocabulary, hidden])?)?),
         };
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);
-        Ok(Self { config, embedding, layers, norm, head, rope, base_user: None })
+        let sliding_theta = config.design.sliding.and_then(|sliding| sliding.rope_theta);
+        let sliding_rope =
+            sliding_theta.map(|theta| Rope::new(theta, rotary, &Scaling::Default, config.context));
+        Ok(Self { config, embedding, layers, norm, head, rope, sliding_rope, base_user: None })
     }
 
     /// Writes `config.json` and `model.safetensors`, without adapters.

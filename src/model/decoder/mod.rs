@@ -23,7 +23,7 @@ pub use base::Base;
 pub use layer::Saved;
 
 use super::{
-    Linear, Matrix, ModelConfig, ModelError, Vector,
+    LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
     kernels::Format,
     ops::{self, Gradients, KvFormat},
     rope::Rope,
@@ -35,6 +35,8 @@ pub struct Layer {
     /// Norms of each query and each key head, if the family has them.
     pub head_norms: Option<[Vector; 2]>,
     pub middle_norm: Vector,
+    /// Norms of what attention and the feed-forward add, if the family has them.
+    pub output_norms: Option<[Vector; 2]>,
     /// In the order of [`ModelConfig::linears`].
     pub linears: Vec<Linear>,
 }
@@ -48,6 +50,8 @@ pub struct Decoder {
     /// None if the embedding is also the output projection.
     pub head: Option<Matrix>,
     rope: Rope,
+    /// That of layers with sliding attention, if it is another.
+    sliding_rope: Option<Rope>,
     /// If it shares the weights of a [`Base`]: the base's reference count.
     base_user: Option<Arc<()>>,
 }
@@ -78,17 +82,25 @@ impl Layer {
 impl Decoder {
     /// Every weight under its name in the files, in parameter order, without adapters.
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>, ModelError> {
+        let offset = f64::from(self.config.design.norm_offset());
+        let norm =
+            |norm: &Vector| if offset == 0.0 { Ok(norm.tensor.clone()) } else { &norm.tensor - offset };
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
-            tensors.push(layer.input_norm.tensor.clone());
-            tensors.extend(layer.head_norms.iter().flatten().map(|norm| norm.tensor.clone()));
-            tensors.push(layer.middle_norm.tensor.clone());
+            tensors.push(norm(&layer.input_norm)?);
+            for of in layer.head_norms.iter().flatten() {
+                tensors.push(norm(of)?);
+            }
+            tensors.push(norm(&layer.middle_norm)?);
+            for of in layer.output_norms.iter().flatten() {
+                tensors.push(norm(of)?);
+            }
             for linear in &layer.linears {
                 tensors.push(linear.weight.tensor()?);
                 tensors.extend(linear.bias.as_ref().map(|bias| bias.tensor.clone()));
             }
         }
-        tensors.push(self.norm.tensor.clone());
+        tensors.push(norm(&self.norm)?);
         if let Some(head) = &self.head {
             tensors.push(head.tensor()?);
         }
@@ -102,6 +114,7 @@ impl Decoder {
             slots.push(Parameter::Vector(&mut layer.input_norm));
             slots.extend(layer.head_norms.iter_mut().flatten().map(Parameter::Vector));
             slots.push(Parameter::Vector(&mut layer.middle_norm));
+            slots.extend(layer.output_norms.iter_mut().flatten().map(Parameter::Vector));
             for linear in &mut layer.linears {
                 slots.push(Parameter::Matrix(&mut linear.weight));
                 slots.extend(linear.bias.as_mut().map(Parameter::Vector));
@@ -110,6 +123,14 @@ impl Decoder {
         slots.push(Parameter::Vector(&mut self.norm));
         slots.extend(self.head.as_mut().map(Parameter::Vocabulary));
         slots
+    }
+
+    /// The rotary embedding of a layer.
+    fn rope(&self, layer: usize) -> &Rope {
+        match (self.config.layer(layer), &self.sliding_rope) {
+            (LayerKind::SlidingAttention, Some(rope)) => rope,
+            _ => &self.rope,
+        }
     }
 
     /// The device of its tensors.
@@ -133,14 +154,15 @@ impl Decoder {
     /// there are shared.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
         let layer = |layer: &Layer| -> candle_core::Result<Layer> {
-            let head_norms = match &layer.head_norms {
-                Some([query, key]) => Some([query.replica(device)?, key.replica(device)?]),
-                None => None,
+            let pair = |norms: &Option<[Vector; 2]>| match norms {
+                Some([first, second]) => Ok(Some([first.replica(device)?, second.replica(device)?])),
+                None => Ok::<_, candle_core::Error>(None),
             };
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
-                head_norms,
+                head_norms: pair(&layer.head_norms)?,
                 middle_norm: layer.middle_norm.replica(device)?,
+                output_norms: pair(&layer.output_norms)?,
                 linears: layer
                     .linears
                     .iter()
@@ -148,13 +170,16 @@ impl Decoder {
                     .collect::<Result<_, _>>()?,
             })
         };
+        let same = self.device().same_device(device);
+        let rope = |rope: &Rope| if same { rope.clone() } else { rope.replica() };
         Ok(Self {
             config: self.config.clone(),
             embedding: self.embedding.replica(device)?,
             layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
             norm: self.norm.replica(device)?,
             head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
-            rope: if self.device().same_device(device) { self.rope.clone() } else { self.rope.replica() },
+            rope: rope(&self.rope),
+            sliding_rope: self.sliding_rope.as_ref().map(rope),
             base_user: self.base_user.clone(),
         })
     }
@@ -219,7 +244,26 @@ impl Decoder {
         if let Some(position) = positions.iter().find(|position| **position as usize >= self.config.context) {
             return Err(ModelError::Context { position: *position as usize, context: self.config.context });
         }
-        Ok(self.embedding.rows(tokens)?)
+        let rows = self.embedding.rows(tokens)?;
+        Ok(match self.config.embedding_scale() {
+            Some(scale) => (rows * scale)?,
+            None => rows,
+        })
+    }
+
+    /// Adds the gradient of [`Self::embed`]'s rows to that of the embedding.
+    pub fn embed_backward(
+        &self,
+        tokens: &[u32],
+        dx: &Tensor,
+        gradients: &Gradients,
+    ) -> Result<(), ModelError> {
+        let slot = self.embedding.slot;
+        match self.config.embedding_scale().filter(|_| slot.is_some()) {
+            Some(scale) => ops::embed_backward(tokens, &(dx * scale)?, slot, gradients)?,
+            None => ops::embed_backward(tokens, dx, slot, gradients)?,
+        }
+        Ok(())
     }
 
     fn output(&self) -> &Matrix {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     error::Diagnostic,
-    model::{Adapter, weights::write_safetensors},
+    model::{Adapter, Weights, merge, weights::write_safetensors},
 };
 
 fn fixtures() -> PathBuf {
@@ -159,6 +159,54 @@ fn redundant_tensors_are_ignored() {
         tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), frequencies);
     });
     Decoder::load(folder.path()).unwrap();
+}
+
+#[test]
+fn the_language_model_of_a_model_with_vision_is_loaded_and_its_adapter_has_the_whole_models_names() {
+    let plain = Decoder::load(&fixtures().join("families/gemma3")).unwrap();
+    let mut adapted = Decoder::load(&fixtures().join("families/gemma3")).unwrap();
+    let adapter = fixtures().join("families/gemma3/adapter");
+    let config = Adapter::load(&mut adapted, &adapter).unwrap();
+    let bits = |decoder: &Decoder| -> Vec<Vec<f32>> {
+        decoder.tensors().unwrap().iter().map(|(_, tensor)| ops::read(tensor).unwrap()).collect()
+    };
+    // As Transformers 4 wrote it before 4.52, and since.
+    for (prefix, junk) in
+        [("language_model.model.", "vision_tower."), ("model.language_model.", "model.vision_tower.")]
+    {
+        let folder = copy("families/gemma3");
+        let path = folder.path().join("config.json");
+        let part: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let whole = json!({"model_type": "gemma3", "text_config": part, "vision_config": {"hidden_size": 8}});
+        std::fs::write(&path, whole.to_string()).unwrap();
+        rewritten(folder.path(), |tensors| {
+            let own = std::mem::take(tensors);
+            tensors.insert(format!("{junk}patch.weight"), own["model.norm.weight"].clone());
+            tensors.insert("multi_modal_projector.weight".into(), own["model.norm.weight"].clone());
+            let renamed = |(name, tensor): (String, Tensor)| (name.replacen("model.", prefix, 1), tensor);
+            tensors.extend(own.into_iter().map(renamed));
+        });
+        let mut decoder = Decoder::load(folder.path()).unwrap();
+        assert_eq!(bits(&decoder), bits(&plain));
+        Weights::open(folder.path()).unwrap().check(&decoder.config).unwrap();
+
+        assert_eq!(Adapter::load(&mut decoder, &adapter).unwrap(), config);
+        let saved = tempfile::tempdir().unwrap();
+        Adapter::save(&decoder, &config, "base", saved.path()).unwrap();
+        let file = saved.path().join("adapter_model.safetensors");
+        let names = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+        let head = "base_model.model.model.language_model.layers.";
+        assert!(names.keys().all(|name| name.starts_with(head)), "{names:?}");
+        Adapter::load(&mut decoder, saved.path()).unwrap();
+
+        let merged = tempfile::tempdir().unwrap();
+        merge(folder.path(), saved.path(), merged.path()).unwrap();
+        let names =
+            candle_core::safetensors::load(merged.path().join("model.safetensors"), &Device::Cpu).unwrap();
+        assert!(names.contains_key(&format!("{junk}patch.weight")), "the other parts are kept");
+        let merged = Decoder::load(merged.path()).unwrap();
+        assert!(bits(&merged) != bits(&plain));
+    }
 }
 
 #[test]

@@ -236,6 +236,41 @@ multiversion! {
     }
 }
 
+/// The factor of the gate in its tanh-approximated GELU (Hendrycks and Gimpel 2016), and that factor's derivative by the gate:
+/// `(1 + tanh u) / 2` is the sigmoid of `2u`, with `u = √(2/π)·(x + 0.044715·x³)`.
+#[inline(always)]
+fn gelu(x: f32) -> (f32, f32) {
+    const SLOPE: f32 = 2.0 * 0.797_884_6;
+    const CUBIC: f32 = 0.044_715;
+    let s = sigmoid(SLOPE * x * (1.0 + CUBIC * x * x));
+    (s, s * (1.0 - s) * SLOPE * (1.0 + 3.0 * CUBIC * x * x))
+}
+
+multiversion! {
+    /// `out = gelu(gate) · up`.
+    pub fn gelu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        let count = gate.len().min(up.len()).min(out.len());
+        let (gate, up, out) = (&gate[..count], &up[..count], &mut out[..count]);
+        for i in 0..count {
+            out[i] = gate[i] * gelu(gate[i]).0 * up[i];
+        }
+    }
+}
+
+multiversion! {
+    /// Gradients of [`gelu_mul`] with respect to `gate` and `up`.
+    pub fn gelu_mul_backward(gate: &[f32], up: &[f32], dout: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+        let count = gate.len().min(up.len()).min(dout.len()).min(dgate.len()).min(dup.len());
+        let (gate, up, dout) = (&gate[..count], &up[..count], &dout[..count]);
+        let (dgate, dup) = (&mut dgate[..count], &mut dup[..count]);
+        for i in 0..count {
+            let (s, slope) = gelu(gate[i]);
+            dup[i] = dout[i] * gate[i] * s;
+            dgate[i] = dout[i] * up[i] * (s + gate[i] * slope);
+        }
+    }
+}
+
 multiversion! {
     /// Softmax of one row in place. Entries of −∞ become 0.
     pub fn softmax(row: &mut [f32]) {

@@ -21,12 +21,12 @@ mod tile;
 
 use std::sync::OnceLock;
 
-pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
+pub use attention::{Attention, Heads, KeyValues, Span, attend, attend_backward};
 pub use frozen::{BLOCK as NF4_BLOCK, Format, Frozen, convert::nf4_pairs, encode_nf4};
 pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
 pub use math::{
-    add_assign, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward, rope, silu_mul,
-    silu_mul_backward, softmax,
+    add_assign, gelu_mul, gelu_mul_backward, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward,
+    rope, silu_mul, silu_mul_backward, softmax,
 };
 pub use team::by_rows;
 

@@ -11,11 +11,11 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::{View, tensor::TensorInfo};
 use serde_json::Value;
 
-use super::{AdapterConfig, ModelError, name, read_safetensors};
+use super::{AdapterConfig, ModelError, name, stored};
 use crate::model::{
     kernels::{Lhs, Rhs, gemm},
     ops,
-    weights::{Bytes, Entry, Shard, read_json, weight_files, write_entries},
+    weights::{Bytes, Entry, Shard, own_name, read_json, weight_files, write_entries},
 };
 
 /// Writes the model of `base`, with the adapter of `adapter` merged in, to the empty folder `out`.
@@ -33,7 +33,7 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
         let shard = Shard::open(base.join(&file))?;
         let mut entries: BTreeMap<String, Entry<'_>> = BTreeMap::new();
         for (name, info) in shard.infos() {
-            let delta = deltas.remove(&name);
+            let delta = own_name(&name).and_then(|own| deltas.remove(&own));
             if let Some((a, b, _)) = &delta {
                 let found = [b.dims()[0], a.dims()[1]];
                 if info.shape != found {
@@ -75,7 +75,7 @@ pub fn adapter_matrices(
 ) -> Result<BTreeMap<String, Matrices>, ModelError> {
     let path = folder.join(ADAPTER);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
-    let mut matrices = read_safetensors(&path)?;
+    let mut matrices = stored(&path)?;
     let (head, tail) =
         name("|", "B").split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default();
     let modules: Vec<String> = matrices

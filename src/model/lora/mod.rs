@@ -17,7 +17,7 @@ use rand_chacha::{
 
 use super::{
     Decoder, Dropout, Linear, LinearShape, Lora, Matrix, ModelConfig, ModelError, Role,
-    weights::{read_safetensors, write_safetensors},
+    weights::{own_name, read_safetensors, write_safetensors},
 };
 
 pub use config::{AdapterConfig, Targets};
@@ -36,11 +36,23 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// The name of a matrix of a module's adapter. `part` is `A` or `B`.
 fn name(module: &str, part: &str) -> String {
-    format!("base_model.model.{module}.lora_{part}.weight")
+    format!("{HEAD}{module}.lora_{part}.weight")
 }
+
+/// What PEFT puts before a module's name.
+const HEAD: &str = "base_model.model.";
 
 fn module(layer: usize, linear: &str) -> String {
     format!("model.layers.{layer}.{linear}")
+}
+
+/// The matrices of an adapter's file, with the names of a decoder of its own.
+fn stored(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
+    let own = |name: String| match name.strip_prefix(HEAD).and_then(own_name) {
+        Some(own) => format!("{HEAD}{own}"),
+        None => name,
+    };
+    Ok(read_safetensors(path)?.into_iter().map(|(name, tensor)| (own(name), tensor)).collect())
 }
 
 /// Every linear layer by its full name, with its role, in parameter order.
@@ -140,7 +152,10 @@ impl Adapter {
         for (index, layer) in decoder.layers.iter().enumerate() {
             for (shape, linear) in shapes.iter().zip(&layer.linears) {
                 if let Some(lora) = &linear.lora {
-                    let module = module(index, &shape.name);
+                    let module = match decoder.config.design.is_part {
+                        true => module(index, &shape.name).replacen("model.", "model.language_model.", 1),
+                        false => module(index, &shape.name),
+                    };
                     tensors.insert(name(&module, "A"), lora.a.tensor()?);
                     tensors.insert(name(&module, "B"), lora.b.tensor()?);
                 }
@@ -161,7 +176,7 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
     let config = AdapterConfig::load(folder)?;
     let path = folder.join(WEIGHTS);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
-    let tensors = read_safetensors(&path)?;
+    let tensors = stored(&path)?;
     let mut unused: BTreeSet<&String> = tensors.keys().collect();
     let targeted = config.targets.matcher().map_err(wrong)?;
     let shapes = model.linears();

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::model::{
     Positions,
-    kernels::{self, Format, Heads, KeyValues, Span},
+    kernels::{self, Attention, Format, Heads, KeyValues, Span},
     tree::{Segment, TokenTree},
 };
 
@@ -97,7 +97,7 @@ impl Cache {
         (k, v): (&Tensor, &Tensor),
         rows: Range<usize>,
         expected: usize,
-        heads: Heads,
+        attention: Attention,
     ) -> Result<()> {
         match self {
             Self::Kernels(kv) => {
@@ -107,7 +107,7 @@ impl Cache {
                 Ok(())
             }
             Self::Composed([keys, values]) => {
-                if fused(k, heads, keys.dtype()) {
+                if fused(k, attention, keys.dtype()) {
                     keys.grow(k, rows.len())?;
                     return values.grow(v, rows.len());
                 }
@@ -118,11 +118,11 @@ impl Cache {
     }
 }
 
-/// Whether the kernels for CUDA compute attention over keys of this type.
+/// Whether the kernels for CUDA compute attention over keys of this type. They have no window.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no such kernels"))]
-fn fused(x: &Tensor, heads: Heads, dtype: DType) -> bool {
+fn fused(x: &Tensor, attention: Attention, dtype: DType) -> bool {
     #[cfg(feature = "cuda")]
-    return cuda::takes_attention(x, heads, dtype);
+    return attention.window.is_none() && cuda::takes_attention(x, attention.heads, dtype);
     #[cfg(not(feature = "cuda"))]
     false
 }
@@ -149,10 +149,13 @@ pub struct CachedSegment<'a> {
     pub cache: &'a Cache,
 }
 
-/// The attention masks of one step or tree: computed in the first layer and reused in every other.
+/// The attention masks of one step or tree: computed in the first layer of a kind and reused in every other. The layers of
+/// a decoder that have a window have the same.
 #[derive(Default)]
 pub struct AttentionMask {
     tiles: OnceCell<Vec<MaskSpans>>,
+    /// With the window.
+    window_tiles: OnceCell<Vec<MaskSpans>>,
     levels: OnceCell<Option<Vec<Level>>>,
     #[cfg(feature = "cuda")]
     step: OnceCell<cuda::StepPlan>,
@@ -168,22 +171,28 @@ impl AttentionMask {
         Self { half, ..Self::default() }
     }
 
-    fn tiles(&self, find: impl FnOnce() -> Result<Vec<MaskSpans>>) -> Result<&[MaskSpans]> {
-        if let Some(found) = self.tiles.get() {
+    fn tiles(
+        &self,
+        attention: Attention,
+        find: impl FnOnce() -> Result<Vec<MaskSpans>>,
+    ) -> Result<&[MaskSpans]> {
+        let tiles = if attention.window.is_some() { &self.window_tiles } else { &self.tiles };
+        if let Some(found) = tiles.get() {
             return Ok(found);
         }
         let found = find()?;
-        Ok(self.tiles.get_or_init(|| found))
+        Ok(tiles.get_or_init(|| found))
     }
 
-    /// For flash attention, if it supports these heads and the spans are a tree over the rows.
+    /// For flash attention, if it supports this attention and the spans are a tree over the rows. Its runs have no window.
     fn levels(
         &self,
         q: &Tensor,
-        heads: Heads,
+        attention: Attention,
         find: impl FnOnce() -> Option<Vec<Level>>,
     ) -> Option<(&[Level], DType)> {
-        let half = self.half.filter(|_| flash::takes(q.device(), heads.dim))?;
+        let is_whole = attention.window.is_none();
+        let half = self.half.filter(|_| is_whole && flash::takes(q.device(), attention.heads.dim))?;
         Some((self.levels.get_or_init(find).as_deref()?, half))
     }
 }
@@ -208,7 +217,7 @@ pub fn attend(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     positions: &[u32],
     past: &[CachedSegment<'_>],
-    heads: Heads,
+    attention: Attention,
     mask: &AttentionMask,
 ) -> Result<Tensor> {
     if by_kernels(q) {
@@ -218,7 +227,7 @@ pub fn attend(
                 spans.push(Span { rows: rows.clone(), first: *first, kv });
             }
         }
-        return attend_spans(q, positions, &spans, heads);
+        return attend_spans(q, positions, &spans, attention);
     }
     let spans = || -> Vec<Seen> {
         past.iter().map(|past| (past.rows.clone(), past.first, past.cache.tokens())).collect()
@@ -229,8 +238,8 @@ pub fn attend(
     });
     let dtype = dtype.unwrap_or(DType::F32);
     #[cfg(feature = "cuda")]
-    if fused(q, heads, dtype) {
-        let plan = once(&mask.step, || cuda::StepPlan::new(positions, &spans(), (heads, dtype), q))?;
+    if fused(q, attention, dtype) {
+        let plan = once(&mask.step, || cuda::StepPlan::new(positions, &spans(), (attention, dtype), q))?;
         let of = |which: usize| past.iter().map(move |past| past.cache.address(which) as i64);
         return plan.attend((q, k, v), of(0).chain(of(1)).collect());
     }
@@ -241,21 +250,22 @@ pub fn attend(
         };
         Tensor::cat(&pieces.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
     };
-    if let Some((levels, half)) = mask.levels(q, heads, || composed::levels(positions, &spans())) {
+    if let Some((levels, half)) = mask.levels(q, attention, || composed::levels(positions, &spans())) {
         let whole = |span: usize| {
             let all = [(span, 0..past[span].cache.tokens())];
             Ok((keys(&all, 0)?, keys(&all, 1)?))
         };
-        return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
+        return composed::attend_runs(q, levels, whole, (attention, half), &flash::attend);
     }
-    let mask = mask.tiles(|| composed::mask(positions, &spans(), TileSize::STEP, q.device()))?;
-    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), (heads, dtype))
+    let find = || composed::mask(positions, &spans(), attention, TileSize::STEP, q.device());
+    let mask = mask.tiles(attention, find)?;
+    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), (attention, dtype))
 }
 
-fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
+fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], attention: Attention) -> Result<Tensor> {
     let (rows, columns) = q.dims2()?;
     let q = values(q)?;
-    filled(rows, columns, |out| kernels::attend(&q, positions, spans, heads, out))
+    filled(rows, columns, |out| kernels::attend(&q, positions, spans, attention, out))
 }
 
 /// A tree whose keys and values are rows of the same batch, as in training.
@@ -279,8 +289,9 @@ impl<'a> TreeLayout<'a> {
         self.tree.segments.iter().map(seen).collect()
     }
 
-    fn tiles(&self, device: &Device) -> Result<&[MaskSpans]> {
-        self.mask.tiles(|| composed::mask(&self.tree.positions, &self.spans_seen(), self.tile, device))
+    fn tiles(&self, attention: Attention, device: &Device) -> Result<&[MaskSpans]> {
+        let (positions, spans) = (&self.tree.positions, || self.spans_seen());
+        self.mask.tiles(attention, || composed::mask(positions, &spans(), attention, self.tile, device))
     }
 
     /// Pieces of segments as ranges of the batch's rows. Neighbours are merged.
@@ -314,41 +325,40 @@ impl<'a> TreeLayout<'a> {
     }
 
     #[cfg(feature = "cuda")]
-    fn plan(&self, like: &Tensor) -> Result<&cuda::TreePlan> {
+    fn plan(&self, attention: Attention, like: &Tensor) -> Result<&cuda::TreePlan> {
         once(&self.mask.tree, || {
             let starts: Vec<usize> = self.tree.segments.iter().map(|segment| segment.rows.start).collect();
-            let layout = (self.kv_format.heads, self.kv_format.dtype());
+            let layout = (attention, self.kv_format.dtype());
             cuda::TreePlan::new(&self.tree.positions, &self.spans_seen(), &starts, layout, like)
         })
     }
 
-    pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attended> {
-        let heads = self.kv_format.heads;
+    pub fn attend(&self, (q, k, v): (&Tensor, &Tensor, &Tensor), attention: Attention) -> Result<Attended> {
         if !by_kernels(q) {
             #[cfg(feature = "cuda")]
             // In f16, the gradients of attention are too small.
-            if fused(q, heads, self.kv_format.dtype()) && self.kv_format.dtype() == DType::BF16 {
-                let (out, lse) = self.plan(q)?.attend(q, k, v)?;
+            if fused(q, attention, self.kv_format.dtype()) && self.kv_format.dtype() == DType::BF16 {
+                let (out, lse) = self.plan(attention, q)?.attend(q, k, v)?;
                 return Ok(Attended { out, lse: Some(lse) });
             }
             let find = || composed::levels(&self.tree.positions, &self.spans_seen());
-            if let Some((levels, half)) = self.mask.levels(q, heads, find) {
+            if let Some((levels, half)) = self.mask.levels(q, attention, find) {
                 let own = |x: &Tensor, span: usize| {
                     let rows = &self.tree.segments[span].rows;
                     x.narrow(0, rows.start, rows.len())
                 };
                 let keys = |span| Ok((own(k, span)?, own(v, span)?));
-                return Ok(composed::attend_runs(q, levels, keys, (heads, half), &flash::attend)?.into());
+                return Ok(composed::attend_runs(q, levels, keys, (attention, half), &flash::attend)?.into());
             }
             let keys = |pieces: &[Piece]| {
                 let ranges = self.keys(pieces);
                 Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
             };
-            let layout = (heads, self.kv_format.dtype());
-            return Ok(composed::attend(q, self.tiles(q.device())?, keys, layout)?.into());
+            let layout = (attention, self.kv_format.dtype());
+            return Ok(composed::attend(q, self.tiles(attention, q.device())?, keys, layout)?.into());
         }
         let kv = self.key_values(&values(k)?, &values(v)?);
-        Ok(attend_spans(q, &self.tree.positions, &self.spans(&kv), heads)?.into())
+        Ok(attend_spans(q, &self.tree.positions, &self.spans(&kv), attention)?.into())
     }
 
     /// Gradients of q, k and v. `out` and `lse` are those of [`Attended`]. A rounded value passes its gradient through
@@ -362,19 +372,19 @@ impl<'a> TreeLayout<'a> {
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         (out, lse): (&Tensor, Option<&Tensor>),
         dout: &Tensor,
+        attention: Attention,
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        let heads = self.kv_format.heads;
         if !by_kernels(q) {
             #[cfg(feature = "cuda")]
             if let Some(lse) = lse {
-                return self.plan(q)?.attend_backward((q, k, v), (out, lse), dout);
+                return self.plan(attention, q)?.attend_backward((q, k, v), (out, lse), dout);
             }
-            let mask = self.tiles(q.device())?;
+            let mask = self.tiles(attention, q.device())?;
             return composed::attend_backward(
                 (q, k, v),
                 mask,
                 |pieces| self.keys(pieces),
-                (heads, self.kv_format.dtype()),
+                (attention, self.kv_format.dtype()),
                 out,
                 dout,
             );
@@ -390,7 +400,7 @@ impl<'a> TreeLayout<'a> {
                 &self.tree.positions,
                 &self.spans(&kv),
                 &starts,
-                heads,
+                attention,
                 &out,
                 &dout,
                 (dq, &mut dk, &mut dv),

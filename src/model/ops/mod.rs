@@ -234,33 +234,55 @@ pub enum Direction {
     Backward,
 }
 
-/// `silu(gate) · up`.
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+/// The activation of a feed-forward's gate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Activation {
+    #[default]
+    Silu,
+    /// GELU, approximated with tanh.
+    Gelu,
+}
+
+/// `activation(gate) · up`.
+pub fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !by_kernels(gate) {
-        return composed::silu_mul(gate, up);
+        return composed::gated(activation, gate, up);
     }
+    let kernel = match activation {
+        Activation::Silu => kernels::silu_mul,
+        Activation::Gelu => kernels::gelu_mul,
+    };
     let (rows, columns) = gate.dims2()?;
     let (gate, up) = (values(gate)?, values(up)?);
     filled(rows, columns, |out| {
         by_rows(rows, 16 * columns, [out], |rows, [out]| {
             let flat = flat(&rows, columns);
-            kernels::silu_mul(&gate[flat.clone()], &up[flat], out);
+            kernel(&gate[flat.clone()], &up[flat], out);
         });
     })
 }
 
 /// Gradients of gate and up.
-pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+pub fn gated_backward(
+    activation: Activation,
+    gate: &Tensor,
+    up: &Tensor,
+    dout: &Tensor,
+) -> Result<(Tensor, Tensor)> {
     if !by_kernels(gate) {
-        return composed::silu_mul_backward(gate, up, dout);
+        return composed::gated_backward(activation, gate, up, dout);
     }
+    let kernel = match activation {
+        Activation::Silu => kernels::silu_mul_backward,
+        Activation::Gelu => kernels::gelu_mul_backward,
+    };
     let (rows, columns) = gate.dims2()?;
     let (gate, up, dout) = (values(gate)?, values(up)?, values(dout)?);
     let mut dup = vec![0.0; rows * columns];
     let dgate = filled(rows, columns, |dgate| {
         by_rows(rows, 16 * columns, [dgate, &mut dup], |rows, [dgate, dup]| {
             let flat = flat(&rows, columns);
-            kernels::silu_mul_backward(&gate[flat.clone()], &up[flat.clone()], &dout[flat], dgate, dup);
+            kernel(&gate[flat.clone()], &up[flat.clone()], &dout[flat], dgate, dup);
         });
     })?;
     Ok((dgate, Tensor::from_vec(dup, (rows, columns), &Device::Cpu)?))

@@ -13,7 +13,7 @@ use super::{
         gemm::local_gemm,
         multiplies_bf16, team,
     },
-    Heads, Scratch, Span, blocks, format, gather, scatter, work,
+    Attention, Heads, Scratch, Span, blocks, format, gather, scatter, work,
 };
 
 /// Gradients of [`super::attend`] if the keys and values are those of the rows themselves.
@@ -26,11 +26,12 @@ pub fn attend_backward(
     positions: &[u32],
     spans: &[Span<'_>],
     starts: &[usize],
-    heads: Heads,
+    attention: Attention,
     out: &[f32],
     dout: &[f32],
     (dq, dk, dv): (&mut [f32], &mut [f32], &mut [f32]),
 ) {
+    let heads = attention.heads;
     let step = heads.kv * heads.dim;
     let (dq, dk, dv) = (team::Shared::new(dq), team::Shared::new(dk), team::Shared::new(dv));
     let rounded = format(spans).is_multiplied_in_bf16();
@@ -44,22 +45,22 @@ pub fn attend_backward(
     let copies = (rounded && !pairs).then(|| [as_bf16(k), as_bf16(v)]);
     let (k, v) = copies.as_ref().map_or((k, v), |[k, v]| (k, v));
     // A head's keys and values receive gradients from all rows in order, so each head has one thread.
-    team::share(team::threads(2 * work(positions, heads)), heads.kv, |head| {
+    team::share(team::threads(2 * work(positions, attention)), heads.kv, |head| {
         let of_span = |(span, start): (&Span<'_>, &usize)| {
             start * step + head * heads.dim..*start * step + span.kv.len * step
         };
         let rows: Vec<Range<usize>> = spans.iter().zip(starts).map(of_span).collect();
-        let inputs = Inputs { positions, spans, rows: &rows, heads, k, dk, dv };
+        let inputs = Inputs { positions, spans, rows: &rows, attention, heads, k, dk, dv };
         let mut products = Products::new(&inputs, v, pairs);
         let mut scratch = Scratch::default();
         let (mut outs, mut douts, mut dscores, mut dquery) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for block in blocks(positions.len()) {
-            scratch.probabilities(q, positions, spans, &block, head, heads);
+            scratch.probabilities(q, positions, spans, &block, head, attention);
             gather(out, &block, head, heads, 1.0, &mut outs);
             gather(dout, &block, head, heads, 1.0, &mut douts);
             dscores.clear();
             dscores.resize(scratch.scores.len(), 0.0);
-            let parts = inputs.parts(&block, scratch.columns);
+            let parts = inputs.parts(&block, &scratch);
             for part in &parts {
                 products.values(&inputs, part, &scratch, &douts, &mut dscores);
             }
@@ -69,7 +70,7 @@ pub fn attend_backward(
             for part in &parts {
                 products.keys(&inputs, part, &scratch, &dscores, &mut dquery);
             }
-            dquery.iter_mut().for_each(|value| *value *= heads.scale());
+            dquery.iter_mut().for_each(|value| *value *= attention.scale);
             scatter(&dquery, &block, head, heads, dq);
         }
     });
@@ -94,6 +95,7 @@ struct Inputs<'a> {
     /// Per span, the range of this head's keys and values, from the start of the first to the end of the
     /// last's row.
     rows: &'a [Range<usize>],
+    attention: Attention,
     heads: Heads,
     k: &'a [f32],
     dk: team::Shared,
@@ -106,6 +108,8 @@ struct Part {
     /// Its first row in the block, rows counted by token and head.
     first: usize,
     count: usize,
+    /// Keys of the span before the first of these, in whole panels.
+    skipped: usize,
     keys: usize,
     /// Offset of its first score, and the stride between rows.
     at: usize,
@@ -118,12 +122,13 @@ impl Inputs<'_> {
         self.heads.kv * self.heads.dim
     }
 
-    fn parts(&self, block: &Range<usize>, columns: usize) -> Vec<Part> {
+    fn parts(&self, block: &Range<usize>, scratch: &Scratch) -> Vec<Part> {
         let group = self.heads.group();
         let of = |(index, span): (usize, &Span<'_>)| {
-            let (rows, keys) = span.within(block, self.positions)?;
+            let (rows, keys) = span.within(block, self.positions, self.attention)?;
             let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
-            Some(Part { span: index, first, count, keys, at: first * columns + span.first, columns })
+            let (at, columns) = (scratch.cell(first, span, &keys), scratch.columns);
+            Some(Part { span: index, first, count, skipped: keys.start, keys: keys.len(), at, columns })
         };
         self.spans.iter().enumerate().filter_map(of).collect()
     }
@@ -190,15 +195,15 @@ impl Products {
         dscores: &mut [f32],
     ) {
         let (dim, half) = (inputs.heads.dim, inputs.heads.dim.div_ceil(2));
-        let Part { first, count, keys, at, columns, .. } = *part;
-        let dvalues = (inputs.dv, inputs.rows[part.span].start);
+        let Part { first, count, skipped, keys, at, columns, .. } = *part;
+        let dvalues = (inputs.dv, inputs.rows[part.span].start + skipped * inputs.step());
         let dscores = (team::Shared::new(dscores), at);
         match self {
             Self::Floats(values) => {
                 let douts = &douts[first * dim..];
                 let seen = Lhs { data: &scratch.scores[at..], row: 1, column: columns };
                 local_gemm(keys, seen, Rhs::rows(douts, count, dim), dvalues, inputs.step(), true);
-                let values = Rhs::packed(&values[part.span], dim, keys);
+                let values = Rhs::packed(&values[part.span][skipped * dim..], dim, keys);
                 local_gemm(count, Lhs::rows(douts, dim), values, dscores, columns, false);
             }
             Self::Pairs { values, left, right, .. } => {
@@ -209,7 +214,7 @@ impl Products {
                 local_gemm(keys, Lhs::transposed(left, keys), factor, dvalues, inputs.step(), true);
                 left.resize(count * half, 0);
                 to_pairs(douts, dim, dim, left);
-                let values = Rhs::packed(&values[part.span], half, keys);
+                let values = Rhs::packed(&values[part.span][skipped * half..], half, keys);
                 local_gemm(count, Lhs::rows(left, half), values, dscores, columns, false);
             }
         }
@@ -225,14 +230,15 @@ impl Products {
         dquery: &mut [f32],
     ) {
         let dim = inputs.heads.dim;
-        let Part { first, count, keys, at, columns, .. } = *part;
-        let (rows, dscores) = (&inputs.rows[part.span], &dscores[at..]);
+        let Part { first, count, skipped, keys, at, columns, .. } = *part;
+        let rows = inputs.rows[part.span].start + skipped * inputs.step()..inputs.rows[part.span].end;
+        let dscores = &dscores[at..];
         let (dquery, dkeys) = ((team::Shared::new(dquery), first * dim), (inputs.dk, rows.start));
         let queries = &scratch.queries.words[first * dim..];
         match self {
             Self::Floats(_) => {
                 let along = Lhs { data: dscores, row: columns, column: 1 };
-                let factor = Rhs::strided(&inputs.k[rows.clone()], keys, dim, inputs.step());
+                let factor = Rhs::strided(&inputs.k[rows], keys, dim, inputs.step());
                 local_gemm(count, along, factor, dquery, dim, true);
                 let across = Lhs { data: dscores, row: 1, column: columns };
                 local_gemm(keys, across, Rhs::rows(queries, count, dim), dkeys, inputs.step(), true);
@@ -241,7 +247,7 @@ impl Products {
                 let half = keys.div_ceil(2);
                 left.resize(count * half, 0);
                 to_pairs(dscores, columns, keys, left);
-                let factor = Rhs::rows(&key_pairs[part.span], half, dim);
+                let factor = Rhs::rows(&key_pairs[part.span][skipped / 2 * dim..], half, dim);
                 local_gemm(count, Lhs::rows(left, half), factor, dquery, dim, true);
                 rows_to_pairs(dscores, columns, count, keys, left);
                 rows_to_pairs(queries, dim, count, dim, right);

@@ -5,6 +5,8 @@
 //! the keys of its path has the same bits wherever the path is split into segments, even between the values
 //! of a pair.
 
+use std::ops::Range;
+
 use super::{
     super::{
         Format, Lhs, PANEL, Rhs,
@@ -192,10 +194,10 @@ impl KeyValues {
         self.len = len;
     }
 
-    /// Scores of queries from row `first` on with the first `keys` keys of a head.
+    /// Scores of queries from row `first` on with these keys of a head, from the start of a panel.
     pub(super) fn scores(
         &self,
-        (head, keys): (usize, usize),
+        (head, keys): (usize, Range<usize>),
         queries: &Queries,
         first: usize,
         target: Target,
@@ -203,17 +205,20 @@ impl KeyValues {
         let (dim, half) = (self.dim, self.dim.div_ceil(2));
         let Target { rows, to: (to, at), stride } = target;
         let words = Lhs::rows(&queries.words[first * dim..], dim);
+        let (skipped, keys) = (keys.start, keys.len());
         match &self.data {
             KvData::Words(heads) => {
-                local_gemm(rows, words, Rhs::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
+                let right = Rhs::packed(&heads[head].keys[skipped * dim..], dim, keys);
+                local_gemm(rows, words, right, (to, at), stride, false);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let pairs = Lhs::rows(&queries.pairs[first * half..], half);
-                local_gemm(rows, pairs, Rhs::packed(&heads[head].keys, half, keys), (to, at), stride, false);
+                let right = Rhs::packed(&heads[head].keys[skipped * half..], half, keys);
+                local_gemm(rows, pairs, right, (to, at), stride, false);
             }
             KvData::Pairs(heads) => {
                 let mut panel = vec![0.0; 2 * half * PANEL];
-                let panels = heads[head].keys.chunks_exact(half * PANEL);
+                let panels = heads[head].keys[skipped * half..].chunks_exact(half * PANEL);
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(panels) {
                     widen_bf16(pairs, PANEL, &mut panel);
                     let right = Rhs::packed(&panel, dim, PANEL.min(keys - start));
@@ -223,33 +228,36 @@ impl KeyValues {
         }
     }
 
-    /// Adds the first `keys` values of a head times `probabilities`, whose rows are `columns` apart.
+    /// Adds the values of these keys of a head, from the start of a panel, times `probabilities`, whose rows are `columns`
+    /// apart.
     ///
     /// In bf16 the probabilities are rounded too, as FlashAttention does (Dao 2023).
     pub(super) fn add_values(
         &self,
-        (head, keys): (usize, usize),
+        (head, keys): (usize, Range<usize>),
         (probabilities, columns): (&[f32], usize),
         scratch: &mut Vec<u32>,
         target: Target,
     ) {
         let dim = self.dim;
         let Target { rows, to, stride } = target;
+        let (skipped, keys) = (keys.start, keys.len());
         match &self.data {
             KvData::Words(heads) => {
                 let left = Lhs { data: probabilities, row: columns, column: 1 };
-                local_gemm(rows, left, Rhs::rows(&heads[head].values, keys, dim), to, stride, true);
+                let right = Rhs::rows(&heads[head].values[skipped * dim..], keys, dim);
+                local_gemm(rows, left, right, to, stride, true);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let half = keys.div_ceil(2);
                 scratch.resize(rows * half, 0);
                 to_pairs(probabilities, columns, keys, scratch);
-                let right = Rhs::rows(&heads[head].values, half, dim);
+                let right = Rhs::rows(&heads[head].values[skipped / 2 * dim..], half, dim);
                 local_gemm(rows, Lhs::rows(scratch, half), right, to, stride, true);
             }
             KvData::Pairs(heads) => {
                 let (mut left, mut values) = (vec![0.0; rows * PANEL], vec![0.0; PANEL * dim]);
-                let pairs = heads[head].values.chunks(PANEL / 2 * dim);
+                let pairs = heads[head].values[skipped / 2 * dim..].chunks(PANEL / 2 * dim);
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(pairs) {
                     let count = PANEL.min(keys - start);
                     for (row, left) in left.chunks_exact_mut(PANEL).enumerate() {

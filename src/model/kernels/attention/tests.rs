@@ -37,11 +37,11 @@ fn gradients(format: Format) -> [Vec<f32>; 3] {
     };
     let kv: Vec<KeyValues> = TREE.iter().map(own).collect();
     let mut out = vec![0.0; 96 * wide];
-    attend(&q, &positions, &spans(&kv), HEADS, &mut out);
+    attend(&q, &positions, &spans(&kv), HEADS.into(), &mut out);
     let (mut dq, mut dk, mut dv) = (vec![0.0; 96 * wide], vec![0.0; 96 * narrow], vec![0.0; 96 * narrow]);
     let starts = [0, 45, 76];
     let into = (&mut dq[..], &mut dk[..], &mut dv[..]);
-    attend_backward((&q, &k, &v), &positions, &spans(&kv), &starts, HEADS, &out, &dout, into);
+    attend_backward((&q, &k, &v), &positions, &spans(&kv), &starts, HEADS.into(), &out, &dout, into);
     [dq, dk, dv]
 }
 
@@ -75,12 +75,12 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     let positions: Vec<u32> = (0..rows as u32).collect();
     let spans = [Span { rows: 0..rows, first: 0, kv: &kv }];
     let mut out = vec![0.0; q.len()];
-    attend(&q, &positions, &spans, heads, &mut out);
+    attend(&q, &positions, &spans, heads.into(), &mut out);
     // Probabilities halfway between two bf16 numbers may be rounded the other way.
     assert!(error(&out, &of("out")) < 3e-4, "{}", error(&out, &of("out")));
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let into = (&mut dq[..], &mut dk[..], &mut dv[..]);
-    attend_backward((&q, &k, &v), &positions, &spans, &[0], heads, &out, &dout, into);
+    attend_backward((&q, &k, &v), &positions, &spans, &[0], heads.into(), &out, &dout, into);
     // Autograd subtracts the mean of the scores' gradients by unrounded probabilities. The kernels use the rounded
     // ones that made `out`. If the machine multiplies pairs, probabilities, scores' gradients and `dout` are
     // rounded too.
@@ -92,7 +92,7 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
 }
 
 /// Attention of the last rows of a path of 77 tokens. The tokens before them are split into segments.
-fn cut(format: Format, cuts: &[usize], rows: Range<usize>) -> Vec<f32> {
+fn cut(format: Format, window: Option<usize>, cuts: &[usize], rows: Range<usize>) -> Vec<f32> {
     const PATH: usize = 77;
     let (wide, narrow) = (HEADS.query * HEADS.dim, HEADS.kv * HEADS.dim);
     let (q, k, v) = (numbers(PATH * wide, 1), numbers(PATH * narrow, 2), numbers(PATH * narrow, 3));
@@ -113,24 +113,52 @@ fn cut(format: Format, cuts: &[usize], rows: Range<usize>) -> Vec<f32> {
         .collect();
     let positions: Vec<u32> = rows.clone().map(|row| row as u32).collect();
     let mut out = vec![0.0; rows.len() * wide];
-    attend(&q[rows.start * wide..rows.end * wide], &positions, &spans, HEADS, &mut out);
+    attend(
+        &q[rows.start * wide..rows.end * wide],
+        &positions,
+        &spans,
+        Attention { window, ..HEADS.into() },
+        &mut out,
+    );
     out
 }
 
 #[test]
 fn a_path_cut_anywhere_and_a_row_alone_give_the_same_bits() {
     let wide = HEADS.query * HEADS.dim;
-    for format in [Format::F32, Format::Bf16] {
-        let whole = cut(format, &[], 0..77);
+    let windows = [None, Some(1), Some(2), Some(9), Some(32), Some(33), Some(45), Some(76)];
+    for (format, window) in [Format::F32, Format::Bf16].iter().flat_map(|f| windows.map(|w| (*f, w))) {
+        let whole = cut(format, window, &[], 0..77);
         let everywhere: Vec<usize> = (1..77).collect();
-        for cuts in [&[1][..], &[2], &[31], &[32], &[33, 34], &[7, 40, 41, 44], &everywhere] {
-            assert_eq!(cut(format, cuts, 0..77), whole, "{format:?} cut at {cuts:?}");
-            for row in [0, 1, 40, 43, 76] {
+        for cuts in [&[1][..], &[2], &[31], &[32], &[33, 34], &[7, 40, 41, 44], &[68, 69], &everywhere] {
+            let what = format!("{format:?}, window {window:?}, cut at {cuts:?}");
+            assert_eq!(cut(format, window, cuts, 0..77), whole, "{what}");
+            for row in [0, 1, 8, 9, 33, 40, 43, 76] {
                 assert_eq!(
-                    cut(format, cuts, row..row + 1),
+                    cut(format, window, cuts, row..row + 1),
                     whole[row * wide..][..wide],
-                    "{format:?}, row {row}"
+                    "{what}, row {row}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_see_the_keys_of_their_window_only() {
+    let wide = HEADS.query * HEADS.dim;
+    for format in [Format::F32, Format::Bf16] {
+        let whole = cut(format, None, &[], 0..77);
+        let windowed = cut(format, Some(20), &[40], 0..77);
+        assert_eq!(windowed[..20 * wide], whole[..20 * wide], "the first rows see all keys");
+        assert!(windowed[20 * wide..] != whole[20 * wide..]);
+        // A window of one key: the row's own value.
+        let own = cut(Format::F32, Some(1), &[], 0..77);
+        let values = numbers(77 * HEADS.kv * HEADS.dim, 3);
+        for (row, own) in own.chunks(wide).enumerate() {
+            for (head, own) in own.chunks(HEADS.dim).enumerate() {
+                let at = (row * HEADS.kv + head / 2) * HEADS.dim;
+                assert_eq!(own, &values[at..at + HEADS.dim], "row {row}, head {head}");
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use candle_core::{D, DType, Result, Tensor};
 
 use super::{MaskSpans, Piece, Tile, softmax};
-use crate::model::kernels::Heads;
+use crate::model::kernels::{Attention, Heads};
 
 /// Lower bound of a row's log-sum-exp, even if it sees no key of a tile. Finite, so that differences are
 /// finite.
@@ -44,10 +44,6 @@ fn scores(q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let (rows, keys) = mask.dims2()?;
     let shape = scores.shape().clone();
     scores.reshape(((), rows, keys))?.broadcast_add(mask)?.reshape(shape)
-}
-
-fn scale(heads: Heads) -> f64 {
-    1.0 / (heads.dim as f64).sqrt()
 }
 
 /// Attention over some of the keys: the weighted mean of their values, and the log-sum-exp of their scores.
@@ -94,10 +90,11 @@ pub fn attend(
     q: &Tensor,
     mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Result<(Tensor, Tensor)>,
-    (heads, kv_dtype): (Heads, DType),
+    (attention, kv_dtype): (Attention, DType),
 ) -> Result<Tensor> {
+    let (heads, scale) = (attention.heads, f64::from(attention.scale));
     let block = |spans: &MaskSpans| {
-        let q = (by_head(&rows(q, std::slice::from_ref(&spans.rows))?, heads)? * scale(heads))?;
+        let q = (by_head(&rows(q, std::slice::from_ref(&spans.rows))?, heads)? * scale)?;
         let q = rounded(&q, kv_dtype)?;
         let seen = |tile: &Tile| -> Result<(Tensor, Tensor)> {
             let (k, v) = keys(&tile.pieces)?;
@@ -135,16 +132,17 @@ pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Vec<Range<usize>>,
-    (heads, kv_dtype): (Heads, DType),
+    (attention, kv_dtype): (Attention, DType),
     out: &Tensor,
     dout: &Tensor,
 ) -> Result<(Tensor, Tensor, Tensor)> {
+    let (heads, scale) = (attention.heads, f64::from(attention.scale));
     let (dk, dv) = (k.zeros_like()?, v.zeros_like()?);
     let (k, v) = (&rounded(k, kv_dtype)?, &rounded(v, kv_dtype)?);
     let mut dq = Vec::with_capacity(mask.len());
     for spans in mask {
         let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&spans.rows))?, heads);
-        let scaled = rounded(&(own(q)? * scale(heads))?, kv_dtype)?;
+        let scaled = rounded(&(own(q)? * scale)?, kv_dtype)?;
         let (out, dout) = (own(out)?, own(dout)?);
         // Σ p · dp of a row is the dot product of its result with that result's gradient (Dao et al. 2022,
         // appendix B).
@@ -172,7 +170,7 @@ pub fn attend_backward(
             add_by_token(&dk, &ranges, &by_token(&dscores.transpose(1, 2)?.matmul(&scaled)?, count, heads)?)?;
             add_by_token(&dv, &ranges, &by_token(&p.transpose(1, 2)?.matmul(&dout)?, count, heads)?)?;
         }
-        dq.push(by_token(&(dquery * scale(heads))?, spans.rows.len(), heads)?);
+        dq.push(by_token(&(dquery * scale)?, spans.rows.len(), heads)?);
     }
     Ok((Tensor::cat(&dq, 0)?, dk, dv))
 }
@@ -243,30 +241,34 @@ mod tests {
     }
 
     /// Attention over the tree and its gradients.
-    fn over_tree(tile: TileSize, format: Format) -> [Vec<f32>; 4] {
+    fn over_tree(tile: TileSize, format: Format, window: Option<usize>) -> [Vec<f32>; 4] {
         let tree = tree();
+        let attention = Attention { window, ..Attention::from(HEADS) };
         let kv_format = KvFormat { heads: HEADS, format, by_kernels: true };
         let layout = TreeLayout { tile, ..TreeLayout::new(&tree, kv_format) };
         let rows = tree.tokens.len();
         let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
-        let out = layout.attend(&q, &k, &v).unwrap().out;
-        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), (&out, None), &dout).unwrap();
+        let out = layout.attend((&q, &k, &v), attention).unwrap().out;
+        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), (&out, None), &dout, attention).unwrap();
         [out, dq, dk, dv].map(|tensor| read(&tensor).unwrap())
     }
 
     #[test]
     fn tiled_attention_equals_that_of_the_kernels_forward_and_backward() {
         // In bf16 the kernels also round probabilities and the inputs of the gradients.
-        for (format, bound) in [(Format::F32, 1e-5), (Format::Bf16, 1e-2)] {
-            let expected = over_tree(TileSize::TREE, format);
+        let formats = [(Format::F32, 1e-5), (Format::Bf16, 1e-2)];
+        let windows = [None, Some(2), Some(17), Some(40)];
+        for ((format, bound), window) in formats.iter().flat_map(|of| windows.map(|window| (*of, window))) {
+            let expected = over_tree(TileSize::TREE, format, window);
             let _forced = force();
             for (rows, keys) in [(512, 4096), (16, 16), (7, 5), (64, 1), (1, 3)] {
-                let found = over_tree(TileSize { rows, keys }, format);
+                let found = over_tree(TileSize { rows, keys }, format, window);
                 let of = ["out", "dq", "dk", "dv"].iter().zip(expected.iter().zip(&found));
                 for (of, (expected, found)) in of {
                     let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
                     let off = expected.iter().zip(found).fold(0.0f32, |off, (a, b)| off.max((a - b).abs()));
-                    let tiles = format!("{format:?} in tiles of {rows} rows and {keys} keys");
+                    let tiles =
+                        format!("{format:?} in tiles of {rows} rows and {keys} keys, window {window:?}");
                     assert!(off < bound * most, "{of}, {tiles}: {off} of {most}");
                 }
             }

@@ -88,7 +88,7 @@ pub fn attend(of: &Sequences) -> Result<Part> {
 }
 
 fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c_int) -> Result<Part> {
-    let (heads, dim) = (of.heads, of.heads.dim);
+    let (heads, dim) = (of.attention.heads, of.attention.heads.dim);
     let (rows, width) = of.q.dims2()?;
     let (keys, key_width) = of.k.dims2()?;
     let lengths = |of_pair: fn(&(usize, usize)) -> usize| of.lengths.iter().map(of_pair);
@@ -153,7 +153,7 @@ fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c
                 heads.kv as u32,
                 dim as u32,
                 dim.next_multiple_of(32) as u32,
-                1.0 / (dim as f32).sqrt(),
+                of.attention.scale,
                 longest_q as u32,
                 longest_k as u32,
                 longest_q.next_multiple_of(128) as u32,

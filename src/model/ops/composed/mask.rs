@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::model::kernels::Attention;
+
 /// Initial rows of a cache. It doubles when it is full.
 const FIRST_ROWS: usize = 32;
 
@@ -140,11 +142,21 @@ pub struct MaskSpans {
 /// Rows that attend to a span, the position of its first key, and its keys.
 pub type Seen = (Range<usize>, usize, usize);
 
-/// A block of rows, and how many of a span's first keys each row sees.
+/// A block of rows, and which keys of a span each row sees.
 struct Block<'a> {
     rows: Range<usize>,
     positions: &'a [u32],
     spans: &'a [Seen],
+    attention: Attention,
+}
+
+/// The keys of a span that a block's rows see.
+struct Found {
+    span: usize,
+    /// Those that every row sees.
+    common: Range<usize>,
+    /// From the first to the last that any row sees.
+    all: Range<usize>,
 }
 
 impl Block<'_> {
@@ -153,22 +165,24 @@ impl Block<'_> {
         of.start.max(self.rows.start)..of.end.min(self.rows.end)
     }
 
-    fn seen(&self, row: usize, span: usize) -> usize {
+    fn seen(&self, row: usize, span: usize) -> Range<usize> {
         let (_, first, keys) = self.spans[span];
-        (self.positions[row] as usize + 1).saturating_sub(first).min(keys)
+        let position = self.positions[row];
+        let end = (position as usize + 1).saturating_sub(first).min(keys);
+        self.attention.first_seen(position).saturating_sub(first).min(end)..end
     }
 
-    /// For each span that any row sees: its index, the keys that every row sees, and those that any row sees.
-    fn found(&self) -> Vec<(usize, usize, usize)> {
+    /// For each span that any row sees.
+    fn found(&self) -> Vec<Found> {
         let of = |span: usize| {
-            let most = self.within(span).map(|row| self.seen(row, span)).max().unwrap_or(0);
-            let least = match self.within(span) == self.rows {
-                true => self.rows.clone().map(|row| self.seen(row, span)).min().unwrap_or(0),
-                false => 0,
-            };
-            (span, least, most)
+            let seen = || self.within(span).map(|row| self.seen(row, span)).filter(|seen| !seen.is_empty());
+            let all = seen().map(|seen| seen.start).min()?..seen().map(|seen| seen.end).max()?;
+            let every_row = seen().count() == self.rows.len();
+            let common = seen().map(|seen| seen.start).max()?..seen().map(|seen| seen.end).min()?;
+            let common = if every_row && !common.is_empty() { common } else { all.start..all.start };
+            Some(Found { span, common, all })
         };
-        (0..self.spans.len()).map(of).filter(|(.., most)| *most > 0).collect()
+        (0..self.spans.len()).filter_map(of).collect()
     }
 
     fn tile(&self, pieces: Vec<Piece>, device: &Device) -> Result<Tile> {
@@ -177,9 +191,12 @@ impl Block<'_> {
         let mut column = 0;
         for (span, keys) in &pieces {
             for row in self.within(*span) {
-                let seen = self.seen(row, *span).saturating_sub(keys.start).min(keys.len());
-                let at = (row - self.rows.start) * width + column;
-                mask[at..at + seen].fill(0.0);
+                let seen = self.seen(row, *span);
+                let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
+                if !seen.is_empty() {
+                    let at = (row - self.rows.start) * width + column + seen.start - keys.start;
+                    mask[at..at + seen.len()].fill(0.0);
+                }
             }
             column += keys.len();
         }
@@ -192,18 +209,27 @@ impl Block<'_> {
 /// The blocks of these rows. If all keys that a block sees fit a tile, they form one tile. Otherwise the keys
 /// that every row sees are separate, and only the rest has a mask. So masks never reach the size of a score
 /// matrix.
-pub fn mask(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) -> Result<Vec<MaskSpans>> {
+pub fn mask(
+    positions: &[u32],
+    spans: &[Seen],
+    attention: Attention,
+    size: TileSize,
+    device: &Device,
+) -> Result<Vec<MaskSpans>> {
     let mut mask = Vec::new();
     for start in (0..positions.len()).step_by(size.rows) {
         let rows = start..(start + size.rows).min(positions.len());
-        let block = Block { rows: rows.clone(), positions, spans };
+        let block = Block { rows: rows.clone(), positions, spans, attention };
         let found = block.found();
-        let width: usize = found.iter().map(|(.., most)| most).sum();
+        let width: usize = found.iter().map(|found| found.all.len()).sum();
         let parts = if width <= size.keys {
-            vec![found.into_iter().map(|(span, _, most)| (span, 0..most)).collect()]
+            vec![found.into_iter().map(|found| (found.span, found.all)).collect()]
         } else {
-            let whole: Vec<Piece> = found.iter().map(|(span, least, _)| (*span, 0..*least)).collect();
-            let rest: Vec<Piece> = found.iter().map(|(span, least, most)| (*span, *least..*most)).collect();
+            let whole: Vec<Piece> = found.iter().map(|found| (found.span, found.common.clone())).collect();
+            let around = |Found { span, common, all }: &Found| {
+                [(*span, all.start..common.start), (*span, common.end..all.end)]
+            };
+            let rest: Vec<Piece> = found.iter().flat_map(around).collect();
             [cut(whole, size.keys), cut(rest, size.keys)].concat()
         };
         let tiles = parts.into_iter().map(|pieces| block.tile(pieces, device)).collect::<Result<_>>()?;
@@ -235,22 +261,35 @@ fn cut(pieces: Vec<Piece>, most: usize) -> Vec<Vec<Piece>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::kernels::Heads;
 
     #[test]
     fn keys_that_every_row_sees_have_no_mask_and_tiles_have_at_most_the_given_width() {
         // 40 rows in a line: blocks of 8 rows, tiles of 10 keys.
         let positions: Vec<u32> = (0..40).collect();
         let size = TileSize { rows: 8, keys: 10 };
-        let mask = mask(&positions, &[(0..40, 0, 40)], size, &Device::Cpu).unwrap();
+        let attention = Attention::from(Heads { query: 1, kv: 1, dim: 8 });
+        let mask = |attention| mask(&positions, &[(0..40, 0, 40)], attention, size, &Device::Cpu).unwrap();
+        let whole = mask(attention);
         let shape = |spans: &MaskSpans| -> Vec<(Range<usize>, bool)> {
             spans.tiles.iter().map(|tile| (tile.pieces[0].1.clone(), tile.mask.is_some())).collect()
         };
-        assert_eq!(shape(&mask[0]), [(0..8, true)]);
-        assert_eq!(shape(&mask[1]), [(0..9, false), (9..16, true)]);
+        assert_eq!(shape(&whole[0]), [(0..8, true)]);
+        assert_eq!(shape(&whole[1]), [(0..9, false), (9..16, true)]);
         assert_eq!(
-            shape(&mask[4]),
+            shape(&whole[4]),
             [(0..10, false), (10..20, false), (20..30, false), (30..33, false), (33..40, true)]
         );
+        // Rows 32 to 39: all see keys 24 to 32, or they see none in common.
+        let windowed = mask(Attention { window: Some(16), ..attention });
+        assert_eq!(
+            shape(&windowed[4]),
+            [(24..33, false), (17..24, true), (36..40, true)],
+            "keys before and after those of every row are joined"
+        );
+        assert_eq!(windowed[4].tiles[1].pieces, [(0, 17..24), (0, 33..36)]);
+        let narrow = mask(Attention { window: Some(3), ..attention });
+        assert_eq!(shape(&narrow[4]), [(30..40, true)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use candle_core::{D, DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::{Gradients, read};
+use super::{Activation, Gradients, read};
 use crate::model::kernels::NF4_BLOCK;
 
 pub use attention::{Part, attend, attend_backward, rows};
@@ -142,23 +142,38 @@ pub fn rms_norm_backward(
     add(dx, &gradient.reshape(dx.shape())?)
 }
 
-pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
-    if cuda::takes(gate) {
-        return cuda::silu_mul(gate, up);
+pub fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    match activation {
+        #[cfg(feature = "cuda")]
+        Activation::Silu if cuda::takes(gate) => cuda::silu_mul(gate, up),
+        Activation::Silu => gate.silu()? * up,
+        Activation::Gelu => gate.gelu()? * up,
     }
-    gate.silu()? * up
 }
 
-pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+pub fn gated_backward(
+    activation: Activation,
+    gate: &Tensor,
+    up: &Tensor,
+    dout: &Tensor,
+) -> Result<(Tensor, Tensor)> {
     #[cfg(feature = "cuda")]
-    if cuda::takes(gate) {
+    if activation == Activation::Silu && cuda::takes(gate) {
         return cuda::silu_mul_backward(gate, up, dout);
     }
-    let sigmoid = (gate.neg()?.exp()? + 1.0)?.recip()?;
-    let silu = (gate * &sigmoid)?;
-    let derivative = (&sigmoid + (&silu * (1.0 - &sigmoid)?)?)?;
-    Ok((((dout * up)? * derivative)?, (dout * silu)?))
+    // Both are the gate times a sigmoid: of the gate, or of this polynomial of it.
+    let (argument, slope) = match activation {
+        Activation::Silu => (gate.clone(), gate.ones_like()?),
+        Activation::Gelu => {
+            let (root, square) = (2.0 * (2.0 / std::f64::consts::PI).sqrt(), gate.sqr()?);
+            let argument = ((gate * (&square * 0.044_715)?.affine(1.0, 1.0)?)? * root)?;
+            (argument, square.affine(3.0 * 0.044_715 * root, root)?)
+        }
+    };
+    let sigmoid = (argument.neg()?.exp()? + 1.0)?.recip()?;
+    let active = (gate * &sigmoid)?;
+    let derivative = (&sigmoid + ((&active * (1.0 - &sigmoid)?)? * slope)?)?;
+    Ok((((dout * up)? * derivative)?, (dout * active)?))
 }
 
 /// Rotates the first `2 · half` values of each head of `x` (`[tokens, heads · head]`) in place. Cosines and

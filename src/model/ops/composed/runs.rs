@@ -7,7 +7,7 @@ use std::ops::Range;
 use candle_core::{DType, Result, Tensor};
 
 use super::{Part, Seen, rows};
-use crate::model::kernels::Heads;
+use crate::model::kernels::Attention;
 
 /// Neighbouring rows, and the span whose keys they see.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct Sequences {
     /// Rows and keys of each sequence.
     pub lengths: Vec<(usize, usize)>,
     pub causal: bool,
-    pub heads: Heads,
+    pub attention: Attention,
 }
 
 /// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`,
@@ -84,7 +84,7 @@ pub fn attend_runs(
     q: &Tensor,
     levels: &[Level],
     keys: impl Fn(usize) -> Result<(Tensor, Tensor)>,
-    (heads, dtype): (Heads, DType),
+    (attention, dtype): (Attention, DType),
     kernel: Kernel<'_>,
 ) -> Result<Tensor> {
     let shape = q.shape().clone();
@@ -102,7 +102,7 @@ pub fn attend_runs(
         let joined = |parts: &[Tensor]| Tensor::cat(parts, 0)?.to_dtype(dtype)?.contiguous();
         let (k, v) = (joined(&k)?, joined(&v)?);
         let q = rows(&q, &ranges)?.contiguous()?;
-        let part = kernel(&Sequences { q, k, v, lengths, causal: *causal, heads })?;
+        let part = kernel(&Sequences { q, k, v, lengths, causal: *causal, attention })?;
         whole = Some(match whole {
             None => part,
             Some(whole) => over(&whole, &part, &ranges)?,
@@ -142,13 +142,13 @@ mod tests {
     use super::*;
     use crate::model::{
         Segment, TokenTree,
-        kernels::Format,
+        kernels::{Format, Heads},
         ops::{KvFormat, TreeLayout},
     };
 
     /// Sequence by sequence and head by head, with a mask.
     fn plain(of: &Sequences) -> Result<Part> {
-        let Heads { query, kv, dim } = of.heads;
+        let Heads { query, kv, dim } = of.attention.heads;
         let (mut outs, mut lses, mut row, mut key) = (Vec::new(), Vec::new(), 0, 0);
         for (rows, keys) in &of.lengths {
             let by_head = |x: &Tensor, start, count, heads| -> Result<Tensor> {
@@ -219,10 +219,10 @@ mod tests {
             let own = &segments[span].rows;
             Ok((k.narrow(0, own.start, own.len())?, v.narrow(0, own.start, own.len())?))
         };
-        let found = attend_runs(&q, &levels, keys, (heads, DType::F32), &plain).unwrap();
+        let found = attend_runs(&q, &levels, keys, (heads.into(), DType::F32), &plain).unwrap();
         let tree = TokenTree { positions, segments: segments.to_vec(), ..TokenTree::default() };
         let layout = TreeLayout::new(&tree, KvFormat { heads, format: Format::F32, by_kernels: true });
-        let expected = layout.attend(&q, &k, &v).unwrap().out;
+        let expected = layout.attend((&q, &k, &v), heads.into()).unwrap().out;
         let off = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 1e-5, "{off}");
     }

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::{Argument, Launch, Source, address, address_of, empty, uninitialised_as, upload, weight_address};
 use crate::model::{
-    kernels::Heads,
+    kernels::{Attention, Heads},
     ops::{
         Seen,
         plan::{Items, KeyTiles, Parts, TILE_KEYS},
@@ -30,16 +30,13 @@ pub fn takes_attention(q: &Tensor, heads: Heads, dtype: DType) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     heads: Heads,
+    scale: f32,
     dtype: DType,
 }
 
 impl Shape {
     fn source(self) -> Source {
         Source::Attention { dim: self.heads.dim, bf16: self.dtype == DType::BF16 }
-    }
-
-    fn scale(self) -> f32 {
-        1.0 / (self.heads.dim as f32).sqrt()
     }
 
     fn group(self) -> usize {
@@ -124,10 +121,10 @@ impl TreePlan {
         positions: &[u32],
         spans: &[Seen],
         starts: &[usize],
-        (heads, dtype): (Heads, DType),
+        (attention, dtype): (Attention, DType),
         like: &Tensor,
     ) -> Result<Self> {
-        let shape = Shape { heads, dtype };
+        let shape = Shape { heads: attention.heads, scale: attention.scale, dtype };
         let items = Uploaded::new(Items::of_tree(positions, spans, starts, shape.group()), like)?;
         let tiles = KeyTiles::new(spans, starts);
         let (slots, sum_count) = (tiles.slots, tiles.count() as u32);
@@ -140,7 +137,7 @@ impl TreePlan {
         let shape = self.shape;
         let out = empty(q.shape(), q)?;
         let lse = empty((q.dims()[0], shape.heads.query), q)?;
-        let q = shape.rounded(q, shape.scale())?;
+        let q = shape.rounded(q, shape.scale)?;
         let (k, v) = (shape.rounded(k, 1.0)?, shape.rounded(v, 1.0)?);
         let both = [[0u64.into(), shape.half(&k)?], [0u64.into(), shape.half(&v)?]];
         self.items.attend(shape, (&q, &self.positions), both, (&out, &lse))?;
@@ -164,7 +161,7 @@ impl TreePlan {
         shape.run(q, launch, "dots", &arguments)?;
 
         let (dq, dk, dv) = (empty(q.shape(), q)?, empty(k.shape(), k)?, empty(v.shape(), v)?);
-        let (q, dout) = (shape.rounded(q, shape.scale())?, shape.rounded(dout, 1.0)?);
+        let (q, dout) = (shape.rounded(q, shape.scale)?, shape.rounded(dout, 1.0)?);
         let (k, v) = (shape.rounded(k, 1.0)?, shape.rounded(v, 1.0)?);
         let given =
             [shape.half(&q)?, shape.half(&dout)?, shape.half(&k)?, shape.half(&v)?, words(&self.positions)?];
@@ -179,7 +176,7 @@ impl TreePlan {
             address(&dq)?,
         ]);
         arguments.extend(shape.counts());
-        arguments.push(shape.scale().into());
+        arguments.push(shape.scale.into());
         let launch = Launch::new((self.items.count, kv_heads), self.items.threads);
         shape.run(&q, launch, "query_gradient", &arguments)?;
 
@@ -220,10 +217,10 @@ impl StepPlan {
     pub fn new(
         positions: &[u32],
         spans: &[Seen],
-        (heads, dtype): (Heads, DType),
+        (attention, dtype): (Attention, DType),
         like: &Tensor,
     ) -> Result<Self> {
-        let shape = Shape { heads, dtype };
+        let shape = Shape { heads: attention.heads, scale: attention.scale, dtype };
         let Parts { narrow, wide, starts, parts, slots } = Parts::new(positions, spans, shape.group());
         let (mut segments, mut places) = (vec![u32::MAX; positions.len()], vec![0; positions.len()]);
         for (index, (rows, first, keys)) in spans.iter().enumerate() {
@@ -275,7 +272,7 @@ impl StepPlan {
         let part_out = empty((self.slots, shape.heads.query * shape.heads.dim), q)?;
         let part_lse = empty((self.slots, shape.heads.query), q)?;
         let out = empty(q.shape(), q)?;
-        let q = shape.rounded(q, shape.scale())?;
+        let q = shape.rounded(q, shape.scale)?;
         for list in &self.items {
             let both = [[keys_at, 0u64.into()], [values_at, 0u64.into()]];
             list.attend(shape, (&q, &self.positions), both, (&part_out, &part_lse))?;

@@ -7,7 +7,7 @@ use crate::model::{
     Positions, Segment, TokenTree,
     kernels::{Format, Heads},
     ops::{
-        self, Attended, AttentionMask, Cache, CachedSegment, Gradients, KvFormat, TreeLayout,
+        self, Activation, Attended, AttentionMask, Cache, CachedSegment, Gradients, KvFormat, TreeLayout,
         composed::force, read,
     },
 };
@@ -63,8 +63,8 @@ mod on_a_device {
                 let gradients = Gradients { slots: Vec::new() };
                 let y = ops::rms_norm(&x, &weight, 1e-5).unwrap();
                 ops::rms_norm_backward(&x, (&weight, None), 1e-5, &dy, &dx, &gradients).unwrap();
-                let active = ops::silu_mul(&x, &dy).unwrap();
-                let (dgate, dup) = ops::silu_mul_backward(&x, &dy, &y).unwrap();
+                let active = ops::gated(Activation::Silu, &x, &dy).unwrap();
+                let (dgate, dup) = ops::gated_backward(Activation::Silu, &x, &dy, &y).unwrap();
                 vec![y, dx, active, dgate, dup]
             };
             for (index, (found, expected)) in run(&gpu).iter().zip(&run(&Device::Cpu)).enumerate() {
@@ -141,8 +141,10 @@ mod on_a_device {
             let run = || {
                 let layout =
                     TreeLayout::new(&tree, KvFormat { heads, format: Format::Bf16, by_kernels: false });
-                let Attended { out, lse } = layout.attend(&q, &k, &v).unwrap();
-                let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), (&out, lse.as_ref()), &dout).unwrap();
+                let Attended { out, lse } = layout.attend((&q, &k, &v), heads.into()).unwrap();
+                let inputs = (&q, &k, &v);
+                let (dq, dk, dv) =
+                    layout.attend_backward(inputs, (&out, lse.as_ref()), &dout, heads.into()).unwrap();
                 (lse.is_some(), [out, dq, dk, dv])
             };
             let (fused, found) = run();
@@ -181,7 +183,7 @@ mod on_a_device {
                         };
                         let (q, k, v) = (wide(heads.query, 1), wide(heads.kv, 3), wide(heads.kv, 5));
                         for (cache, rows) in caches.iter_mut().zip(&parts) {
-                            cache.extend((&k, &v), rows.clone(), 0, heads).unwrap();
+                            cache.extend((&k, &v), rows.clone(), 0, heads.into()).unwrap();
                         }
                         // With the rows of all segments below.
                         let rows = |index: usize| {
@@ -197,7 +199,7 @@ mod on_a_device {
                         };
                         let past: Vec<_> = caches.iter().enumerate().map(past).collect();
                         let mask = AttentionMask::new(kv_format);
-                        ops::attend((&q, &k, &v), &positions, &past, heads, &mask).unwrap()
+                        ops::attend((&q, &k, &v), &positions, &past, heads.into(), &mask).unwrap()
                     };
                     vec![step(&mut caches, false), step(&mut caches, true)]
                 };

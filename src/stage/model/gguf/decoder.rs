@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::{Content, Feature, GgufError};
-use crate::model::{Biases, Design, Family, Heads, ModelConfig, Scaling};
+use crate::model::{Biases, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
 
 /// Supported values of `general.architecture`.
-pub const ARCHITECTURES: [(&str, Family); 3] =
-    [("llama", Family::Llama), ("qwen2", Family::Qwen2), ("qwen3", Family::Qwen3)];
+pub const ARCHITECTURES: [(&str, Family); 4] = [
+    ("gemma3", Family::Gemma3),
+    ("llama", Family::Llama),
+    ("qwen2", Family::Qwen2),
+    ("qwen3", Family::Qwen3),
+];
 
 /// Settings, after the architecture's name, that change the arithmetic in a way the decoder does not have.
 const REFUSED: [&str; 11] = [
@@ -29,14 +33,20 @@ pub const OUTPUT: &str = "output.weight";
 /// One divisor per rotated pair.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
 const ROPE_THETA: f64 = 10_000.0;
+/// Every so many layers of Gemma 3 have full attention. The file need not say it.
+const GEMMA_PATTERN: usize = 6;
+/// Layers of Gemma 3 27B, whose scores have a scale of their own. The file does not say it.
+const GEMMA_27B_LAYERS: usize = 62;
 
 /// A tensor of the decoder and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     /// Name in the file.
     pub name: String,
     /// Rows of each head, if the file has them in the order of adjacent pairs.
     pub paired: Option<usize>,
+    /// What the file's values are larger by.
+    pub offset: f32,
 }
 
 /// Reads the configuration from metadata and the list of tensors.
@@ -103,14 +113,29 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
         design.scaling = llama3(content, theta, dim)?;
     }
     let epsilon = key("attention.layer_norm_rms_epsilon");
-    let window = content.size(&key("attention.sliding_window"))?.filter(|window| *window > 0);
+    let mut window = content.size(&key("attention.sliding_window"))?.filter(|window| *window > 0);
+    let layers = size("block_count")?;
+    if *family == Family::Gemma3 {
+        let key = key("attention.sliding_window_pattern");
+        let pattern = content.size(&key)?.filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
+        let rope_theta = content.number("gemma3.rope.freq_base_swa")?.unwrap_or(ROPE_THETA);
+        let window = window.take().ok_or_else(|| content.missing("gemma3.attention.sliding_window"))?;
+        let kind = |index: usize| match (index + 1).is_multiple_of(pattern) {
+            true => LayerKind::FullAttention,
+            false => LayerKind::SlidingAttention,
+        };
+        // A file has a tensor for every layer, so more layers than tensors are refused.
+        design.layers = (0..layers.min(content.tensors.len())).map(kind).collect();
+        design.sliding = Some(Sliding { window, rope_theta: Some(rope_theta) });
+        design.query_scalar = Some(if layers == GEMMA_27B_LAYERS { hidden / query.max(1) } else { dim });
+    }
     let config = ModelConfig {
         vocabulary,
         hidden,
         intermediate: size("feed_forward_length")?,
-        layers: size("block_count")?,
+        layers,
         heads,
-        // Up to the window, all tokens are seen.
+        // llama.cpp has no window for these families. Up to the model's, all tokens are seen.
         context: window.map_or(longest, |window| longest.min(window)),
         rope_theta: theta,
         norm_epsilon: content.number(&epsilon)?.ok_or_else(|| content.missing(&epsilon))? as f32,
@@ -231,9 +256,11 @@ pub fn sources(
 
 /// Where the tensor of this name in safetensors is.
 pub fn source(name: &str, config: &ModelConfig) -> Source {
-    const PARTS: [(&str, &str); 11] = [
+    const PARTS: [(&str, &str); 13] = [
         ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
         ("self_attn.q_proj", "attn_q"),
@@ -244,7 +271,8 @@ pub fn source(name: &str, config: &ModelConfig) -> Source {
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
     ];
-    let of = |name: &str, paired| Source { name: name.to_owned(), paired };
+    let offset = if name.ends_with("norm.weight") { config.design.norm_offset() } else { 0.0 };
+    let of = |name: &str, paired| Source { name: name.to_owned(), paired, offset };
     match name {
         "model.embed_tokens.weight" => return of(EMBEDDING, None),
         "model.norm.weight" => return of("output_norm.weight", None),
@@ -255,6 +283,7 @@ pub fn source(name: &str, config: &ModelConfig) -> Source {
     let parts = inner.and_then(|(layer, rest)| Some((layer, rest.rsplit_once('.')?)));
     let known = parts.and_then(|(layer, (part, kind))| {
         let (_, stored) = PARTS.iter().find(|(known, _)| *known == part)?;
+        let stored = if part == config.design.middle_norm() { &"ffn_norm" } else { stored };
         let rotated = ["attn_q", "attn_k"].contains(stored) && config.design.family == Family::Llama;
         Some(of(&format!("blk.{layer}.{stored}.{kind}"), rotated.then_some(config.heads.dim)))
     });

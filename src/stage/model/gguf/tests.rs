@@ -61,7 +61,7 @@ fn failure(draft: &Draft) -> Failure {
 
 #[test]
 fn every_family_has_its_weights_configuration_and_tokenizer_again() {
-    for family in [Family::Llama, Family::Qwen2, Family::Qwen3] {
+    for family in [Family::Gemma3, Family::Llama, Family::Qwen2, Family::Qwen3] {
         for tied in [false, true] {
             let mut config = config(family);
             config.tied = tied;
@@ -259,8 +259,8 @@ fn rotary_scaling_is_read_from_metadata_or_found_in_its_factors() {
 fn what_the_decoder_or_tokenizer_lacks_is_refused_by_name() {
     type Change = fn(&mut Draft);
     let cases: [(&str, &str, &str, Change); 20] = [
-        ("gguf::unsupported", "architecture `gemma3`", "llama, qwen2, qwen3", |draft| {
-            draft.set("general.architecture", Value::String("gemma3".into()));
+        ("gguf::unsupported", "architecture `gemma2`", "gemma3, llama, qwen2, qwen3", |draft| {
+            draft.set("general.architecture", Value::String("gemma2".into()));
         }),
         ("gguf::unsupported", "pre-tokenizer `deepseek-llm`", "qwen2, llama-bpe", |draft| {
             draft.set("tokenizer.ggml.pre", Value::String("deepseek-llm".into()));

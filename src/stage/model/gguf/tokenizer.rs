@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Map, Value, json};
 
 use super::{Content, Feature, GgufError};
-use crate::chat::{ChatError, preflight_template};
+use crate::chat::{ChatError, base_template, preflight_template};
 
 /// Supported pre-tokenizers of byte-level BPE, by their names in files.
 pub const PRE_TOKENIZERS: [(&str, Pre); 6] = [
@@ -171,7 +171,10 @@ impl<'a> GgufTokenizer<'a> {
         let adds_bos = content.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(method.adds_bos());
         let no_template = || GgufError::NoTemplate { path: content.path.to_owned() };
         let tool_template = content.text("tokenizer.chat_template.tool_use")?;
-        let template = content.text("tokenizer.chat_template")?.or(tool_template).ok_or_else(no_template)?;
+        let own = content.text("tokenizer.chat_template")?.or(tool_template);
+        // Base models of Gemma 3 have its tokens, but no template.
+        let built_in = || base_template(|token| tokens.contains(&token));
+        let template = own.or_else(built_in).ok_or_else(no_template)?;
         Ok(Self { method, tokens, types, named, ends, adds_bos, template, tool_template })
     }
 

@@ -244,9 +244,11 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
         ("general.quantization_version".into(), Meta::Size(2)),
     ];
     let key = |name: &str| format!("{architecture}.{name}");
+    // llama.cpp has windows for Gemma only, and its tokenizers are not written yet.
+    let windows = (0..config.layers).filter_map(|layer| config.attention(layer).window);
     let sizes = [
         ("vocab_size", config.vocabulary),
-        ("context_length", config.context),
+        ("context_length", windows.fold(config.context, usize::min)),
         ("embedding_length", config.hidden),
         ("block_count", config.layers),
         ("feed_forward_length", config.intermediate),
@@ -324,7 +326,10 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
 
 /// Values in `f32`, in the file's order of rows.
 fn as_stored(tensor: Tensor, source: &Source) -> Result<Tensor> {
-    let tensor = to_f32(tensor)?;
+    let mut tensor = to_f32(tensor)?;
+    if source.offset != 0.0 {
+        tensor = (tensor + f64::from(source.offset)).map_err(ModelError::from)?;
+    }
     let Some(dim) = source.paired else { return Ok(tensor) };
     let columns = if tensor.rank() > 1 { tensor.dims()[1] } else { 1 };
     let values = pairs(&ops::values(&tensor).map_err(ModelError::from)?, columns, dim);

@@ -14,7 +14,7 @@ use crate::{
     stage::{model::untrained::Record, testing},
 };
 
-const NAMES: [&str; 2] = ["smollm2-135m", "qwen2.5-coder-0.5b"];
+const NAMES: [&str; 3] = ["gemma3-270m", "smollm2-135m", "qwen2.5-coder-0.5b"];
 
 /// The tests take turns, because each holds a model.
 static ONE: Mutex<()> = Mutex::new(());
@@ -53,11 +53,17 @@ fn weights(name: &str) -> PathBuf {
 #[test]
 fn written_files_have_the_metadata_and_types_of_llama_cpps() {
     each(|name, folder| {
-        let theirs = GgufFile::open(&weights(name)).unwrap();
-        let theirs = theirs.content().unwrap();
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("model.gguf");
-        super::super::write::model(folder, name, Quantization::Q4KM, &path).unwrap();
+        let written = super::super::write::model(folder, name, Quantization::Q4KM, &path);
+        if name.starts_with("gemma") {
+            let error = written.unwrap_err().to_string();
+            assert!(error.contains("SentencePiece"), "{error}");
+            return;
+        }
+        written.unwrap();
+        let theirs = GgufFile::open(&weights(name)).unwrap();
+        let theirs = theirs.content().unwrap();
         let ours = GgufFile::open(&path).unwrap();
         let ours = ours.content().unwrap();
         assert_eq!(decoder::config(&ours).unwrap(), decoder::config(&theirs).unwrap(), "{name}");
@@ -172,6 +178,8 @@ struct Numbers {
 #[derive(Deserialize)]
 struct Sequence {
     ids: Vec<u32>,
+    /// The positions that are compared; all if none.
+    rows: Option<Vec<usize>>,
     sum: Vec<f32>,
     top: Vec<Vec<(usize, f32)>>,
     /// Top tokens on the quantized weights.
@@ -190,9 +198,11 @@ fn logits_are_those_of_transformers_and_the_top_tokens_those_of_llama_cpp() {
     each(|name, folder| {
         let decoder = Decoder::load(folder).unwrap();
         let (mut worst, mut agreeing, mut count) = (0.0_f32, 0, 0);
-        for Sequence { ids, sum, top, llama_cpp } in fixture::<Numbers>(&format!("{name}.json")).logits {
-            let rows = logits(&decoder, &ids).unwrap().to_vec2::<f32>().unwrap();
-            for (at, row) in rows.iter().enumerate() {
+        for Sequence { ids, rows, sum, top, llama_cpp } in fixture::<Numbers>(&format!("{name}.json")).logits
+        {
+            let all = logits(&decoder, &ids).unwrap().to_vec2::<f32>().unwrap();
+            let rows = rows.unwrap_or((0..ids.len()).collect());
+            for (at, row) in rows.iter().map(|row| &all[*row]).enumerate() {
                 let most = row.iter().copied().fold(f32::MIN, f32::max);
                 let total = most + row.iter().map(|value| (value - most).exp()).sum::<f32>().ln();
                 worst = worst.max((total - sum[at]).abs());
@@ -260,7 +270,7 @@ fn a_step_of_sft_and_one_of_grpo_have_the_losses_and_gradients_of_peft() {
             (ids, marks)
         };
         let sequences: Vec<(Vec<u32>, Vec<bool>)> =
-            logits.into_iter().map(|sequence| marked(sequence.ids)).collect();
+            logits.into_iter().take(2).map(|sequence| marked(sequence.ids)).collect();
         let (batch, indices) = Microbatch::new(&sequences);
         let count = indices.iter().map(Vec::len).sum::<usize>() as f32;
         let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };

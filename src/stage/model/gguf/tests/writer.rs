@@ -11,7 +11,7 @@ use candle_core::{
 };
 use serde_json::Value as Json;
 
-use crate::model::{Biases, Design, Family, Heads, ModelConfig, Scaling};
+use crate::model::{Biases, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
 
 pub const TEMPLATE: &str = "tests/reference/chat/qwen3/chat_template.jinja";
 
@@ -38,6 +38,12 @@ pub fn config(family: Family) -> ModelConfig {
     let mut design = Design::of(family);
     if family == Family::Llama {
         design.biases = Biases { input: true, output: true, feed_forward: true };
+    }
+    if family == Family::Gemma3 {
+        // Every sixth layer has full attention, and there are two.
+        design.layers = vec![LayerKind::SlidingAttention; 2];
+        design.sliding = Some(Sliding { window: 48, rope_theta: Some(10_000.0) });
+        design.query_scalar = Some(64);
     }
     ModelConfig {
         vocabulary: 420,
@@ -72,7 +78,7 @@ fn permuted(tensor: &Tensor, heads: usize) -> Tensor {
 impl Draft {
     pub fn new(config: ModelConfig) -> Self {
         let family = config.design.family;
-        let architecture = family.model_type();
+        let architecture = if family == Family::Gemma3 { "gemma3" } else { family.model_type() };
         let mut metadata: Vec<(String, Value)> = vec![
             ("general.architecture".into(), Value::String(architecture.into())),
             ("general.name".into(), Value::String("small".into())),
@@ -91,17 +97,23 @@ impl Draft {
         metadata.extend(sizes.map(|(name, size)| (key(name), Value::U32(size as u32))));
         metadata.push((key("rope.freq_base"), Value::F32(config.rope_theta as f32)));
         metadata.push((key("attention.layer_norm_rms_epsilon"), Value::F32(config.norm_epsilon)));
+        if let Some(sliding) = config.design.sliding {
+            metadata.push((key("attention.sliding_window"), Value::U32(sliding.window as u32)));
+        }
         metadata.extend(tokenizer());
         let (mut weights, mut tensors) = (BTreeMap::new(), Vec::new());
         for (name, shape) in config.tensors() {
             let count = shape.iter().product();
             let values: Vec<f32> = (0..count).map(|index| value(&name, index)).collect();
             let tensor = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-            let stored = stored_name(&name);
+            let stored = stored_name(&name, &config);
             let of_llama = family == Family::Llama;
             let bits = match stored.rsplit('.').nth(1) {
                 Some("attn_q") if of_llama => permuted(&tensor, config.heads.query),
                 Some("attn_k") if of_llama => permuted(&tensor, config.heads.kv),
+                Some(part) if part.ends_with("norm") => {
+                    (&tensor + f64::from(config.design.norm_offset())).unwrap()
+                }
                 _ => tensor.clone(),
             };
             tensors.push((stored, bits, GgmlDType::F32));
@@ -150,14 +162,17 @@ impl Draft {
 }
 
 /// The name in the file of a tensor of safetensors.
-fn stored_name(name: &str) -> String {
+fn stored_name(name: &str, config: &ModelConfig) -> String {
+    let of_gemma = config.design.family == Family::Gemma3;
     let parts = [
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
         ("model.layers.", "blk."),
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
         ("lm_head", "output"),
         ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
+        ("post_attention_layernorm", if of_gemma { "post_attention_norm" } else { "ffn_norm" }),
         ("self_attn.q_norm", "attn_q_norm"),
         ("self_attn.k_norm", "attn_k_norm"),
         ("self_attn.q_proj", "attn_q"),
