@@ -124,7 +124,11 @@ impl Footprint {
         let outputs = if config.design.output_norms { 3 * config.hidden } else { 2 * config.hidden };
         let backward = outputs + feed_forward_backward_row(config).max(3 * query + keys);
         let per_row = match load.recompute {
-            true => config.layers * config.hidden + layer.max(attention + outputs + 3 * query + keys),
+            // The output norm needs the feed-forward's result, so the whole layer is recomputed.
+            true if config.design.output_norms => config.layers * config.hidden + layer + backward,
+            true => {
+                config.layers * config.hidden + layer.max(attention + 2 * config.hidden + 3 * query + keys)
+            }
             false => config.layers * layer_row(config, 0) + ranks + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);
