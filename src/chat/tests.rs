@@ -9,7 +9,8 @@ use crate::error::Diagnostic;
 pub(crate) mod families;
 mod history;
 
-const FAMILIES: [&str; 4] = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "warmup"];
+const FAMILIES: [&str; 6] =
+    ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "warmup"];
 
 pub(crate) fn path(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat").join(family)

@@ -13,14 +13,14 @@ use super::{
     device_memory::device_memory,
     recompute::BUDGET,
     size::{
-        FLOAT, STEP_ROWS, activation_bytes, all_weights, feed_forward_row, layer_row, logit_rows,
-        model_bytes, weight_bytes,
+        FLOAT, STEP_ROWS, activation_bytes, all_layers_row, all_weights, delta_backward_row,
+        feed_forward_row, layer_row, logit_rows, model_bytes, weight_bytes,
     },
     threads::Split,
 };
 use crate::model::{
-    AdapterSize, Decoder, ModelConfig,
-    kernels::{Format, PANEL},
+    AdapterSize, Decoder, LayerKind, ModelConfig,
+    kernels::{DeltaState, Format, PANEL},
     ops::{KvFormat, composed::TileSize},
 };
 
@@ -94,7 +94,9 @@ impl Footprint {
         let Split { workers, threads } = Split::of(weight_bytes(config, format), load.threads, load.devices);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * PANEL;
-        let cache = key_value_bytes(config, format, tokens);
+        // The prompts' segments have states too.
+        let states = key_value_bytes(config, format, 0).saturating_mul(load.sequences);
+        let cache = key_value_bytes(config, format, tokens).saturating_add(states);
         // Prompts fill a step. Without prompts, a step has one row per conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
         let sampled = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config, true));
@@ -122,14 +124,18 @@ impl Footprint {
         // bytes.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
         let outputs = if config.design.output_norms { 3 * config.hidden } else { 2 * config.hidden };
-        let backward = outputs + feed_forward_backward_row(config).max(3 * query + keys);
+        let backward =
+            outputs + feed_forward_backward_row(config).max(3 * query + keys).max(delta_backward_row(config));
         let per_row = match load.recompute {
             // The output norm needs the feed-forward's result, so the whole layer is recomputed.
             true if config.design.output_norms => config.layers * config.hidden + layer + backward,
             true => {
-                config.layers * config.hidden + layer.max(attention + 2 * config.hidden + 3 * query + keys)
+                config.layers * config.hidden
+                    + layer.max(
+                        attention + 2 * config.hidden + (3 * query + keys).max(delta_backward_row(config)),
+                    )
             }
-            false => config.layers * layer_row(config, 0) + ranks + backward,
+            false => all_layers_row(config) + ranks + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);
         let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| all_weights(config));
@@ -266,9 +272,14 @@ impl EngineSpec {
     }
 }
 
-/// Bytes of the keys and values of this many tokens of one segment, on the CPU.
+/// Bytes of the keys and values of this many tokens of one segment, on the CPU, with the states of linear attention.
 fn key_value_bytes(config: &ModelConfig, format: Format, tokens: usize) -> usize {
-    config.layers * KvFormat { heads: config.heads, format, by_kernels: true }.bytes_for(tokens)
+    let kv = KvFormat { heads: config.heads, format, by_kernels: true }.bytes_for(tokens);
+    let of = |(kind, layers): (LayerKind, usize)| match config.design.delta {
+        Some(delta) if kind == LayerKind::LinearAttention => layers * DeltaState::bytes_for(delta),
+        _ => layers * kv,
+    };
+    config.kinds().into_iter().map(of).sum()
 }
 
 /// Values per row for the gradients of the feed-forward, of one expert at a time.
@@ -330,7 +341,8 @@ fn device_step(config: &ModelConfig) -> usize {
     let scores = heads.query * TileSize::STEP.rows * keys;
     let tile = 3 * scores + 2 * heads.query * heads.dim * keys;
     let logits = 3 * logit_rows(config, false) * config.vocabulary;
-    let weight = config.linears().iter().map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
+    let linears = config.kinds().into_iter().flat_map(|(kind, _)| config.linears(kind));
+    let weight = linears.map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
     let step = (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits);
     step.saturating_add(weight).saturating_mul(FLOAT)
 }

@@ -53,6 +53,7 @@ fn cases() -> Vec<Case> {
         "phi4-mini",
         "qwen2",
         "qwen2-window",
+        "qwen3_5",
         "yarn",
     ];
     std::iter::once(qwen3).chain(families.map(of)).collect()
@@ -75,6 +76,12 @@ impl Reference {
     fn all() -> impl Iterator<Item = Self> {
         let both = |(base, adapted)| [Self::new(base, "base"), Self::new(adapted, "adapted")];
         cases().into_iter().zip(cases()).flat_map(both)
+    }
+
+    /// The references that this device can compute: linear attention has kernels for the CPU only.
+    fn on(device: &Device) -> impl Iterator<Item = Self> {
+        let by_kernels = ops::by_kernels(&Tensor::zeros(1, DType::F32, device).unwrap());
+        Self::all().filter(move |reference| by_kernels || reference.case.name != "qwen3_5")
     }
 
     fn sequences(&self) -> Vec<Vec<u32>> {
@@ -107,9 +114,10 @@ impl Reference {
         if self.of == "base" {
             return decoder.config.tensors().map(|(name, _)| name).collect();
         }
-        let shapes = decoder.config.linears();
+        let config = &decoder.config;
         let mut names = Vec::new();
         for (index, layer) in decoder.layers.iter().enumerate() {
+            let shapes = config.linears(config.layer(index));
             for (shape, _) in shapes.iter().zip(&layer.linears).filter(|(_, linear)| linear.lora.is_some()) {
                 let name = format!("base_model.model.model.layers.{index}.{}", shape.name);
                 names.extend(["A", "B"].map(|part| format!("{name}.lora_{part}.weight")));
@@ -119,6 +127,9 @@ impl Reference {
     }
 
     fn assert_near(&self, what: &str, ours: &[f32], theirs: &[f32], worst: f32) {
+        // Queries and keys of 8 values are sometimes short before their norms: in f32, Transformers differs from itself in f64
+        // by up to 6e-5 too.
+        let worst = if self.case.name == "qwen3_5" { 5.0 * worst } else { worst };
         let found = difference(ours, theirs);
         assert!(found < worst, "{} {}, {what}: {found:e}", self.case.name, self.of);
     }
@@ -137,7 +148,7 @@ fn logits_at_every_position_match_transformers_and_peft() {
 }
 
 fn check_logits(device: &Device, worst: f32) {
-    for reference in Reference::all() {
+    for reference in Reference::on(device) {
         let decoder = reference.decoder(device);
         for (index, tokens) in reference.sequences().iter().enumerate() {
             let (ours, theirs) = (logits(&decoder, tokens), format!("logits.{index}"));
@@ -157,7 +168,7 @@ fn log_probabilities_and_gradients_of_every_parameter_match_autograd() {
 }
 
 fn check_gradients(device: &Device) {
-    for reference in Reference::all().filter(|reference| reference.values("logprobs.0").is_some()) {
+    for reference in Reference::on(device).filter(|reference| reference.values("logprobs.0").is_some()) {
         let (gradients, logprobs, indices) = gradients(&reference, reference.decoder(device));
         for (index, targets) in indices.iter().enumerate() {
             let ours: Vec<f32> = targets.iter().map(|target| logprobs[0][*target]).collect();
@@ -196,7 +207,7 @@ async fn sampling_with_the_cache_equals_scoring_the_whole_sequence() {
 
 /// `worst`: largest difference between sampled and scored, relative to a sequence's largest log-probability.
 async fn check_sampling(device: &Device, worst: f32) {
-    for reference in Reference::all() {
+    for reference in Reference::on(device) {
         let sampler = Sampler::on_threads(reference.decoder(device), 1);
         let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
         let prompts = reference.sequences();

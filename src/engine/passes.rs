@@ -21,9 +21,7 @@ fn forward(
     let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
     for index in 0..decoder.config.layers {
         let input = x.clone();
-        let attention = decoder.config.attention(index);
-        let layer =
-            decoder.layer(index, x, &layout.positions, |q, k, v| layout.attend((q, k, v), attention))?;
+        let layer = decoder.layer(index, x, &layout.positions, &mut &*layout)?;
         x = layer.output.clone();
         keep(index, input, layer);
     }
@@ -75,10 +73,7 @@ pub fn forward_backward(
         let saved = match layer {
             SavedActivations::All(saved) => *saved,
             SavedActivations::Input(x) => {
-                let attention = decoder.config.attention(index);
-                decoder.recompute_layer(index, x, &layout.positions, |q, k, v| {
-                    layout.attend((q, k, v), attention)
-                })?
+                decoder.recompute_layer(index, x, &layout.positions, &mut &*layout)?
             }
         };
         decoder.layer_backward(index, saved, layout, &dx, gradients)?;

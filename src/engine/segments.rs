@@ -3,7 +3,8 @@
 //!
 //! A segment keeps its tokens as long as it exists. Its keys and values may be evicted at any time and
 //! recomputed. On the CPU they have the same bits, because a row depends only on the tokens before it. Cached
-//! keys and values require those of the segment above, so only a leaf of the cached segments is evicted.
+//! keys and values require those of the segment above, so only a leaf of the cached segments is evicted. A layer with
+//! linear attention has a state instead of keys and values, which counts with them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +13,7 @@ use std::{
 
 use crate::model::{
     Decoder,
+    kernels::{DeltaHeads, DeltaState},
     ops::{Cache, KvFormat},
 };
 
@@ -75,7 +77,8 @@ impl Segment {
 
 /// Segments by number. A parent's number is smaller than its children's.
 pub struct Segments {
-    layers: usize,
+    /// Per layer: the sizes of its linear attention, if it has that.
+    layers: Vec<Option<DeltaHeads>>,
     kv_format: KvFormat,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
@@ -104,7 +107,7 @@ impl Segments {
     /// Segments for this decoder, with at most this many bytes of keys and values.
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         Self {
-            layers: decoder.config.layers,
+            layers: (0..decoder.config.layers).map(|layer| decoder.config.delta(layer)).collect(),
             kv_format: decoder.kv_format(),
             by_number: BTreeMap::new(),
             next: 0,
@@ -125,7 +128,12 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        self.layers * self.kv_format.bytes_for(tokens)
+        let of_layer = |delta: &Option<DeltaHeads>| match delta {
+            Some(_) if tokens == 0 => 0,
+            Some(heads) => DeltaState::bytes_for(*heads),
+            None => self.kv_format.bytes_for(tokens),
+        };
+        self.layers.iter().map(of_layer).sum()
     }
 
     /// Reserved bytes; never less than the cached bytes.
@@ -176,7 +184,11 @@ impl Segments {
     }
 
     fn empty(&self) -> Vec<Cache> {
-        (0..self.layers).map(|_| self.kv_format.empty()).collect()
+        let of_layer = |delta: &Option<DeltaHeads>| match delta {
+            Some(_) => Cache::Delta(None),
+            None => self.kv_format.empty(),
+        };
+        self.layers.iter().map(of_layer).collect()
     }
 
     /// Removes a segment without children from the tree.

@@ -1,6 +1,8 @@
 //! Sizes that follow from a model's shape.
 
-use crate::model::{AdapterSize, Experts, ModelConfig, kernels::Format};
+use crate::model::{
+    AdapterSize, Experts, LayerKind, LinearShape, ModelConfig, Role, delta_tensors, kernels::Format,
+};
 
 pub const FLOAT: usize = size_of::<f32>();
 
@@ -23,15 +25,39 @@ pub fn logit_rows(config: &ModelConfig, by_kernels: bool) -> usize {
     (bytes / (config.vocabulary * FLOAT)).clamp(1, rows)
 }
 
-/// Values per row of one layer's forward: input, two norms, middle and output; queries and keys before and
+/// Values per row of the largest layer's forward: input, two norms, middle and output; queries and keys before and
 /// after norm and rotation, attention and values; the feed-forward; the adapters' values. `ranks` is the sum
 /// of the adapters' ranks in all layers.
 pub fn layer_row(config: &ModelConfig, ranks: usize) -> usize {
+    let largest = config.kinds().into_iter().map(|(kind, _)| kind_row(config, kind)).max().unwrap_or(0);
+    largest.saturating_add(ranks.div_ceil(config.layers))
+}
+
+/// [`layer_row`] of all layers together, without adapters.
+pub fn all_layers_row(config: &ModelConfig) -> usize {
+    config.kinds().into_iter().map(|(kind, layers)| layers.saturating_mul(kind_row(config, kind))).sum()
+}
+
+/// [`layer_row`] of a layer of this kind, without adapters.
+fn kind_row(config: &ModelConfig, kind: LayerKind) -> usize {
     let heads = config.heads;
     // The output norms' inputs, and one of their results.
     let norms = if config.design.output_norms { 3 * config.hidden } else { 0 };
-    let attention = 5 * config.hidden + norms + 3 * (heads.query + heads.kv) * heads.dim;
-    (attention + feed_forward_row(config)).saturating_add(ranks.div_ceil(config.layers))
+    let mixing = match config.design.delta.filter(|_| kind == LayerKind::LinearAttention) {
+        // The inputs; the result before and after norm and gate.
+        Some(delta) => delta.channels() + 4 * delta.width() + 2 * delta.value,
+        None => {
+            // The projection with gates, the gates, and the result before them.
+            let gates = if config.design.gated { 4 * heads.query * heads.dim } else { 0 };
+            3 * (heads.query + heads.kv) * heads.dim + gates
+        }
+    };
+    5 * config.hidden + norms + mixing + feed_forward_row(config)
+}
+
+/// Values per row that the backward of linear attention takes: gradients, and what its forward computes again.
+pub fn delta_backward_row(config: &ModelConfig) -> usize {
+    config.design.delta.map_or(0, |delta| 3 * delta.channels() + 6 * delta.width())
 }
 
 /// Values per row of one layer's feed-forward: gate, up and their product. In a mixture: those of each expert
@@ -49,8 +75,8 @@ pub fn feed_forward_row(config: &ModelConfig) -> usize {
 /// Bytes of the activations of this many rows in all layers, none recomputed: [`layer_row`] without the output, which
 /// is the next layer's input. `ranks` is the sum of the adapters' ranks.
 pub fn activation_bytes(config: &ModelConfig, ranks: usize, rows: usize) -> usize {
-    let per_layer = layer_row(config, 0) - config.hidden;
-    rows.saturating_mul(config.layers * per_layer + ranks).saturating_mul(FLOAT)
+    let values = all_layers_row(config) - config.layers * config.hidden;
+    rows.saturating_mul(values + ranks).saturating_mul(FLOAT)
 }
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
@@ -64,25 +90,42 @@ pub fn model_bytes(config: &ModelConfig, format: Format) -> usize {
 pub fn weight_bytes(config: &ModelConfig, format: Format) -> usize {
     let ends = format.at_the_ends();
     let matrices = if config.tied { 1 } else { 2 };
-    let linears: usize =
-        config.linears().iter().map(|linear| format.bytes(linear.outputs, linear.inputs)).sum();
-    matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears
+    let bytes = |linear: &LinearShape| {
+        let format = if linear.role == Role::Gate { ends } else { format };
+        format.bytes(linear.outputs, linear.inputs)
+    };
+    let linears: usize = config
+        .kinds()
+        .into_iter()
+        .map(|(kind, layers)| layers * config.linears(kind).iter().map(bytes).sum::<usize>())
+        .sum();
+    matrices * ends.bytes(config.vocabulary, config.hidden) + linears
 }
 
 /// The size of all weights if they are trained.
 pub fn all_weights(config: &ModelConfig) -> AdapterSize {
     let packed = |outputs: usize, inputs: usize| Format::F32.bytes(outputs, inputs) / FLOAT;
     let ends = if config.tied { 1 } else { 2 };
-    let heads = if config.design.head_norms { 2 * config.heads.dim } else { 0 };
     let norms = if config.design.output_norms { 4 } else { 2 };
-    let (mut values, mut copies) = (norms * config.hidden + heads, 0);
-    for linear in config.linears() {
-        values += linear.outputs * linear.inputs + if linear.bias { linear.outputs } else { 0 };
-        copies += packed(linear.outputs, linear.inputs);
+    let (mut values, mut copies) = (0, 0);
+    for (kind, layers) in config.kinds() {
+        let own = match config.design.delta.filter(|_| kind == LayerKind::LinearAttention) {
+            Some(delta) => {
+                delta_tensors(delta).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+            }
+            None if config.design.head_norms => 2 * config.heads.dim,
+            None => 0,
+        };
+        values += layers * (norms * config.hidden + own);
+        for linear in config.linears(kind) {
+            let biases = if linear.bias { linear.outputs } else { 0 };
+            values += layers * (linear.outputs * linear.inputs + biases);
+            copies += layers * packed(linear.outputs, linear.inputs);
+        }
     }
     AdapterSize {
         ranks: 0,
-        values: ends * config.vocabulary * config.hidden + config.layers * values + config.hidden,
-        packed: ends * packed(config.vocabulary, config.hidden) + config.layers * copies,
+        values: ends * config.vocabulary * config.hidden + values + config.hidden,
+        packed: ends * packed(config.vocabulary, config.hidden) + copies,
     }
 }

@@ -1,6 +1,7 @@
 //! Tests the engine's guarantees on small random decoders.
 
 mod cache;
+mod delta;
 mod memory;
 mod model_cache;
 mod several;
@@ -10,7 +11,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::{recompute::BUDGET, *};
-use crate::model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, Positions, kernels::Format, ops};
+use crate::model::{
+    Adapter, AdapterConfig, Decoder, Init, ModelConfig, Positions,
+    kernels::{Attention, Format},
+    ops,
+};
 
 fn config() -> ModelConfig {
     ModelConfig::small()
@@ -134,7 +139,7 @@ fn a_step_is_stopped_between_two_microbatches_and_then_changes_nothing() {
 #[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
-    for make in [decoder, adapted] {
+    for make in [decoder, adapted, delta::decoder] {
         let (together, logprobs) = gradients_of(make(), &sequences, &weights);
         let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
         for (index, sequence) in sequences.iter().enumerate() {
@@ -162,7 +167,7 @@ fn gradients_agree_with_finite_differences() {
         };
         logprobs.iter().zip(&weights).map(weigh).sum()
     };
-    for make in [decoder, adapted] {
+    for make in [decoder, adapted, delta::decoder] {
         let (gradients, _) = gradients_of(make(), &sequences, &weights);
         for (slot, gradient) in gradients.iter().enumerate() {
             let at = slot * 13 % gradient.len();
@@ -209,13 +214,26 @@ fn every_adapter_gets_a_gradient_and_reaches_the_sampler() {
     }
 }
 
+/// The sum of queries, keys and values: with a single key, the scores would not matter.
+struct Sum;
+
+impl ops::Mixer for Sum {
+    fn attend(
+        &mut self,
+        (q, k, v): (&candle_core::Tensor, &candle_core::Tensor, &candle_core::Tensor),
+        _: Attention,
+    ) -> candle_core::Result<ops::Attended> {
+        q.add(&candle_core::Tensor::cat(&[k, v], 1)?).map(Into::into)
+    }
+
+    fn delta(&mut self, inputs: &ops::DeltaInputs<'_>) -> candle_core::Result<candle_core::Tensor> {
+        Ok(inputs.mixed.clone())
+    }
+}
+
 fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
     for layer in 0..decoder.config.layers {
-        // A query and a value: with a single key, the scores would not matter.
-        let mix = |q: &candle_core::Tensor, k: &candle_core::Tensor, v: &candle_core::Tensor| {
-            q.add(&candle_core::Tensor::cat(&[k, v], 1)?).map(Into::into)
-        };
-        x = decoder.layer(layer, x, &Positions::new(&[3]), mix).unwrap().output;
+        x = decoder.layer(layer, x, &Positions::new(&[3]), &mut Sum).unwrap().output;
     }
     ops::values(&x).unwrap().to_vec()
 }
@@ -245,8 +263,14 @@ async fn play(sampler: &Sampler, count: usize) -> Vec<(Vec<u32>, Vec<bool>, Vec<
     .await
 }
 
-const MAKES: [fn() -> Decoder; 5] =
-    [decoder, adapted, || frozen(Format::F16), || frozen(Format::Bf16), || frozen(Format::Nf4)];
+const MAKES: [fn() -> Decoder; 6] = [
+    decoder,
+    adapted,
+    || frozen(Format::F16),
+    || frozen(Format::Bf16),
+    || frozen(Format::Nf4),
+    delta::decoder,
+];
 
 #[tokio::test]
 async fn samples_depend_neither_on_threads_nor_on_other_conversations() {
@@ -291,7 +315,7 @@ fn a_step_is_the_same_bits_on_any_number_of_threads() {
 
 #[test]
 fn recomputed_activations_give_the_same_bits() {
-    for make in [decoder, adapted] {
+    for make in [decoder, adapted, delta::decoder, delta::adapted] {
         let gradients = |recompute| {
             let mut trainer = trainer(make(), MUON, 1);
             trainer.recompute = recompute;

@@ -4,6 +4,7 @@
 //! turns with reserved cache memory and runs their waiting tokens through the decoder as one ragged batch. It
 //! then samples where a turn needs a token. Conversations that wait for their tools are not in the batch.
 
+mod mixer;
 mod schedule;
 
 use std::{
@@ -21,6 +22,7 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rayon::prelude::*;
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
+use self::mixer::StepMixer;
 use super::{
     EngineError, Sampling,
     sampling::likeliest,
@@ -31,7 +33,7 @@ use crate::{
     chat::Guide,
     model::{
         Decoder, ModelError, Positions,
-        ops::{self, AttentionMask, CachedSegment},
+        ops::{self, AttentionMask},
     },
 };
 
@@ -468,27 +470,16 @@ impl Worker {
         let mut x = decoder.embed(&tokens, &positions)?;
         let positions = Positions::new(&positions);
         for layer in 0..decoder.config.layers {
-            let segments = &mut self.segments;
-            let attention = decoder.config.attention(layer);
-            let saved = decoder.layer(layer, x, &positions, |q, k, v| {
-                for part in &parts {
-                    if let Some(segment) = segments.get_mut(part.segment()) {
-                        let expected = segment.tokens.len();
-                        segment.cache[layer].extend((k, v), part.rows.clone(), expected, attention)?;
-                    }
-                }
-                let past = |(number, rows): &(usize, Range<usize>)| {
-                    let segment = segments.get(*number)?;
-                    Some(CachedSegment {
-                        rows: rows.clone(),
-                        first: segment.first,
-                        cache: &segment.cache[layer],
-                    })
-                };
-                let past: Vec<CachedSegment<'_>> = covered.iter().flatten().filter_map(past).collect();
-                ops::attend((q, k, v), positions.values, &past, attention, &mask).map(Into::into)
-            })?;
-            x = saved.output;
+            let (segments, values) = (&mut self.segments, positions.values);
+            let mut mixer = StepMixer {
+                layer,
+                parts: &parts,
+                covered: &covered,
+                segments,
+                positions: values,
+                mask: &mask,
+            };
+            x = decoder.layer(layer, x, &positions, &mut mixer)?.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;
         self.usage.count(tokens.len() - recomputed, recomputed);

@@ -18,7 +18,9 @@ mod tree;
 mod untrained;
 mod weights;
 
-pub use config::{Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Role, Sliding};
+pub use config::{
+    Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Role, Sliding, delta_tensors,
+};
 pub use decoder::{Base, Decoder, Init, Parameter, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;

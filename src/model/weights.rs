@@ -156,7 +156,7 @@ pub struct Weights {
 }
 
 /// The parts of a larger model beside its language model.
-const OTHER_PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+const OTHER_PARTS: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
 
 /// The name of a tensor or module of a larger model's language model in a decoder of its own. None if it belongs to another
 /// part. Before 4.52, Transformers wrote `language_model.model`.

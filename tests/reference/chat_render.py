@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast
 HERE = Path(__file__).parent / "chat"
 REPO = Path(__file__).parents[2]
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
-FAMILIES = {name: TEMPLATES / f"{name}.jinja" for name in ["qwen2_5", "qwen3", "qwen3_instruct_2507"]}
+ORIGINAL = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink"]
+FAMILIES = {name: TEMPLATES / f"{name}.jinja" for name in ORIGINAL}
 FAMILIES["warmup"] = HERE.parents[2] / "stages" / "warmup" / "chat_template.jinja"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
@@ -307,8 +308,8 @@ def main():
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
     (HERE / "renders.json").write_text(f"[\n{lines}\n]\n")
     (HERE / "README.md").write_text(
-        "Written by `tests/reference/chat_render.py`. The `chat_template.jinja` files are the templates of Qwen2.5 and\n"
-        "Qwen3, copyright Alibaba Cloud, licensed under the Apache License 2.0 and unchanged, and the one of the `warmup`\n"
+        "Written by `tests/reference/chat_render.py`. The `chat_template.jinja` files are the templates of Qwen2.5,\n"
+        "Qwen3 and Qwen3.5, copyright Alibaba Cloud, licensed under the Apache License 2.0 and unchanged, and the one of the `warmup`\n"
         "stage. The tokenizers are tiny ones trained by the script. Those under `templates/` were written for these\n"
         "tests after the manner of the families they are named for.\n"
     )

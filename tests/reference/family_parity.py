@@ -7,8 +7,10 @@ the adapter, autograd the gradients; here in float64. Per family NAME writes und
                                         two shards with their index, and with the spelling of Transformers 4
     adapter/                            rank 2, alpha 4, every linear layer of attention and feed-forward
     reference.safetensors               tokens.{i}; base.logits.{i}; adapted.logits.{i}, adapted.logprobs.{i},
-                                        adapted.gradient.NAME; for `moe` and `gemma3` base.logprobs.{i} and
+                                        adapted.gradient.NAME; for `moe`, `gemma3` and `qwen3_5` base.logprobs.{i} and
                                         base.gradient.NAME too
+
+`qwen3_5` has 4 layers, and sequences that branch near the boundaries of its chunks of 64 tokens.
 
 Weights hold values of bfloat16 and are stored so, `llama` as float32. Names on the command line write only these families.
 """
@@ -30,6 +32,7 @@ from transformers import (
     MistralConfig,
     Phi3Config,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -139,6 +142,50 @@ CASES = {
 }
 
 
+DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+CASES["qwen3_5"] = (
+    Qwen3_5TextConfig(
+        **SIZES | dict(num_hidden_layers=4, max_position_embeddings=256),
+        head_dim=16,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [1, 1, 0],
+            "mrope_interleaved": True,
+        },
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        tie_word_embeddings=True,
+    ),
+    SEPARATE + DELTA,
+)
+# These multiply by 1 more than the weights of their norms.
+ADD_ONE = ["gemma3", "qwen3_5"]
+# Gradients of all weights too.
+WHOLE = ["moe", "gemma3", "qwen3_5"]
+
+
+def branching(generator):
+    """Sequences that share 100, 65, 64, 63 or 2 tokens with the first, and short ones."""
+    draw = lambda length: torch.randint(VOCABULARY, (length,), generator=generator)
+    stem = draw(130)
+    branches = [(100, 40), (65, 3), (64, 66), (63, 2), (63, 1), (2, 61), (2, 2)]
+    return [stem] + [torch.cat([stem[:shared], draw(own)]) for shared, own in branches] + [draw(3), draw(1)]
+
+
+def fill_delta(parameters, generator):
+    """Gates between slow and fast, and norms about 1."""
+    with torch.no_grad():
+        for name, parameter in parameters:
+            if name.endswith("A_log"):
+                parameter.copy_(torch.empty(parameter.shape).uniform_(0.02, 2.0, generator=generator).log())
+            elif name.endswith("linear_attn.norm.weight"):
+                parameter.add_(1.0)
+
+
 def fill(parameters, generator, norms=1.0):
     """Draws matrices with deviation 1 / sqrt(inputs), norms about `norms`, biases about 0."""
     with torch.no_grad():
@@ -162,18 +209,19 @@ def spelled_as_by_transformers_4(path):
 @contextlib.contextmanager
 def float64_throughout():
     """Makes the places where a model's code says float32 mean float64, so that the reference adds no rounding."""
-    float32 = torch.float32
-    torch.float32 = torch.float64
+    float32, to_float = torch.float32, torch.Tensor.float
+    torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
     try:
         yield
     finally:
-        torch.float32 = float32
+        torch.float32, torch.Tensor.float = float32, to_float
 
 
 def measure_exactly(model, sequences, name):
     model.double()
     with float64_throughout():
-        return {key: tensor.float() for key, tensor in measure(model, sequences, name).items()}
+        found = measure(model, sequences, name)
+    return {key: tensor.float() for key, tensor in found.items()}
 
 
 def stored(folder):
@@ -201,8 +249,8 @@ def make(name, config, targets):
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
     model = AutoModelForCausalLM.from_config(config).float().eval()
-    # Gemma multiplies by 1 more than the weight.
-    fill(model.named_parameters(), generator, 0.0 if name == "gemma3" else 1.0)
+    fill(model.named_parameters(), generator, 0.0 if name in ADD_ONE else 1.0)
+    fill_delta(model.named_parameters(), generator)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.bfloat16().float())
@@ -212,11 +260,14 @@ def make(name, config, targets):
     if name == "yarn":
         spelled_as_by_transformers_4(folder / "config.json")
 
-    sequences = [torch.randint(VOCABULARY, (length,), generator=generator) for length in LENGTHS]
-    sequences[1][:SHARED] = sequences[0][:SHARED]
+    if name == "qwen3_5":
+        sequences = branching(generator)
+    else:
+        sequences = [torch.randint(VOCABULARY, (length,), generator=generator) for length in LENGTHS]
+        sequences[1][:SHARED] = sequences[0][:SHARED]
     found = {f"tokens.{index}": tokens for index, tokens in enumerate(sequences)}
     found |= measure_exactly(model, sequences, "base")
-    if name in ("moe", "gemma3"):
+    if name in WHOLE:
         known = stored(folder)
         for tensor, gradient in expert_gradients(model):
             assert tensor in known, tensor

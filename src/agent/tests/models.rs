@@ -31,7 +31,7 @@ const MISTRAL: &str = "JSON behind `[TOOL_CALLS]`";
 const NONE: &str = "none: refused";
 
 /// Family, models, call format, and template.
-const ROWS: [(Family, &str, &str, Template); 18] = [
+const ROWS: [(Family, &str, &str, Template); 20] = [
     (Family::Gemma3, "Gemma 3", JSON, Toolless("own_gemma")),
     (Family::Qwen2, "Qwen2", JSON, Toolless("own_chatml")),
     (Family::Qwen2, "Qwen2.5", JSON, Original("qwen2_5")),
@@ -39,6 +39,8 @@ const ROWS: [(Family, &str, &str, Template); 18] = [
     (Family::Qwen3, "Qwen3-2507", JSON, Original("qwen3_instruct_2507")),
     (Family::Qwen3Moe, "Qwen3 mixtures of experts", JSON, Original("qwen3")),
     (Family::Qwen3Moe, "Qwen3-Coder", "XML", Written("xml")),
+    (Family::Qwen3_5, "Qwen3.5 with thinking", "XML", Original("qwen3_5_think")),
+    (Family::Qwen3_5, "Qwen3.5 without thinking", "XML", Original("qwen3_5_nothink")),
     (Family::Llama, "Llama 3", LLAMA, Toolless("own_llama")),
     (Family::Llama, "Llama 3.1, 3.2, 3.3", LLAMA, Written("llama_user")),
     (Family::Llama, "Llama 3.2 with lists of calls", "a list of Python calls", Written("pythonic")),

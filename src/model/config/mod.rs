@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    kernels::{Attention, Heads},
+    kernels::{Attention, DeltaHeads, Heads},
     ops::Activation,
     rope::Scaling,
 };
@@ -41,10 +41,11 @@ pub enum Family {
     Qwen2,
     Qwen3,
     Qwen3Moe,
+    Qwen3_5,
 }
 
 /// By family: its `model_type`, its class in Transformers, and the common name of its models.
-const NAMES: [[&str; 3]; 7] = [
+const NAMES: [[&str; 3]; 8] = [
     ["gemma3_text", "Gemma3ForCausalLM", "Gemma 3"],
     ["llama", "LlamaForCausalLM", "Llama 2 and 3"],
     ["mistral", "MistralForCausalLM", "Mistral, Ministral 8B, Mistral Nemo"],
@@ -52,11 +53,20 @@ const NAMES: [[&str; 3]; 7] = [
     ["qwen2", "Qwen2ForCausalLM", "Qwen2, Qwen2.5"],
     ["qwen3", "Qwen3ForCausalLM", "Qwen3"],
     ["qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts"],
+    ["qwen3_5_text", "Qwen3_5ForCausalLM", "Qwen3.5, Qwen3.6"],
 ];
 
 impl Family {
-    pub const ALL: [Self; 7] =
-        [Self::Gemma3, Self::Llama, Self::Mistral, Self::Phi3, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
+    pub const ALL: [Self; 8] = [
+        Self::Gemma3,
+        Self::Llama,
+        Self::Mistral,
+        Self::Phi3,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::Qwen3Moe,
+        Self::Qwen3_5,
+    ];
 
     pub fn model_type(self) -> &'static str {
         NAMES[self as usize][0]
@@ -90,6 +100,10 @@ pub struct Design {
     pub layers: Vec<LayerKind>,
     /// Of layers with sliding attention.
     pub sliding: Option<Sliding>,
+    /// Of layers with linear attention.
+    pub delta: Option<DeltaHeads>,
+    /// Each head's queries are projected with a gate, whose sigmoid multiplies the head's result.
+    pub gated: bool,
     /// Of the feed-forward's gate.
     pub activation: Activation,
     /// The results of attention and feed-forward are normalised before they are added.
@@ -116,6 +130,8 @@ pub enum LayerKind {
     FullAttention,
     /// Attention to the last keys up to the row's own: [`Design::sliding`].
     SlidingAttention,
+    /// Gated DeltaNet: [`Design::delta`].
+    LinearAttention,
 }
 
 /// Sliding attention.
@@ -160,7 +176,7 @@ impl Design {
         let of_gemma = family == Family::Gemma3;
         Self {
             family,
-            head_norms: matches!(family, Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe),
+            head_norms: !matches!(family, Family::Llama | Family::Mistral | Family::Phi3 | Family::Qwen2),
             fused: family == Family::Phi3,
             biases: Biases { input: family == Family::Qwen2, ..Biases::default() },
             rotary: None,
@@ -168,9 +184,11 @@ impl Design {
             experts: None,
             layers: Vec::new(),
             sliding: None,
+            delta: None,
+            gated: family == Family::Qwen3_5,
             activation: if of_gemma { Activation::Gelu } else { Activation::Silu },
             output_norms: of_gemma,
-            norms_add_one: of_gemma,
+            norms_add_one: of_gemma || family == Family::Qwen3_5,
             scaled_embedding: of_gemma,
             query_scalar: None,
             is_part: false,
@@ -192,10 +210,19 @@ impl Design {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Attention,
+    /// The gates of linear attention: few outputs, which decide how much of a state remains.
+    Gate,
     FeedForward,
     /// Chooses a token's experts.
     Router,
     Expert,
+}
+
+impl Role {
+    /// Whether its weights are stored in 16 bits or more, whatever the format of the others.
+    pub fn is_stored_wider(self) -> bool {
+        matches!(self, Self::Router | Self::Gate)
+    }
 }
 
 /// A linear layer of a decoder layer: its size, and its name in the files after `model.layers.N.`.
@@ -208,6 +235,17 @@ pub struct LinearShape {
     pub bias: bool,
 }
 
+/// The parameters of linear attention that are not linear layers, in parameter order: `A_log`, the bias of the gates, the
+/// convolution and the norm.
+pub fn delta_tensors(delta: DeltaHeads) -> [(&'static str, Vec<usize>); 4] {
+    [
+        ("linear_attn.A_log", vec![delta.value]),
+        ("linear_attn.dt_bias", vec![delta.value]),
+        ("linear_attn.conv1d.weight", vec![delta.channels(), 1, delta.window]),
+        ("linear_attn.norm.weight", vec![delta.value_dim]),
+    ]
+}
+
 impl ModelConfig {
     /// What mixes the rows of a layer.
     pub fn layer(&self, index: usize) -> LayerKind {
@@ -217,7 +255,7 @@ impl ModelConfig {
     /// The attention of a layer. A window that no sequence exceeds is none.
     pub fn attention(&self, layer: usize) -> Attention {
         let window = match self.layer(layer) {
-            LayerKind::FullAttention => None,
+            LayerKind::FullAttention | LayerKind::LinearAttention => None,
             LayerKind::SlidingAttention => self.design.sliding.map(|sliding| sliding.window),
         };
         let window = window.filter(|window| *window < self.context);
@@ -230,9 +268,24 @@ impl ModelConfig {
         self.design.scaled_embedding.then(|| f64::from((self.hidden as f32).sqrt()))
     }
 
-    /// The linear layers of every decoder layer, in parameter order: those for queries, keys and values; the
+    /// The sizes of a layer's linear attention; none if it has another kind.
+    pub fn delta(&self, layer: usize) -> Option<DeltaHeads> {
+        self.design.delta.filter(|_| self.layer(layer) == LayerKind::LinearAttention)
+    }
+
+    /// The kinds of layers, each with its number of layers. Attention with a window has the weights of full attention.
+    pub fn kinds(&self) -> Vec<(LayerKind, usize)> {
+        let linear = self.design.layers.iter().filter(|kind| **kind == LayerKind::LinearAttention).count();
+        let kinds = [
+            (LayerKind::FullAttention, self.layers.saturating_sub(linear)),
+            (LayerKind::LinearAttention, linear),
+        ];
+        kinds.into_iter().filter(|(_, layers)| *layers > 0).collect()
+    }
+
+    /// The linear layers of a decoder layer of this kind, in parameter order: those for queries, keys and values; the
     /// attention's output; then the feed-forward, or the router and every expert's.
-    pub fn linears(&self) -> Vec<LinearShape> {
+    pub fn linears(&self, kind: LayerKind) -> Vec<LinearShape> {
         let (hidden, wide, heads) = (self.hidden, self.intermediate, self.heads);
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
         let Biases { input, output, feed_forward } = self.design.biases;
@@ -243,15 +296,32 @@ impl ModelConfig {
             inputs,
             bias,
         };
-        let mut linears = match self.design.fused {
-            true => vec![linear("self_attn.qkv_proj", Role::Attention, query + 2 * kv, hidden, input)],
-            false => vec![
-                linear("self_attn.q_proj", Role::Attention, query, hidden, input),
-                linear("self_attn.k_proj", Role::Attention, kv, hidden, input),
-                linear("self_attn.v_proj", Role::Attention, kv, hidden, input),
-            ],
-        };
-        linears.push(linear("self_attn.o_proj", Role::Attention, hidden, query, output));
+        let queries = if self.design.gated { 2 * query } else { query };
+        let mut linears =
+            match (self.design.delta.filter(|_| kind == LayerKind::LinearAttention), self.design.fused) {
+                (Some(delta), _) => {
+                    let of = |name: &str, role, outputs| {
+                        linear(&format!("linear_attn.{name}"), role, outputs, hidden, false)
+                    };
+                    vec![
+                        of("in_proj_qkv", Role::Attention, delta.channels()),
+                        of("in_proj_z", Role::Attention, delta.width()),
+                        of("in_proj_b", Role::Gate, delta.value),
+                        of("in_proj_a", Role::Gate, delta.value),
+                        linear("linear_attn.out_proj", Role::Attention, hidden, delta.width(), false),
+                    ]
+                }
+                (None, true) => vec![
+                    linear("self_attn.qkv_proj", Role::Attention, queries + 2 * kv, hidden, input),
+                    linear("self_attn.o_proj", Role::Attention, hidden, query, output),
+                ],
+                (None, false) => vec![
+                    linear("self_attn.q_proj", Role::Attention, queries, hidden, input),
+                    linear("self_attn.k_proj", Role::Attention, kv, hidden, input),
+                    linear("self_attn.v_proj", Role::Attention, kv, hidden, input),
+                    linear("self_attn.o_proj", Role::Attention, hidden, query, output),
+                ],
+            };
         let gated = |prefix: &str, role| {
             let part = |name: &str, outputs, inputs| {
                 linear(&format!("{prefix}.{name}"), role, outputs, inputs, feed_forward)
@@ -283,8 +353,11 @@ impl ModelConfig {
     /// more weights than fit in memory.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
         let matrix = |name: &str| (name.to_owned(), vec![self.vocabulary, self.hidden]);
-        let linears = self.linears();
-        let layers = (0..self.layers).flat_map(move |index| self.layer_tensors(index, &linears));
+        let of = |kind| self.linears(kind);
+        let [full, linear] = [LayerKind::FullAttention, LayerKind::LinearAttention].map(of);
+        let layers = (0..self.layers).flat_map(move |index| {
+            self.layer_tensors(index, if self.delta(index).is_some() { &linear } else { &full })
+        });
         std::iter::once(matrix("model.embed_tokens.weight"))
             .chain(layers)
             .chain([("model.norm.weight".to_owned(), vec![self.hidden])])
@@ -292,10 +365,12 @@ impl ModelConfig {
     }
 
     fn layer_tensors(&self, index: usize, linears: &[LinearShape]) -> Vec<(String, Vec<usize>)> {
-        let mut tensors = Vec::with_capacity(linears.len() + 6);
+        let mut tensors = Vec::with_capacity(linears.len() + 8);
         let mut add = |name: &str, shape| tensors.push((format!("model.layers.{index}.{name}"), shape));
         add("input_layernorm.weight", vec![self.hidden]);
-        if self.design.head_norms {
+        if let Some(delta) = self.delta(index) {
+            delta_tensors(delta).into_iter().for_each(|(name, shape)| add(name, shape));
+        } else if self.design.head_norms {
             add("self_attn.q_norm.weight", vec![self.heads.dim]);
             add("self_attn.k_norm.weight", vec![self.heads.dim]);
         }
@@ -312,7 +387,7 @@ impl ModelConfig {
         tensors
     }
 
-    /// The number of linear layers for queries, keys and values.
+    /// The number of linear layers for queries, keys and values, in a layer without linear attention.
     pub fn projections(&self) -> usize {
         if self.design.fused { 1 } else { 3 }
     }
@@ -349,6 +424,15 @@ impl ModelConfig {
                 return Err("num_experts_per_tok is larger than num_experts".into());
             }
         }
+        if let Some(delta) = self.design.delta {
+            sizes.extend([
+                ("linear_num_key_heads", delta.key),
+                ("linear_num_value_heads", delta.value),
+                ("linear_key_head_dim", delta.key_dim),
+                ("linear_value_head_dim", delta.value_dim),
+                ("linear_conv_kernel_dim", delta.window),
+            ]);
+        }
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(format!("{name} is 0"));
         }
@@ -359,6 +443,9 @@ impl ModelConfig {
             return Err(
                 "query heads must be a multiple of kv heads, and the rotary width must be even".into()
             );
+        }
+        if self.design.delta.is_some_and(|delta| !delta.value.is_multiple_of(delta.key)) {
+            return Err("linear_num_value_heads must be a multiple of linear_num_key_heads".into());
         }
         if self.rotary() > self.heads.dim {
             return Err("partial_rotary_factor is above 1".into());
@@ -374,6 +461,9 @@ impl ModelConfig {
         }
         if layers.contains(&LayerKind::SlidingAttention) && self.design.sliding.is_none() {
             return Err("layer_types has sliding_attention, but there is no sliding_window".into());
+        }
+        if layers.contains(&LayerKind::LinearAttention) && self.design.delta.is_none() {
+            return Err("layer_types has linear_attention, which this model_type does not have".into());
         }
         if self.design.sliding.is_some_and(|sliding| sliding.window == 0) {
             return Err("sliding_window is 0".into());
@@ -422,6 +512,16 @@ impl ModelConfig {
         }
         if self.design.biases.feed_forward {
             value["mlp_bias"] = json!(true);
+        }
+        if let Some(delta) = self.design.delta {
+            value["linear_num_key_heads"] = json!(delta.key);
+            value["linear_num_value_heads"] = json!(delta.value);
+            value["linear_key_head_dim"] = json!(delta.key_dim);
+            value["linear_value_head_dim"] = json!(delta.value_dim);
+            value["linear_conv_kernel_dim"] = json!(delta.window);
+        }
+        if self.design.gated {
+            value["attn_output_gate"] = json!(true);
         }
         if self.design.family == Family::Gemma3 {
             value["hidden_activation"] = json!(GEMMA_ACTIVATION);

@@ -12,7 +12,11 @@ use serde_json::{Map, Value, json};
 use super::{Biases, Design, Experts, Family, GEMMA_ACTIVATION, LayerKind, ModelConfig, Sliding};
 use crate::{
     json,
-    model::{ModelError, kernels::Heads, rope::Scaling},
+    model::{
+        ModelError,
+        kernels::{DeltaHeads, Heads},
+        rope::Scaling,
+    },
 };
 
 /// Default base of the rotary embedding, as in Transformers.
@@ -75,15 +79,20 @@ impl ModelConfig {
     }
 }
 
-/// The part of a file that describes the language model, if the file is that of a larger model: Gemma 3 with vision.
+/// The `model_type` of models with vision, whose language model is one of this family.
+const LARGER: [(&str, Family); 2] = [("gemma3", Family::Gemma3), ("qwen3_5", Family::Qwen3_5)];
+
+/// The part of a file that describes the language model, if the file is that of a larger model.
 fn language_model(mut file: Map<String, Value>) -> (Map<String, Value>, bool) {
-    if file.get("model_type").is_none_or(|name| name != "gemma3") {
-        return (file, false);
-    }
+    let found = file.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let Some((_, family)) = LARGER.into_iter().find(|(name, _)| *name == found) else { return (file, false) };
     let Some(Value::Object(mut part)) = file.remove("text_config") else { return (file, false) };
-    part.entry("model_type").or_insert(json!(Family::Gemma3.model_type()));
+    part.entry("model_type").or_insert(json!(family.model_type()));
     part.remove("architectures");
     part.extend(file.remove_entry("quantization_config"));
+    if family == Family::Qwen3_5 {
+        part.extend(file.remove_entry("tie_word_embeddings"));
+    }
     (part, true)
 }
 
@@ -106,6 +115,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     if family == Family::Gemma3 {
         gemma(&mut file)?;
     }
+    let delta = if family == Family::Qwen3_5 { Some(qwen3_5(&mut file)?) } else { None };
     let known: &[&str] = if family == Family::Gemma3 { &[GEMMA_ACTIVATION] } else { &["silu", "swish"] };
     if let Some(other) = given(&file, "hidden_act").filter(|act| !known.iter().any(|a| act == a)) {
         return Err(format!("activation {other} is not supported, only {}", known[0]));
@@ -119,6 +129,10 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     };
     let flag = |key: &str| given(&file, key).and_then(Value::as_bool).unwrap_or(false);
     windows(family, &file, &mut design)?;
+    if let Some(delta) = delta {
+        design.delta = Some(delta);
+        design.layers = layer_types(&file)?;
+    }
     let biased = flag("attention_bias");
     if biased {
         design.biases = Biases { input: true, output: true, ..design.biases };
@@ -177,6 +191,63 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         tied: config.tie_word_embeddings,
         design,
     })
+}
+
+/// Every so many layers of Qwen3.5 have full attention, unless the file says otherwise.
+const QWEN3_5_PATTERN: usize = 4;
+
+/// Gives a Qwen3.5 file the form of other families, with the defaults of Transformers. Returns the sizes of its linear
+/// attention.
+///
+/// # Errors
+/// Names what the decoder does not have.
+fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
+    if let Some(other) = given(file, "attn_output_gate").filter(|gate| **gate != true) {
+        return Err(format!("attn_output_gate {other} is not supported, only true"));
+    }
+    if let Some(other) = given(file, "output_gate_type").filter(|gate| **gate != "swish" && **gate != "silu")
+    {
+        return Err(format!("output_gate_type {other} is not supported, only swish"));
+    }
+    // The three positions of a token of text are equal.
+    for table in ["rope_parameters", "rope_scaling"] {
+        if let Some(Value::Object(table)) = file.get_mut(table) {
+            table.retain(|key, _| !["mrope_section", "mrope_interleaved"].contains(&key.as_str()));
+        }
+    }
+    let size = |key: &str| given(file, key).and_then(Value::as_u64).map(|size| size as usize);
+    let layers = size("num_hidden_layers").unwrap_or_default().min(MOST_LAYERS);
+    let every = size("full_attention_interval").unwrap_or(QWEN3_5_PATTERN).max(1);
+    let kind = |index: usize| match (index + 1).is_multiple_of(every) {
+        true => LayerKind::FullAttention,
+        false => LayerKind::LinearAttention,
+    };
+    let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
+    let delta = DeltaHeads {
+        key: size("linear_num_key_heads").unwrap_or(16),
+        value: size("linear_num_value_heads").unwrap_or(32),
+        key_dim: size("linear_key_head_dim").unwrap_or(128),
+        value_dim: size("linear_value_head_dim").unwrap_or(128),
+        window: size("linear_conv_kernel_dim").unwrap_or(4),
+    };
+    for (key, default) in [("head_dim", json!(256)), ("layer_types", json!(kinds))] {
+        if given(file, key).is_none() {
+            file.insert(key.into(), default);
+        }
+    }
+    let in_table =
+        |table: &str| given(file, table).is_some_and(|table| table["partial_rotary_factor"].is_number());
+    if given(file, "partial_rotary_factor").is_none()
+        && !["rope_parameters", "rope_scaling"].into_iter().any(in_table)
+    {
+        file.insert("partial_rotary_factor".into(), json!(0.25));
+    }
+    Ok(delta)
+}
+
+fn layer_types(file: &Map<String, Value>) -> Result<Vec<LayerKind>, String> {
+    serde_json::from_value(file.get("layer_types").cloned().unwrap_or_default())
+        .map_err(|error| format!("layer_types is not supported: {error}"))
 }
 
 /// Gives a Gemma 3 file the names and the form of other families, with the defaults of Transformers.
@@ -240,7 +311,7 @@ fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Re
     let is_used = given(file, "use_sliding_window").is_some_and(|used| used == true);
     let window = match family {
         Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !is_used => None,
-        Family::Llama => None,
+        Family::Llama | Family::Qwen3_5 => None,
         Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
         _ => size("sliding_window"),
     };

@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{error::Diagnostic, model::ModelError};
+use crate::{
+    error::Diagnostic,
+    model::{ModelError, kernels::DeltaHeads},
+};
 
 impl ModelConfig {
     /// The shape of a small model.
@@ -52,7 +55,11 @@ fn file(family: &str, keys: &Value) -> Value {
 }
 
 fn names(config: &ModelConfig) -> Vec<String> {
-    config.linears().iter().map(|l| format!("{}{}", l.name, if l.bias { "+bias" } else { "" })).collect()
+    config
+        .linears(LayerKind::FullAttention)
+        .iter()
+        .map(|l| format!("{}{}", l.name, if l.bias { "+bias" } else { "" }))
+        .collect()
 }
 
 #[test]
@@ -69,11 +76,17 @@ fn each_family_has_the_linear_layers_of_its_files() {
     let fused = load(&file("phi3", &json!({}))).unwrap();
     let linears = ["self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"];
     assert_eq!(names(&fused), linears);
-    assert_eq!((fused.linears()[0].outputs, fused.linears()[2].outputs), (32 + 2 * 16, 96));
+    assert_eq!(
+        (
+            fused.linears(LayerKind::FullAttention)[0].outputs,
+            fused.linears(LayerKind::FullAttention)[2].outputs
+        ),
+        (32 + 2 * 16, 96)
+    );
     let mixture = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
     let mixture = load(&file("qwen3_moe", &mixture)).unwrap();
     assert_eq!(names(&mixture)[4..6], ["mlp.gate", "mlp.experts.0.gate_proj"]);
-    assert_eq!((mixture.linears().len(), mixture.intermediate), (4 + 1 + 2 * 3, 16));
+    assert_eq!((mixture.linears(LayerKind::FullAttention).len(), mixture.intermediate), (4 + 1 + 2 * 3, 16));
 }
 
 #[test]
@@ -183,6 +196,40 @@ fn gemma_files_of_both_releases_and_of_models_with_vision_are_equal() {
 }
 
 #[test]
+fn qwen3_5_has_the_layers_and_sizes_of_its_file_or_the_defaults() {
+    let heads = DeltaHeads { key: 16, value: 32, key_dim: 128, value_dim: 128, window: 4 };
+    let plain = load(&file("qwen3_5_text", &json!({"num_hidden_layers": 8}))).unwrap();
+    let kind = |linear| if linear { LayerKind::LinearAttention } else { LayerKind::FullAttention };
+    let kinds: Vec<LayerKind> = (0..8).map(|layer| kind(layer % 4 < 3)).collect();
+    assert_eq!((&plain.design.layers, plain.design.delta), (&kinds, Some(heads)));
+    assert_eq!((plain.heads.dim, plain.rotary()), (256, 64));
+    assert_eq!(plain.kinds(), [(LayerKind::FullAttention, 2), (LayerKind::LinearAttention, 6)]);
+    assert_eq!([2, 3].map(|layer| plain.delta(layer).is_some()), [true, false]);
+
+    // As the hub's file of the 0.8B model says it.
+    let part = json!({
+        "model_type": "qwen3_5_text", "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 24,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248_320,
+        "attn_output_gate": true, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+        "full_attention_interval": 4, "max_position_embeddings": 262_144, "tie_word_embeddings": true,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10_000_000, "partial_rotary_factor": 0.25,
+            "mrope_interleaved": true, "mrope_section": [11, 11, 10],
+        },
+    });
+    let whole = load(&json!({"model_type": "qwen3_5", "text_config": part})).unwrap();
+    assert!(whole.design.is_part && whole.tied);
+    assert_eq!((whole.design.delta.unwrap().value, whole.rope_theta, whole.rotary()), (16, 1e7, 64));
+    let full = whole.linears(LayerKind::FullAttention);
+    let linear = whole.linears(LayerKind::LinearAttention);
+    assert_eq!((full[0].outputs, full[3].inputs), (8 * 512, 8 * 256));
+    let outputs: Vec<usize> = linear.iter().map(|linear| linear.outputs).collect();
+    assert_eq!(outputs, [6144, 2048, 16, 16, 1024, 3584, 3584, 1024]);
+    // Millions of parameters, without vision and the layers of `mtp`.
+    assert_eq!(whole.weights() / 1_000_000, 752);
+}
+
+#[test]
 fn a_written_configuration_is_read_back_equal() {
     for family in Family::ALL {
         let mixture = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
@@ -200,6 +247,7 @@ fn unsupported_features_are_refused_by_name() {
     };
     let llama = |keys: Value| file("llama", &keys);
     let gemma = |keys: Value| file("gemma3_text", &keys);
+    let qwen3_5 = |keys: Value| file("qwen3_5_text", &keys);
     let refused = [
         (file("gemma2", &json!({})), "model::architecture", "`gemma2`"),
         (json!({"architectures": ["GPT2LMHeadModel"]}), "model::architecture", "GPT2LMHeadModel"),
@@ -239,6 +287,15 @@ fn unsupported_features_are_refused_by_name() {
         (gemma(json!({"hidden_activation": "silu"})), "model::config", "only gelu_pytorch_tanh"),
         (gemma(json!({"layer_types": ["conv", "full_attention"]})), "model::config", "`conv`"),
         (gemma(json!({"layer_types": ["full_attention"]})), "model::config", "1 entries for 2 layers"),
+        (qwen3_5(json!({"attn_output_gate": false})), "model::config", "attn_output_gate false"),
+        (qwen3_5(json!({"output_gate_type": "sigmoid"})), "model::config", "output_gate_type \"sigmoid\""),
+        (qwen3_5(json!({"linear_num_value_heads": 20})), "model::config", "linear_num_value_heads must be"),
+        (qwen3_5(json!({"linear_conv_kernel_dim": 0})), "model::config", "linear_conv_kernel_dim is 0"),
+        (
+            gemma(json!({"layer_types": ["linear_attention", "full_attention"]})),
+            "model::config",
+            "linear_attention",
+        ),
         (gemma(json!({"sliding_window": 0})), "model::config", "sliding_window is 0"),
         (gemma(json!({"query_pre_attn_scalar": 0})), "model::config", "query_pre_attn_scalar is 0"),
         (

@@ -4,12 +4,12 @@ use candle_core::{Result, Tensor};
 
 use super::{
     Decoder, Parts, Saved, experts,
-    layer::SavedFeedForward,
+    layer::{SavedFeedForward, SavedMixing},
     projection::{project, project_backward},
 };
 use crate::model::{
     Gradients, Linear, ModelError, Vector,
-    ops::{self, Direction, TreeLayout},
+    ops::{self, TreeLayout},
 };
 
 /// Rows per block of a recomputed feed-forward.
@@ -64,13 +64,9 @@ impl Decoder {
         let Saved {
             input,
             normed,
-            raw,
-            query,
-            key,
-            value,
-            attention,
+            mixing,
+            mixed,
             unnormed: [attention_output, feed_output],
-            lse,
             middle,
             middle_normed,
             feed: kept,
@@ -111,29 +107,21 @@ impl Decoder {
         norm(&layer.middle_norm, &middle, &dnormed, dy)?;
         drop((kept, middle, middle_normed, after, dnormed));
 
-        let dattention = attention.zeros_like()?;
+        let dmixed = mixed.zeros_like()?;
         let doutput = &through(0, &attention_output)?;
-        output.backward(&attention, low_output.as_ref(), doutput, &dattention, gradients)?;
-        let (mut dquery, mut dkey, dvalue) = layout.attend_backward(
-            (&query, &key, &value),
-            (&attention, lse.as_ref()),
-            &dattention,
-            self.config.attention(index),
-        )?;
-        drop((query, key, value, attention, dattention));
-        let rope = self.rope(index);
-        rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
-        rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
-        if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
-            for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
-                let draw = raw.zeros_like()?;
-                norm(of, raw, d, &draw)?;
-                *d = draw;
-            }
-        }
+        output.backward(&mixed, low_output.as_ref(), doutput, &dmixed, gradients)?;
+        drop(mixed);
         let dnormed = normed.zeros_like()?;
-        let outputs = [&dquery, &dkey, &dvalue];
-        project_backward(project, &normed, low_project, &outputs, &dnormed, gradients)?;
+        let into = (&normed, low_project, &dnormed);
+        match (mixing, layer.delta.as_ref().zip(self.config.delta(index))) {
+            (SavedMixing::Delta(saved), Some(delta)) => {
+                self.delta_backward(index, delta, saved, (layout, dmixed), into, gradients)?;
+            }
+            (SavedMixing::Attention(saved), _) => {
+                self.attend_backward(index, saved, layout, dmixed, into, gradients)?;
+            }
+            (SavedMixing::Delta(_), None) => {}
+        }
         norm(&layer.input_norm, &input, &dnormed, dy)?;
         Ok(())
     }

@@ -3,29 +3,26 @@
 use candle_core::{Result, Tensor};
 
 use super::{
-    Decoder, Parts,
+    Decoder,
+    attention::SavedAttention,
+    delta::SavedDelta,
     experts::{self, Routed},
     projection::project,
 };
 use crate::model::{
     Linear, ModelError, Positions, Vector,
-    ops::{self, Attended, Direction},
+    ops::{self, Mixer},
 };
 
 /// What a layer's forward keeps for its backward. `output` is the layer's result.
 pub struct Saved {
     pub(super) input: Tensor,
     pub(super) normed: Tensor,
-    /// Queries and keys before their norms, if they have norms.
-    pub(super) raw: Option<[Tensor; 2]>,
-    pub(super) query: Tensor,
-    pub(super) key: Tensor,
-    pub(super) value: Tensor,
-    pub(super) attention: Tensor,
+    pub(super) mixing: SavedMixing,
+    /// The input of attention's output projection.
+    pub(super) mixed: Tensor,
     /// What attention and the feed-forward gave to their norms, if these have norms.
     pub(super) unnormed: [Option<Tensor>; 2],
-    /// The log-sum-exp of the scores, if attention's backward needs it.
-    pub(super) lse: Option<Tensor>,
     pub(super) middle: Tensor,
     pub(super) middle_normed: Tensor,
     pub(super) feed: SavedFeedForward,
@@ -43,6 +40,12 @@ impl Saved {
     }
 }
 
+/// The part of attention in [`Saved`].
+pub enum SavedMixing {
+    Attention(SavedAttention),
+    Delta(SavedDelta),
+}
+
 /// The feed-forward's part of [`Saved`].
 pub enum SavedFeedForward {
     Dense {
@@ -56,16 +59,15 @@ pub enum SavedFeedForward {
 }
 
 impl Decoder {
-    /// One layer over rows `x` (`[tokens, hidden]`). `attend` receives q, k and v, rotated, and returns
-    /// `[tokens, heads · dim]`.
+    /// One layer over rows `x` (`[tokens, hidden]`).
     pub fn layer(
         &self,
         index: usize,
         x: Tensor,
         positions: &Positions<'_>,
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
+        mixer: &mut impl Mixer,
     ) -> std::result::Result<Saved, ModelError> {
-        let mut saved = self.attention_part(index, x, positions, attend)?;
+        let mut saved = self.attention_part(index, x, positions, mixer)?;
         let config = &self.config;
         let Saved { middle, middle_normed, low, unnormed, .. } = &mut saved;
         let (output, feed) = match (config.design.experts, self.layers[index].parts(config).feed) {
@@ -96,13 +98,13 @@ impl Decoder {
         index: usize,
         x: Tensor,
         positions: &Positions<'_>,
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
+        mixer: &mut impl Mixer,
     ) -> std::result::Result<Saved, ModelError> {
         match self.config.design.experts {
             None if self.by_kernels() && !self.config.design.output_norms => {
-                self.attention_part(index, x, positions, attend)
+                self.attention_part(index, x, positions, mixer)
             }
-            _ => self.layer(index, x, positions, attend),
+            _ => self.layer(index, x, positions, mixer),
         }
     }
 
@@ -130,38 +132,33 @@ impl Decoder {
         index: usize,
         x: Tensor,
         positions: &Positions<'_>,
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
+        mixer: &mut impl Mixer,
     ) -> std::result::Result<Saved, ModelError> {
         let (layer, config) = (&self.layers[index], &self.config);
-        let (epsilon, heads) = (config.norm_epsilon, config.heads);
-        let Parts { project: linears, output, .. } = layer.parts(config);
+        let epsilon = config.norm_epsilon;
         let mut low = Vec::with_capacity(layer.linears.len());
         let normed = ops::rms_norm(&x, &layer.input_norm.tensor, epsilon)?;
-        let widths = [heads.query, heads.kv, heads.kv].map(|count| count * heads.dim);
-        let [query, key, value] = project(linears, &normed, widths, &mut low)?;
-        let norm = |x: &Tensor, norm: &Vector| ops::rms_norm(x, &norm.tensor, epsilon);
-        let (query, key, raw) = match &layer.head_norms {
-            Some([of_query, of_key]) => (norm(&query, of_query)?, norm(&key, of_key)?, Some([query, key])),
-            None => (query, key, None),
+        let (mixed, mixing) = match layer.delta.as_ref().zip(config.delta(index)) {
+            Some(delta) => {
+                let (mixed, saved) = self.delta(index, delta, &normed, mixer, &mut low)?;
+                (mixed, SavedMixing::Delta(saved))
+            }
+            None => {
+                let (mixed, saved) = self.attend(index, &normed, positions, mixer, &mut low)?;
+                (mixed, SavedMixing::Attention(saved))
+            }
         };
-        let rope = self.rope(index);
-        rope.rotate(&query, positions, Direction::Forward)?;
-        rope.rotate(&key, positions, Direction::Forward)?;
-        let Attended { out: attention, lse } = attend(&query, &key, &value)?;
+        let output = layer.parts(config).output;
         let of_attention = layer.output_norms.as_ref().map(|[norm, _]| norm);
-        let (middle, unnormed, kept) = self.add_to(&x, &attention, output, of_attention)?;
+        let (middle, unnormed, kept) = self.add_to(&x, &mixed, output, of_attention)?;
         low.push(kept);
-        let middle_normed = norm(&middle, &layer.middle_norm)?;
+        let middle_normed = ops::rms_norm(&middle, &layer.middle_norm.tensor, epsilon)?;
         Ok(Saved {
             input: x,
             normed,
-            raw,
-            query,
-            key,
-            value,
-            attention,
+            mixing,
+            mixed,
             unnormed: [unnormed, None],
-            lse,
             feed: SavedFeedForward::Dropped,
             low,
             output: middle.clone(),

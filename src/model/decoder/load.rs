@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use super::{Decoder, Init, Layer, induction::Induction};
+use super::{Decoder, DeltaParameters, Init, Layer, induction::Induction};
 use crate::{
     model::{
-        Linear, Matrix, ModelConfig, ModelError, Role, Vector,
-        config::OUTPUT_NORMS,
+        LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
+        config::{OUTPUT_NORMS, delta_tensors},
         kernels::Format,
         rope::{Rope, Scaling},
         weights::{Weights, to_f32, write_safetensors},
@@ -72,6 +72,16 @@ impl Decoder {
             let count = shape.iter().product();
             let mut data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
+                // As Transformers draws them.
+                [_] if name.ends_with(".A_log") => {
+                    (0..count).map(|_| (0.01 + 15.99 * random::unit(&mut rng)).ln() as f32).collect()
+                }
+                [_] if name.contains(".linear_attn.") => vec![1.0; count],
+                // As PyTorch draws a convolution.
+                [_, 1, window] => {
+                    let bound = 1.0 / (*window as f64).sqrt();
+                    (0..count).map(|_| ((2.0 * random::unit(&mut rng) - 1.0) * bound) as f32).collect()
+                }
                 [_] => vec![one; count],
                 _ => (0..count).map(|_| random::normal(&mut rng) * init.deviation).collect(),
             };
@@ -91,6 +101,7 @@ impl Decoder {
         Self::build(config, Some(format), &mut |name, shape| {
             Ok(match shape {
                 [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, device)?,
+                [_] if name.contains(".linear_attn.") => Tensor::ones(shape, DType::F32, device)?,
                 [_] => (Tensor::ones(shape, DType::F32, device)? * f64::from(one))?,
                 _ => Tensor::randn(0.0, deviation, shape, device)?,
             })
@@ -116,7 +127,8 @@ impl Decoder {
         };
         let embedding = tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
         let embedding = if config.tied { output(embedding)? } else { matrix(embedding, ends)? };
-        let shapes = config.linears();
+        let [full, linear] =
+            [LayerKind::FullAttention, LayerKind::LinearAttention].map(|kind| config.linears(kind));
         // Not the declared number: the files may contain fewer.
         let mut layers = Vec::new();
         for index in 0..config.layers {
@@ -124,7 +136,9 @@ impl Decoder {
                 |name: &str, shape: &[usize]| tensor(&format!("model.layers.{index}.{name}"), shape);
             let mut vector = |name: &str, width| norm(take(&format!("{name}.weight"), &[width])?);
             let input_norm = vector("input_layernorm", hidden)?;
-            let head_norms = match config.design.head_norms {
+            let of_delta = config.delta(index);
+            let shapes = if of_delta.is_some() { &linear } else { &full };
+            let head_norms = match config.design.head_norms && of_delta.is_none() {
                 true => {
                     Some([vector("self_attn.q_norm", heads.dim)?, vector("self_attn.k_norm", heads.dim)?])
                 }
@@ -135,10 +149,19 @@ impl Decoder {
                 true => Some([vector(OUTPUT_NORMS[0], hidden)?, vector(OUTPUT_NORMS[1], hidden)?]),
                 false => None,
             };
+            let delta = match of_delta {
+                Some(delta) => {
+                    let [a_log, dt_bias, conv, norm] = delta_tensors(delta).map(|(name, shape)| {
+                        Ok::<_, ModelError>(Vector { tensor: to_f32(take(name, &shape)?)?, slot: None })
+                    });
+                    Some(DeltaParameters { a_log: a_log?, dt_bias: dt_bias?, conv: conv?, norm: norm? })
+                }
+                None => None,
+            };
             let mut linears = Vec::with_capacity(shapes.len());
-            for shape in &shapes {
+            for shape in shapes {
                 let weight = take(&format!("{}.weight", shape.name), &[shape.outputs, shape.inputs])?;
-                let format = if shape.role == Role::Router { ends } else { format };
+                let format = if shape.role.is_stored_wider() { ends } else { format };
                 let mut linear = Linear::new(matrix(weight, format)?);
                 if shape.bias {
                     let tensor = to_f32(take(&format!("{}.bias", shape.name), &[shape.outputs])?)?;
@@ -146,7 +169,7 @@ impl Decoder {
                 }
                 linears.push(linear);
             }
-            layers.push(Layer { input_norm, head_norms, middle_norm, output_norms, linears });
+            layers.push(Layer { input_norm, delta, head_norms, middle_norm, output_norms, linears });
         }
         let norm = norm(tensor("model.norm.weight", &[hidden])?)?;
         let head = match config.tied {

@@ -2,11 +2,13 @@
 //!
 //! One decoder serves all families. The differences of a family (biases, head norms, fused matrices, experts)
 //! are switches of its [`ModelConfig`]. Sampling and training use the same [`Decoder::layer`]. The caller
-//! decides which keys a row attends to: cached segments in sampling, other rows of a token tree in training.
-//! The caller also supplies the positions.
+//! supplies the positions, and a [`ops::Mixer`] of rows with those before them: cached segments in sampling, other rows of a
+//! token tree in training.
 
+mod attention;
 mod backward;
 mod base;
+mod delta;
 mod experts;
 mod induction;
 mod layer;
@@ -32,6 +34,8 @@ use super::{
 #[derive(Debug)]
 pub struct Layer {
     pub input_norm: Vector,
+    /// The parameters of its linear attention, if it has that.
+    pub delta: Option<DeltaParameters>,
     /// Norms of each query and each key head, if the family has them.
     pub head_norms: Option<[Vector; 2]>,
     pub middle_norm: Vector,
@@ -39,6 +43,39 @@ pub struct Layer {
     pub output_norms: Option<[Vector; 2]>,
     /// In the order of [`ModelConfig::linears`].
     pub linears: Vec<Linear>,
+}
+
+/// The parameters of linear attention beside its linear layers.
+#[derive(Debug)]
+pub struct DeltaParameters {
+    /// `[value heads]`
+    pub a_log: Vector,
+    /// `[value heads]`
+    pub dt_bias: Vector,
+    /// `[channels, 1, window]`
+    pub conv: Vector,
+    /// `[value dim]`, of each head's result.
+    pub norm: Vector,
+}
+
+impl DeltaParameters {
+    /// In the order of [`ModelConfig::tensors`].
+    fn vectors(&self) -> [&Vector; 4] {
+        [&self.a_log, &self.dt_bias, &self.conv, &self.norm]
+    }
+
+    fn vectors_mut(&mut self) -> [&mut Vector; 4] {
+        [&mut self.a_log, &mut self.dt_bias, &mut self.conv, &mut self.norm]
+    }
+
+    fn replica(&self, device: &Device) -> candle_core::Result<Self> {
+        Ok(Self {
+            a_log: self.a_log.replica(device)?,
+            dt_bias: self.dt_bias.replica(device)?,
+            conv: self.conv.replica(device)?,
+            norm: self.norm.replica(device)?,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -65,7 +102,7 @@ pub struct Init {
 
 /// The linear layers of a layer by their role.
 struct Parts<'a> {
-    /// For queries, keys and values: one layer or three.
+    /// For queries, keys and values: one layer or three. For linear attention: its four inputs.
     project: &'a [Linear],
     output: &'a Linear,
     /// Gate and up (or both in one) and down; or a router and those of every expert.
@@ -74,7 +111,8 @@ struct Parts<'a> {
 
 impl Layer {
     fn parts(&self, config: &ModelConfig) -> Parts<'_> {
-        let (project, rest) = self.linears.split_at(config.projections());
+        let projections = if self.delta.is_some() { 4 } else { config.projections() };
+        let (project, rest) = self.linears.split_at(projections);
         Parts { project, output: &rest[0], feed: &rest[1..] }
     }
 }
@@ -88,6 +126,8 @@ impl Decoder {
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
             tensors.push(norm(&layer.input_norm)?);
+            let delta = layer.delta.iter().flat_map(DeltaParameters::vectors);
+            tensors.extend(delta.map(|vector| vector.tensor.clone()));
             for of in layer.head_norms.iter().flatten() {
                 tensors.push(norm(of)?);
             }
@@ -112,6 +152,8 @@ impl Decoder {
         let mut slots = vec![Parameter::Vocabulary(&mut self.embedding)];
         for layer in &mut self.layers {
             slots.push(Parameter::Vector(&mut layer.input_norm));
+            let delta = layer.delta.iter_mut().flat_map(DeltaParameters::vectors_mut);
+            slots.extend(delta.map(Parameter::Vector));
             slots.extend(layer.head_norms.iter_mut().flatten().map(Parameter::Vector));
             slots.push(Parameter::Vector(&mut layer.middle_norm));
             slots.extend(layer.output_norms.iter_mut().flatten().map(Parameter::Vector));
@@ -160,6 +202,7 @@ impl Decoder {
             };
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
+                delta: layer.delta.as_ref().map(|delta| delta.replica(device)).transpose()?,
                 head_norms: pair(&layer.head_norms)?,
                 middle_norm: layer.middle_norm.replica(device)?,
                 output_norms: pair(&layer.output_norms)?,
@@ -192,10 +235,10 @@ impl Decoder {
         for matrix in std::iter::once(&mut self.embedding).chain(&mut self.head) {
             *matrix = Matrix::frozen_output(&matrix.tensor()?, ends)?;
         }
-        let shapes = self.config.linears();
-        for layer in &mut self.layers {
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let shapes = self.config.linears(self.config.layer(index));
             for (shape, linear) in shapes.iter().zip(&mut layer.linears) {
-                let format = if shape.role == super::Role::Router { ends } else { format };
+                let format = if shape.role.is_stored_wider() { ends } else { format };
                 linear.weight = Matrix::frozen(&linear.weight.tensor()?, format)?;
             }
         }

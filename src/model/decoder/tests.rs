@@ -210,9 +210,68 @@ fn the_language_model_of_a_model_with_vision_is_loaded_and_its_adapter_has_the_w
 }
 
 #[test]
+fn a_qwen3_5_with_vision_is_loaded_trained_by_either_names_and_merged_under_its_own() {
+    let plain = Decoder::load(&fixtures().join("families/qwen3_5")).unwrap();
+    let adapter = fixtures().join("families/qwen3_5/adapter");
+    let bits = |decoder: &Decoder| -> Vec<Vec<f32>> {
+        decoder.tensors().unwrap().iter().map(|(_, tensor)| ops::read(tensor).unwrap()).collect()
+    };
+    let folder = copy("families/qwen3_5");
+    let path = folder.path().join("config.json");
+    let mut part: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    part.as_object_mut().unwrap().remove("tie_word_embeddings");
+    let vision = json!({"hidden_size": 8});
+    let whole = json!({
+        "model_type": "qwen3_5",
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "text_config": part,
+        "vision_config": vision,
+        "tie_word_embeddings": true,
+    });
+    std::fs::write(&path, whole.to_string()).unwrap();
+    let junk = ["model.visual.patch_embed.proj.weight", "mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight"];
+    rewritten(folder.path(), |tensors| {
+        let own = std::mem::take(tensors);
+        tensors.extend(junk.map(|name| (name.to_owned(), own["model.norm.weight"].clone())));
+        tensors.extend(own.into_iter().map(|(name, tensor)| {
+            // As in the published files.
+            let is_wide = name.ends_with("A_log") || name.ends_with("linear_attn.norm.weight");
+            let tensor = if is_wide { tensor.to_dtype(DType::F32).unwrap() } else { tensor };
+            (name.replacen("model.", "model.language_model.", 1), tensor)
+        }));
+    });
+    let mut decoder = Decoder::load(folder.path()).unwrap();
+    assert_eq!(bits(&decoder), bits(&plain));
+    Weights::open(folder.path()).unwrap().check(&decoder.config).unwrap();
+
+    let config = Adapter::load(&mut decoder, &adapter).unwrap();
+    let saved = tempfile::tempdir().unwrap();
+    Adapter::save(&decoder, &config, "base", saved.path()).unwrap();
+    let read = |path: &Path| candle_core::safetensors::load(path, &Device::Cpu).unwrap();
+    let names = read(&saved.path().join("adapter_model.safetensors"));
+    let one = "base_model.model.model.language_model.layers.0.linear_attn.in_proj_a.lora_A.weight";
+    assert!(names.contains_key(one), "{names:?}");
+    Adapter::load(&mut decoder, saved.path()).unwrap();
+
+    for adapter in [&adapter, saved.path()] {
+        let merged = tempfile::tempdir().unwrap();
+        merge(folder.path(), adapter, merged.path()).unwrap();
+        let names = read(&merged.path().join("model.safetensors"));
+        let base = read(&folder.path().join("model.safetensors"));
+        assert!(junk.iter().all(|name| names.contains_key(*name)) && names.len() == base.len());
+        let changed = "model.language_model.layers.1.linear_attn.out_proj.weight";
+        let values = |tensor: &Tensor| ops::read(&tensor.to_dtype(DType::F32).unwrap()).unwrap();
+        assert_ne!(values(&names[changed]), values(&base[changed]));
+        Decoder::load(merged.path()).unwrap();
+    }
+}
+
+#[test]
 fn an_adapter_of_another_model_is_refused() {
     let families = fixtures().join("families");
-    for (of, on) in [("qwen2", "phi3"), ("phi3", "qwen2"), ("mistral", "llama"), ("llama", "moe")] {
+    for (of, on) in
+        [("qwen2", "phi3"), ("phi3", "qwen2"), ("mistral", "llama"), ("llama", "moe"), ("qwen3_5", "qwen2")]
+    {
         let mut decoder = Decoder::load(&families.join(on)).unwrap();
         let error = Adapter::load(&mut decoder, &families.join(of).join("adapter")).unwrap_err();
         let codes = ["model::missing_tensor", "model::shape", "model::adapter"];

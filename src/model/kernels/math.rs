@@ -6,7 +6,7 @@ use super::{LANES, multiversion};
 ///
 /// Cody-Waite reduction and the degree-6 polynomial of Cephes' `expf`; branch-free, so that it vectorises.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.7);
     let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -27,7 +27,7 @@ fn exp(x: f32) -> f32 {
 }
 
 #[inline(always)]
-fn sigmoid(x: f32) -> f32 {
+pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
@@ -72,7 +72,7 @@ fn sum_of_products(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
 
 /// Σ x² in the order of [`sum_of_products`].
 #[inline(always)]
-fn sum_of_squares(x: &[f32]) -> f32 {
+pub(super) fn sum_of_squares(x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     let (whole, rest) = x.as_chunks::<LANES>();
     for x in whole {
@@ -267,6 +267,31 @@ multiversion! {
             let (s, slope) = gelu(gate[i]);
             dup[i] = dout[i] * gate[i] * s;
             dgate[i] = dout[i] * up[i] * (s + gate[i] * slope);
+        }
+    }
+}
+
+multiversion! {
+    /// `out = sigmoid(gate) · x`.
+    pub fn sigmoid_mul(gate: &[f32], x: &[f32], out: &mut [f32]) {
+        let count = gate.len().min(x.len()).min(out.len());
+        let (gate, x, out) = (&gate[..count], &x[..count], &mut out[..count]);
+        for i in 0..count {
+            out[i] = sigmoid(gate[i]) * x[i];
+        }
+    }
+}
+
+multiversion! {
+    /// Gradients of [`sigmoid_mul`] with respect to `gate` and `x`.
+    pub fn sigmoid_mul_backward(gate: &[f32], x: &[f32], dout: &[f32], dgate: &mut [f32], dx: &mut [f32]) {
+        let count = gate.len().min(x.len()).min(dout.len()).min(dgate.len()).min(dx.len());
+        let (gate, x, dout) = (&gate[..count], &x[..count], &dout[..count]);
+        let (dgate, dx) = (&mut dgate[..count], &mut dx[..count]);
+        for i in 0..count {
+            let s = sigmoid(gate[i]);
+            dx[i] = dout[i] * s;
+            dgate[i] = dout[i] * x[i] * s * (1.0 - s);
         }
     }
 }

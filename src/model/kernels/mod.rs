@@ -13,6 +13,7 @@
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
 mod attention;
+mod delta;
 mod frozen;
 mod gemm;
 mod math;
@@ -22,11 +23,15 @@ mod tile;
 use std::sync::OnceLock;
 
 pub use attention::{Attention, Heads, KeyValues, Span, attend, attend_backward};
+pub use delta::{
+    DeltaGradients, DeltaHeads, DeltaRows, DeltaSegment, DeltaState, DeltaStep, DeltaWeights, delta_steps,
+    delta_tree, delta_tree_backward,
+};
 pub use frozen::{BLOCK as NF4_BLOCK, Format, Frozen, convert::nf4_pairs, encode_nf4};
 pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
 pub use math::{
     add_assign, gelu_mul, gelu_mul_backward, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward,
-    rope, silu_mul, silu_mul_backward, softmax,
+    rope, sigmoid_mul, sigmoid_mul_backward, silu_mul, silu_mul_backward, softmax,
 };
 pub use team::by_rows;
 

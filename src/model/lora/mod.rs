@@ -57,9 +57,10 @@ fn stored(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
 
 /// Every linear layer by its full name, with its role, in parameter order.
 fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
-    let shapes = decoder.config.linears();
-    let mut linears = Vec::with_capacity(shapes.len() * decoder.layers.len());
+    let config = decoder.config.clone();
+    let mut linears = Vec::new();
     for (index, layer) in decoder.layers.iter_mut().enumerate() {
+        let shapes = config.linears(config.layer(index));
         let named = shapes.iter().zip(&mut layer.linears);
         linears.extend(named.map(|(shape, linear)| (module(index, &shape.name), shape.role, linear)));
     }
@@ -68,7 +69,7 @@ fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
 
 /// Whether `all-linear` includes this layer. PEFT does not treat routers and experts as linear layers.
 fn is_plain_linear(role: Role) -> bool {
-    matches!(role, Role::Attention | Role::FeedForward)
+    matches!(role, Role::Attention | Role::Gate | Role::FeedForward)
 }
 
 impl Adapter {
@@ -148,8 +149,8 @@ impl Adapter {
         folder: &Path,
     ) -> Result<(), ModelError> {
         let mut tensors = BTreeMap::new();
-        let shapes = decoder.config.linears();
         for (index, layer) in decoder.layers.iter().enumerate() {
+            let shapes = decoder.config.linears(decoder.config.layer(index));
             for (shape, linear) in shapes.iter().zip(&layer.linears) {
                 if let Some(lora) = &linear.lora {
                     let module = match decoder.config.design.is_part {
@@ -162,8 +163,14 @@ impl Adapter {
             }
         }
         write_safetensors(&folder.join(WEIGHTS), &tensors)?;
+        let shapes = all_shapes(&decoder.config);
         let plain = shapes.iter().filter(|shape| is_plain_linear(shape.role));
-        let modules: Vec<&str> = plain.map(|shape| last_part(&shape.name)).collect();
+        let mut modules: Vec<&str> = Vec::new();
+        for module in plain.map(|shape| last_part(&shape.name)) {
+            if !modules.contains(&module) {
+                modules.push(module);
+            }
+        }
         let path = folder.join("adapter_config.json");
         std::fs::write(&path, format!("{:#}\n", config.to_json(base, &modules)))
             .map_err(|source| ModelError::Write { path, source })
@@ -179,8 +186,8 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
     let tensors = stored(&path)?;
     let mut unused: BTreeSet<&String> = tensors.keys().collect();
     let targeted = config.targets.matcher().map_err(wrong)?;
-    let shapes = model.linears();
-    for (layer, shape) in (0..model.layers).flat_map(|layer| shapes.iter().map(move |shape| (layer, shape))) {
+    let of = |layer| model.linears(model.layer(layer)).into_iter().map(move |shape| (layer, shape));
+    for (layer, shape) in (0..model.layers).flat_map(of) {
         let module = module(layer, &shape.name);
         let Some((rank, _)) = config.at(shape.role, &module, &targeted).map_err(wrong)? else { continue };
         for (part, expected) in [("A", [rank, shape.inputs]), ("B", [shape.outputs, rank])] {
@@ -210,12 +217,17 @@ fn absent(name: &str) -> String {
     format!("it has no tensor `{name}`, which its targets require")
 }
 
+/// The linear layers of every kind of decoder layer.
+fn all_shapes(config: &ModelConfig) -> Vec<LinearShape> {
+    config.kinds().into_iter().flat_map(|(kind, _)| config.linears(kind)).collect()
+}
+
 fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
 fn nothing_targeted(config: &ModelConfig) -> String {
-    let shapes = config.linears();
+    let shapes = all_shapes(config);
     let mut names: Vec<&str> = shapes.iter().map(|shape| last_part(&shape.name)).collect();
     names.sort_unstable();
     names.dedup();
@@ -223,6 +235,16 @@ fn nothing_targeted(config: &ModelConfig) -> String {
 }
 
 impl Targets {
+    /// Layers of which one has a target if any layer has: the first of each kind, or all.
+    fn layers_to_try(&self, config: &ModelConfig) -> Vec<usize> {
+        if all_shapes(config).iter().any(|shape| self.depend_on_layer(&shape.name)) {
+            return (0..config.layers).collect();
+        }
+        let is_linear = |layer: &usize| config.delta(*layer).is_some();
+        let first = |linear: bool| (0..config.layers).find(|layer| is_linear(layer) == linear);
+        [first(false), first(true)].into_iter().flatten().collect()
+    }
+
     /// Checks that a model of this configuration has a targeted layer.
     ///
     /// # Errors
@@ -230,11 +252,12 @@ impl Targets {
     pub fn check(&self, config: &ModelConfig) -> Result<(), ModelError> {
         let wrong = |reason| ModelError::Targets { reason };
         let targeted = self.matcher().map_err(wrong)?;
-        let is_targeted = |shape: &LinearShape| {
-            let layers = if self.depend_on_layer(&shape.name) { config.layers } else { 1 };
-            self.include(shape.role) && (0..layers).any(|layer| targeted(&module(layer, &shape.name)))
+        let is_targeted = |layer: usize, shape: &LinearShape| {
+            self.include(shape.role) && targeted(&module(layer, &shape.name))
         };
-        if config.linears().iter().any(is_targeted) {
+        let in_layer =
+            |layer| config.linears(config.layer(layer)).iter().any(|shape| is_targeted(layer, shape));
+        if self.layers_to_try(config).into_iter().any(in_layer) {
             return Ok(());
         }
         Err(wrong(nothing_targeted(config)))

@@ -1,7 +1,7 @@
 //! The size of an adapter before it is created.
 
 use super::{Adapter, AdapterConfig, Decoder, LinearShape, ModelConfig, Role, module};
-use crate::model::kernels::Format;
+use crate::model::{LayerKind, kernels::Format};
 
 /// The size of an adapter over all layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,17 +50,24 @@ impl AdapterConfig {
     /// Fails if one of its patterns is invalid.
     pub fn size(&self, config: &ModelConfig) -> Result<AdapterSize, String> {
         let targeted = self.targets.matcher()?;
-        let shapes = config.linears();
+        let kinds: Vec<_> =
+            config.kinds().into_iter().map(|(kind, layers)| (layers, kind, config.linears(kind))).collect();
         let mut adapters = Vec::new();
-        for shape in &shapes {
-            if self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name) {
-                let rank = self.at(shape.role, &module(0, &shape.name), &targeted)?;
-                adapters.extend(rank.map(|(rank, _)| (shape, rank, config.layers)));
-                continue;
-            }
-            for layer in 0..config.layers {
-                let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
-                adapters.extend(rank.map(|(rank, _)| (shape, rank, 1)));
+        for (layers, kind, shapes) in &kinds {
+            let is_of_kind =
+                |layer: &usize| config.delta(*layer).is_some() == (*kind == LayerKind::LinearAttention);
+            let of_kind = || (0..config.layers).filter(is_of_kind);
+            for shape in shapes {
+                if self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name) {
+                    let layer = of_kind().next().unwrap_or_default();
+                    let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
+                    adapters.extend(rank.map(|(rank, _)| (shape, rank, *layers)));
+                    continue;
+                }
+                for layer in of_kind() {
+                    let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
+                    adapters.extend(rank.map(|(rank, _)| (shape, rank, 1)));
+                }
             }
         }
         Ok(AdapterSize::of(config, adapters))
@@ -70,8 +77,11 @@ impl AdapterConfig {
 impl Adapter {
     /// The size of the adapter on this decoder; none if it has no adapter.
     pub fn size(decoder: &Decoder) -> Option<AdapterSize> {
-        let shapes = decoder.config.linears();
-        let linears = decoder.layers.iter().flat_map(|layer| shapes.iter().zip(&layer.linears));
+        let config = &decoder.config;
+        let shapes: Vec<_> =
+            (0..decoder.layers.len()).map(|layer| config.linears(config.layer(layer))).collect();
+        let linears =
+            decoder.layers.iter().zip(&shapes).flat_map(|(layer, of)| of.iter().zip(&layer.linears));
         let adapters: Vec<_> = linears
             .filter_map(|(shape, linear)| Some((shape, linear.lora.as_ref()?.a.outputs(), 1)))
             .collect();

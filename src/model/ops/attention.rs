@@ -14,16 +14,18 @@ use super::{
 };
 use crate::model::{
     Positions,
-    kernels::{self, Attention, Format, Heads, KeyValues, Span},
+    kernels::{self, Attention, DeltaSegment, DeltaState, Format, Heads, KeyValues, Span},
     tree::{Segment, TokenTree},
 };
 
-/// Keys and values of one segment in one layer. New ones are appended.
+/// Keys and values of one segment in one layer, or the state of its linear attention. New rows are appended.
 #[derive(Debug)]
 pub enum Cache {
     Kernels(KeyValues),
     /// Keys and values, on a device.
     Composed([Rows; 2]),
+    /// In a layer with linear attention: the state after its last token, or none before the first.
+    Delta(Option<DeltaState>),
 }
 
 /// How a decoder stores keys and values.
@@ -68,6 +70,7 @@ impl Cache {
         match self {
             Self::Kernels(kv) => kv.tokens(),
             Self::Composed([keys, _]) => keys.count(),
+            Self::Delta(state) => state.as_ref().map_or(0, DeltaState::tokens),
         }
     }
 
@@ -76,7 +79,7 @@ impl Cache {
     fn address(&self, which: usize) -> u64 {
         match self {
             Self::Composed(rows) => rows[which].address(),
-            Self::Kernels(_) => 0,
+            Self::Kernels(_) | Self::Delta(_) => 0,
         }
     }
 
@@ -85,6 +88,7 @@ impl Cache {
         match self {
             Self::Kernels(kv) => kv.bytes(),
             Self::Composed(rows) => rows.iter().map(Rows::bytes).sum(),
+            Self::Delta(state) => state.as_ref().map_or(0, DeltaState::bytes),
         }
     }
 
@@ -114,6 +118,7 @@ impl Cache {
                 keys.extend(&k.narrow(0, rows.start, rows.len())?)?;
                 values.extend(&v.narrow(0, rows.start, rows.len())?)
             }
+            Self::Delta(_) => candle_core::bail!("keys for a layer with linear attention"),
         }
     }
 }
@@ -234,7 +239,7 @@ pub fn attend(
     };
     let dtype = past.iter().find_map(|past| match past.cache {
         Cache::Composed([keys, _]) => Some(keys.dtype()),
-        Cache::Kernels(_) => None,
+        Cache::Kernels(_) | Cache::Delta(_) => None,
     });
     let dtype = dtype.unwrap_or(DType::F32);
     #[cfg(feature = "cuda")]
@@ -246,7 +251,9 @@ pub fn attend(
     let keys = |pieces: &[Piece], which: usize| {
         let of = |(index, keys): &Piece| match past[*index].cache {
             Cache::Composed(rows) => rows[which].range(keys),
-            Cache::Kernels(_) => candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device()),
+            Cache::Kernels(_) | Cache::Delta(_) => {
+                candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device())
+            }
         };
         Tensor::cat(&pieces.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
     };
@@ -276,12 +283,21 @@ pub struct TreeLayout<'a> {
     /// For attention without a kernel.
     pub tile: TileSize,
     pub mask: AttentionMask,
+    /// For linear attention.
+    pub(super) delta_segments: OnceCell<Vec<DeltaSegment>>,
 }
 
 impl<'a> TreeLayout<'a> {
     pub fn new(tree: &'a TokenTree, kv_format: KvFormat) -> Self {
         let positions = Positions::new(&tree.positions);
-        Self { tree, positions, kv_format, tile: TileSize::TREE, mask: AttentionMask::new(kv_format) }
+        Self {
+            tree,
+            positions,
+            kv_format,
+            tile: TileSize::TREE,
+            mask: AttentionMask::new(kv_format),
+            delta_segments: OnceCell::new(),
+        }
     }
 
     fn spans_seen(&self) -> Vec<Seen> {

@@ -9,6 +9,8 @@ mod attention;
 pub mod composed;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod delta;
+mod mixer;
 #[cfg(any(feature = "cuda", test))]
 mod plan;
 
@@ -20,6 +22,8 @@ use super::kernels::{self, by_rows};
 pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
 #[cfg(any(feature = "cuda", test))]
 use composed::Seen;
+pub use delta::DeltaInputs;
+pub use mixer::Mixer;
 
 /// Whether the kernels compute on this tensor. For all others, operations are composed of candle's.
 pub fn by_kernels(tensor: &Tensor) -> bool {
@@ -286,6 +290,47 @@ pub fn gated_backward(
         });
     })?;
     Ok((dgate, Tensor::from_vec(dup, (rows, columns), &Device::Cpu)?))
+}
+
+/// `sigmoid(gate) · x`.
+pub fn sigmoid_mul(gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let (rows, columns) = gate.dims2()?;
+    let (gate, x) = (values(gate)?, values(x)?);
+    filled(rows, columns, |out| {
+        by_rows(rows, 16 * columns, [out], |rows, [out]| {
+            let flat = flat(&rows, columns);
+            kernels::sigmoid_mul(&gate[flat.clone()], &x[flat], out);
+        });
+    })
+}
+
+/// Gradients of gate and x.
+pub fn sigmoid_mul_backward(gate: &Tensor, x: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (rows, columns) = gate.dims2()?;
+    let (gate, x, dout) = (values(gate)?, values(x)?, values(dout)?);
+    let mut dx = vec![0.0; rows * columns];
+    let dgate = filled(rows, columns, |dgate| {
+        by_rows(rows, 16 * columns, [dgate, &mut dx], |rows, [dgate, dx]| {
+            let flat = flat(&rows, columns);
+            kernels::sigmoid_mul_backward(&gate[flat.clone()], &x[flat.clone()], &dout[flat], dgate, dx);
+        });
+    })?;
+    Ok((dgate, Tensor::from_vec(dx, (rows, columns), &Device::Cpu)?))
+}
+
+/// Splits rows of heads, each a first and a second part of this width, into rows of the parts.
+pub fn split_heads(x: &Tensor, dim: usize) -> Result<[Tensor; 2]> {
+    let (rows, columns) = x.dims2()?;
+    let pairs = x.reshape((rows, columns / (2 * dim), 2, dim))?;
+    let part = |index| pairs.narrow(2, index, 1)?.contiguous()?.reshape((rows, columns / 2));
+    Ok([part(0)?, part(1)?])
+}
+
+/// The inverse of [`split_heads`].
+pub fn join_heads(first: &Tensor, second: &Tensor, dim: usize) -> Result<Tensor> {
+    let (rows, columns) = first.dims2()?;
+    let part = |x: &Tensor| x.reshape((rows, columns / dim, dim));
+    Tensor::stack(&[part(first)?, part(second)?], 2)?.reshape((rows, 2 * columns))
 }
 
 /// Adds row `i` of `y`, times `weights[i]` if there are weights, to row `rows[i]` of `into`. Rows are

@@ -49,7 +49,8 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
         };
     }
     if folder.is_absolute() {
-        let expected = look_into(folder, *calls_tools, &mut preflight).and_then(|()| expected(folder));
+        let expected =
+            look_into(folder, context, *calls_tools, &mut preflight).and_then(|()| expected(folder));
         return match expected {
             Some(expected) => preflight.with("policy", expected),
             None => preflight,
@@ -62,6 +63,9 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
                 Ok(files) => {
                     let file = files.iter().find(|(name, _)| name == CONFIG).map(|(_, path)| path);
                     let folder = file.and_then(|path| path.parent());
+                    if let Some(config) = folder.and_then(|folder| ModelConfig::load(folder).ok()) {
+                        preflight.check("from", context.engine.check_model(&config));
+                    }
                     if let Some(expected) = folder.and_then(expected) {
                         return preflight.with("policy", expected);
                     }
@@ -94,7 +98,12 @@ fn declared_format(folder: &Path) -> Format {
 }
 
 /// Reports everything wrong with the folder that small files and the headers of large files show.
-fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Option<()> {
+fn look_into(
+    folder: &Path,
+    context: &PreflightContext<'_>,
+    calls_tools: bool,
+    preflight: &mut Preflight,
+) -> Option<()> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
         preflight.error(
@@ -107,6 +116,7 @@ fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Opt
         return None;
     }
     let config = preflight.check("from", ModelConfig::load(folder))?;
+    preflight.check("from", context.engine.check_model(&config));
     let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.check(&config)));
     match calls_tools {
         true => _ = preflight.check("from", Chat::preflight(folder)),

@@ -10,7 +10,7 @@ use super::{super::write::Quantization, *};
 use crate::{
     chat::{Prompt, ToolCall},
     engine::{Microbatch, Rule, Trainer, logits},
-    model::{Adapter, ops, write_safetensors},
+    model::{Adapter, LayerKind, ops, write_safetensors},
     stage::{model::untrained::Record, testing},
 };
 
@@ -236,7 +236,7 @@ fn adapter(config: &ModelConfig, folder: &Path) -> Vec<String> {
     let targets = ["q_proj", "v_proj", "down_proj"];
     let (mut names, mut tensors) = (Vec::new(), BTreeMap::new());
     for layer in 0..config.layers {
-        for linear in config.linears() {
+        for linear in config.linears(LayerKind::FullAttention) {
             if !targets.iter().any(|target| linear.name.ends_with(target)) {
                 continue;
             }

@@ -1,0 +1,191 @@
+//! Tests the engine's guarantees on decoders with linear attention, near the boundaries of its chunks.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::model::{Design, Family, LayerKind, kernels::DeltaHeads};
+
+pub(super) fn config() -> ModelConfig {
+    let design = Design {
+        layers: vec![LayerKind::LinearAttention, LayerKind::LinearAttention, LayerKind::FullAttention],
+        delta: Some(DeltaHeads { key: 2, value: 4, key_dim: 8, value_dim: 8, window: 4 }),
+        rotary: Some(4),
+        ..Design::of(Family::Qwen3_5)
+    };
+    ModelConfig { layers: 3, context: 512, design, ..super::config() }
+}
+
+pub(super) fn decoder() -> Decoder {
+    Decoder::random(config(), Init { seed: 3, deviation: 0.15 }).unwrap()
+}
+
+pub(super) fn adapted() -> Decoder {
+    changed(decoder())
+}
+
+fn frozen(format: Format) -> Decoder {
+    let mut decoder = decoder();
+    decoder.freeze(format).unwrap();
+    changed(decoder)
+}
+
+/// Sequences that branch after 2, 63, 64, 65 and 100 tokens.
+fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
+    let stem = tokens(140, 0);
+    let branch = |shared: usize, own: usize| {
+        let tokens = [&stem[..shared], &tokens(own, shared)].concat();
+        let trained = (0..tokens.len()).map(|at| at % 5 != 0).collect();
+        (tokens, trained)
+    };
+    vec![branch(140, 0), branch(100, 40), branch(65, 3), branch(64, 70), branch(63, 2), branch(2, 62)]
+}
+
+#[test]
+fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_ends() {
+    let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0, 1.5, -1.0]);
+    for make in [decoder, adapted, || frozen(Format::Bf16)] {
+        let (together, logprobs) = gradients_of(make(), &sequences, &weights);
+        let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
+        for (index, sequence) in sequences.iter().enumerate() {
+            let (separate, of) =
+                gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
+            assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
+            for (sum, of) in apart.iter_mut().zip(separate) {
+                sum.iter_mut().zip(of).for_each(|(sum, of)| *sum += of);
+            }
+        }
+        for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
+            assert!(close(together, apart, 5e-5), "slot {slot}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_cut_anywhere_is_sampled_with_the_same_bits() {
+    let prompt = tokens(131, 1);
+    for make in [adapted, || frozen(Format::Bf16)] {
+        let sampler = Sampler::on_threads(make(), 1);
+        let whole = sampler.open(vec![prompt.clone().into()], WARM, 1).turn(&[], &[], 5).await.unwrap();
+        for cut in 1..prompt.len() {
+            let (first, second) = prompt.split_at(cut);
+            let pieces = vec![first.into(), second.into()];
+            let found = sampler.open(pieces, WARM, 1).turn(&[], &[], 5).await.unwrap();
+            assert_eq!(found, whole, "cut at {cut}");
+        }
+    }
+}
+
+/// Turns of several conversations with a common prompt, and the sampler's counters.
+async fn talk(decoder: Decoder, bound: usize) -> (Vec<Sampled>, u64, usize) {
+    let sampler = Sampler::bounded(decoder, 1, bound);
+    let prompt: Arc<[u32]> = tokens(70, 1).into();
+    let open = |seed: usize| sampler.open(vec![prompt.clone(), tokens(9, seed).into()], WARM, seed as u64);
+    let mut open: Vec<_> = (0..4).map(open).collect();
+    let mut replies = Vec::new();
+    for _ in 0..3 {
+        for sequence in &mut open {
+            replies.push(sequence.turn(&[3, 4], &[], 25).await.unwrap());
+        }
+    }
+    let usage = sampler.usage();
+    let recomputed = usage.recomputed.load(Ordering::Relaxed);
+    (replies, recomputed, usage.max_cached.load(Ordering::Relaxed) as usize)
+}
+
+#[tokio::test]
+async fn an_evicted_state_is_recomputed_with_the_same_bits() {
+    for make in [adapted, || frozen(Format::Bf16)] {
+        let (expected, none, most) = talk(make(), usize::MAX).await;
+        let (found, recomputed, bounded) = talk(make(), most * 6 / 10).await;
+        assert_eq!(found, expected);
+        assert!(none == 0 && recomputed > 0 && bounded <= most * 6 / 10, "{recomputed} {bounded}");
+    }
+}
+
+#[tokio::test]
+async fn turns_at_once_and_one_after_another_are_scored_with_the_sampled_bits() {
+    for make in [adapted, || frozen(Format::Bf16), || frozen(Format::Nf4)] {
+        let sampler = Sampler::on_threads(make(), 2);
+        let prompt: Arc<[u32]> = tokens(61, 1).into();
+        let episodes = join_all((0..6).map(|index| {
+            let task = tokens(1 + index, index);
+            let mut sequence = sampler.open(vec![prompt.clone(), task.clone().into()], WARM, index as u64);
+            let start = [&prompt[..], &task].concat();
+            async move {
+                let first = sequence.turn(&[], &[], 9).await.unwrap();
+                let second = sequence.turn(&[7, 8, 9], &[], 70).await.unwrap();
+                let tokens = [&start[..], &first.tokens, &[7, 8, 9], &second.tokens].concat();
+                let given = start.len() + first.tokens.len()..start.len() + first.tokens.len() + 3;
+                let sampled = (0..tokens.len()).map(|at| at >= start.len() && !given.contains(&at));
+                let sampled: Vec<bool> = sampled.collect();
+                ((tokens, sampled), [first.logprobs, second.logprobs].concat())
+            }
+        }))
+        .await;
+        let (sequences, drawn): (Vec<_>, Vec<_>) = episodes.into_iter().unzip();
+        let (_, scored) = gradients_of(make(), &sequences, &[1.0; 6]);
+        assert_eq!(scored, drawn);
+    }
+}
+
+#[tokio::test]
+async fn the_estimate_of_keys_values_and_states_is_an_upper_bound() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
+    join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
+    let load = SamplingLoad {
+        sequences: 8,
+        longest: 90,
+        tokens: 60 + 8 * 30,
+        bound: None,
+        threads: 1,
+        devices: 1,
+        adapter: None,
+    };
+    let estimate = Footprint::sampling(&config(), Format::F32, &load);
+    let most = sampler.usage().max_cached.load(Ordering::Relaxed) as usize;
+    assert!(most <= estimate.cache && estimate.cache < 3 * most, "{most} {}", estimate.cache);
+}
+
+#[test]
+fn estimated_weights_and_adapters_are_those_in_memory() {
+    for format in [Format::F32, Format::Bf16, Format::Nf4] {
+        let mut decoder = decoder();
+        decoder.freeze(format).unwrap();
+        assert_eq!(size::weight_bytes(&config(), format), decoder.bytes(), "{format:?}");
+    }
+    let values = |decoder: &mut Decoder| -> usize {
+        decoder.trained().unwrap().iter().map(|p| p.tensor().elem_count()).sum()
+    };
+    assert_eq!(size::all_weights(&config()).values, values(&mut decoder()));
+    for targets in [&["all-linear"][..], &["out_proj", "q_proj"], &[r"regex:.*layers\.[12]\..*_proj"]] {
+        let targets =
+            crate::model::Targets::from_names(&targets.iter().map(|t| (*t).into()).collect::<Vec<_>>());
+        targets.check(&config()).unwrap();
+        let adapter = AdapterConfig { targets, ..AdapterConfig::new(4, 8.0) };
+        let mut decoder = decoder();
+        Adapter::fresh(&mut decoder, &adapter, 1).unwrap();
+        let size = adapter.size(&config()).unwrap();
+        assert_eq!(Some(size), Adapter::size(&decoder));
+        assert_eq!(size.values, values(&mut decoder));
+    }
+}
+
+#[test]
+fn a_model_and_its_adapter_are_saved_and_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let bits = |decoder: &Decoder| -> Vec<Vec<f32>> {
+        decoder.tensors().unwrap().iter().map(|(_, tensor)| ops::values(tensor).unwrap().to_vec()).collect()
+    };
+    let mut first = adapted();
+    first.save(folder.path()).unwrap();
+    Adapter::save(&first, &AdapterConfig::new(4, 8.0), "base", folder.path()).unwrap();
+    let mut again = Decoder::load(folder.path()).unwrap();
+    assert_eq!((&again.config, bits(&again)), (&first.config, bits(&first)));
+    Adapter::load(&mut again, folder.path()).unwrap();
+    let of = |decoder: &mut Decoder| {
+        let of = decoder.trained().unwrap();
+        of.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&mut again), of(&mut first));
+}

@@ -1,0 +1,86 @@
+//! A layer's linear attention, between its input norm and its output projection.
+
+use candle_core::{Device, Result, Tensor};
+
+use super::{
+    Decoder, DeltaParameters,
+    projection::{project, project_backward},
+};
+use crate::model::{
+    Gradients, Vector,
+    kernels::{DeltaGradients, DeltaHeads, add_assign},
+    ops::{self, Activation, DeltaInputs, Mixer, TreeLayout},
+};
+
+/// What linear attention keeps for its backward.
+pub struct SavedDelta {
+    mixed: Tensor,
+    z: Tensor,
+    b: Tensor,
+    a: Tensor,
+    out: Tensor,
+    /// `out` after its norm.
+    out_normed: Tensor,
+}
+
+impl DeltaParameters {
+    fn inputs<'a>(
+        &'a self,
+        heads: DeltaHeads,
+        mixed: &'a Tensor,
+        b: &'a Tensor,
+        a: &'a Tensor,
+    ) -> DeltaInputs<'a> {
+        let [a_log, dt_bias, conv] = [&self.a_log, &self.dt_bias, &self.conv].map(|vector| &vector.tensor);
+        DeltaInputs { heads, mixed, b, a, conv, a_log, dt_bias }
+    }
+}
+
+impl Decoder {
+    /// The input of the output projection, `[tokens, value heads · value dim]`.
+    pub(super) fn delta(
+        &self,
+        index: usize,
+        (parameters, heads): (&DeltaParameters, DeltaHeads),
+        normed: &Tensor,
+        mixer: &mut impl Mixer,
+        low: &mut Vec<Option<Tensor>>,
+    ) -> Result<(Tensor, SavedDelta)> {
+        let widths = [heads.channels(), heads.width(), heads.value, heads.value];
+        let [mixed, z, b, a] = project(self.layers[index].parts(&self.config).project, normed, widths, low)?;
+        let out = mixer.delta(&parameters.inputs(heads, &mixed, &b, &a))?;
+        let out_normed = ops::rms_norm(&out, &parameters.norm.tensor, self.config.norm_epsilon)?;
+        let gated = ops::gated(Activation::Silu, &z, &out_normed)?;
+        Ok((gated, SavedDelta { mixed, z, b, a, out, out_normed }))
+    }
+
+    /// Adds to `dnormed`, and the parameters' gradients to their slots. `dgated` is the gradient of [`Self::delta`]'s result.
+    pub(super) fn delta_backward(
+        &self,
+        index: usize,
+        (parameters, heads): (&DeltaParameters, DeltaHeads),
+        saved: SavedDelta,
+        (layout, dgated): (&TreeLayout<'_>, Tensor),
+        (normed, low, dnormed): (&Tensor, &[Option<Tensor>], &Tensor),
+        gradients: &Gradients,
+    ) -> Result<()> {
+        let SavedDelta { mixed, z, b, a, out, out_normed } = saved;
+        let (dz, dout_normed) = ops::gated_backward(Activation::Silu, &z, &out_normed, &dgated)?;
+        drop((z, out_normed, dgated));
+        let dout = out.zeros_like()?;
+        let norm = (&parameters.norm.tensor, parameters.norm.slot);
+        ops::rms_norm_backward(&out, norm, self.config.norm_epsilon, &dout_normed, &dout, gradients)?;
+        drop((out, dout_normed));
+        let inputs = parameters.inputs(heads, &mixed, &b, &a);
+        let DeltaGradients { mixed: dmixed, b: db, a: da, conv, a_log, dt_bias } =
+            layout.delta_backward(&inputs, &dout)?;
+        let add = |of: &Vector, d: &[f32]| gradients.add(of.slot, |into| add_assign(into, d));
+        add(&parameters.conv, &conv)?;
+        add(&parameters.a_log, &a_log)?;
+        add(&parameters.dt_bias, &dt_bias)?;
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), &Device::Cpu);
+        let (dmixed, db, da) = (tensor(dmixed, &mixed)?, tensor(db, &b)?, tensor(da, &a)?);
+        let project = self.layers[index].parts(&self.config).project;
+        project_backward(project, normed, low, &[&dmixed, &dz, &db, &da], dnormed, gradients)
+    }
+}

@@ -1,0 +1,24 @@
+use candle_core::{Result, Tensor};
+
+use super::{Attended, DeltaInputs, TreeLayout};
+use crate::model::kernels::Attention;
+
+/// Mixes a layer's rows with the rows before them: with cached segments in sampling, with other rows of a token tree in
+/// training.
+pub trait Mixer {
+    /// Causal attention. The queries and keys are rotated. The result is `[rows, heads · dim]`.
+    fn attend(&mut self, qkv: (&Tensor, &Tensor, &Tensor), attention: Attention) -> Result<Attended>;
+
+    /// Linear attention: `[rows, value heads · value dim]`.
+    fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor>;
+}
+
+impl Mixer for &TreeLayout<'_> {
+    fn attend(&mut self, qkv: (&Tensor, &Tensor, &Tensor), attention: Attention) -> Result<Attended> {
+        TreeLayout::attend(self, qkv, attention)
+    }
+
+    fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor> {
+        TreeLayout::delta(self, inputs)
+    }
+}
