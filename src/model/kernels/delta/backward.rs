@@ -63,9 +63,8 @@ impl Path {
                 let offset = (segment.first + start - segment.rows.start) % CHUNK;
                 let rows = start..segment.rows.end.min(start + CHUNK - offset);
                 before[start] = last.map(|piece| pieces[piece].rows.end - 1);
-                for row in rows.start + 1..rows.end {
-                    before[row] = Some(row - 1);
-                }
+                let inner = rows.start + 1..rows.end;
+                before[inner.clone()].iter_mut().zip(inner).for_each(|(before, row)| *before = Some(row - 1));
                 start = rows.end;
                 pieces.push(Piece { rows, offset, before: last });
                 last = Some(pieces.len() - 1);
@@ -588,9 +587,7 @@ impl<'a> PieceWork<'a> {
             let across = transposed(start, value_dim);
             let factors: Vec<f32> = self.sums[offset..].iter().map(|sum| exp(*sum)).collect();
             let dkeys = &mut dkeys[offset * dim..];
-            let of_rows: [(&[f32], &[f32], &mut [f32], f32); 2] =
-                [(queries, dout, dqueries, 1.0), (own_keys, &derrors, dkeys, -1.0)];
-            for (x, d, dx, sign) in of_rows {
+            for (x, d, dx, sign) in [(queries, dout, dqueries, 1.0), (own_keys, &derrors[..], dkeys, -1.0)] {
                 let factors = || factors.iter().map(|factor| sign * factor);
                 let mut through = vec![0.0; count * dim];
                 product(
