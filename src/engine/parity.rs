@@ -127,9 +127,9 @@ impl Reference {
     }
 
     fn assert_near(&self, what: &str, ours: &[f32], theirs: &[f32], worst: f32) {
-        // Queries and keys of 8 values are sometimes short before their norms: in f32, Transformers differs from itself in f64
-        // by up to 6e-5 too.
-        let worst = if self.case.name == "qwen3_5" { 5.0 * worst } else { worst };
+        // Queries and keys of 8 values are sometimes short before their norms: in f32, the logits of Transformers differ from
+        // those in f64 by up to 6e-5, and its gradients by 2e-4.
+        let worst = if self.case.name == "qwen3_5" { 8.0 * worst } else { worst };
         let found = difference(ours, theirs);
         assert!(found < worst, "{} {}, {what}: {found:e}", self.case.name, self.of);
     }

@@ -139,7 +139,7 @@ fn a_step_is_stopped_between_two_microbatches_and_then_changes_nothing() {
 #[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
-    for make in [decoder, adapted, delta::decoder] {
+    for make in [decoder, adapted] {
         let (together, logprobs) = gradients_of(make(), &sequences, &weights);
         let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
         for (index, sequence) in sequences.iter().enumerate() {

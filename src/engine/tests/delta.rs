@@ -55,7 +55,8 @@ fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_end
             }
         }
         for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
-            assert!(close(together, apart, 5e-5), "slot {slot}");
+            // Gradients of decays are sums of terms that cancel.
+            assert!(close(together, apart, 5e-4), "slot {slot}");
         }
     }
 }
