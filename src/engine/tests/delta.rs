@@ -43,7 +43,9 @@ fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
 #[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_ends() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0, 1.5, -1.0]);
-    for make in [decoder, adapted, || frozen(Format::Bf16)] {
+    let makes: [(fn() -> Decoder, bool); 3] =
+        [(decoder, false), (adapted, false), (|| frozen(Format::Bf16), true)];
+    for (make, rounded) in makes {
         let (together, logprobs) = gradients_of(make(), &sequences, &weights);
         let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
         for (index, sequence) in sequences.iter().enumerate() {
@@ -55,8 +57,10 @@ fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_end
             }
         }
         for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
-            // Gradients of decays are sums of terms that cancel.
-            assert!(close(together, apart, 5e-4), "slot {slot}");
+            // Gradients of decays are sums of terms that cancel. In bf16, products round the gradients of shared rows, which are
+            // sums here.
+            let tolerance = if rounded { 0.1 } else { 5e-4 };
+            assert!(close(together, apart, tolerance), "slot {slot}, rounded: {rounded}");
         }
     }
 }
