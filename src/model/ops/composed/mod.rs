@@ -246,7 +246,9 @@ pub fn decode_nf4(codes: &Tensor, scales: &Tensor, pairs: &Tensor) -> Result<Ten
     if cuda::takes(codes) {
         return cuda::decode_nf4(codes, scales, pairs);
     }
-    let values = pairs.index_select(&codes.flatten_all()?, 0)?.reshape(((), NF4_BLOCK))?;
+    // To `index_select`, the largest index of a type means no row.
+    let bytes = codes.flatten_all()?.to_dtype(DType::U32)?;
+    let values = pairs.index_select(&bytes, 0)?.reshape(((), NF4_BLOCK))?;
     values.broadcast_mul(&scales.reshape(((), 1))?)?.to_dtype(DType::BF16)
 }
 
