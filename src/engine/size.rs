@@ -1,7 +1,7 @@
 //! Sizes that follow from a model's shape.
 
 use crate::model::{
-    AdapterSize, Experts, LayerKind, LinearShape, ModelConfig, Role, delta_tensors, kernels::Format,
+    AdapterSize, Experts, LayerKind, LinearShape, ModelConfig, delta_tensors, kernels::Format,
 };
 
 pub const FLOAT: usize = size_of::<f32>();
@@ -91,7 +91,7 @@ pub fn weight_bytes(config: &ModelConfig, format: Format) -> usize {
     let ends = format.at_the_ends();
     let matrices = if config.tied { 1 } else { 2 };
     let bytes = |linear: &LinearShape| {
-        let format = if linear.role == Role::Gate { ends } else { format };
+        let format = if linear.role.is_stored_wider() { ends } else { format };
         format.bytes(linear.outputs, linear.inputs)
     };
     let linears: usize = config

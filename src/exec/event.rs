@@ -12,8 +12,9 @@ use crate::{
 
 /// Something that happened in a run. `id` is that of a stage.
 ///
-/// The journal has all but [`Event::Printed`], [`Event::Untracked`], [`Event::Finding`] and [`Event::Stopping`]. The aliases
-/// are the names in journals of earlier versions.
+/// The journal has all but [`Event::Printed`], [`Event::Untracked`], [`Event::Finding`], [`Event::Stopping`] and the notes of
+/// stages that finished, whose results have them. The aliases are the names in
+/// journals of earlier versions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {

@@ -507,7 +507,8 @@ impl ModelConfig {
         if let Some(original) = scaling.context() {
             value["original_max_position_embeddings"] = json!(original);
         }
-        if self.design.rotary.is_some() {
+        // The default of Qwen3.5 is a part.
+        if self.design.rotary.is_some() || self.design.family == Family::Qwen3_5 {
             value["partial_rotary_factor"] = json!(self.rotary() as f64 / self.heads.dim as f64);
         }
         if self.design.biases.feed_forward {

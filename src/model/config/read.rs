@@ -246,8 +246,9 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
 }
 
 fn layer_types(file: &Map<String, Value>) -> Result<Vec<LayerKind>, String> {
-    serde_json::from_value(file.get("layer_types").cloned().unwrap_or_default())
-        .map_err(|error| format!("layer_types is not supported: {error}"))
+    let kinds: Vec<LayerKind> = serde_json::from_value(file.get("layer_types").cloned().unwrap_or_default())
+        .map_err(|error| format!("layer_types is not supported: {error}"))?;
+    if kinds.is_empty() { Err("layer_types is empty".into()) } else { Ok(kinds) }
 }
 
 /// Gives a Gemma 3 file the names and the form of other families, with the defaults of Transformers.
@@ -323,8 +324,7 @@ fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Re
     let is_listed = matches!(family, Family::Gemma3 | Family::Qwen2 | Family::Qwen3);
     let pattern = size("sliding_window_pattern").filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
     design.layers = match given(file, "layer_types").filter(|_| is_listed) {
-        Some(kinds) => serde_json::from_value(kinds.clone())
-            .map_err(|error| format!("layer_types is not supported: {error}"))?,
+        Some(_) => layer_types(file)?,
         None => {
             let first = if is_listed { size("max_window_layers").unwrap_or(WINDOW_LAYERS) } else { 0 };
             let slides = |index: usize| match family {

@@ -63,6 +63,7 @@ impl Learner {
     ) -> Result<Self> {
         let moments = params.optimizer.moment_bytes();
         let config = ModelConfig::load(policy.model())?;
+        context.engine.check_model(&config)?;
         let (mut decoder, places) = match params.lora {
             true => policy.load(&context.models, &context.engine, workspace)?,
             false => {
