@@ -341,8 +341,8 @@ fn device_step(config: &ModelConfig) -> usize {
     let scores = heads.query * TileSize::STEP.rows * keys;
     let tile = 3 * scores + 2 * heads.query * heads.dim * keys;
     let logits = 3 * logit_rows(config, false) * config.vocabulary;
-    let linears = config.kinds().into_iter().flat_map(|(kind, _)| config.linears(kind));
-    let weight = linears.map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
+    let linears = config.all_linears();
+    let weight = linears.iter().map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
     let step = (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits);
     step.saturating_add(weight).saturating_mul(FLOAT)
 }

@@ -136,24 +136,32 @@ fn a_step_is_stopped_between_two_microbatches_and_then_changes_nothing() {
     assert!(state(&mut trainer) == before);
 }
 
+/// Checks the gradients of sequences with shared prefixes against the sum of those of each alone.
+fn check_shared_prefixes(
+    make: fn() -> Decoder,
+    sequences: &[(Vec<u32>, Vec<bool>)],
+    weights: &[f32],
+    tolerance: f32,
+) {
+    let (together, logprobs) = gradients_of(make(), sequences, weights);
+    let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
+    for (index, sequence) in sequences.iter().enumerate() {
+        let (separate, of) = gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
+        assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
+        for (sum, of) in apart.iter_mut().zip(separate) {
+            sum.iter_mut().zip(of).for_each(|(sum, of)| *sum += of);
+        }
+    }
+    for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
+        assert!(close(together, apart, tolerance), "slot {slot}, tolerance {tolerance}");
+    }
+}
+
 #[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
     for make in [decoder, adapted] {
-        let (together, logprobs) = gradients_of(make(), &sequences, &weights);
-        let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
-        for (index, sequence) in sequences.iter().enumerate() {
-            let (separate, of) =
-                gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
-            assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
-            apart
-                .iter_mut()
-                .zip(separate)
-                .for_each(|(sum, of)| sum.iter_mut().zip(of).for_each(|(s, g)| *s += g));
-        }
-        for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
-            assert!(close(together, apart, 2e-5), "slot {slot}");
-        }
+        check_shared_prefixes(make, &sequences, &weights, 2e-5);
     }
 }
 

@@ -270,7 +270,10 @@ impl<'w> Run<'w> {
         let id = self.id(index);
         let StageResult { key, result, cached } = done;
         self.updates.add(&self.runner.plan, index, &result.metrics, &result.notes);
-        *if cached { &mut self.saved } else { &mut self.spent } += result.cost;
+        match cached {
+            true => self.saved += result.cost,
+            false => self.spent += result.cost,
+        }
         self.keys.insert(id.to_owned(), key);
         self.outcomes.insert(index, if cached { StageOutcome::Cached } else { StageOutcome::Ran });
         self.ledger.done(index, result.clone());

@@ -71,12 +71,9 @@ impl Matrix {
             return Ok(Self { weight: Weight::OnDevice(tensor.to_dtype(dtype)?), slot: None });
         }
         let mut result = Ok(());
-        let frozen = Frozen::new(format, n, k, |row, out| {
-            let read = tensor.get(row).and_then(|row| row.to_dtype(DType::F32));
-            match read.and_then(|row| row.to_vec1::<f32>()) {
-                Ok(values) => out.copy_from_slice(&values),
-                Err(error) => result = Err(error),
-            }
+        let frozen = Frozen::new(format, n, k, |row, out| match row_values(&tensor, row) {
+            Ok(values) => out.copy_from_slice(&values),
+            Err(error) => result = Err(error),
         });
         result.map(|()| Self { weight: Weight::Frozen(Arc::new(frozen)), slot: None })
     }
@@ -297,6 +294,11 @@ impl Matrix {
         }
         Ok(())
     }
+}
+
+/// A row of a matrix in `f32`.
+fn row_values(tensor: &Tensor, row: usize) -> Result<Vec<f32>> {
+    tensor.get(row)?.to_dtype(DType::F32)?.to_vec1()
 }
 
 fn device_mismatch() -> candle_core::Error {

@@ -155,7 +155,7 @@ pub struct Weights {
     remaining: BTreeMap<String, (usize, String)>,
 }
 
-/// The parts of a larger model beside its language model.
+/// Prefixes of the tensors of a larger model that are not those of its language model.
 const OTHER_PARTS: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
 
 /// The name of a tensor or module of a larger model's language model in a decoder of its own. None if it belongs to another

@@ -153,9 +153,9 @@ async fn the_youngest_turn_waits_if_running_turns_exceed_the_bound() {
     assert!(again > 0);
 }
 
-#[tokio::test]
-async fn the_estimate_of_keys_and_values_is_an_upper_bound() {
-    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+/// Samples eight conversations with one prompt. Returns the most bytes of keys and values, and the load.
+pub(super) async fn eight_conversations(decoder: Decoder) -> (usize, SamplingLoad) {
+    let sampler = Sampler::bounded(decoder, 1, usize::MAX);
     let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
     join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
     let load = SamplingLoad {
@@ -167,8 +167,14 @@ async fn the_estimate_of_keys_and_values_is_an_upper_bound() {
         devices: 1,
         adapter: None,
     };
+    (sampler.usage().max_cached.load(Ordering::Relaxed) as usize, load)
+}
+
+#[tokio::test]
+async fn the_estimate_of_keys_and_values_is_an_upper_bound() {
+    let (most, load) = eight_conversations(decoder()).await;
     let estimate = Footprint::sampling(&config(), Format::F32, &load);
-    assert!(sampler.usage().max_cached.load(Ordering::Relaxed) <= estimate.cache as u64);
+    assert!(most <= estimate.cache);
     let bounded = SamplingLoad { bound: Some(PANELS), ..load };
     assert_eq!(Footprint::sampling(&config(), Format::F32, &bounded).cache, PANELS);
 }

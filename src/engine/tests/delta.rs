@@ -43,25 +43,11 @@ fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
 #[test]
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_ends() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0, 1.5, -1.0]);
-    let makes: [(fn() -> Decoder, bool); 3] =
-        [(decoder, false), (adapted, false), (|| frozen(Format::Bf16), true)];
-    for (make, rounded) in makes {
-        let (together, logprobs) = gradients_of(make(), &sequences, &weights);
-        let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
-        for (index, sequence) in sequences.iter().enumerate() {
-            let (separate, of) =
-                gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
-            assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
-            for (sum, of) in apart.iter_mut().zip(separate) {
-                sum.iter_mut().zip(of).for_each(|(sum, of)| *sum += of);
-            }
-        }
-        for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
-            // Gradients of decays are sums of terms that cancel. In bf16, products round the gradients of shared rows, which are
-            // sums here.
-            let tolerance = if rounded { 0.1 } else { 5e-4 };
-            assert!(close(together, apart, tolerance), "slot {slot}, rounded: {rounded}");
-        }
+    // Gradients of decays are sums of terms that cancel. In bf16, products round the gradients of shared rows, which are sums here.
+    let makes: [(fn() -> Decoder, f32); 3] =
+        [(decoder, 5e-4), (adapted, 5e-4), (|| frozen(Format::Bf16), 0.1)];
+    for (make, tolerance) in makes {
+        check_shared_prefixes(make, &sequences, &weights, tolerance);
     }
 }
 
@@ -135,20 +121,8 @@ async fn turns_at_once_and_one_after_another_are_scored_with_the_sampled_bits() 
 
 #[tokio::test]
 async fn the_estimate_of_keys_values_and_states_is_an_upper_bound() {
-    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
-    let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
-    join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
-    let load = SamplingLoad {
-        sequences: 8,
-        longest: 90,
-        tokens: 60 + 8 * 30,
-        bound: None,
-        threads: 1,
-        devices: 1,
-        adapter: None,
-    };
+    let (most, load) = cache::eight_conversations(decoder()).await;
     let estimate = Footprint::sampling(&config(), Format::F32, &load);
-    let most = sampler.usage().max_cached.load(Ordering::Relaxed) as usize;
     assert!(most <= estimate.cache && estimate.cache < 3 * most, "{most} {}", estimate.cache);
 }
 

@@ -344,6 +344,11 @@ impl ModelConfig {
         linears
     }
 
+    /// The linear layers of every kind of decoder layer, each kind once.
+    pub fn all_linears(&self) -> Vec<LinearShape> {
+        self.kinds().into_iter().flat_map(|(kind, _)| self.linears(kind)).collect()
+    }
+
     /// Number of weights.
     pub fn weights(&self) -> usize {
         self.tensors().map(|(_, shape)| shape.iter().product::<usize>()).sum()

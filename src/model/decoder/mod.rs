@@ -45,7 +45,7 @@ pub struct Layer {
     pub linears: Vec<Linear>,
 }
 
-/// The parameters of linear attention beside its linear layers.
+/// The parameters of linear attention other than its linear layers.
 #[derive(Debug)]
 pub struct DeltaParameters {
     /// `[value heads]`

@@ -1,8 +1,9 @@
 //! 4-bit weights on a device without our CPU kernels. Each product decodes the weight to bf16, with the values that the CPU's
 //! products have.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
+use super::row_values;
 use crate::model::{
     kernels::{NF4_BLOCK, encode_nf4, nf4_pairs},
     ops::composed,
@@ -27,8 +28,9 @@ impl Codes {
         let (mut codes, mut scales) =
             (vec![0; outputs * blocks * NF4_BLOCK / 2], vec![0.0; outputs * blocks]);
         let rows = codes.chunks_exact_mut(blocks * NF4_BLOCK / 2).zip(scales.chunks_exact_mut(blocks));
+        let on_host = tensor.to_device(&Device::Cpu)?;
         for (row, (codes, scales)) in rows.enumerate() {
-            let mut values = tensor.get(row)?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+            let mut values = row_values(&on_host, row)?;
             values.resize(blocks * NF4_BLOCK, 0.0);
             encode_nf4(&values, codes.iter_mut(), scales.iter_mut());
         }
@@ -72,6 +74,8 @@ impl Codes {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::DType;
+
     use super::*;
     use crate::model::kernels::{Format, Frozen};
 

@@ -163,7 +163,7 @@ impl Adapter {
             }
         }
         write_safetensors(&folder.join(WEIGHTS), &tensors)?;
-        let shapes = all_shapes(&decoder.config);
+        let shapes = decoder.config.all_linears();
         let plain = shapes.iter().filter(|shape| is_plain_linear(shape.role));
         let mut modules: Vec<&str> = Vec::new();
         for module in plain.map(|shape| last_part(&shape.name)) {
@@ -217,17 +217,12 @@ fn absent(name: &str) -> String {
     format!("it has no tensor `{name}`, which its targets require")
 }
 
-/// The linear layers of every kind of decoder layer.
-fn all_shapes(config: &ModelConfig) -> Vec<LinearShape> {
-    config.kinds().into_iter().flat_map(|(kind, _)| config.linears(kind)).collect()
-}
-
 fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
 fn nothing_targeted(config: &ModelConfig) -> String {
-    let shapes = all_shapes(config);
+    let shapes = config.all_linears();
     let mut names: Vec<&str> = shapes.iter().map(|shape| last_part(&shape.name)).collect();
     names.sort_unstable();
     names.dedup();
@@ -237,7 +232,7 @@ fn nothing_targeted(config: &ModelConfig) -> String {
 impl Targets {
     /// Layers of which one has a target if any layer has: the first of each kind, or all.
     fn layers_to_try(&self, config: &ModelConfig) -> Vec<usize> {
-        if all_shapes(config).iter().any(|shape| self.depend_on_layer(&shape.name)) {
+        if config.all_linears().iter().any(|shape| self.depend_on_layer(&shape.name)) {
             return (0..config.layers).collect();
         }
         let is_linear = |layer: &usize| config.delta(*layer).is_some();

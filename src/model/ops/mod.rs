@@ -256,14 +256,7 @@ pub fn gated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tenso
         Activation::Silu => kernels::silu_mul,
         Activation::Gelu => kernels::gelu_mul,
     };
-    let (rows, columns) = gate.dims2()?;
-    let (gate, up) = (values(gate)?, values(up)?);
-    filled(rows, columns, |out| {
-        by_rows(rows, 16 * columns, [out], |rows, [out]| {
-            let flat = flat(&rows, columns);
-            kernel(&gate[flat.clone()], &up[flat], out);
-        });
-    })
+    gate_rows(gate, up, kernel)
 }
 
 /// Gradients of gate and up.
@@ -280,39 +273,49 @@ pub fn gated_backward(
         Activation::Silu => kernels::silu_mul_backward,
         Activation::Gelu => kernels::gelu_mul_backward,
     };
-    let (rows, columns) = gate.dims2()?;
-    let (gate, up, dout) = (values(gate)?, values(up)?, values(dout)?);
-    let mut dup = vec![0.0; rows * columns];
-    let dgate = filled(rows, columns, |dgate| {
-        by_rows(rows, 16 * columns, [dgate, &mut dup], |rows, [dgate, dup]| {
-            let flat = flat(&rows, columns);
-            kernel(&gate[flat.clone()], &up[flat.clone()], &dout[flat], dgate, dup);
-        });
-    })?;
-    Ok((dgate, Tensor::from_vec(dup, (rows, columns), &Device::Cpu)?))
+    gate_rows_backward(gate, up, dout, kernel)
 }
 
 /// `sigmoid(gate) · x`.
 pub fn sigmoid_mul(gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    gate_rows(gate, x, kernels::sigmoid_mul)
+}
+
+/// Gradients of gate and x.
+pub fn sigmoid_mul_backward(gate: &Tensor, x: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    gate_rows_backward(gate, x, dout, kernels::sigmoid_mul_backward)
+}
+
+/// Runs a kernel of a gate and what it multiplies.
+fn gate_rows(
+    gate: &Tensor,
+    x: &Tensor,
+    kernel: impl Fn(&[f32], &[f32], &mut [f32]) + Sync,
+) -> Result<Tensor> {
     let (rows, columns) = gate.dims2()?;
     let (gate, x) = (values(gate)?, values(x)?);
     filled(rows, columns, |out| {
         by_rows(rows, 16 * columns, [out], |rows, [out]| {
             let flat = flat(&rows, columns);
-            kernels::sigmoid_mul(&gate[flat.clone()], &x[flat], out);
+            kernel(&gate[flat.clone()], &x[flat], out);
         });
     })
 }
 
-/// Gradients of gate and x.
-pub fn sigmoid_mul_backward(gate: &Tensor, x: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+/// Runs a kernel of their gradients.
+fn gate_rows_backward(
+    gate: &Tensor,
+    x: &Tensor,
+    dout: &Tensor,
+    kernel: impl Fn(&[f32], &[f32], &[f32], &mut [f32], &mut [f32]) + Sync,
+) -> Result<(Tensor, Tensor)> {
     let (rows, columns) = gate.dims2()?;
     let (gate, x, dout) = (values(gate)?, values(x)?, values(dout)?);
     let mut dx = vec![0.0; rows * columns];
     let dgate = filled(rows, columns, |dgate| {
         by_rows(rows, 16 * columns, [dgate, &mut dx], |rows, [dgate, dx]| {
             let flat = flat(&rows, columns);
-            kernels::sigmoid_mul_backward(&gate[flat.clone()], &x[flat.clone()], &dout[flat], dgate, dx);
+            kernel(&gate[flat.clone()], &x[flat.clone()], &dout[flat], dgate, dx);
         });
     })?;
     Ok((dgate, Tensor::from_vec(dx, (rows, columns), &Device::Cpu)?))

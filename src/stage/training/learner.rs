@@ -63,10 +63,10 @@ impl Learner {
     ) -> Result<Self> {
         let moments = params.optimizer.moment_bytes();
         let config = ModelConfig::load(policy.model())?;
-        context.engine.check_model(&config)?;
         let (mut decoder, places) = match params.lora {
             true => policy.load(&context.models, &context.engine, workspace)?,
             false => {
+                context.engine.check_model(&config)?;
                 let places = context.models.bases.open_devices(&context.engine)?;
                 context.models.bases.make_room(&places, workspace);
                 check_trained(&config, None, &places, moments)?;
