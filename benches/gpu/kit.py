@@ -235,7 +235,7 @@ def pipeline(kit):
     words = [word for change in sets for word in ["--set", change]]
     said = kit.mcprl(["--json", "run", HERE / "pipelines/sqlite.toml", "--cache", kit.work / "cache", *words])
     events = [json.loads(line) for line in said.splitlines()]
-    stages = {event["id"]: {"seconds": event["seconds"]} | event["metrics"]
+    stages = {event["id"]: {"seconds": event["result"]["cost"]["seconds"]} | event["result"]["metrics"]
               for event in events if event.get("event") == "finished"}
     exam, gaps = stages["exam"], [of["max_logprob_gap"] for of in stages.values() if "max_logprob_gap" in of]
     line = f"{len(stages)} stages in {events[-1]['seconds']:.0f} s, held-out success {exam['all.base.greedy']:.0%} → "
