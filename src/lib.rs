@@ -5,7 +5,8 @@
 //! | module | for |
 //! |---|---|
 //! | [`data`] | reading and writing the tables of a run: scenarios, trajectories, rewards, verdicts |
-//! | [`mcp`] | connecting to any MCP server: [`mcp::Session`], pools of sessions, the demo server |
+//! | [`mcp`] | connecting to any MCP server: [`mcp::Session`], pools of sessions |
+//! | [`demo`] | the MCP servers to try mcprl with |
 //! | [`model`] | decoders of the supported families, and adapters in PEFT's format |
 //! | [`eval`] | comparing policies on common scenarios, with intervals and tests |
 //! | [`error`] | the error trait of all of these: code, hint, class |
@@ -46,6 +47,7 @@
 compile_error!("mcprl runs on Linux and macOS; on Windows, use WSL");
 
 pub mod data;
+pub mod demo;
 pub mod error;
 pub mod eval;
 pub mod mcp;

@@ -10,8 +10,9 @@ use super::*;
 use crate::{
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{AnswerSource, End, Tool},
+    demo::HttpServer,
     engine::{EngineError, Sampled, Stop, TokenSender},
-    mcp::{McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{McpError, Outcome, ServerSpec, Session, State, Transport},
 };
 
 mod conversation;

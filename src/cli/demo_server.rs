@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::{Outcome, runtime};
 use crate::{
+    demo::{self, HttpServer, Kind},
     error::Result,
-    mcp::demo::{self, HttpServer, Kind},
+    mcp::serve_stdio,
     ui::Printer,
 };
 
@@ -29,7 +30,7 @@ impl DemoServer {
         let kind = Kind { name: &self.kind, seed: self.seed };
         runtime()?.block_on(async {
             match self.http {
-                None => demo::serve_stdio(kind).await?,
+                None => serve_stdio(demo::open(kind)?).await?,
                 Some(address) => {
                     let server = HttpServer::bind(kind, address).await?;
                     printer.say(&format!("listening on {}", server.url()?));

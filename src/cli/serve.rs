@@ -21,6 +21,7 @@ use crate::{
     agent::Refusal,
     data::CallError,
     error::{Class, Diagnostic, Failure, Interrupted, Result},
+    mcp::serve_stdio,
     report::escape::visible,
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
     stage::{OpenAgent, OpenPolicy},
@@ -126,7 +127,7 @@ impl Serve {
                 match server {
                     None => {
                         let no_server = || SubjectError::NoServer { model: self.subject.clone() };
-                        service.agent.clone().ok_or_else(no_server)?.serve_stdio().await?;
+                        serve_stdio(service.agent.clone().ok_or_else(no_server)?).await?;
                     }
                     Some(server) if self.check => {
                         let (tasks, episodes) = exam.ok_or(ServeArgsError::NoExam)?;

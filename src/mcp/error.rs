@@ -1,11 +1,8 @@
 //! Errors of MCP servers, with hints.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
-use super::{
-    demo::{DatabaseError, KINDS},
-    reference::BadReference,
-};
+use super::reference::BadReference;
 use crate::error::{Class, Diagnostic};
 
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -100,20 +97,8 @@ pub enum McpError {
     NotRecorded { tool: String, arguments: String, path: PathBuf },
     #[error("the session pool is closed")]
     PoolClosed,
-    #[error("there is no demo server `{0}`")]
-    UnknownDemo(String),
-    #[error("the demo server listens on loopback only, not on {0}")]
-    NotLoopback(SocketAddr),
-    #[error("cannot listen on {address}")]
-    Bind {
-        address: SocketAddr,
-        #[source]
-        source: io::Error,
-    },
-    #[error("the demo server failed")]
+    #[error("the MCP server failed")]
     Serve(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("cannot build the demo server's database")]
-    DemoDatabase(#[source] DatabaseError),
 }
 
 impl McpError {
@@ -216,12 +201,6 @@ impl Diagnostic for McpError {
                  changed code does that by itself"
             }
             Self::Restarts { .. } => "the server keeps crashing; lower `sessions`",
-            Self::UnknownDemo(kind) => return Some(known_demos(kind)),
-            Self::NotLoopback(address) => return Some(format!("--http 127.0.0.1:{}", address.port())),
-            Self::Bind { .. } => "check that no other program uses the port; port 0 picks a free one",
-            Self::DemoDatabase(_) => {
-                "check that the folder for temporary files (TMPDIR) is writable and not full"
-            }
             Self::Cassette { .. } => {
                 "check its path; if it is a cassette, delete it and record it again, or record to another file"
             }
@@ -269,9 +248,7 @@ impl Diagnostic for McpError {
             | Self::TokenFile { .. }
             | Self::Cassette { .. }
             | Self::OtherCassette { .. }
-            | Self::CassetteFile { verb: "read", .. }
-            | Self::UnknownDemo(_)
-            | Self::NotLoopback(_) => Class::Usage,
+            | Self::CassetteFile { verb: "read", .. } => Class::Usage,
             Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,
             _ => Class::Work,
         }
@@ -281,13 +258,6 @@ impl Diagnostic for McpError {
 /// Whether the command is wrong or its file is not executable.
 fn is_mistaken(source: &io::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
-}
-
-fn known_demos(wrong: &str) -> String {
-    match crate::error::did_you_mean(wrong, KINDS) {
-        Some(kind) => format!("did you mean `{kind}`?"),
-        None => format!("available: {}", KINDS.join(", ")),
-    }
 }
 
 /// A server process's exit status and the end of its stderr; empty for a remote server.

@@ -1,4 +1,4 @@
-//! A client for any MCP server, and the demo server.
+//! A client for any MCP server.
 //!
 //! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP, or plays back a
 //! [`Cassette`]. A [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
@@ -11,7 +11,6 @@
 
 mod address;
 mod cassette;
-pub mod demo;
 mod descendants;
 mod error;
 mod events;
@@ -37,6 +36,7 @@ mod reference;
 mod sandbox;
 mod scratch;
 pub mod secret;
+mod serve;
 mod servers;
 mod session;
 mod snapshot;
@@ -48,7 +48,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::outcome::plain;
+pub(crate) use self::{outcome::plain, serve::serve_stdio};
 pub use self::{
     cassette::{Cassette, RecordedCall},
     error::{McpError, ServerOutput},

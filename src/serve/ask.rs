@@ -6,14 +6,13 @@ use std::sync::{
 };
 
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler, ServiceExt,
+    ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
         ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig,
         Tool, ToolAnnotations,
     },
     service::RequestContext,
-    transport::io::stdio_pipes,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -23,7 +22,6 @@ use super::agent::{Agent, Calls, Heard};
 use crate::{
     agent::{PromptTokens, Reply},
     engine::Sampling,
-    mcp::McpError,
 };
 
 const NAME: &str = "ask";
@@ -47,21 +45,6 @@ struct Arguments {
 }
 
 impl AskServer {
-    /// Serves MCP on stdin and stdout until stdin ends.
-    ///
-    /// # Errors
-    /// If the connection fails.
-    pub async fn serve_stdio(self) -> Result<(), McpError> {
-        let running = match self.serve(stdio_pipes()).await {
-            Ok(running) => running,
-            // Stdin ended before a handshake, which is not an error.
-            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-            Err(error) => return Err(McpError::Serve(error.into())),
-        };
-        running.waiting().await.map_err(|error| McpError::Serve(error.into()))?;
-        Ok(())
-    }
-
     fn tool(&self) -> Tool {
         let schema = json!({
             "type": "object",

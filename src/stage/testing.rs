@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Artifacts, Cards, Context, Input, Metrics, Rows};
 use crate::{
+    demo::HttpServer,
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::{ServerSpec, State, Transport, demo::HttpServer},
+    mcp::{ServerSpec, State, Transport},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
     progress::NoProgress,
 };

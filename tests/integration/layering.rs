@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&[&str]; 12] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "json", "text", "data"],
     &["store", "mcp", "chat", "model", "traces"],
-    &["engine", "llm"],
+    &["engine", "llm", "demo"],
     &["agent", "judge", "grpo", "eval"],
     &["openai"],
     &["stage"],

@@ -5,10 +5,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcprl::{
+    demo::HttpServer,
     error::Diagnostic,
     mcp::{
         Description, Limits, McpError, Outcome, Pool, Sandbox, ServerSpec, Session, State, Token, Transport,
-        demo::HttpServer,
     },
 };
 use serde_json::{Map, Value, json};

@@ -367,8 +367,9 @@ mod tests {
     use super::*;
     use crate::{
         data::{self, Prompt, Resource, ResourceTemplate, Server},
+        demo::HttpServer,
         error::Result,
-        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, ServerSpec, Transport},
         stage::testing,
     };
 

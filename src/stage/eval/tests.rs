@@ -10,9 +10,10 @@ use super::*;
 use crate::{
     chat::Chat,
     data::VerdictRow,
+    demo::HttpServer,
     error::Failure,
     hash::Digest,
-    mcp::{ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{ServerSpec, Session, State, Transport},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
     stage::{
         Artifacts, Rows,

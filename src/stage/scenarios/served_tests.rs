@@ -11,7 +11,8 @@ use super::{
 use crate::{
     chat::ToolCall,
     data::{Scenario, Tool},
-    mcp::{self, ServerSpec, Servers, Session, State, Transport, demo},
+    demo,
+    mcp::{self, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
 };
 

@@ -15,7 +15,8 @@ use super::{
 use crate::{
     chat::ToolCall,
     data::{self, Scenario, Tool},
-    mcp::{ServerSpec, Session, State, Transport, demo},
+    demo,
+    mcp::{ServerSpec, Session, State, Transport},
     progress::NoProgress,
     stage::testing,
 };

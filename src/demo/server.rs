@@ -111,7 +111,7 @@ pub(super) fn tool(
 
 /// One session with a demo.
 #[derive(Clone)]
-pub(super) struct Server {
+pub struct Server {
     demo: Arc<dyn Demo>,
     tools: Arc<Vec<Tool>>,
 }

@@ -5,6 +5,7 @@
 //! requests whose `Host` is not loopback or that come from a web page (an `Origin` header other than their own).
 
 mod desk;
+mod error;
 mod fixture;
 mod server;
 mod sqlite;
@@ -13,19 +14,15 @@ mod world;
 use std::{net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
-use rmcp::{
-    ServiceExt,
-    transport::{
-        StreamableHttpServerConfig, StreamableHttpService, io::stdio_pipes,
-        streamable_http_server::session::local::LocalSessionManager,
-    },
+use rmcp::transport::{
+    StreamableHttpServerConfig, StreamableHttpService,
+    streamable_http_server::session::local::LocalSessionManager,
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, fixture::Fixture, server::Server, sqlite::Company, world::World};
-use super::McpError;
+use self::{desk::Desk, fixture::Fixture, sqlite::Company, world::World};
 
-pub use self::sqlite::DatabaseError;
+pub use self::{error::DemoError, server::Server, sqlite::DatabaseError};
 
 /// The names of the demo servers.
 pub const KINDS: [&str; 3] = ["sqlite", "desk", "world"];
@@ -47,24 +44,6 @@ impl<'a> From<&'a str> for Kind<'a> {
     }
 }
 
-/// Serves MCP on stdin and stdout until stdin ends.
-pub async fn serve_stdio(kind: Kind<'_>) -> Result<(), McpError> {
-    let server = open(kind)?;
-    let running = match server.serve(stdio_pipes()).await {
-        Ok(running) => running,
-        // Stdin ended before a handshake, which is not an error.
-        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-        Err(error) => return Err(McpError::Serve(error.into())),
-    };
-    running.waiting().await.map_err(|error| McpError::Serve(error.into()))?;
-    Ok(())
-}
-
-/// Serves MCP over streamable HTTP at `http://ADDR/mcp` until the process ends.
-pub async fn serve_http(kind: &str, address: SocketAddr) -> Result<(), McpError> {
-    HttpServer::bind(kind, address).await?.serve().await
-}
-
 /// A demo server that is bound to its port but does not answer yet.
 pub struct HttpServer {
     server: Server,
@@ -73,26 +52,26 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Port 0 picks any free port.
-    pub async fn bind<'a>(kind: impl Into<Kind<'a>>, address: SocketAddr) -> Result<Self, McpError> {
+    pub async fn bind<'a>(kind: impl Into<Kind<'a>>, address: SocketAddr) -> Result<Self, DemoError> {
         let server = open(kind.into())?;
         if !address.ip().is_loopback() {
-            return Err(McpError::NotLoopback(address));
+            return Err(DemoError::NotLoopback(address));
         }
         let listener =
-            TcpListener::bind(address).await.map_err(|source| McpError::Bind { address, source })?;
+            TcpListener::bind(address).await.map_err(|source| DemoError::Bind { address, source })?;
         Ok(Self { server, listener })
     }
 
     /// The URL to write into a run file.
-    pub fn url(&self) -> Result<String, McpError> {
-        let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
+    pub fn url(&self) -> Result<String, DemoError> {
+        let address = self.listener.local_addr().map_err(|error| DemoError::Serve(error.into()))?;
         Ok(format!("http://{address}{HTTP_PATH}"))
     }
 
     /// Until the process ends.
-    pub fn serve(self) -> BoxFuture<'static, Result<(), McpError>> {
+    pub fn serve(self) -> BoxFuture<'static, Result<(), DemoError>> {
         Box::pin(async move {
-            let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
+            let address = self.listener.local_addr().map_err(|error| DemoError::Serve(error.into()))?;
             let own =
                 ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
             let server = self.server;
@@ -102,18 +81,20 @@ impl HttpServer {
                 StreamableHttpServerConfig::default().with_allowed_origins(own),
             );
             let router = axum::Router::new().route_service(HTTP_PATH, service);
-            axum::serve(self.listener, router).await.map_err(|error| McpError::Serve(error.into()))
+            axum::serve(self.listener, router).await.map_err(|error| DemoError::Serve(error.into()))
         })
     }
 }
 
-fn open(kind: Kind<'_>) -> Result<Server, McpError> {
+/// # Errors
+/// If there is no such server, or its data cannot be built.
+pub fn open(kind: Kind<'_>) -> Result<Server, DemoError> {
     match kind.name {
-        "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(McpError::DemoDatabase)?))),
+        "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(DemoError::DemoDatabase)?))),
         "desk" => Ok(Server::new(Arc::new(Desk::open()))),
         // Not in `KINDS`: nothing to try mcprl with.
         "conformance" => Ok(Server::new(Arc::new(Fixture))),
         "world" => Ok(Server::new(Arc::new(World::open(kind.seed)))),
-        unknown => Err(McpError::UnknownDemo(unknown.to_owned())),
+        unknown => Err(DemoError::UnknownDemo(unknown.to_owned())),
     }
 }
