@@ -3,34 +3,38 @@
 use std::borrow::Cow;
 
 use futures::{Stream, StreamExt, future, stream};
-use rmcp::{
-    model::{RequestId, ServerJsonRpcMessage},
-    transport::streamable_http_client::SseError,
-};
+use rmcp::{model::ServerJsonRpcMessage, transport::streamable_http_client::SseError};
 use sse_stream::Sse;
 
-use super::message::{self, Buffer, Incoming, RequestRate};
+use super::{
+    correlator::Correlator,
+    message::{self, Buffer, Incoming},
+};
 
 /// Bounds of the time after which a server wants its stream to be resumed, in milliseconds.
 const RETRY_MS: (u64, u64) = (100, 10_000);
 
-/// The events of a response to the request `id`. An answer that cannot be read, or does not arrive, becomes one that says
-/// so.
+/// The events of the response to a request, or of a resumed stream. An answer that cannot be read, or does not arrive,
+/// becomes one that says so.
 pub(super) fn of_response(
     response: reqwest::Response,
-    id: Option<RequestId>,
+    correlator: Correlator,
 ) -> impl Stream<Item = Result<Sse, SseError>> + Send + 'static {
-    let state = (Box::pin(of(response)), Answers { id, ..Answers::default() });
+    let state = (Box::pin(of(response)), correlator, false);
     let events = stream::unfold(Some(state), |state| async {
-        let (mut events, mut answers) = state?;
-        Some(match events.next().await {
-            Some(Ok(event)) => (answers.read(event).map(Ok), Some((events, answers))),
-            None => (answers.broken_off().map(Ok), None),
-            Some(Err(error)) => match answers.broken_off() {
-                Some(event) => (Some(Ok(event)), None),
-                None => (Some(Err(SseError::Body(Box::new(error)))), None),
-            },
-        })
+        let (mut events, correlator, mut is_resumable) = state?;
+        let error = match events.next().await {
+            Some(Ok(event)) => {
+                is_resumable |= event.fields.id.is_some();
+                let event = event.correlated(&correlator);
+                return Some((event.map(Ok), Some((events, correlator, is_resumable))));
+            }
+            Some(Err(error)) => Some(Err(SseError::Body(Box::new(error)))),
+            None => None,
+        };
+        // Takes the place of an answer that can no longer arrive.
+        let broken_off = correlator.unanswered().filter(|_| !is_resumable).map(message::broken_off);
+        Some((broken_off.map(|message| Ok(Sse::default().data(text(&message)))).or(error), None))
     });
     events.filter_map(future::ready)
 }
@@ -74,65 +78,17 @@ impl Event {
             _ => Incoming::Noise,
         }
     }
-}
 
-/// What the response to one request has told.
-#[derive(Default)]
-struct Answers {
-    /// The request, until it is answered.
-    id: Option<RequestId>,
-    is_resumable: bool,
-    rate: RequestRate,
-}
-
-impl Answers {
     /// The event as rmcp reads it.
-    fn read(&mut self, event: Event) -> Option<Sse> {
-        self.is_resumable |= event.fields.id.is_some();
-        let data = self.data(event.message());
-        let event = Sse { data, ..event.fields };
+    fn correlated(self, correlator: &Correlator) -> Option<Sse> {
+        let data = correlator.received(self.message()).map(|message| text(&message));
+        let event = Sse { data, ..self.fields };
         (event != Sse::default()).then_some(event)
     }
+}
 
-    fn data(&mut self, message: Incoming) -> Option<String> {
-        let message = match message {
-            Incoming::Message(ServerJsonRpcMessage::Request(_)) if !self.rate.allows() => return None,
-            Incoming::Message(ServerJsonRpcMessage::Response(response))
-                if self.is_of_another(&response.id) =>
-            {
-                return None;
-            }
-            Incoming::Message(ServerJsonRpcMessage::Error(error))
-                if error.id.as_ref().is_some_and(|id| self.is_of_another(id)) =>
-            {
-                return None;
-            }
-            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
-                error.id = error.id.or_else(|| self.id.clone());
-                ServerJsonRpcMessage::Error(error)
-            }
-            Incoming::Message(message) => message,
-            Incoming::Unreadable { id, reason } => {
-                message::unreadable(id.or_else(|| self.id.clone())?, &reason)
-            }
-            Incoming::Noise => return None,
-        };
-        if matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)) {
-            self.id = None;
-        }
-        serde_json::to_string(&message).ok()
-    }
-
-    /// Whether an answer is not the one that the response is for.
-    fn is_of_another(&self, id: &RequestId) -> bool {
-        self.id.as_ref().is_some_and(|asked| asked.to_string() != id.to_string())
-    }
-
-    /// Takes the place of an answer that can no longer arrive.
-    fn broken_off(&mut self) -> Option<Sse> {
-        let id = self.id.take().filter(|_| !self.is_resumable)?;
-        Some(Sse::default().data(serde_json::to_string(&message::broken_off(id)).ok()?))
-    }
+fn text(message: &ServerJsonRpcMessage) -> String {
+    serde_json::to_string(message).unwrap_or_default()
 }
 
 /// See <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
@@ -199,6 +155,8 @@ impl Parser {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::RequestId;
+
     use super::*;
 
     /// The data of each event, whatever the sizes of the pieces in which it arrives.
@@ -206,8 +164,9 @@ mod tests {
         for size in [1, 2, 7, text.len()] {
             let mut parser = Parser::default();
             text.chunks(size).for_each(|piece| parser.push(piece));
-            let mut answers = Answers { id: Some(RequestId::Number(5)), ..Answers::default() };
-            let found: Vec<Sse> = parser.events.into_iter().filter_map(|event| answers.read(event)).collect();
+            let correlator = Correlator::of_request(RequestId::Number(5));
+            let events = parser.events.into_iter();
+            let found: Vec<Sse> = events.filter_map(|event| event.correlated(&correlator)).collect();
             let found: Vec<Option<&str>> = found.iter().map(|event| event.data.as_deref()).collect();
             assert_eq!(found, expected, "{}", String::from_utf8_lossy(text));
         }
@@ -233,16 +192,6 @@ mod tests {
         parser.push(b"retry: 0\n\nretry: 99999999\n\nretry: 3000\n\n");
         let waits: Vec<_> = parser.events.iter().map(|event| event.fields.retry.unwrap()).collect();
         assert_eq!(waits, [100, 10_000, 3000]);
-    }
-
-    #[test]
-    fn requests_of_a_server_that_never_stops_asking_are_dropped() {
-        let mut parser = Parser::default();
-        let ping = b"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n";
-        (0..10_000).for_each(|_| parser.push(ping));
-        let mut answers = Answers { id: Some(RequestId::Number(5)), ..Answers::default() };
-        let passed = parser.events.into_iter().filter_map(|event| answers.read(event)).count();
-        assert!((message::REQUESTS_PER_SECOND as usize..10_000).contains(&passed), "{passed}");
     }
 
     #[test]

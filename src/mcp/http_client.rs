@@ -36,6 +36,7 @@ use sse_stream::Sse;
 use tokio::time::timeout;
 
 use super::{
+    correlator::Correlator,
     events,
     message::{self, Buffer, Incoming},
     oauth::Access,
@@ -124,7 +125,7 @@ impl StreamableHttpClient for HttpClient {
         }
         match content_type(&response) {
             Some(kind) if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) => {
-                Ok(events::of_response(response, None).boxed())
+                Ok(events::of_response(response, Correlator::of_resumed()).boxed())
             }
             kind if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(kind)),
             _ => Err(unexpected(status, response).await),
@@ -274,8 +275,12 @@ async fn read_response(
         return Err(of_status.unwrap_or_else(|| refused(status, &body)));
     }
     if kind.as_deref().is_some_and(|kind| kind.starts_with(EVENT_STREAM_MIME_TYPE)) {
-        let id = request.map(|request| request.id.clone());
-        return Ok(StreamableHttpPostResponse::Sse(events::of_response(response, id).boxed(), session));
+        let correlator = request.map(|request| Correlator::of_request(request.id.clone()));
+        let correlator = correlator.unwrap_or_else(Correlator::of_resumed);
+        return Ok(StreamableHttpPostResponse::Sse(
+            events::of_response(response, correlator).boxed(),
+            session,
+        ));
     }
     // Nothing is expected back for a notification.
     let Some(request) = request else {
@@ -305,22 +310,20 @@ async fn read_response(
 
 /// The answer that a body holds; `None` if it is no JSON-RPC message.
 fn answer(body: &Buffer, asked: &RequestId) -> Option<ServerJsonRpcMessage> {
-    let is_asked = |id: &RequestId| id == asked || id.to_string() == asked.to_string();
-    let unreadable = |reason: &str| Some(message::unreadable(asked.clone(), reason));
-    match body.read() {
-        Incoming::Message(ServerJsonRpcMessage::Response(response)) if is_asked(&response.id) => {
-            Some(ServerJsonRpcMessage::Response(response))
-        }
-        Incoming::Message(ServerJsonRpcMessage::Error(error)) if error.id.as_ref().is_none_or(is_asked) => {
-            Some(ServerJsonRpcMessage::error(error.error, Some(asked.clone())))
-        }
+    let incoming = body.read();
+    let reason = match &incoming {
+        Incoming::Noise => return None,
         Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
-            unreadable(&format!("it answers the request {} instead of {asked}", response.id))
+            format!("it answers the request {} instead of {asked}", response.id)
         }
-        Incoming::Message(_) => unreadable("it is a message of another kind"),
-        Incoming::Unreadable { reason, .. } => unreadable(&reason),
-        Incoming::Noise => None,
-    }
+        Incoming::Message(_) => "it is a message of another kind".to_owned(),
+        Incoming::Unreadable { reason, .. } => reason.clone(),
+    };
+    let answer = Correlator::of_request(asked.clone()).received(incoming);
+    let is_answer = |message: &ServerJsonRpcMessage| {
+        matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_))
+    };
+    Some(answer.filter(is_answer).unwrap_or_else(|| message::unreadable(asked.clone(), &reason)))
 }
 
 fn json_rpc_error(body: &[u8]) -> Option<ErrorData> {

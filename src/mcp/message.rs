@@ -12,17 +12,7 @@
 //! | anything else with `"jsonrpc"` | an error with the code [`UNREADABLE_CODE`], if it is clear which request it answers |
 //! | any other line | nothing: servers print banners and logs |
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use parking_lot::Mutex;
-use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, CustomResult, ErrorCode, ErrorData, RequestId,
-    ServerJsonRpcMessage, ServerResult,
-};
+use rmcp::model::{CustomResult, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
 use serde_json::{Map, Value};
 
 use super::json::{self, Step};
@@ -42,8 +32,6 @@ const LIST_NAME_BYTES: usize = 64;
 /// How much of a longer message is kept from its beginning and from its end, where its id is.
 const HEAD_BYTES: usize = 4096;
 const TAIL_BYTES: usize = 256;
-/// Requests of the server that are passed on within a second; more could not be replied to in time.
-pub(super) const REQUESTS_PER_SECOND: u32 = 100;
 
 /// A message, or why it cannot be read.
 #[derive(Debug)]
@@ -99,82 +87,6 @@ impl Buffer {
     pub(super) fn read(&self) -> Incoming {
         if self.is_oversized { read_oversized(&self.head, &self.tail) } else { read(&self.head) }
     }
-}
-
-/// Limits how many requests of a server are passed on.
-#[derive(Default)]
-pub(super) struct RequestRate {
-    requests: u32,
-    /// Since when they are counted.
-    since: Option<Instant>,
-}
-
-impl RequestRate {
-    /// Counts a request. Whether it is within the rate.
-    pub(super) fn allows(&mut self) -> bool {
-        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
-        if self.since.is_none_or(is_over) {
-            (self.since, self.requests) = (Some(Instant::now()), 0);
-        }
-        self.requests += 1;
-        self.requests <= REQUESTS_PER_SECOND
-    }
-}
-
-/// The requests under way on a connection that carries the answers to all of them.
-#[derive(Clone, Default)]
-pub(super) struct Pending(Arc<Mutex<HashSet<RequestId>>>);
-
-impl Pending {
-    pub(super) fn sent(&self, message: &ClientJsonRpcMessage) {
-        match message {
-            ClientJsonRpcMessage::Request(request) => {
-                self.0.lock().insert(request.id.clone());
-            }
-            ClientJsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
-                    self.0.lock().remove(id);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The message for the client. An answer without an id is one to the only request under way.
-    pub(super) fn received(&self, incoming: Incoming) -> Option<ServerJsonRpcMessage> {
-        let mut pending = self.0.lock();
-        match incoming {
-            Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
-                answered(&mut pending, Some(&response.id));
-                Some(ServerJsonRpcMessage::Response(response))
-            }
-            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
-                let id = answered(&mut pending, error.id.as_ref());
-                error.id = error.id.or(id);
-                Some(ServerJsonRpcMessage::Error(error))
-            }
-            Incoming::Message(message) => Some(message),
-            Incoming::Unreadable { id, reason } => {
-                answered(&mut pending, id.as_ref()).map(|id| unreadable(id, &reason))
-            }
-            Incoming::Noise => None,
-        }
-    }
-}
-
-/// The request that an answer is for: the one it names, or the only one under way.
-fn answered(pending: &mut HashSet<RequestId>, named: Option<&RequestId>) -> Option<RequestId> {
-    let id = match named {
-        None if pending.len() == 1 => pending.iter().next().cloned()?,
-        None => return None,
-        Some(RequestId::String(text)) => {
-            text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
-        }
-        Some(id) => id.clone(),
-    };
-    pending.remove(&id).then_some(id)
 }
 
 fn read(text: &[u8]) -> Incoming {

@@ -11,6 +11,7 @@
 
 mod address;
 mod cassette;
+mod correlator;
 mod descendants;
 mod error;
 mod events;

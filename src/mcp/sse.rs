@@ -17,10 +17,10 @@ use rmcp::{
 };
 
 use super::{
+    correlator::Correlator,
     events::{self, Event},
     failure,
     http_client::{self, Error, Headers, HttpClient},
-    message::{Incoming, Pending, RequestRate},
 };
 
 /// Events that may come before `endpoint`.
@@ -32,8 +32,7 @@ pub(super) struct SseTransport {
     headers: Headers,
     /// `None` once closed.
     events: Option<BoxStream<'static, Result<Event, reqwest::Error>>>,
-    pending: Pending,
-    rate: RequestRate,
+    correlator: Correlator,
 }
 
 impl SseTransport {
@@ -65,8 +64,7 @@ impl SseTransport {
                     endpoint,
                     headers,
                     events: Some(events),
-                    pending: Pending::default(),
-                    rate: RequestRate::default(),
+                    correlator: Correlator::of_connection(),
                 }));
             }
         }
@@ -91,7 +89,7 @@ impl Transport<RoleClient> for SseTransport {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        self.pending.sent(&message);
+        self.correlator.sent(&message);
         let request = self.client.client.post(self.endpoint.clone());
         let request = http_client::with(request, self.headers.clone()).json(&message);
         let client = self.client.clone();
@@ -108,11 +106,7 @@ impl Transport<RoleClient> for SseTransport {
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
             let event = self.events.as_mut()?.next().await?.ok()?;
-            let message = event.message();
-            if matches!(message, Incoming::Message(ServerJsonRpcMessage::Request(_))) && !self.rate.allows() {
-                continue;
-            }
-            if let Some(message) = self.pending.received(message) {
+            if let Some(message) = self.correlator.received(event.message()) {
                 return Some(message);
             }
         }

@@ -1,8 +1,6 @@
 //! Messages over a child process's stdin and stdout, one per line.
 //!
-//! An answer that cannot be read goes to the request that it names, or to the only one under way ([`Pending`]).
-//! A server's further requests are ignored while [`UNREAD_REPLIES`] replies wait for it to read them, and beyond
-//! [`RequestRate`]: rmcp keeps every request that it has not answered yet.
+//! A server's further requests are ignored while [`UNREAD_REPLIES`] replies wait for it to read them.
 
 use std::{
     future::Future,
@@ -26,8 +24,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    correlator::Correlator,
     descendants::Descendants,
-    message::{Buffer, Incoming, Pending, RequestRate},
+    message::{Buffer, Incoming},
     process::Process,
 };
 
@@ -43,7 +42,7 @@ pub(super) struct Lines<R, W> {
     output: Arc<Mutex<Output<R>>>,
     /// `None` once closed. rmcp drops an unfinished write only when it closes the connection, so no line is broken off before.
     input: Option<Arc<Mutex<W>>>,
-    pending: Pending,
+    correlator: Correlator,
     replies: Arc<AtomicUsize>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
     over: CancellationToken,
@@ -52,7 +51,6 @@ pub(super) struct Lines<R, W> {
 struct Output<R> {
     reader: BufReader<R>,
     line: Buffer,
-    rate: RequestRate,
 }
 
 struct MarkOnDrop(Descendants);
@@ -74,13 +72,9 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         });
         Self {
             mark: Some(Arc::new(MarkOnDrop(process.descendants()))),
-            output: Arc::new(Mutex::new(Output {
-                reader: BufReader::new(output),
-                line: Buffer::default(),
-                rate: RequestRate::default(),
-            })),
+            output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
             input: Some(Arc::new(Mutex::new(input))),
-            pending: Pending::default(),
+            correlator: Correlator::of_connection(),
             replies: Arc::default(),
             over,
         }
@@ -88,12 +82,12 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
 
     /// The same streams for another handshake, after this one has failed.
     pub(super) fn again(&self) -> Self {
-        let Self { mark, output, input, pending, replies, over } = self;
+        let Self { mark, output, input, correlator, replies, over } = self;
         Self {
             mark: mark.clone(),
             output: Arc::clone(output),
             input: input.clone(),
-            pending: pending.clone(),
+            correlator: correlator.clone(),
             replies: Arc::clone(replies),
             over: over.clone(),
         }
@@ -127,7 +121,8 @@ where
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let (input, pending, replies) = (self.input.clone(), self.pending.clone(), Arc::clone(&self.replies));
+        let (input, correlator, replies) =
+            (self.input.clone(), self.correlator.clone(), Arc::clone(&self.replies));
         let is_reply = matches!(&message, ClientJsonRpcMessage::Response(_) | ClientJsonRpcMessage::Error(_));
         if is_reply {
             replies.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +131,7 @@ where
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed");
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
-            pending.sent(&message);
+            correlator.sent(&message);
             let input = input.ok_or_else(closed)?;
             let mut input = input.lock().await;
             input.write_all(&line).await?;
@@ -161,11 +156,10 @@ where
             }
             let incoming = std::mem::take(&mut output.line).read();
             let is_request = matches!(incoming, Incoming::Message(ServerJsonRpcMessage::Request(_)));
-            if is_request && (self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES || !output.rate.allows())
-            {
+            if is_request && self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES {
                 continue;
             }
-            if let Some(message) = self.pending.received(incoming) {
+            if let Some(message) = self.correlator.received(incoming) {
                 return Some(message);
             }
         }
