@@ -33,8 +33,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Description, Expose, Inputs, McpError, ServerSpec, State, Transport, outcome::Answer, redact::shorten,
-    tools_digest,
+    Description, Expose, Inputs, McpError, ServerSpec, State, Transport, outcome::Answer, tools_digest,
+    untrusted::shorten,
 };
 use crate::hash::{Digest, Encoder};
 

@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Description,
-    redact::{TEXT_BYTES, truncate_middle},
-    tools,
+    Description, tools,
+    untrusted::{TEXT_BYTES, truncate_middle},
 };
 use crate::data;
 
@@ -151,7 +150,10 @@ fn tool(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::{redact::Redaction, tools::from_list};
+    use crate::mcp::{
+        tools::from_list,
+        untrusted::{Redaction, Untrusted},
+    };
 
     fn names(tools: &[data::Tool]) -> Vec<(&str, &str)> {
         tools.iter().map(|tool| (tool.name.as_str(), tool.server_name.as_str())).collect()
@@ -160,7 +162,8 @@ mod tests {
     #[test]
     fn what_the_server_has_is_offered_under_free_names() {
         let all = Expose { resources: true, prompts: true };
-        let (own, _) = from_list(&[json!({"name": "read_resource"})], &Redaction::new([], None));
+        let listed = Untrusted::new(json!({"name": "read_resource"}), &Redaction::new([], None));
+        let (own, _) = from_list(&[listed]);
         let mut described = Description { tools: own, ..Description::default() };
         let plain = [("read_resource", "read_resource"), ("complete_task", "")];
         assert_eq!(names(&all.with_tools(&described)), plain, "it has neither");

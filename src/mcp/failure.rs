@@ -3,10 +3,19 @@
 use std::{error::Error as StdError, time::Duration};
 
 use chrono::Utc;
-use rmcp::{ServiceError, model::ErrorData, transport::streamable_http_client::StreamableHttpError};
+use rmcp::{
+    ServiceError,
+    model::{ErrorCode, ErrorData},
+    transport::streamable_http_client::StreamableHttpError,
+};
 use tokio::time::Instant;
 
-use super::{http_client::Error, message, redact::Redaction};
+use super::{
+    McpError,
+    http_client::Error,
+    message::{self, BROKEN_OFF_CODE},
+    untrusted::{Redaction, Untrusted},
+};
 use crate::{
     error::chain,
     net::{self, Backoff},
@@ -16,76 +25,112 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Whether a server that refused a handshake so may offer the older transport.
-pub(super) fn may_be_sse(error: &(dyn StdError + 'static)) -> bool {
-    matches!(status(error), Some(400 | 404 | 405))
+/// Why a request has no result.
+pub(super) struct Failure {
+    pub(super) cause: Cause,
+    /// As text, without Rust type names.
+    pub(super) reason: String,
 }
 
-/// The HTTP status that caused an error.
-pub(super) fn status(error: &(dyn StdError + 'static)) -> Option<u16> {
-    match error.downcast_ref::<Error>()? {
-        StreamableHttpError::AuthRequired(_) => Some(401),
-        StreamableHttpError::InsufficientScope(_) => Some(403),
-        StreamableHttpError::HttpStatus(error) => Some(error.status),
-        // `HTTP 401 Unauthorized: …`
-        StreamableHttpError::UnexpectedServerResponse(text) => {
-            text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
+pub(super) enum Cause {
+    /// The server answered with an error: its code and its whole text.
+    Error(ErrorCode, String),
+    Timeout,
+    Refused(Refusal),
+    /// The connection is closed.
+    Closed,
+    /// The request could not be sent, or its answer broke off.
+    Broken,
+    /// rmcp refuses the answer.
+    Unexpected,
+}
+
+impl Failure {
+    pub(super) fn of(error: &ServiceError, redaction: &Redaction) -> Self {
+        let (cause, reason) = match error {
+            ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => {
+                (Cause::Broken, of_error(error, redaction))
+            }
+            ServiceError::McpError(error) => {
+                let text = Untrusted::new(&error.message, redaction).shown();
+                (Cause::Error(error.code, text), of_error(error, redaction))
+            }
+            ServiceError::TransportSend(error) => {
+                let refusal = Refusal::of(&*error.error);
+                (refusal.map_or(Cause::Broken, Cause::Refused), of_transport(&*error.error, redaction))
+            }
+            ServiceError::TransportClosed => (Cause::Closed, "the connection was closed".into()),
+            ServiceError::Timeout { timeout } => return Self::timeout(*timeout),
+            other => (Cause::Unexpected, Untrusted::new(chain(other), redaction).line()),
+        };
+        Self { cause, reason }
+    }
+
+    pub(super) fn timeout(limit: Duration) -> Self {
+        Self { cause: Cause::Timeout, reason: format!("no answer within {limit:?}") }
+    }
+}
+
+/// An HTTP status that refuses a request.
+pub(super) struct Refusal {
+    pub(super) status: u16,
+    /// Its `WWW-Authenticate`.
+    pub(super) challenge: Option<String>,
+    /// Whether the server limits the rate of requests, with the wait that it asks for.
+    pub(super) rate_limit: Option<Option<Duration>>,
+}
+
+impl Refusal {
+    pub(super) fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        let error = error.downcast_ref::<Error>()?;
+        let mut rate_limit = None;
+        let status = match error {
+            StreamableHttpError::AuthRequired(_) => 401,
+            StreamableHttpError::InsufficientScope(_) => 403,
+            StreamableHttpError::HttpStatus(error) => {
+                let asked =
+                    error.retry_after.as_deref().and_then(|header| net::retry_after(header, Utc::now()));
+                rate_limit = match error.status {
+                    429 => Some(asked),
+                    503 => asked.map(Some),
+                    _ => None,
+                };
+                error.status
+            }
+            // `HTTP 401 Unauthorized: …`
+            StreamableHttpError::UnexpectedServerResponse(text) => {
+                text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()?
+            }
+            _ => return None,
+        };
+        Some(Self { status, challenge: error.auth_challenge().map(str::to_owned), rate_limit })
+    }
+
+    /// The error of a server that wants a token, or one with more scopes.
+    pub(super) fn denial(&self, server: &str) -> Option<McpError> {
+        let (server, challenge) = (server.to_owned(), self.challenge.clone());
+        match self.status {
+            401 => Some(McpError::Unauthorized { server, challenge }),
+            _ if challenge.is_some() => Some(McpError::Refused { server, status: 403, challenge }),
+            _ => None,
         }
-        _ => None,
-    }
-}
-
-/// The `WWW-Authenticate` of a refusal.
-pub(super) fn challenge(error: &(dyn StdError + 'static)) -> Option<String> {
-    error.downcast_ref::<Error>()?.auth_challenge().map(str::to_owned)
-}
-
-/// Whether the server limits the rate of requests, with the wait that it asks for.
-pub(super) fn rate_limited(error: &(dyn StdError + 'static)) -> Option<Option<Duration>> {
-    let Some(StreamableHttpError::HttpStatus(error)) = error.downcast_ref::<Error>() else {
-        return None;
-    };
-    let asked = error.retry_after.as_deref().and_then(|header| net::retry_after(header, Utc::now()));
-    match error.status {
-        429 => Some(asked),
-        503 => asked.map(Some),
-        _ => None,
-    }
-}
-
-/// The error of the transport that kept a request from being sent.
-pub(super) fn transport(error: &ServiceError) -> Option<&(dyn StdError + 'static)> {
-    match error {
-        ServiceError::TransportSend(error) => Some(&*error.error),
-        _ => None,
-    }
-}
-
-/// The reason of a failed request, without Rust type names.
-pub(super) fn of_request(error: &ServiceError, redaction: &Redaction) -> String {
-    match error {
-        ServiceError::TransportSend(error) => of_transport(&*error.error, redaction),
-        ServiceError::TransportClosed => "the connection was closed".into(),
-        ServiceError::McpError(error) => of_error(error, redaction),
-        ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
-        other => redaction.shorten(&chain(other)),
     }
 }
 
 /// The text of a JSON-RPC error, with its code if the server wrote it.
 pub(super) fn of_error(error: &ErrorData, redaction: &Redaction) -> String {
-    let text = redaction.shorten(&error.message);
+    let text = Untrusted::new(&error.message, redaction).line();
     if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
 }
 
 pub(super) fn of_transport(error: &(dyn StdError + 'static), redaction: &Redaction) -> String {
-    let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+    let reason = match error.downcast_ref::<Error>() {
         // Its `source` is empty.
         Some(StreamableHttpError::Client(cause)) => chain(cause),
         Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
         _ => chain(error),
     };
-    redaction.shorten(&without_address(&reason))
+    Untrusted::new(without_address(&reason), redaction).line()
 }
 
 /// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.

@@ -25,15 +25,15 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     McpError, ServerOutput, ServerSpec, State, Transport,
-    failure::{self, RateLimit},
+    failure::{self, RateLimit, Refusal},
     http,
     input::Inputs,
     message::{self, UNREADABLE},
     process::Process,
-    redact::Redaction,
     scratch::{Places, Scratch},
     sse::SseTransport,
     stdio::Lines,
+    untrusted::{Redaction, Untrusted, shorten},
 };
 use crate::error::chain;
 
@@ -156,7 +156,7 @@ async fn open(
                 handshake(connector.streamable(expired), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)
-                && failure::may_be_sse(&*error.error)
+                && may_be_sse(&*error.error)
                 && let Some(over_sse) = handshake_over_sse(&connector, spec, lifecycle, deadline).await
             {
                 connected = Some(over_sse);
@@ -184,13 +184,22 @@ async fn open(
     };
     let revision = service.peer_info().map(|info| info.protocol_version.clone());
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
-        return Err(McpError::Revision { server, revision: redaction.shorten(revision.as_str()) }.into());
+        return Err(McpError::Revision {
+            server,
+            revision: Untrusted::new(revision.as_str(), &redaction).line(),
+        }
+        .into());
     }
     Ok(Connection { service, process, transport, redaction })
 }
 
 fn discover() -> ClientLifecycleMode {
     ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+}
+
+/// Whether a server that refused a handshake so may offer the older transport.
+fn may_be_sse(error: &(dyn std::error::Error + 'static)) -> bool {
+    Refusal::of(error).is_some_and(|refusal| matches!(refusal.status, 400 | 404 | 405))
 }
 
 /// Whether the server rejected the handshake with an error of its own.
@@ -209,17 +218,16 @@ async fn connect_error(
         ClientInitializeError::TransportError { error, .. } => Some(&*error.error),
         _ => None,
     };
-    let status = of_transport.and_then(|error| failure::status(error));
-    if let Some(asked) = of_transport.and_then(|error| failure::rate_limited(error)) {
-        let error = McpError::Refused { server, status: status.unwrap_or(429), challenge: None };
+    let refusal = of_transport.and_then(|error| Refusal::of(error));
+    if let Some(Refusal { status, rate_limit: Some(asked), .. }) = refusal {
+        let error = McpError::Refused { server, status, challenge: None };
         return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
     }
-    let challenge = of_transport.and_then(|error| failure::challenge(error));
-    if status == Some(401) || error.is_authorization_required() {
-        return McpError::Unauthorized { server, challenge }.into();
+    if let Some(denial) = refusal.as_ref().and_then(|refusal| refusal.denial(&server)) {
+        return denial.into();
     }
-    if challenge.is_some() {
-        return McpError::Refused { server, status: 403, challenge }.into();
+    if error.is_authorization_required() {
+        return McpError::Unauthorized { server, challenge: None }.into();
     }
     // A server that refuses the handshake is still running, so there is nothing to wait for.
     let is_refusal = is_refusal(&error);
@@ -230,6 +238,7 @@ async fn connect_error(
     }
     output.status = None;
     let reason = handshake_reason(&error, redaction);
+    let status = refusal.map(|refusal| refusal.status);
     let error = McpError::Handshake { server, reason, status, output };
     ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
 }
@@ -250,19 +259,22 @@ fn handshake_reason(error: &ClientInitializeError, redaction: &Redaction) -> Str
         }
         ClientInitializeError::ConflictInitResponseId(asked, answered)
         | ClientInitializeError::UncorrelatedErrorResponse { expected: asked, received: answered } => {
-            redaction.shorten(&format!("the server answered the request {answered} instead of {asked}"))
+            let reason = format!("the server answered the request {answered} instead of {asked}");
+            Untrusted::new(reason, redaction).line()
         }
-        other => redaction.shorten(&chain(other)),
+        other => Untrusted::new(chain(other), redaction).line(),
     }
 }
 
 /// Describes an answer that is no handshake.
 fn unexpected(answer: serde_json::Result<Value>, redaction: &Redaction) -> String {
-    let mut answer = answer.unwrap_or_default();
-    redaction.json(&mut answer);
-    match answer.get(UNREADABLE).and_then(Value::as_str) {
-        Some(reason) => format!("the server's answer cannot be read: {}", redaction.shorten(reason)),
-        None => format!("the server's answer is not a handshake: {}", redaction.shorten(&answer.to_string())),
+    let answer = Untrusted::new(answer.unwrap_or_default(), redaction);
+    match answer.text(UNREADABLE) {
+        Some(reason) => format!("the server's answer cannot be read: {}", reason.line()),
+        None => {
+            let (text, ()) = answer.written(|answer| (answer.to_string(), ()));
+            format!("the server's answer is not a handshake: {}", shorten(&text))
+        }
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, future::Future};
 
-use rmcp::{
-    ServiceError,
-    model::{ErrorCode, PaginatedRequestParams},
-};
+use rmcp::model::{ErrorCode, PaginatedRequestParams};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::redact::Redaction;
+use super::{
+    failure::{Cause, Failure},
+    untrusted::Untrusted,
+};
 use crate::data;
 
 /// What a server offers.
@@ -34,56 +34,47 @@ pub(super) async fn all_pages<F>(
     field: &str,
     notes: &mut Vec<String>,
     mut ask: impl FnMut(Option<PaginatedRequestParams>) -> F,
-) -> Result<Vec<Value>, ServiceError>
+) -> Result<Vec<Untrusted<Value>>, Failure>
 where
-    F: Future<Output = Result<Value, ServiceError>>,
+    F: Future<Output = Result<Untrusted<Value>, Failure>>,
 {
     let (mut items, mut bytes, mut cursors) = (Vec::new(), 0, BTreeSet::new());
-    let mut cursor: Option<String> = None;
-    for _ in 0..PAGES {
-        let params = cursor.take().map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-        let page = match ask(params).await {
-            // The server has no such list.
-            Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
-                return Ok(items);
-            }
-            answer => answer?,
-        };
-        for item in page.get(field).and_then(Value::as_array).into_iter().flatten() {
-            bytes += item.to_string().len();
-            if items.len() == ITEMS || bytes > BYTES {
-                notes.push(format!("the list of {field} is too long; used only the first {}", items.len()));
-                return Ok(items);
-            }
-            items.push(item.clone());
-        }
-        match page.get("nextCursor").and_then(Value::as_str) {
-            None | Some("") => return Ok(items),
-            Some(next) => {
-                bytes += next.len();
-                if bytes > BYTES {
-                    notes.push(format!(
-                        "the list of {field} is too long; used only the first {}",
-                        items.len()
-                    ));
-                    return Ok(items);
+    let mut params = None;
+    let cut = 'pages: {
+        for _ in 0..PAGES {
+            let page = match ask(params).await {
+                // The server has no such list.
+                Err(Failure { cause: Cause::Error(ErrorCode::METHOD_NOT_FOUND, _), .. }) => return Ok(items),
+                answer => answer?,
+            };
+            let too_long = |used: usize| format!("is too long; used only the first {used}");
+            for item in page.items(field) {
+                bytes += item.for_server().to_string().len();
+                if items.len() == ITEMS || bytes > BYTES {
+                    break 'pages too_long(items.len());
                 }
-                if !cursors.insert(next.to_owned()) {
-                    notes.push(format!("the list of {field} repeats a page and was cut there"));
-                    return Ok(items);
-                }
-                cursor = Some(next.to_owned());
+                items.push(item);
             }
+            let cursor = page.text("nextCursor").map(|next| (*next.for_server()).to_owned());
+            let Some(next) = cursor.filter(|next| !next.is_empty()) else { return Ok(items) };
+            bytes += next.len();
+            if bytes > BYTES {
+                break 'pages too_long(items.len());
+            }
+            if !cursors.insert(next.clone()) {
+                break 'pages "repeats a page and was cut there".to_owned();
+            }
+            params = Some(PaginatedRequestParams::default().with_cursor(Some(next)));
         }
-    }
-    notes.push(format!("the list of {field} was cut after {PAGES} pages"));
+        format!("was cut after {PAGES} pages")
+    };
+    notes.push(format!("the list of {field} {cut}"));
     Ok(items)
 }
 
 /// The resources that have a URI.
-pub(super) fn resources(listed: &[Value], redaction: &Redaction) -> Vec<data::Resource> {
-    let text = |raw: &Value, field: &str| text(raw, field, redaction);
-    let resource = |raw: &Value| {
+pub(super) fn resources(listed: &[Untrusted<Value>]) -> Vec<data::Resource> {
+    let resource = |raw: &Untrusted<Value>| {
         Some(data::Resource {
             uri: text(raw, "uri")?,
             name: text(raw, "name").unwrap_or_default(),
@@ -95,9 +86,8 @@ pub(super) fn resources(listed: &[Value], redaction: &Redaction) -> Vec<data::Re
 }
 
 /// The templates that have a URI template.
-pub(super) fn resource_templates(listed: &[Value], redaction: &Redaction) -> Vec<data::ResourceTemplate> {
-    let text = |raw: &Value, field: &str| text(raw, field, redaction);
-    let template = |raw: &Value| {
+pub(super) fn resource_templates(listed: &[Untrusted<Value>]) -> Vec<data::ResourceTemplate> {
+    let template = |raw: &Untrusted<Value>| {
         Some(data::ResourceTemplate {
             uri_template: text(raw, "uriTemplate")?,
             name: text(raw, "name").unwrap_or_default(),
@@ -109,20 +99,18 @@ pub(super) fn resource_templates(listed: &[Value], redaction: &Redaction) -> Vec
 }
 
 /// The prompts that have a name.
-pub(super) fn prompts(listed: &[Value], redaction: &Redaction) -> Vec<data::Prompt> {
-    let text = |raw: &Value, field: &str| text(raw, field, redaction);
-    let prompt = |raw: &Value| {
-        let arguments = raw.get("arguments").filter(|arguments| arguments.is_array());
+pub(super) fn prompts(listed: &[Untrusted<Value>]) -> Vec<data::Prompt> {
+    let prompt = |raw: &Untrusted<Value>| {
+        let arguments = raw.get("arguments").map(|arguments| arguments.schema()).filter(Value::is_array);
         Some(data::Prompt {
             name: text(raw, "name")?,
             description: text(raw, "description"),
-            arguments: arguments
-                .map_or_else(|| "[]".to_owned(), |arguments| redaction.schema(arguments).to_string()),
+            arguments: arguments.map_or_else(|| "[]".to_owned(), |arguments| arguments.to_string()),
         })
     };
     listed.iter().filter_map(prompt).collect()
 }
 
-fn text(raw: &Value, field: &str, redaction: &Redaction) -> Option<String> {
-    raw.get(field).and_then(Value::as_str).map(|text| redaction.bounded(text))
+fn text(raw: &Untrusted<Value>, field: &str) -> Option<String> {
+    raw.text(field).map(|text| text.bounded())
 }

@@ -24,14 +24,12 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use rmcp::{
     RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorData,
-        GetPromptRequest, GetPromptRequestParams, ListPromptsRequest, ListResourceTemplatesRequest,
-        ListResourcesRequest, ListToolsRequest, PaginatedRequestParams, ReadResourceRequest,
-        ReadResourceRequestParams, RequestId, ServerPeerInfo,
+        CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode,
+        GetPromptRequest, GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequest,
+        ReadResourceRequestParams, RequestId, RequestOptionalParam, ServerPeerInfo,
     },
     service::{PeerRequestOptions, RunningService},
 };
@@ -45,16 +43,15 @@ use tokio_util::task::TaskTracker;
 use super::{
     Limits, McpError, ServerSpec,
     exposed::{self, Expose},
-    failure::{self, RateLimit},
+    failure::{Cause, Failure, RateLimit, Refusal},
     handshake::{self, Client, Connection},
     input::Inputs,
     listing::{self, Description},
-    message::BROKEN_OFF_CODE,
     outcome::Answer,
     process::Process,
-    redact::Redaction,
     scratch::Scratch,
     tools,
+    untrusted::{Redaction, Untrusted},
 };
 use crate::data;
 
@@ -90,7 +87,6 @@ pub(super) struct LiveSession {
     open: AtomicUsize,
     /// Cancellations on their way to the server.
     cancellations: TaskTracker,
-    notes: Mutex<Vec<String>>,
 }
 
 /// How a call ended.
@@ -102,23 +98,11 @@ pub(super) enum Reply {
 }
 
 impl LiveSession {
-    /// Starts the server or connects to it, and performs the handshake.
-    ///
-    /// `initialize` is tried first; only servers that support nothing but the newest revision reject it. If a server
-    /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
-    /// Servers that have sessions keep them this way: the newest revision has none.
-    pub(super) async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
-        Ok(Self::over(handshake::connect(spec, false).await?, spec))
-    }
-
-    /// Connects by the newest revision's handshake only.
-    pub(super) async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
-        Ok(Self::over(handshake::connect(spec, true).await?, spec))
-    }
-
-    fn over((connection, scratch): (Connection, Scratch), spec: &ServerSpec) -> Self {
-        let Connection { service, process, transport, redaction } = connection;
-        Self {
+    /// Starts the server or connects to it, and performs the handshake. With `newest`, only that of the newest revision.
+    pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Self, McpError> {
+        let (Connection { service, process, transport, redaction }, scratch) =
+            handshake::connect(spec, newest).await?;
+        Ok(Self {
             service,
             process,
             server: spec.transport.to_string(),
@@ -132,30 +116,28 @@ impl LiveSession {
             is_lost: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             cancellations: TaskTracker::new(),
-            notes: Mutex::default(),
-        }
+        })
     }
 
-    /// Everything that the server offers, as of now.
-    pub(super) async fn describe(&self) -> Result<Description, McpError> {
+    /// Everything that the server offers, as of now, and notes on what was repaired or dropped.
+    pub(super) async fn describe(&self) -> Result<(Description, Vec<String>), McpError> {
         let info = self.info();
-        let tools = self.tools().await?;
+        let (tools, mut notes) = self.tools().await?;
         let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
         let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut notes = Vec::new();
         if offers.resources.is_some() {
             let listed = self.list("resources", list_resources, &mut notes).await?;
-            resources = listing::resources(&listed, &self.redaction);
+            resources = listing::resources(&listed);
             let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
-            resource_templates = listing::resource_templates(&listed, &self.redaction);
+            resource_templates = listing::resource_templates(&listed);
         }
         if offers.prompts.is_some() {
+            let list_prompts = |params| ClientRequest::ListPromptsRequest(paged(params));
             let listed = self.list("prompts", list_prompts, &mut notes).await?;
-            prompts = listing::prompts(&listed, &self.redaction);
+            prompts = listing::prompts(&listed);
         }
-        self.add_notes(notes);
         let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
-        Ok(Description { server, tools, resources, resource_templates, prompts })
+        Ok((Description { server, tools, resources, resource_templates, prompts }, notes))
     }
 
     /// All pages of a list, within `start_timeout`.
@@ -164,10 +146,10 @@ impl LiveSession {
         field: &'static str,
         request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<Value>, McpError> {
+    ) -> Result<Vec<Untrusted<Value>>, McpError> {
         match self.pages(field, request, self.limits.start_timeout, notes).await {
             Ok(listed) => Ok(listed),
-            Err(error) => Err(self.list_error(field, &error).await),
+            Err(failure) => Err(self.list_error(field, failure).await),
         }
     }
 
@@ -178,17 +160,15 @@ impl LiveSession {
         request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
         limit: Duration,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<Value>, ServiceError> {
+    ) -> Result<Vec<Untrusted<Value>>, Failure> {
         let deadline = Instant::now() + limit;
         let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
-        match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
-            Ok(listed) => listed,
-            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-        }
+        let listed = timeout_at(deadline, listing::all_pages(field, notes, ask)).await;
+        listed.unwrap_or_else(|_| Err(Failure::timeout(limit)))
     }
 
-    /// The server's tools and mcprl's `complete_task`, as of now.
-    pub(super) async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
+    /// The server's tools and mcprl's `complete_task`, as of now, and notes on what was repaired or dropped.
+    pub(super) async fn tools(&self) -> Result<(Vec<data::Tool>, Vec<String>), McpError> {
         let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
         let mut notes = Vec::new();
@@ -203,24 +183,14 @@ impl LiveSession {
                 break;
             }
         }
-        let (tools, repairs) = tools::from_list(&listed, &self.redaction);
+        let (tools, repairs) = tools::from_list(&listed);
         notes.extend(repairs);
-        self.add_notes(notes);
-        Ok(tools)
+        Ok((tools, notes))
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
     pub(super) fn has_changed_tools(&self) -> bool {
         self.service.service().tools_changed.load(Ordering::Relaxed)
-    }
-
-    fn add_notes(&self, notes: Vec<String>) {
-        self.notes.lock().extend(notes);
-    }
-
-    /// Notes on what [`LiveSession::describe`] repaired or dropped. Each note is returned once.
-    pub(super) fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notes.lock())
     }
 
     /// Calls a tool by the server's name for it.
@@ -233,117 +203,89 @@ impl LiveSession {
         arguments: Map<String, Value>,
         limit: Duration,
     ) -> Result<Reply, McpError> {
-        if !self.expose.is_none()
-            && let Some(reply) = self.request(name, arguments.clone(), limit).await?
-        {
-            return Ok(reply);
-        }
         let arguments = self.scratch.places().real_arguments(arguments);
-        let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let answer = self.ask_with_inputs(request, limit).await;
-        self.reply(answer, limit, |result| Answer::from_result(result, &self.redaction)).await
-    }
-
-    /// Sends the request that a call of an exposed resource or prompt is.
-    pub(super) async fn request(
-        &self,
-        tool: &str,
-        arguments: Map<String, Value>,
-        limit: Duration,
-    ) -> Result<Option<Reply>, McpError> {
-        let arguments = self.scratch.places().real_arguments(arguments);
-        let Some(request) = self.expose.request(tool, &arguments) else { return Ok(None) };
-        let reply = match request {
-            exposed::Request::Lacking(argument) => Reply::Answer(Answer {
-                text: format!("the argument `{argument}` is missing"),
-                is_error: true,
-            }),
-            exposed::Request::ListResources => {
+        let request = match self.expose.request(name, &arguments) {
+            None => {
+                let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+                ClientRequest::CallToolRequest(CallToolRequest::new(params))
+            }
+            Some(exposed::Request::Lacking(argument)) => {
+                return Ok(Reply::Answer(Answer::failed(format!("the argument `{argument}` is missing"))));
+            }
+            Some(exposed::Request::ListResources) => {
                 let listed = self.list_resources(limit).await;
-                self.reply(listed, limit, Answer::of_text).await?
+                return self.reply(listed, limit, Answer::of_text).await;
             }
-            exposed::Request::ReadResource { uri } => {
-                let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
-                let request = ClientRequest::ReadResourceRequest(request);
-                let answer = self.ask_with_inputs(request, limit).await;
-                self.reply(answer, limit, |result| Answer::from_result(result, &self.redaction)).await?
-            }
-            exposed::Request::GetPrompt { name, arguments } => {
+            Some(exposed::Request::ReadResource { uri }) => read_resource(uri),
+            Some(exposed::Request::GetPrompt { name, arguments }) => {
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
                 let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
                 let answer = self.ask_with_inputs(request, limit).await;
-                self.reply(answer, limit, |result| Answer::from_prompt(result, &self.redaction)).await?
+                return self.reply(answer, limit, Answer::from_prompt).await;
             }
         };
-        Ok(Some(reply))
+        let answer = self.ask_with_inputs(request, limit).await;
+        self.reply(answer, limit, Answer::from_result).await
     }
 
     /// The text of a resource, however long; `None` if the server answers that it has none.
     pub(super) async fn resource(&self, uri: &str, limit: Duration) -> Result<Option<String>, McpError> {
-        let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
-        match self.ask(ClientRequest::ReadResourceRequest(request), limit).await {
+        match self.ask(read_resource(uri), limit).await {
             Ok(result) => {
-                let text = result.pointer("/contents/0/text").and_then(Value::as_str);
-                Ok(text.map(|text| self.redaction.text(text)))
+                Ok(result.items("contents").next().and_then(|item| Some(item.text("text")?.shown())))
             }
-            Err(ServiceError::McpError(_)) => Ok(None),
-            Err(error) => Err(self.lost(failure::of_request(&error, &self.redaction)).await),
+            Err(Failure { cause: Cause::Error(..), .. }) => Ok(None),
+            Err(failure) => Err(self.lost(failure.reason).await),
         }
     }
 
     /// The resources and their templates as text.
-    async fn list_resources(&self, limit: Duration) -> Result<String, ServiceError> {
+    async fn list_resources(&self, limit: Duration) -> Result<String, Failure> {
         let deadline = Instant::now() + limit;
         let left = || deadline.saturating_duration_since(Instant::now());
         let mut notes = Vec::new();
         let resources = self.pages("resources", list_resources, left(), &mut notes).await?;
         let templates = self.pages("resourceTemplates", list_resource_templates, left(), &mut notes).await?;
-        let resources = listing::resources(&resources, &self.redaction);
-        let templates = listing::resource_templates(&templates, &self.redaction);
-        Ok(exposed::listed(&resources, &templates))
+        Ok(exposed::listed(&listing::resources(&resources), &listing::resource_templates(&templates)))
     }
 
     /// How a request that may take this long ended.
     async fn reply<T>(
         &self,
-        answer: Result<T, ServiceError>,
+        answer: Result<T, Failure>,
         limit: Duration,
         read: impl FnOnce(T) -> Answer,
     ) -> Result<Reply, McpError> {
-        if !matches!(answer, Err(ServiceError::Timeout { .. })) {
+        if !matches!(answer, Err(Failure { cause: Cause::Timeout, .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
-        match answer {
-            Ok(result) => Ok(Reply::Answer(read(result))),
-            Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
-                Ok(Reply::Answer(Answer::failed(&error.message, &self.redaction)))
-            }
-            Err(ServiceError::Timeout { .. }) => {
+        let failure = match answer {
+            Ok(result) => return Ok(Reply::Answer(read(result))),
+            Err(failure) => failure,
+        };
+        let is_lost = self.has_lost(&failure);
+        match failure.cause {
+            Cause::Error(_, text) => Ok(Reply::Answer(Answer::failed(text))),
+            Cause::Timeout => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
                     return Err(self.lost(format!("{unanswered} calls in a row got no answer")).await);
                 }
                 // Over HTTP, an answer that broke off looks like a slow one. A cheap request shows whether the server is lost.
-                if let Err(error) = self.ask_once(list_tools(None), STUCK).await
-                    && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
+                if let Err(failure) = self.ask_once(list_tools(None), STUCK).await
+                    && self.has_lost(&failure)
                 {
-                    return Err(self.lost(failure::of_request(&error, &self.redaction)).await);
+                    return Err(self.lost(failure.reason).await);
                 }
                 Ok(Reply::Missing(format!("the tool did not answer within {limit:?}")))
             }
-            Err(error) => match self.failed(&error) {
-                Some(Failed::Refused(status)) => Err(McpError::Refused {
-                    server: self.server.clone(),
-                    status,
-                    challenge: failure::transport(&error).and_then(failure::challenge),
-                }),
-                Some(Failed::Lost) => Err(self.lost(failure::of_request(&error, &self.redaction)).await),
-                None => Ok(Reply::Missing(format!(
-                    "the call failed: {}",
-                    failure::of_request(&error, &self.redaction)
-                ))),
-            },
+            Cause::Refused(Refusal {
+                status: status @ (401 | 403 | 407 | 408 | 429 | 502..=504),
+                challenge,
+                ..
+            }) => Err(McpError::Refused { server: self.server.clone(), status, challenge }),
+            _ if is_lost => Err(self.lost(failure.reason).await),
+            _ => Ok(Reply::Missing(format!("the call failed: {}", failure.reason))),
         }
     }
 
@@ -397,12 +339,12 @@ impl LiveSession {
         &self,
         mut request: ClientRequest,
         limit: Duration,
-    ) -> Result<Value, ServiceError> {
+    ) -> Result<Untrusted<Value>, Failure> {
         let deadline = Instant::now() + limit;
         for _ in 0..INPUT_ROUNDS {
             let left = deadline.saturating_duration_since(Instant::now());
             let result = self.ask(request.clone(), left).await?;
-            let Some(answers) = self.inputs.answers(&result) else { return Ok(result) };
+            let Some(answers) = self.inputs.answers(result.for_server()) else { return Ok(result) };
             let (responses, state) = match &mut request {
                 ClientRequest::CallToolRequest(CallToolRequest { params, .. }) => {
                     (&mut params.input_responses, &mut params.request_state)
@@ -416,25 +358,25 @@ impl LiveSession {
                 _ => return Ok(result),
             };
             *responses = Some(answers).filter(|answers| !answers.is_empty());
-            *state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
+            *state = result.text("requestState").map(|state| (*state.for_server()).to_owned());
         }
-        let text = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
-        Err(ServiceError::McpError(ErrorData::internal_error(text, None)))
+        let reason = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
+        Err(Failure { cause: Cause::Error(ErrorCode::INTERNAL_ERROR, reason.clone()), reason })
     }
 
     fn info(&self) -> Option<Arc<ServerPeerInfo>> {
         self.service.peer_info()
     }
 
-    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape,
-    /// as the server wrote it: cursors, names and states go back to the server. What is shown of it passes through
-    /// [`Redaction`].
-    async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
+    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
+    async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Untrusted<Value>, Failure> {
         let mut rate_limit = RateLimit::new();
         loop {
             let answer = self.ask_once(request.clone(), limit).await;
-            let failed = answer.as_ref().err().and_then(failure::transport);
-            let asked = failed.and_then(failure::rate_limited);
+            let asked = match &answer {
+                Err(Failure { cause: Cause::Refused(refusal), .. }) => refusal.rate_limit,
+                _ => None,
+            };
             let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };
             tokio::time::sleep(wait).await;
         }
@@ -444,7 +386,7 @@ impl LiveSession {
         &self,
         request: ClientRequest,
         limit: Duration,
-    ) -> BoxFuture<'_, Result<Value, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Untrusted<Value>, Failure>> {
         let exchange = async move {
             let options = PeerRequestOptions::with_timeout(limit);
             let mut open = OpenRequest::of(self);
@@ -456,28 +398,23 @@ impl LiveSession {
                 Err(error) => Err(error),
             };
             open.end(&result);
-            let result = result?;
-            serde_json::to_value(result).map_err(|_| ServiceError::UnexpectedResponse)
+            serde_json::to_value(result?).map_err(|_| ServiceError::UnexpectedResponse)
         };
         Box::pin(async move {
             match timeout(limit + STUCK, exchange).await {
-                Ok(answer) => answer,
-                Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+                Ok(Ok(answer)) => Ok(Untrusted::new(answer, &self.redaction)),
+                Ok(Err(error)) => Err(Failure::of(&error, &self.redaction)),
+                Err(_) => Err(Failure::timeout(limit)),
             }
         })
     }
 
-    /// The kind of connection failure; `None` if the error is an answer.
-    fn failed(&self, error: &ServiceError) -> Option<Failed> {
-        match error {
-            ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => Some(Failed::Lost),
-            ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
-            ServiceError::TransportClosed => Some(Failed::Lost),
-            ServiceError::TransportSend(error) => Some(match failure::status(&*error.error) {
-                Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
-                _ => Failed::Lost,
-            }),
-            _ => (!self.is_alive()).then_some(Failed::Lost),
+    /// Whether the connection failed, and not the request alone.
+    fn has_lost(&self, failure: &Failure) -> bool {
+        match failure.cause {
+            Cause::Error(..) | Cause::Timeout => false,
+            Cause::Refused(_) | Cause::Closed | Cause::Broken => true,
+            Cause::Unexpected => !self.is_alive(),
         }
     }
 
@@ -490,24 +427,15 @@ impl LiveSession {
         }
     }
 
-    async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
-        let transport = failure::transport(error);
-        let (status, challenge) =
-            (transport.and_then(failure::status), transport.and_then(failure::challenge));
-        let server = self.server.clone();
-        match error {
-            ServiceError::TransportClosed => self.lost(failure::of_request(error, &self.redaction)).await,
-            ServiceError::Timeout { .. } => McpError::List {
-                server,
-                what,
-                reason: format!("not complete within {:?}", self.limits.start_timeout),
-            },
-            _ if status == Some(401) => McpError::Unauthorized { server, challenge },
-            _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
-            _ => {
-                let reason = failure::of_request(error, &self.redaction);
-                McpError::List { server, what, reason }
+    async fn list_error(&self, what: &'static str, failure: Failure) -> McpError {
+        let of_list = |reason| McpError::List { server: self.server.clone(), what, reason };
+        match failure.cause {
+            Cause::Closed => self.lost(failure.reason).await,
+            Cause::Timeout => of_list(format!("not complete within {:?}", self.limits.start_timeout)),
+            Cause::Refused(refusal) => {
+                refusal.denial(&self.server).unwrap_or_else(|| of_list(failure.reason))
             }
+            Cause::Error(..) | Cause::Broken | Cause::Unexpected => of_list(failure.reason),
         }
     }
 }
@@ -547,32 +475,27 @@ impl Drop for OpenRequest<'_> {
     }
 }
 
-/// Why a call did not reach a tool, or its answer did not arrive.
-enum Failed {
-    /// The server or a proxy rejected the call with this HTTP status.
-    Refused(u16),
-    Lost,
+fn read_resource(uri: impl Into<String>) -> ClientRequest {
+    ClientRequest::ReadResourceRequest(ReadResourceRequest::new(ReadResourceRequestParams::new(uri)))
+}
+
+/// The request for a page of a list.
+fn paged<M: Default>(
+    params: Option<PaginatedRequestParams>,
+) -> RequestOptionalParam<M, PaginatedRequestParams> {
+    RequestOptionalParam { method: M::default(), params, extensions: Default::default() }
 }
 
 fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListToolsRequest(request)
+    ClientRequest::ListToolsRequest(paged(params))
 }
 
 fn list_resources(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListResourcesRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListResourcesRequest(request)
+    ClientRequest::ListResourcesRequest(paged(params))
 }
 
 fn list_resource_templates(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request =
-        ListResourceTemplatesRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListResourceTemplatesRequest(request)
-}
-
-fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListPromptsRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListPromptsRequest(request)
+    ClientRequest::ListResourceTemplatesRequest(paged(params))
 }
 
 /// The server's row for the `server` table.
@@ -582,7 +505,7 @@ fn server_row(
     tools: &[data::Tool],
     redaction: &Redaction,
 ) -> data::Server {
-    let shown = |text: &str| redaction.bounded(text);
+    let shown = |text: &str| Untrusted::new(text, redaction).bounded();
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
     data::Server {
@@ -592,8 +515,7 @@ fn server_row(
         transport: transport.into(),
         instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
         capabilities: capabilities
-            .as_ref()
-            .map(|value| redaction.schema(value))
+            .map(|value| Untrusted::new(value, redaction).schema())
             .unwrap_or_default()
             .to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),

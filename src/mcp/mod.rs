@@ -32,7 +32,6 @@ mod pool;
 mod process;
 mod program;
 mod quirks;
-mod redact;
 mod reference;
 mod sandbox;
 mod scratch;
@@ -44,12 +43,12 @@ mod snapshot;
 mod sse;
 mod stdio;
 mod tools;
+mod untrusted;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::{outcome::plain, serve::serve_stdio};
 pub use self::{
     cassette::{Cassette, RecordedCall},
     error::{McpError, ServerOutput},
@@ -70,6 +69,7 @@ pub use self::{
     snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},
 };
+pub(crate) use self::{outcome::plain, serve::serve_stdio};
 
 /// The resource in which a server states what can be asked about it, as a families file (docs/guides/families.md).
 pub const FAMILIES_URI: &str = "mcprl://families";

@@ -39,7 +39,7 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
-    redact::Redaction,
+    untrusted::{Redaction, Untrusted},
 };
 use crate::{error::chain, net};
 
@@ -420,7 +420,7 @@ impl Login {
         let file = TokenFile::of(&url, None).ok_or_else(no_folder)?;
         let redaction = Redaction::new(self.client_secret.clone(), None);
         let stored = self.flow(&url, file.read(), show).await;
-        let stored = stored.map_err(|error| failed(redaction.shorten(&chain(&error))))?;
+        let stored = stored.map_err(|error| failed(Untrusted::new(chain(&error), &redaction).line()))?;
         let unwritten = |error: io::Error| McpError::TokenFile {
             path: file.path.clone(),
             reason: format!("cannot be written: {error}"),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{
     message::UNREADABLE,
     quirks::ErrorPatterns,
-    redact::{Redaction, truncate_middle},
+    untrusted::{Untrusted, truncate_middle},
 };
 
 /// The result of a tool call. A failed call is an outcome that the model sees, not an error.
@@ -40,28 +40,8 @@ impl Outcome {
 
 impl Answer {
     /// The text of an error.
-    pub(super) fn failed(text: &str, redaction: &Redaction) -> Self {
-        Self { text: redaction.text(text), is_error: true }
-    }
-
-    /// Reads a result of any shape.
-    pub(super) fn from_result(mut result: Value, redaction: &Redaction) -> Self {
-        // Before a text of it becomes JSON, where a hidden character would be written out.
-        redaction.json(&mut result);
-        Self::of_shown(&result, redaction)
-    }
-
-    fn of_shown(result: &Value, redaction: &Redaction) -> Self {
-        if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
-            return Self::failed(&format!("the server's answer cannot be read: {reason}"), redaction);
-        }
-        let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
-            None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
-            Some("input_required") => ("the server asked for input, which is not given here".into(), true),
-            Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
-        };
-        // Numbers may be secrets, too.
-        Self { text: redaction.text(&text), is_error }
+    pub(super) fn failed(text: String) -> Self {
+        Self { text, is_error: true }
     }
 
     /// A text of mcprl's own making.
@@ -69,22 +49,16 @@ impl Answer {
         Self { text, is_error: false }
     }
 
+    /// Reads a result of any shape.
+    pub(super) fn from_result(result: Untrusted<Value>) -> Self {
+        let (text, is_error) = result.written(of_result);
+        Self { text, is_error }
+    }
+
     /// Reads what `prompts/get` answers: its messages, each with its role.
-    pub(super) fn from_prompt(mut result: Value, redaction: &Redaction) -> Self {
-        redaction.json(&mut result);
-        let Some(Value::Array(messages)) = result.get("messages") else {
-            return Self::of_shown(&result, redaction);
-        };
-        let message = |message: &Value| {
-            let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
-            let content = match message.get("content") {
-                Some(Value::Array(blocks)) => blocks.iter().map(block_text).collect::<Vec<_>>().join("\n"),
-                Some(block) => block_text(block),
-                None => String::new(),
-            };
-            format!("{role}: {content}")
-        };
-        Self::of_text(redaction.text(&messages.iter().map(message).collect::<Vec<_>>().join("\n\n")))
+    pub(super) fn from_prompt(result: Untrusted<Value>) -> Self {
+        let (text, is_error) = result.written(of_prompt);
+        Self { text, is_error }
     }
 
     /// The text is cut to `limit` bytes. One that matches a pattern is an error.
@@ -92,6 +66,32 @@ impl Answer {
         let is_error = self.is_error || errors.matches(&self.text);
         Outcome { text: truncate_middle(self.text, limit), is_error }
     }
+}
+
+/// The text of a result, and whether the server says that it is an error.
+fn of_result(result: &Value) -> (String, bool) {
+    if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
+        return (format!("the server's answer cannot be read: {reason}"), true);
+    }
+    match result.get("resultType").and_then(Value::as_str) {
+        None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
+        Some("input_required") => ("the server asked for input, which is not given here".into(), true),
+        Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
+    }
+}
+
+fn of_prompt(result: &Value) -> (String, bool) {
+    let Some(Value::Array(messages)) = result.get("messages") else { return of_result(result) };
+    let message = |message: &Value| {
+        let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
+        let content = match message.get("content") {
+            Some(Value::Array(blocks)) => blocks.iter().map(block_text).collect::<Vec<_>>().join("\n"),
+            Some(block) => block_text(block),
+            None => String::new(),
+        };
+        format!("{role}: {content}")
+    };
+    (messages.iter().map(message).collect::<Vec<_>>().join("\n\n"), false)
 }
 
 fn is_true(flag: Option<&Value>) -> bool {
@@ -209,9 +209,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::mcp::untrusted::Redaction;
 
     fn answer(result: &Value) -> Answer {
-        Answer::from_result(result.clone(), &Redaction::new([], None))
+        Answer::from_result(Untrusted::new(result.clone(), &Redaction::new([], None)))
     }
 
     fn check(result: Value, text: &str, is_error: bool) {
@@ -280,16 +281,13 @@ mod tests {
             json!({"messages": [{"role": split, "content": {"type": "text", "text": in_json}}]}),
             json!(split),
         ] {
-            for answer in [
-                Answer::from_result(result.clone(), &redaction),
-                Answer::from_prompt(result.clone(), &redaction),
-            ] {
+            let result_of = || Untrusted::new(result.clone(), &redaction);
+            for answer in [Answer::from_result(result_of()), Answer::from_prompt(result_of())] {
                 let text = answer.text;
                 assert!(text.contains("[redacted]"), "{result}: {text}");
                 assert!(!text.contains("s3cr3t") && !text.contains("20202020"), "{result}: {text}");
             }
         }
-        assert_eq!(Answer::failed(split, &redaction).text, "[redacted]");
     }
 
     #[test]
@@ -351,7 +349,8 @@ mod tests {
 
     #[test]
     fn a_prompt_is_its_messages() {
-        let text = |result: Value| Answer::from_prompt(result, &Redaction::new([], None)).text;
+        let none = Redaction::new([], None);
+        let text = |result: Value| Answer::from_prompt(Untrusted::new(result, &none)).text;
         let messages = json!([
             {"role": "user", "content": {"type": "text", "text": "Review this."}},
             {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}]},

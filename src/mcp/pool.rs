@@ -30,8 +30,8 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode, redact::shorten,
-    session::SettledSession, tools, tools_digest,
+    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode,
+    session::SettledSession, tools, tools_digest, untrusted::shorten,
 };
 use crate::{data, hash::Digest};
 

@@ -23,8 +23,11 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    BWRAP, McpError, Sandbox, ServerOutput, Transport, descendants::Descendants, find_program,
-    redact::Redaction, reference, scratch::Places,
+    BWRAP, McpError, Sandbox, ServerOutput, Transport,
+    descendants::Descendants,
+    find_program, reference,
+    scratch::Places,
+    untrusted::{Redaction, Untrusted},
 };
 use crate::child::{self, Group};
 
@@ -247,7 +250,8 @@ impl Stderr {
         let tail: Vec<u8> = self.tail.lock().iter().copied().collect();
         // At most this much is kept: what comes before is cut off.
         let cut = if tail.len() == STDERR_BYTES { "…" } else { "" };
-        let text = self.redaction.text(&format!("{cut}{}", String::from_utf8_lossy(&tail)));
+        let text = format!("{cut}{}", String::from_utf8_lossy(&tail));
+        let text = Untrusted::new(text, &self.redaction).shown();
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
         match quoted.char_indices().nth_back(QUOTED_CHARS) {

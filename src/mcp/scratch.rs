@@ -17,8 +17,8 @@ use tokio::{process::Command, runtime::Handle, time::timeout};
 
 use super::{
     McpError, ServerSpec, State, Transport, process,
-    redact::Redaction,
     snapshot::{self, PLACEHOLDER, SHOWN, Snapshot},
+    untrusted::{Redaction, Untrusted},
 };
 use crate::child;
 
@@ -103,7 +103,7 @@ impl Scratch {
         {
             let redaction = Redaction::of(&spec.transport, Some(&places));
             let command = spec.beside(&spec.before_episode).to_string();
-            return Err(McpError::BeforeEpisode { command, cause: redaction.shorten(&cause) });
+            return Err(McpError::BeforeEpisode { command, cause: Untrusted::new(cause, &redaction).line() });
         }
         Ok(scratch)
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!((&real["sql"][1], &real["path"]), (&json!(7), &json!("/tmp/x/a")));
         let redaction = Redaction::new([], Some(&places));
         assert_eq!(
-            redaction.text(&format!("in {} and /tmp/x/a", places.name)),
+            Untrusted::new(format!("in {} and /tmp/x/a", places.name), &redaction).shown(),
             "in mcprl_session and /snapshot/a"
         );
         assert_ne!(unique_name(), places.name);

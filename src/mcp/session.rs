@@ -45,16 +45,16 @@ impl Session {
         let source = match tape {
             CassetteMode::Play(cassette) => Source::Recorded(cassette),
             CassetteMode::Record(recorder) => {
-                Source::Live(Box::new(LiveSession::connect(spec).await?), Some(recorder))
+                Source::Live(Box::new(LiveSession::connect(spec, false).await?), Some(recorder))
             }
-            CassetteMode::None => Source::Live(Box::new(LiveSession::connect(spec).await?), None),
+            CassetteMode::None => Source::Live(Box::new(LiveSession::connect(spec, false).await?), None),
         };
         Ok(Self::over(source, spec))
     }
 
     /// Connects by the newest revision's handshake only.
     pub async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
-        let live = LiveSession::connect_newest(spec).await?;
+        let live = LiveSession::connect(spec, true).await?;
         Ok(Self::over(Source::Live(Box::new(live), None), spec))
     }
 
@@ -74,8 +74,7 @@ impl Session {
     pub async fn describe(&self) -> Result<Description, McpError> {
         let (described, notes) = match &self.source {
             Source::Live(live, recorder) => {
-                let described = live.describe().await?;
-                let notes = live.take_notes();
+                let (described, notes) = live.describe().await?;
                 if let Some(recorder) = recorder {
                     recorder.begin(&described, &notes)?;
                 }
@@ -90,11 +89,16 @@ impl Session {
 
     /// The server's tools, those for what it exposes, and mcprl's `complete_task`, as of now.
     pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
-        match &self.source {
-            Source::Live(live, _) if self.expose.is_none() => live.tools().await,
-            Source::Live(live, _) => Ok(self.expose.with_tools(&live.describe().await?)),
-            Source::Recorded(cassette) => Ok(self.expose.with_tools(cassette.described())),
-        }
+        let (tools, notes) = match &self.source {
+            Source::Live(live, _) if self.expose.is_none() => live.tools().await?,
+            Source::Live(live, _) => {
+                let (described, notes) = live.describe().await?;
+                (self.expose.with_tools(&described), notes)
+            }
+            Source::Recorded(cassette) => (self.expose.with_tools(cassette.described()), Vec::new()),
+        };
+        self.notes.lock().extend(notes);
+        Ok(tools)
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
@@ -104,11 +108,7 @@ impl Session {
 
     /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
     pub fn take_notes(&self) -> Vec<String> {
-        let mut notes = std::mem::take(&mut *self.notes.lock());
-        if let Source::Live(live, _) = &self.source {
-            notes.extend(live.take_notes());
-        }
-        notes
+        std::mem::take(&mut *self.notes.lock())
     }
 
     /// Calls a tool by the server's name for it, within the limits of the tool.
@@ -152,8 +152,8 @@ impl Session {
         limit: Duration,
     ) -> Result<Reply, McpError> {
         if !recorder.has_begun() {
-            let described = live.describe().await?;
-            recorder.begin(&described, &live.take_notes())?;
+            let (described, notes) = live.describe().await?;
+            recorder.begin(&described, &notes)?;
         }
         let shown = live.hide(arguments.clone());
         // A replay has the real arguments, which must not be in the cassette.
@@ -189,9 +189,9 @@ impl Session {
         let answer = match &self.source {
             Source::Live(live, _) => match live.call(tool, Map::new(), limit).await? {
                 Reply::Answer(answer) => answer,
-                Reply::Missing(text) => Answer { text, is_error: true },
+                Reply::Missing(text) => Answer::failed(text),
             },
-            Source::Recorded(_) => Answer { text: String::new(), is_error: false },
+            Source::Recorded(_) => Answer::of_text(String::new()),
         };
         *self.history.lock() = History::new(&self.state);
         Ok(answer.outcome(result_bytes, &self.quirks.error_patterns))

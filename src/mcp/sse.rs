@@ -19,7 +19,7 @@ use rmcp::{
 use super::{
     correlator::Correlator,
     events::{self, Event},
-    failure,
+    failure::Refusal,
     http_client::{self, Error, Headers, HttpClient},
 };
 
@@ -45,7 +45,8 @@ impl SseTransport {
         let request = client.client.get(url.clone()).header(ACCEPT, EVENT_STREAM_MIME_TYPE);
         let response = client.send(http_client::with(request, headers.clone())).await?;
         if let Some(error) = http_client::refusal(&response) {
-            return if failure::rate_limited(&error).is_some() { Err(error) } else { Ok(None) };
+            let is_limited = Refusal::of(&error).is_some_and(|refusal| refusal.rate_limit.is_some());
+            return if is_limited { Err(error) } else { Ok(None) };
         }
         let is_stream =
             http_client::content_type(&response).is_some_and(|kind| kind.starts_with(EVENT_STREAM_MIME_TYPE));

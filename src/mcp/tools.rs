@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     message::UNREADABLE,
     names::Names,
-    redact::{Redaction, SCHEMA_DEPTH, is_too_deep},
+    untrusted::{SCHEMA_DEPTH, Untrusted},
 };
 use crate::{
     data,
@@ -24,46 +24,40 @@ pub const COMPLETE_TASK: &str = "complete_task";
 const SCHEMA_BYTES: usize = 1 << 20;
 
 /// The tools to show, with `complete_task` last, and a note for each repair.
-pub(super) fn from_list(listed: &[Value], redaction: &Redaction) -> (Vec<data::Tool>, Vec<String>) {
+pub(super) fn from_list(listed: &[Untrusted<Value>]) -> (Vec<data::Tool>, Vec<String>) {
     let mut names = Names::default();
     // Reserved first, so a server's tool of the same name is renamed.
     names.give(COMPLETE_TASK);
     let mut seen = BTreeSet::new();
     let (mut tools, mut notes) = (Vec::new(), Vec::new());
     for raw in listed {
-        let Some(server_name) = raw.get("name").and_then(Value::as_str).filter(|name| !name.is_empty())
-        else {
+        let Some(name) = raw.text("name").filter(|name| !name.for_server().is_empty()) else {
             notes.push("ignored a tool without a name".to_owned());
             continue;
         };
-        let shown = redaction.shorten(server_name);
+        // A call needs the name as it is.
+        let (shown, server_name) = (name.line(), *name.for_server());
         if !seen.insert(server_name) {
             notes.push(format!("ignored a second tool named `{shown}`"));
             continue;
         }
-        // A call needs the name as it is.
-        if redaction.has_secret(server_name) {
+        if name.has_secret() {
             notes.push(format!("ignored the tool `{shown}`: a secret is in its name"));
             continue;
         }
-        if let Some(reason) = raw.get(UNREADABLE).and_then(Value::as_str) {
-            notes.push(format!(
-                "ignored the tool `{shown}`, which cannot be read: {}",
-                redaction.shorten(reason)
-            ));
+        if let Some(reason) = raw.text(UNREADABLE) {
+            notes.push(format!("ignored the tool `{shown}`, which cannot be read: {}", reason.line()));
             continue;
         }
-        let Some(schema) =
-            input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema")), redaction)
-        else {
+        let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {
             notes.push(format!("ignored the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
             continue;
         };
         if schema.repaired {
             notes.push(format!("the tool `{shown}` declares no argument schema; any arguments are accepted"));
         }
-        let schemas = ["inputSchema", "input_schema", "outputSchema"].map(|field| raw.get(field));
-        if schemas.into_iter().flatten().any(is_too_deep) {
+        let schemas = ["inputSchema", "input_schema", "outputSchema"];
+        if schemas.iter().filter_map(|field| raw.get(field)).any(|schema| schema.is_too_deep()) {
             notes.push(format!(
                 "the schema of the tool `{shown}` is nested more than {SCHEMA_DEPTH} levels deep; what is deeper is left out"
             ));
@@ -72,11 +66,10 @@ pub(super) fn from_list(listed: &[Value], redaction: &Redaction) -> (Vec<data::T
         if name != server_name {
             notes.push(format!("renamed the tool `{shown}` to `{name}`"));
         }
-        let description = raw.get("description").and_then(Value::as_str).unwrap_or_default();
-        let description = redaction.bounded(description);
-        let as_json = |field: &str| match raw.get(field) {
-            Some(value @ Value::Object(_)) => Some(redaction.schema(value).to_string()),
-            _ => None,
+        let description = raw.text("description").map(|text| text.bounded()).unwrap_or_default();
+        let as_json = |field: &str| {
+            let value = raw.get(field).map(|value| value.schema()).filter(Value::is_object);
+            value.map(|value| value.to_string())
         };
         tools.push(data::Tool {
             function: function(&name, &description, &schema.schema),
@@ -116,8 +109,8 @@ struct Schema {
 }
 
 /// The declared schema as an object schema; `None` if it is too long.
-fn input_schema(declared: Option<&Value>, redaction: &Redaction) -> Option<Schema> {
-    let (mut schema, repaired) = match declared.map(|declared| redaction.schema(declared)) {
+fn input_schema(declared: Option<Untrusted<&Value>>) -> Option<Schema> {
+    let (mut schema, repaired) = match declared.map(|declared| declared.schema()) {
         Some(Value::Object(schema)) => (schema, false),
         _ => (Map::new(), true),
     };
@@ -201,9 +194,19 @@ pub fn tools_digest(tools: &[data::Tool]) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::untrusted::Redaction;
 
     fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
-        super::from_list(listed, &Redaction::new([], None))
+        from_list_without([], listed)
+    }
+
+    fn from_list_without<const N: usize>(
+        secrets: [&str; N],
+        listed: &[Value],
+    ) -> (Vec<data::Tool>, Vec<String>) {
+        let redaction = Redaction::new(secrets.map(str::to_owned), None);
+        let listed = listed.iter().map(|raw| Untrusted::new(raw.clone(), &redaction));
+        super::from_list(&listed.collect::<Vec<_>>())
     }
 
     fn named(listed: Value) -> Vec<(String, String)> {
@@ -224,9 +227,8 @@ mod tests {
 
     #[test]
     fn a_tool_with_a_secret_in_its_name_is_ignored() {
-        let redaction = Redaction::new(["s3cr3t".to_owned()], None);
         let listed = [json!({"name": "get_s3c\u{200b}r3t"}), json!({"name": "a\u{200b}", "inputSchema": {}})];
-        let (tools, notes) = super::from_list(&listed, &redaction);
+        let (tools, notes) = from_list_without(["s3cr3t"], &listed);
         assert_eq!(
             notes,
             ["ignored the tool `get_[redacted]`: a secret is in its name", "renamed the tool `a` to `a_`"]

@@ -20,8 +20,7 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
 /// Maximum bytes of a description, or of any other text about a server, tool or resource.
 pub(in crate::mcp) const TEXT_BYTES: usize = 16_384;
 
-/// The beginning of a text, cleaned and on one line, for an error message. A text of a server must have passed through
-/// [`Redaction`](super::Redaction) before.
+/// The beginning of a text of ours, cleaned and on one line, for an error message.
 pub(in crate::mcp) fn shorten(text: &str) -> String {
     const CHARS: usize = 300;
     let letters = text.trim().chars().map(|letter| if letter == '\n' { ' ' } else { letter });
@@ -50,7 +49,7 @@ fn cut_at(value: &Value, depth: usize) -> Value {
 }
 
 /// Whether [`without_depths`] leaves something out.
-pub(in crate::mcp) fn is_too_deep(value: &Value) -> bool {
+pub(super) fn is_too_deep(value: &Value) -> bool {
     fn exceeds(value: &Value, depth: usize) -> bool {
         let Some(below) = depth.checked_sub(1) else { return true };
         match value {

@@ -1,20 +1,15 @@
-//! Makes a server's texts fit to be shown and stored. Every text of a server passes through [`Redaction`], which alone does it,
-//! in this order: without hidden characters (`clean.rs`), without secrets, and within bounds. In another order a secret that
-//! a hidden character splits would come together again, and one that a limit cuts would not be recognized.
+//! The secrets that a server's texts may have in them.
 //!
 //! A secret is the value of a variable that `[server]` refers to, or of an inherited variable that looks like a secret
 //! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The name and the folder of
 //! a session (`scratch.rs`) are replaced as well. A secret is recognized as it is, and as text in JSON.
 
-mod clean;
-
 use std::{borrow::Cow, collections::BTreeSet, fmt::Write, path::Path, sync::Arc};
 
 use serde_json::Value;
 
-pub(super) use self::clean::{SCHEMA_DEPTH, TEXT_BYTES, is_too_deep, shorten, truncate_middle};
-use self::clean::{clean, without_depths};
-use super::{INHERITED, Transport, oauth::Access, reference, scratch::Places, secret};
+use super::clean::clean;
+use crate::mcp::{INHERITED, Transport, oauth::Access, reference, scratch::Places, secret};
 
 /// Values of fewer bytes are not replaced: they occur by chance.
 const SHORTEST: usize = 6;
@@ -24,7 +19,7 @@ const ELLIPSIS: [&str; 2] = ["…", "..."];
 
 /// What is replaced in a server's texts, and by what. Has no `Debug`, so that secrets cannot be logged.
 #[derive(Clone)]
-pub(super) struct Redaction {
+pub(in crate::mcp) struct Redaction {
     replaced: Arc<[(String, &'static str)]>,
     /// Gives the bearer token, which may change.
     access: Option<Arc<Access>>,
@@ -32,7 +27,7 @@ pub(super) struct Redaction {
 
 impl Redaction {
     /// `places` are the session's own.
-    pub(super) fn of(transport: &Transport, places: Option<&Places>) -> Self {
+    pub(in crate::mcp) fn of(transport: &Transport, places: Option<&Places>) -> Self {
         let mut values: BTreeSet<String> = BTreeSet::new();
         match transport {
             Transport::Stdio { env, .. } => {
@@ -56,7 +51,7 @@ impl Redaction {
         Self::new(values, places)
     }
 
-    pub(super) fn new(values: impl IntoIterator<Item = String>, places: Option<&Places>) -> Self {
+    pub(in crate::mcp) fn new(values: impl IntoIterator<Item = String>, places: Option<&Places>) -> Self {
         let secrets = values.into_iter().filter(|value| !Path::new(value).exists());
         let secrets = secrets.flat_map(|value| forms(&value)).map(|form| (form, REDACTED));
         let shown = places.into_iter().flat_map(Places::shown);
@@ -68,35 +63,18 @@ impl Redaction {
     }
 
     /// Also replaces the bearer token of that moment, and what is sent to get one.
-    pub(super) fn with_token_of(self, access: Arc<Access>) -> Self {
+    pub(in crate::mcp) fn with_token_of(self, access: Arc<Access>) -> Self {
         Self { access: Some(access), ..self }
     }
 
-    /// A text of the server.
+    /// A text without hidden characters and secrets.
     pub(super) fn text(&self, text: &str) -> String {
         replace(clean(text), &self.replaced()).into_owned()
     }
 
-    /// A text about a server, tool or resource: cut in the middle to [`TEXT_BYTES`].
-    pub(super) fn bounded(&self, text: &str) -> String {
-        truncate_middle(self.text(text).trim().to_owned(), TEXT_BYTES)
-    }
-
-    /// The beginning of a text, on one line, for an error message.
-    pub(super) fn shorten(&self, text: &str) -> String {
-        shorten(&self.text(text))
-    }
-
-    /// A value of the server: each of its texts and keys.
+    /// A value without them in its texts and keys.
     pub(super) fn json(&self, value: &mut Value) {
         replace_in(value, &clean, &self.replaced());
-    }
-
-    /// A schema, or another description as JSON, without what is nested too deeply.
-    pub(super) fn schema(&self, value: &Value) -> Value {
-        let mut schema = without_depths(value);
-        self.json(&mut schema);
-        schema
     }
 
     /// Whether a text of the server has a secret in it.
@@ -106,7 +84,7 @@ impl Redaction {
     }
 
     /// Hides secrets in a value of ours, which is otherwise as it is.
-    pub(super) fn hide(&self, value: &mut Value) {
+    pub(in crate::mcp) fn hide(&self, value: &mut Value) {
         replace_in(value, &as_it_is, &self.replaced());
     }
 
@@ -274,16 +252,6 @@ mod tests {
             "after a whole one"
         );
         assert_eq!(secrets.text("s3cr3t-k"), "s3cr3t-k", "nothing was cut");
-    }
-
-    #[test]
-    fn a_limit_applies_to_what_is_shown() {
-        let secrets = secrets(&["s3cr3t-key"]);
-        let before = "x".repeat(295);
-        assert_eq!(secrets.shorten(&format!("{before}s3cr3t-key")), format!("{before}[reda…"));
-        let (before, after) = ("x".repeat(TEXT_BYTES), "s3cr3t-key ".repeat(2000));
-        assert!(!secrets.bounded(&format!("{before}{after}")).contains("s3cr3t"));
-        assert_eq!(secrets.bounded(" a\u{200b} \n"), "a");
     }
 
     #[test]
