@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
-    error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
+    error::{At, Class, Diagnostic, Result, did_you_mean},
     mcp::{self, Description, Limits, Login, McpError, Sandbox, Session, Transport},
     ui::{OutputFormat, Printer, plural},
 };
@@ -190,7 +190,9 @@ pub async fn with_logins<T>(
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
-        let Some(challenge) = asked_login(&failure) else { return Err(failure) };
+        let cause: &dyn std::error::Error = failure.cause();
+        let asked = cause.downcast_ref().and_then(McpError::asked_login);
+        let Some(challenge) = asked else { return Err(failure) };
         let client_secret = match &client.client_secret_env {
             Some(variable) => {
                 let unset = |_| McpError::UnsetVariable { variable: variable.clone() };
@@ -202,21 +204,6 @@ pub async fn with_logins<T>(
         Login { client_id, client_secret, scopes, challenge }.run(transport, &show).await?;
     }
     work().await
-}
-
-/// What the server says about the login that it asks for: it knows no token, or one with too few scopes.
-fn asked_login(failure: &Failure) -> Option<Option<String>> {
-    let cause: &dyn std::error::Error = failure.cause();
-    let error: &McpError = cause.downcast_ref()?;
-    match error {
-        McpError::Unauthorized { .. } | McpError::Refused { status: 401, .. } => {
-            Some(error.challenge().map(str::to_owned))
-        }
-        McpError::Refused { status: 403, challenge: Some(challenge), .. } => {
-            challenge.contains("insufficient_scope").then(|| Some(challenge.clone()))
-        }
-        _ => None,
-    }
 }
 
 async fn visit(spec: &mcp::ServerSpec, call: Option<(String, Map<String, Value>)>) -> Result<Visit> {

@@ -45,7 +45,7 @@ pub enum McpError {
     Unauthorized {
         server: String,
         /// `WWW-Authenticate` of its answer.
-        challenge: Option<String>,
+        challenge: Option<Challenge>,
     },
     #[error("cannot log in to the server `{server}`: {reason}")]
     Login { server: String, reason: String },
@@ -72,7 +72,7 @@ pub enum McpError {
         server: String,
         status: u16,
         /// `WWW-Authenticate` of its answer.
-        challenge: Option<String>,
+        challenge: Option<Challenge>,
     },
     #[error("the reset tool `{tool}` failed: {reason}")]
     Reset { tool: String, reason: String },
@@ -102,10 +102,17 @@ pub enum McpError {
 }
 
 impl McpError {
-    /// The `WWW-Authenticate` of a server that asks for a token, or for one with more scopes.
-    pub fn challenge(&self) -> Option<&str> {
+    /// If the server asks for a login, because it knows no token or one with too few scopes: what it says about it.
+    pub fn asked_login(&self) -> Option<Option<Challenge>> {
         match self {
-            Self::Unauthorized { challenge, .. } | Self::Refused { challenge, .. } => challenge.as_deref(),
+            Self::Unauthorized { challenge, .. } | Self::Refused { status: 401, challenge, .. } => {
+                Some(challenge.clone())
+            }
+            Self::Refused { status: 403, challenge: Some(challenge), .. }
+                if challenge.0.contains("insufficient_scope") =>
+            {
+                Some(Some(challenge.clone()))
+            }
             _ => None,
         }
     }
@@ -258,6 +265,16 @@ impl Diagnostic for McpError {
 /// Whether the command is wrong or its file is not executable.
 fn is_mistaken(source: &io::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+}
+
+/// The `WWW-Authenticate` of a server, as it wrote it: for a login, and never shown.
+#[derive(Clone)]
+pub struct Challenge(pub(super) String);
+
+impl fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Challenge")
+    }
 }
 
 /// A server process's exit status and the end of its stderr; empty for a remote server.

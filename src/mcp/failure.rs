@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     McpError,
+    error::Challenge,
     http_client::Error,
     message::{self, BROKEN_OFF_CODE},
     untrusted::{Redaction, Untrusted},
@@ -75,7 +76,7 @@ impl Failure {
 pub(super) struct Refusal {
     pub(super) status: u16,
     /// Its `WWW-Authenticate`.
-    pub(super) challenge: Option<String>,
+    pub(super) challenge: Option<Challenge>,
     /// Whether the server limits the rate of requests, with the wait that it asks for.
     pub(super) rate_limit: Option<Option<Duration>>,
 }
@@ -103,7 +104,8 @@ impl Refusal {
             }
             _ => return None,
         };
-        Some(Self { status, challenge: error.auth_challenge().map(str::to_owned), rate_limit })
+        let challenge = error.auth_challenge().map(|text| Challenge(text.to_owned()));
+        Some(Self { status, challenge, rate_limit })
     }
 
     /// The error of a server that wants a token, or one with more scopes.

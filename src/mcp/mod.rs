@@ -51,7 +51,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cassette::{Cassette, RecordedCall},
-    error::{McpError, ServerOutput},
+    error::{Challenge, McpError, ServerOutput},
     exposed::Expose,
     input::Inputs,
     listing::Description,
@@ -109,20 +109,17 @@ impl ServerSpec {
 
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
-        let (limits, quirks, inputs) = (Limits::default(), Quirks::default(), Inputs::default());
-        let (expose, on_list_change) = (Expose::default(), ListChange::default());
-        let (before_episode, after_episode) = (Vec::new(), Vec::new());
         Self {
             transport,
             state,
-            limits,
-            quirks,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
             record: None,
-            expose,
-            inputs,
-            on_list_change,
-            before_episode,
-            after_episode,
+            expose: Expose::default(),
+            inputs: Inputs::default(),
+            on_list_change: ListChange::default(),
+            before_episode: Vec::new(),
+            after_episode: Vec::new(),
         }
     }
 }

@@ -39,6 +39,7 @@ use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
+    error::Challenge,
     untrusted::{Redaction, Untrusted},
 };
 use crate::{error::chain, net};
@@ -400,8 +401,8 @@ pub struct Login {
     pub client_secret: Option<String>,
     /// Otherwise those that the server asks for.
     pub scopes: Vec<String>,
-    /// `WWW-Authenticate` of the answer that asked for a login ([`McpError::challenge`]).
-    pub challenge: Option<String>,
+    /// Of the answer that asked for a login ([`McpError::asked_login`]).
+    pub challenge: Option<Challenge>,
 }
 
 impl Login {
@@ -440,13 +441,13 @@ impl Login {
         let redirect = format!("http://{}{CALLBACK}", listener.local_addr().map_err(failed)?);
         let memory = InMemoryCredentialStore::new();
         let mut manager = manager(url, &memory).await?;
-        discover(&mut manager, self.challenge.as_deref(), None).await?;
+        let challenge = self.challenge.as_ref().map(|Challenge(text)| text.as_str());
+        discover(&mut manager, challenge, None).await?;
         let mut scopes = self.scopes;
         if scopes.is_empty() {
             scopes = manager.select_initial_scopes(&[]).await;
             // More was asked for than was granted: both.
-            let asked =
-                self.challenge.as_deref().map(|challenge| WWWAuthenticateParams::parse(challenge, url));
+            let asked = challenge.map(|challenge| WWWAuthenticateParams::parse(challenge, url));
             if let Some(old) = old.filter(|_| asked.is_some_and(|asked| asked.is_insufficient_scope())) {
                 scopes.extend(old.credentials.granted_scopes);
                 scopes.sort();

@@ -117,6 +117,17 @@ fn a_module_imports_from_layers_below_alone() {
 }
 
 #[test]
+fn what_a_server_says_is_read_as_it_is_in_few_files() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let is_read = |path: &PathBuf| std::fs::read_to_string(path).unwrap().contains(".for_server()");
+    let files = sources(&src).into_iter().filter(is_read);
+    let files: Vec<String> =
+        files.map(|path| path.strip_prefix(&src).unwrap().to_string_lossy().into_owned()).collect();
+    // Cursors; states and requests for input; names of tools.
+    assert_eq!(files, ["mcp/listing.rs", "mcp/live.rs", "mcp/tools.rs", "mcp/untrusted/mod.rs"]);
+}
+
+#[test]
 fn the_files_that_the_architecture_names_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
