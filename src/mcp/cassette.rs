@@ -330,9 +330,7 @@ impl<R: BufRead> Iterator for CompleteLines<R> {
 /// Adds answers to a cassette.
 pub(super) struct Recorder {
     path: PathBuf,
-    state: String,
-    inputs: Inputs,
-    expose: Expose,
+    spec: ServerSpec,
     file: Mutex<File>,
     /// The calls that are recorded already: the link of each by its key.
     known: Mutex<HashMap<Digest, Digest>>,
@@ -356,9 +354,7 @@ impl Recorder {
         let known = calls.map(|call| (call.key(), call.link())).collect();
         Ok(Self {
             path,
-            state: spec.state.label(),
-            inputs: spec.inputs.clone(),
-            expose: spec.expose,
+            spec: spec.clone(),
             file: Mutex::new(file),
             known: Mutex::new(known),
             notes: Mutex::default(),
@@ -378,9 +374,9 @@ impl Recorder {
         }
         let header = Header {
             mcprl_cassette: VERSION,
-            state: self.state.clone(),
-            inputs: self.inputs.clone(),
-            expose: self.expose,
+            state: self.spec.state.label(),
+            inputs: self.spec.inputs.clone(),
+            expose: self.spec.expose,
             described: described.clone(),
             notes: notes.to_vec(),
         };

@@ -69,9 +69,9 @@ impl Expose {
         if self.resources && !(resources.is_empty() && resource_templates.is_empty()) {
             let about =
                 "Lists the resources: the URI, name and description of each, and templates of further URIs.";
-            added.push(tool(LIST_RESOURCES, "list_resources", about.to_owned(), json!({}), &[]));
+            added.push(tools::added(LIST_RESOURCES, "list_resources", about.to_owned(), json!({}), &[]));
             let about = "Reads a resource.".to_owned();
-            added.push(tool(
+            added.push(tools::added(
                 READ_RESOURCE,
                 "read_resource",
                 about,
@@ -87,7 +87,7 @@ impl Expose {
                 "name": {"type": "string", "enum": names},
                 "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
             });
-            added.push(tool(
+            added.push(tools::added(
                 GET_PROMPT,
                 "get_prompt",
                 truncate_middle(about, TEXT_BYTES),
@@ -121,30 +121,6 @@ pub(super) fn listed(resources: &[data::Resource], templates: &[data::ResourceTe
     let templates = templates.iter().map(|one| line(&one.uri_template, &one.name, one.description.as_ref()));
     let lines: Vec<String> = resources.chain(templates).collect();
     if lines.is_empty() { "there are no resources".to_owned() } else { lines.join("\n") }
-}
-
-fn tool(
-    wire_name: &str,
-    name: &str,
-    description: String,
-    properties: Value,
-    required: &[&str],
-) -> data::Tool {
-    let mut schema = json!({"type": "object", "properties": properties});
-    if !required.is_empty() {
-        schema["required"] = json!(required);
-    }
-    data::Tool {
-        name: name.to_owned(),
-        server_name: wire_name.to_owned(),
-        description,
-        input_schema: schema.to_string(),
-        output_schema: None,
-        annotations: Some(json!({"readOnlyHint": true}).to_string()),
-        function: String::new(),
-        synthetic: false,
-        listed: None,
-    }
 }
 
 #[cfg(test)]

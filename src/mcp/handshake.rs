@@ -126,11 +126,11 @@ async fn open(
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
-            let (process, (stdout, stdin)) =
+            let (process, pipes) =
                 Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), places, redaction.clone())
                     .await?;
-            let lines = Lines::new(stdout, stdin, &process);
-            let spare = lines.again();
+            let lines = Lines::new(pipes, &process);
+            let spare = lines.clone();
             let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
             let mut connected = handshake(lines, spec, lifecycle, deadline).await;
             // A process that rejects `initialize` but goes on need not be started again.
@@ -145,15 +145,11 @@ async fn open(
         // Nothing is connected to: `session.rs` reads it.
         Transport::Cassette(_) => return Err(McpError::EmptyCommand.into()),
         Transport::Http { url, token, headers } => {
-            let expired = match spec.state == State::ReadOnly {
-                true => http::ExpiredSession::Replace,
-                false => http::ExpiredSession::Lose,
-            };
             let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
             let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
             redaction = redaction.with_token_of(connector.access());
             let mut connected =
-                handshake(connector.streamable(expired), spec, lifecycle.clone(), deadline).await;
+                handshake(connector.streamable(&spec.state), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)
                 && may_be_sse(&*error.error)

@@ -19,7 +19,7 @@ use rmcp::transport::{
 };
 
 use super::{
-    McpError, Token,
+    McpError, State, Token,
     address::{address, check_secrecy},
     http_client::{Error, Headers, HttpClient},
     oauth::Access,
@@ -69,15 +69,6 @@ pub(super) fn endpoint(
     Ok(Endpoint { url: parsed, headers, access })
 }
 
-/// How to treat a session that the server has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ExpiredSession {
-    /// Replace it silently: it had no state.
-    Replace,
-    /// Report it as lost: its state is lost too.
-    Lose,
-}
-
 /// What connects to one server. Nothing is sent yet.
 pub(super) struct Connector {
     url: Url,
@@ -100,11 +91,12 @@ impl Connector {
         Ok(Self { url, headers, client })
     }
 
-    pub(super) fn streamable(&self, expired: ExpiredSession) -> HttpTransport {
+    /// A session that the server has ended is replaced silently if it had no `state`, and otherwise lost.
+    pub(super) fn streamable(&self, state: &State) -> HttpTransport {
         let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
             .custom_headers(self.headers.clone())
             .max_concurrent_requests(CONCURRENT_REQUESTS)
-            .reinit_on_expired_session(expired == ExpiredSession::Replace);
+            .reinit_on_expired_session(*state == State::ReadOnly);
         let mut retry = ExponentialBackoff::default();
         retry.max_times = Some(STREAM_RETRIES);
         retry.max_delay = Some(STREAM_RETRY_DELAY);

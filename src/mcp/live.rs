@@ -41,11 +41,9 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Limits, McpError, ServerSpec,
-    exposed::{self, Expose},
+    McpError, ServerSpec, exposed,
     failure::{Cause, Failure, RateLimit, Refusal},
     handshake::{self, Client, Connection},
-    input::Inputs,
     listing::{self, Description},
     outcome::Answer,
     process::Process,
@@ -69,12 +67,9 @@ pub(super) struct LiveSession {
     // Declared before the process: dropping it closes the process's stdin, which tells it to exit.
     service: RunningService<RoleClient, Client>,
     process: Option<Process>,
-    server: String,
+    spec: ServerSpec,
     /// As in [`data::Server`].
     transport: &'static str,
-    limits: Limits,
-    expose: Expose,
-    inputs: Inputs,
     redaction: Redaction,
     /// Declared after the process, which uses it.
     scratch: Scratch,
@@ -97,6 +92,16 @@ pub(super) enum Reply {
     Missing(String),
 }
 
+impl Reply {
+    /// What the model gets.
+    pub(super) fn into_answer(self) -> Answer {
+        match self {
+            Self::Answer(answer) => answer,
+            Self::Missing(text) => Answer::failed(text),
+        }
+    }
+}
+
 impl LiveSession {
     /// Starts the server or connects to it, and performs the handshake. With `newest`, only that of the newest revision.
     pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Self, McpError> {
@@ -105,11 +110,8 @@ impl LiveSession {
         Ok(Self {
             service,
             process,
-            server: spec.transport.to_string(),
+            spec: spec.clone(),
             transport,
-            limits: spec.limits.clone(),
-            expose: spec.expose,
-            inputs: spec.inputs.clone(),
             redaction,
             scratch,
             unanswered: AtomicU32::new(0),
@@ -147,7 +149,7 @@ impl LiveSession {
         request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Untrusted<Value>>, McpError> {
-        match self.pages(field, request, self.limits.start_timeout, notes).await {
+        match self.pages(field, request, self.spec.limits.start_timeout, notes).await {
             Ok(listed) => Ok(listed),
             Err(failure) => Err(self.list_error(field, failure).await),
         }
@@ -204,8 +206,10 @@ impl LiveSession {
         limit: Duration,
     ) -> Result<Reply, McpError> {
         let arguments = self.scratch.places().real_arguments(arguments);
-        let request = match self.expose.request(name, &arguments) {
+        let read: fn(Untrusted<Value>) -> Answer;
+        let request = match self.spec.expose.request(name, &arguments) {
             None => {
+                read = Answer::from_result;
                 let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
                 ClientRequest::CallToolRequest(CallToolRequest::new(params))
             }
@@ -216,16 +220,18 @@ impl LiveSession {
                 let listed = self.list_resources(limit).await;
                 return self.reply(listed, limit, Answer::of_text).await;
             }
-            Some(exposed::Request::ReadResource { uri }) => read_resource(uri),
+            Some(exposed::Request::ReadResource { uri }) => {
+                read = Answer::from_result;
+                read_resource(uri)
+            }
             Some(exposed::Request::GetPrompt { name, arguments }) => {
+                read = Answer::from_prompt;
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
-                let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-                let answer = self.ask_with_inputs(request, limit).await;
-                return self.reply(answer, limit, Answer::from_prompt).await;
+                ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
             }
         };
         let answer = self.ask_with_inputs(request, limit).await;
-        self.reply(answer, limit, Answer::from_result).await
+        self.reply(answer, limit, read).await
     }
 
     /// The text of a resource, however long; `None` if the server answers that it has none.
@@ -283,7 +289,7 @@ impl LiveSession {
                 status: status @ (401 | 403 | 407 | 408 | 429 | 502..=504),
                 challenge,
                 ..
-            }) => Err(McpError::Refused { server: self.server.clone(), status, challenge }),
+            }) => Err(McpError::Refused { server: self.server(), status, challenge }),
             _ if is_lost => Err(self.lost(failure.reason).await),
             _ => Ok(Reply::Missing(format!("the call failed: {}", failure.reason))),
         }
@@ -344,7 +350,7 @@ impl LiveSession {
         for _ in 0..INPUT_ROUNDS {
             let left = deadline.saturating_duration_since(Instant::now());
             let result = self.ask(request.clone(), left).await?;
-            let Some(answers) = self.inputs.answers(result.for_server()) else { return Ok(result) };
+            let Some(answers) = self.spec.inputs.answers(result.for_server()) else { return Ok(result) };
             let (responses, state) = match &mut request {
                 ClientRequest::CallToolRequest(CallToolRequest { params, .. }) => {
                     (&mut params.input_responses, &mut params.request_state)
@@ -362,6 +368,11 @@ impl LiveSession {
         }
         let reason = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
         Err(Failure { cause: Cause::Error(ErrorCode::INTERNAL_ERROR, reason.clone()), reason })
+    }
+
+    /// As messages name it.
+    fn server(&self) -> String {
+        self.spec.transport.to_string()
     }
 
     fn info(&self) -> Option<Arc<ServerPeerInfo>> {
@@ -421,19 +432,19 @@ impl LiveSession {
     async fn lost(&self, reason: String) -> McpError {
         self.is_lost.store(true, Ordering::Relaxed);
         McpError::Lost {
-            server: self.server.clone(),
+            server: self.server(),
             reason,
             output: Process::output_of(self.process.as_ref()).await,
         }
     }
 
     async fn list_error(&self, what: &'static str, failure: Failure) -> McpError {
-        let of_list = |reason| McpError::List { server: self.server.clone(), what, reason };
+        let of_list = |reason| McpError::List { server: self.server(), what, reason };
         match failure.cause {
             Cause::Closed => self.lost(failure.reason).await,
-            Cause::Timeout => of_list(format!("not complete within {:?}", self.limits.start_timeout)),
+            Cause::Timeout => of_list(format!("not complete within {:?}", self.spec.limits.start_timeout)),
             Cause::Refused(refusal) => {
-                refusal.denial(&self.server).unwrap_or_else(|| of_list(failure.reason))
+                refusal.denial(&self.server()).unwrap_or_else(|| of_list(failure.reason))
             }
             Cause::Error(..) | Cause::Broken | Cause::Unexpected => of_list(failure.reason),
         }

@@ -31,13 +31,6 @@ pub(super) struct Answer {
     pub(super) is_error: bool,
 }
 
-impl Outcome {
-    /// An error outcome with a text of mcprl's own making, cut to `limit` bytes.
-    pub(super) fn failed(text: String, limit: usize) -> Self {
-        Self { text: truncate_middle(text, limit), is_error: true }
-    }
-}
-
 impl Answer {
     /// The text of an error.
     pub(super) fn failed(text: String) -> Self {

@@ -73,7 +73,7 @@ pub fn query(url: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// A command with `hide` applied to each secret: the word after `--api-key`, the value in `--api-key=…`, an address with
 /// a password.
-pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<Cow<'w, str>> {
+pub fn hidden<'w>(command: &'w [String], mut hide: impl FnMut(&str) -> String) -> Vec<Cow<'w, str>> {
     let mut words = Vec::with_capacity(command.len());
     let mut is_value = false;
     for word in command {
@@ -177,12 +177,10 @@ fn collect(name: &str, value: &Value, found: &mut BTreeSet<String>) {
             let words: Vec<String> =
                 items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
             // The callback gets every secret word or value.
-            let secrets = std::cell::RefCell::new(Vec::new());
             hidden(&words, |secret| {
-                secrets.borrow_mut().push(secret.to_owned());
+                found.extend(is_literal(secret).then(|| secret.to_owned()));
                 String::new()
             });
-            found.extend(secrets.into_inner().into_iter().filter(|secret| is_literal(secret)));
             items.iter().for_each(|item| collect(name, item, found));
         }
         Value::Object(fields) => fields.iter().for_each(|(name, value)| collect(name, value, found)),

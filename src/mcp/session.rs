@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use super::{
-    Expose, Limits, McpError, Outcome, Quirks, ServerSpec, State,
+    McpError, Outcome, ServerSpec,
     cassette::{Cassette, CassetteMode, History, Recorder},
     listing::Description,
     live::{LiveSession, Reply},
@@ -18,10 +18,7 @@ use crate::data;
 /// a child process ends.
 pub struct Session {
     source: Source,
-    state: State,
-    limits: Limits,
-    quirks: Quirks,
-    expose: Expose,
+    spec: ServerSpec,
     history: Mutex<History>,
     notes: Mutex<Vec<String>>,
 }
@@ -42,14 +39,13 @@ impl Session {
     }
 
     pub(super) async fn connect_with(spec: &ServerSpec, tape: CassetteMode) -> Result<Self, McpError> {
-        let source = match tape {
-            CassetteMode::Play(cassette) => Source::Recorded(cassette),
-            CassetteMode::Record(recorder) => {
-                Source::Live(Box::new(LiveSession::connect(spec, false).await?), Some(recorder))
-            }
-            CassetteMode::None => Source::Live(Box::new(LiveSession::connect(spec, false).await?), None),
+        let recorder = match tape {
+            CassetteMode::Play(cassette) => return Ok(Self::over(Source::Recorded(cassette), spec)),
+            CassetteMode::Record(recorder) => Some(recorder),
+            CassetteMode::None => None,
         };
-        Ok(Self::over(source, spec))
+        let live = LiveSession::connect(spec, false).await?;
+        Ok(Self::over(Source::Live(Box::new(live), recorder), spec))
     }
 
     /// Connects by the newest revision's handshake only.
@@ -59,14 +55,15 @@ impl Session {
     }
 
     fn over(source: Source, spec: &ServerSpec) -> Self {
-        Self {
-            source,
-            state: spec.state.clone(),
-            limits: spec.limits.clone(),
-            quirks: spec.quirks.clone(),
-            expose: spec.expose,
-            history: Mutex::new(History::new(&spec.state)),
-            notes: Mutex::default(),
+        let history = Mutex::new(History::new(&spec.state));
+        Self { source, spec: spec.clone(), history, notes: Mutex::default() }
+    }
+
+    /// The connection; `None` for a cassette.
+    fn live(&self) -> Option<&LiveSession> {
+        match &self.source {
+            Source::Live(live, _) => Some(live),
+            Source::Recorded(_) => None,
         }
     }
 
@@ -83,19 +80,19 @@ impl Session {
             Source::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
         };
         self.notes.lock().extend(notes);
-        let tools = self.expose.with_tools(&described);
+        let tools = self.spec.expose.with_tools(&described);
         Ok(Description { tools, ..described })
     }
 
     /// The server's tools, those for what it exposes, and mcprl's `complete_task`, as of now.
     pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
         let (tools, notes) = match &self.source {
-            Source::Live(live, _) if self.expose.is_none() => live.tools().await?,
+            Source::Live(live, _) if self.spec.expose.is_none() => live.tools().await?,
             Source::Live(live, _) => {
                 let (described, notes) = live.describe().await?;
-                (self.expose.with_tools(&described), notes)
+                (self.spec.expose.with_tools(&described), notes)
             }
-            Source::Recorded(cassette) => (self.expose.with_tools(cassette.described()), Vec::new()),
+            Source::Recorded(cassette) => (self.spec.expose.with_tools(cassette.described()), Vec::new()),
         };
         self.notes.lock().extend(notes);
         Ok(tools)
@@ -103,7 +100,7 @@ impl Session {
 
     /// Whether the server has announced a change of its tools since they were last listed.
     pub(super) fn has_changed_tools(&self) -> bool {
-        matches!(&self.source, Source::Live(live, _) if live.has_changed_tools())
+        self.live().is_some_and(LiveSession::has_changed_tools)
     }
 
     /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
@@ -116,7 +113,7 @@ impl Session {
     /// # Errors
     /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see `live.rs`; [`McpError::NotRecorded`].
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let (call_timeout, result_bytes) = self.limits.of_tool(name);
+        let (call_timeout, result_bytes) = self.spec.limits.of_tool(name);
         let reply = match &self.source {
             Source::Live(live, None) => live.call(name, arguments, call_timeout).await?,
             Source::Live(live, Some(recorder)) => {
@@ -126,10 +123,7 @@ impl Session {
                 Reply::Answer(cassette.answer(&mut self.history.lock(), name, &arguments)?)
             }
         };
-        Ok(match reply {
-            Reply::Answer(answer) => answer.outcome(result_bytes, &self.quirks.error_patterns),
-            Reply::Missing(text) => Outcome::failed(text, result_bytes),
-        })
+        Ok(reply.into_answer().outcome(result_bytes, &self.spec.quirks.error_patterns))
     }
 
     /// The text of a resource; `None` if the server has none under this URI. Cassettes have no resources.
@@ -137,10 +131,8 @@ impl Session {
     /// # Errors
     /// If there is no answer.
     pub async fn resource(&self, uri: &str) -> Result<Option<String>, McpError> {
-        match &self.source {
-            Source::Live(live, _) => live.resource(uri, self.limits.of_tool("").0).await,
-            Source::Recorded(_) => Ok(None),
-        }
+        let Some(live) = self.live() else { return Ok(None) };
+        live.resource(uri, self.spec.limits.call_timeout).await
     }
 
     async fn call_recorded(
@@ -176,41 +168,29 @@ impl Session {
     /// The session between two episodes; the session itself if another must take its place: it is dead, or the server may still be at work
     /// on a request, whose effect would land in the next episode.
     pub(super) fn settle(self) -> Result<SettledSession, Box<Self>> {
-        let is_settled = match &self.source {
-            Source::Live(live, _) => live.is_settled(),
-            Source::Recorded(_) => true,
-        };
+        let is_settled = self.live().is_none_or(LiveSession::is_settled);
         if is_settled && self.is_alive() { Ok(SettledSession(self)) } else { Err(Box::new(self)) }
     }
 
     /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
     pub(super) async fn reset(&self, tool: &str) -> Result<Outcome, McpError> {
-        let (limit, result_bytes) = self.limits.of_tool(tool);
-        let answer = match &self.source {
-            Source::Live(live, _) => match live.call(tool, Map::new(), limit).await? {
-                Reply::Answer(answer) => answer,
-                Reply::Missing(text) => Answer::failed(text),
-            },
-            Source::Recorded(_) => Answer::of_text(String::new()),
+        let (limit, result_bytes) = self.spec.limits.of_tool(tool);
+        let answer = match self.live() {
+            Some(live) => live.call(tool, Map::new(), limit).await?.into_answer(),
+            None => Answer::of_text(String::new()),
         };
-        *self.history.lock() = History::new(&self.state);
-        Ok(answer.outcome(result_bytes, &self.quirks.error_patterns))
+        *self.history.lock() = History::new(&self.spec.state);
+        Ok(answer.outcome(result_bytes, &self.spec.quirks.error_patterns))
     }
 
     /// Bytes of memory of a child process and everything it started, as far as the system reports them.
     pub fn memory(&self) -> Option<usize> {
-        match &self.source {
-            Source::Live(live, _) => live.memory(),
-            Source::Recorded(_) => None,
-        }
+        self.live()?.memory()
     }
 
     /// Whether the session can still answer calls.
     pub fn is_alive(&self) -> bool {
-        match &self.source {
-            Source::Live(live, _) => live.is_alive(),
-            Source::Recorded(_) => true,
-        }
+        self.live().is_none_or(LiveSession::is_alive)
     }
 
     /// Closes the connection. Returns when a child process and everything it started has ended.

@@ -18,7 +18,8 @@ use rmcp::{
     transport::Transport,
 };
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{ChildStdin, ChildStdout},
     sync::Mutex,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,7 @@ use super::{
     correlator::Correlator,
     descendants::Descendants,
     message::{Buffer, Incoming},
-    process::Process,
+    process::{Pipes, Process},
 };
 
 /// Replies to the server that may wait to be written; its further requests are ignored.
@@ -35,21 +36,22 @@ const UNREAD_REPLIES: usize = 256;
 /// How long a server's stdout is read after its process has ended: something that it started may keep it open.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// A transport over two byte streams. Dropping it closes the child's stdin.
-pub(super) struct Lines<R, W> {
+/// Dropping it closes the child's stdin. A clone has the same streams for another handshake, after the first has failed.
+#[derive(Clone)]
+pub(super) struct Lines {
     /// Declared first: what the server started is listed before its stdin is closed.
     mark: Option<Arc<MarkOnDrop>>,
-    output: Arc<Mutex<Output<R>>>,
+    output: Arc<Mutex<Output>>,
     /// `None` once closed. rmcp drops an unfinished write only when it closes the connection, so no line is broken off before.
-    input: Option<Arc<Mutex<W>>>,
+    input: Option<Arc<Mutex<ChildStdin>>>,
     correlator: Correlator,
     replies: Arc<AtomicUsize>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
     over: CancellationToken,
 }
 
-struct Output<R> {
-    reader: BufReader<R>,
+struct Output {
+    reader: BufReader<ChildStdout>,
     line: Buffer,
 }
 
@@ -61,8 +63,8 @@ impl Drop for MarkOnDrop {
     }
 }
 
-impl<R: AsyncRead + Unpin, W> Lines<R, W> {
-    pub(super) fn new(output: R, input: W, process: &Process) -> Self {
+impl Lines {
+    pub(super) fn new((output, input): Pipes, process: &Process) -> Self {
         let over = CancellationToken::new();
         let (ended, end) = (process.ended(), over.clone());
         tokio::spawn(async move {
@@ -79,22 +81,9 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
             over,
         }
     }
-
-    /// The same streams for another handshake, after this one has failed.
-    pub(super) fn again(&self) -> Self {
-        let Self { mark, output, input, correlator, replies, over } = self;
-        Self {
-            mark: mark.clone(),
-            output: Arc::clone(output),
-            input: input.clone(),
-            correlator: correlator.clone(),
-            replies: Arc::clone(replies),
-            over: over.clone(),
-        }
-    }
 }
 
-impl<R: AsyncRead + Unpin> Output<R> {
+impl Output {
     /// Reads to the end of a line; `None` at the end of the stream. Continues where a dropped call ended.
     async fn read_line(&mut self) -> Option<()> {
         loop {
@@ -110,11 +99,7 @@ impl<R: AsyncRead + Unpin> Output<R> {
     }
 }
 
-impl<R, W> Transport<RoleClient> for Lines<R, W>
-where
-    R: AsyncRead + Unpin + Send + 'static,
-    W: AsyncWrite + Unpin + Send + 'static,
-{
+impl Transport<RoleClient> for Lines {
     type Error = io::Error;
 
     fn send(

@@ -49,11 +49,14 @@ pub(super) fn from_list(listed: &[Untrusted<Value>]) -> (Vec<data::Tool>, Vec<St
             notes.push(format!("ignored the tool `{shown}`, which cannot be read: {}", reason.line()));
             continue;
         }
-        let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {
+        let declared = raw.get("inputSchema").or_else(|| raw.get("input_schema"));
+        let declared = declared.map(|declared| declared.schema()).filter(Value::is_object);
+        let is_declared = declared.is_some();
+        let Some(schema) = input_schema(declared) else {
             notes.push(format!("ignored the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
             continue;
         };
-        if schema.repaired {
+        if !is_declared {
             notes.push(format!("the tool `{shown}` declares no argument schema; any arguments are accepted"));
         }
         let schemas = ["inputSchema", "input_schema", "outputSchema"];
@@ -72,8 +75,8 @@ pub(super) fn from_list(listed: &[Untrusted<Value>]) -> (Vec<data::Tool>, Vec<St
             value.map(|value| value.to_string())
         };
         tools.push(data::Tool {
-            function: function(&name, &description, &schema.schema),
-            input_schema: Value::Object(schema.schema).to_string(),
+            function: function(&name, &description, &schema),
+            input_schema: Value::Object(schema).to_string(),
             output_schema: as_json("outputSchema").filter(|text| text.len() <= SCHEMA_BYTES),
             annotations: as_json("annotations"),
             name,
@@ -87,32 +90,22 @@ pub(super) fn from_list(listed: &[Untrusted<Value>]) -> (Vec<data::Tool>, Vec<St
     (tools, notes)
 }
 
-/// The tools with further ones before `complete_task`, under names that are free, and with their function declarations.
-pub(super) fn with_added(own: &[data::Tool], added: Vec<data::Tool>) -> Vec<data::Tool> {
+/// The tools with further ones before `complete_task`, under names that are free.
+pub(super) fn with_added(own: &[data::Tool], mut added: Vec<data::Tool>) -> Vec<data::Tool> {
     let mut names = Names::default();
     own.iter().for_each(|tool| _ = names.give(&tool.name));
-    let added = added.into_iter().map(|tool| {
-        let name = names.give(&tool.name);
-        let schema: Map<String, Value> = serde_json::from_str(&tool.input_schema).unwrap_or_default();
-        data::Tool { function: function(&name, &tool.description, &schema), name, ..tool }
-    });
-    let added: Vec<data::Tool> = added.collect();
+    added.iter_mut().for_each(|tool| rename(tool, names.give(&tool.name)));
     // A server's tool that has the name of one of them on the wire could not be called.
     let is_free = |tool: &&data::Tool| !added.iter().any(|added| added.server_name == tool.server_name);
     let (own, last): (Vec<_>, Vec<_>) = own.iter().filter(is_free).cloned().partition(|tool| !tool.synthetic);
     own.into_iter().chain(added.iter().cloned()).chain(last).collect()
 }
 
-struct Schema {
-    schema: Map<String, Value>,
-    repaired: bool,
-}
-
 /// The declared schema as an object schema; `None` if it is too long.
-fn input_schema(declared: Option<Untrusted<&Value>>) -> Option<Schema> {
-    let (mut schema, repaired) = match declared.map(|declared| declared.schema()) {
-        Some(Value::Object(schema)) => (schema, false),
-        _ => (Map::new(), true),
+fn input_schema(declared: Option<Value>) -> Option<Map<String, Value>> {
+    let mut schema = match declared {
+        Some(Value::Object(schema)) => schema,
+        _ => Map::new(),
     };
     if schema.get("type").and_then(Value::as_str) != Some("object") {
         schema.insert("type".into(), "object".into());
@@ -121,7 +114,7 @@ fn input_schema(declared: Option<Untrusted<&Value>>) -> Option<Schema> {
         schema.insert("properties".into(), json!({}));
     }
     let bytes = Value::Object(schema.clone()).to_string().len();
-    (bytes <= SCHEMA_BYTES).then_some(Schema { schema, repaired })
+    (bytes <= SCHEMA_BYTES).then_some(schema)
 }
 
 /// `{"name", "description", "parameters"}`, the order models were trained on.
@@ -139,35 +132,52 @@ pub(super) fn prefixed(server: &str, mut tools: Vec<data::Tool>) -> Vec<data::To
     let mut names = Names::default();
     names.give(COMPLETE_TASK);
     for tool in tools.iter_mut().filter(|tool| !tool.synthetic) {
-        tool.name = names.give(&format!("{server}_{}", tool.name));
+        rename(tool, names.give(&format!("{server}_{}", tool.name)));
         tool.server_name = format!("{server}/{}", tool.server_name);
-        if let Ok(Value::Object(mut function)) = serde_json::from_str(&tool.function) {
-            function.insert("name".into(), tool.name.clone().into());
-            tool.function = Value::Object(function).to_string();
-        }
     }
     tools
 }
 
 fn complete_task() -> data::Tool {
     let description = "Call this last, when the task is done, with the final answer: only the value that is asked for, without a \
-                       sentence."
-        .to_owned();
-    let mut schema = Map::new();
-    schema.insert("type".into(), "object".into());
-    schema.insert("properties".into(), json!({ "answer": { "type": "string" } }));
-    schema.insert("required".into(), json!(["answer"]));
+                       sentence.";
+    let properties = json!({ "answer": { "type": "string" } });
+    let tool = added("", COMPLETE_TASK, description.to_owned(), properties, &["answer"]);
+    data::Tool { annotations: None, synthetic: true, ..tool }
+}
+
+/// A tool that mcprl adds, which changes nothing.
+pub(super) fn added(
+    wire_name: &str,
+    name: &str,
+    description: String,
+    properties: Value,
+    required: &[&str],
+) -> data::Tool {
+    let mut schema = Map::from_iter([("type".into(), "object".into()), ("properties".into(), properties)]);
+    if !required.is_empty() {
+        schema.insert("required".into(), json!(required));
+    }
     data::Tool {
-        name: COMPLETE_TASK.into(),
-        server_name: String::new(),
-        function: function(COMPLETE_TASK, &description, &schema),
+        name: name.to_owned(),
+        server_name: wire_name.to_owned(),
+        function: function(name, &description, &schema),
+        description,
         input_schema: Value::Object(schema).to_string(),
         output_schema: None,
-        annotations: None,
-        description,
-        synthetic: true,
+        annotations: Some(json!({"readOnlyHint": true}).to_string()),
+        synthetic: false,
         listed: None,
     }
+}
+
+/// Gives a tool another name, in its function declaration too.
+fn rename(tool: &mut data::Tool, name: String) {
+    if let Ok(Value::Object(mut function)) = serde_json::from_str(&tool.function) {
+        function.insert("name".into(), name.clone().into());
+        tool.function = Value::Object(function).to_string();
+    }
+    tool.name = name;
 }
 
 /// Digest of the tools an agent sees and may call. Equal lists have equal digests, whatever server sent them.
