@@ -94,8 +94,9 @@ impl Footprint {
         let Split { workers, threads } = Split::of(weight_bytes(config, format), load.threads, load.devices);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * PANEL;
-        // The prompts' segments have states too.
-        let states = key_value_bytes(config, format, 0).saturating_mul(load.sequences);
+        // A conversation has a segment of its own, and shares those of its task with its group.
+        let segments = load.sequences.saturating_mul(2).saturating_add(PATH_SEGMENTS);
+        let states = key_value_bytes(config, format, 0).saturating_mul(segments);
         let cache = key_value_bytes(config, format, tokens).saturating_add(states);
         // Prompts fill a step. Without prompts, a step has one row per conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
@@ -267,10 +268,14 @@ impl EngineSpec {
         let Some(mib) = self.kv_cache_mib.filter(|_| on_cpu) else { return Ok(()) };
         let threads = self.on(self.devices.get(..1).unwrap_or_default()).all_threads();
         let bound = mib.saturating_mul(1 << 20) / Split::of(weight_bytes(config, format), threads, 1).workers;
-        let needs = key_value_bytes(config, format, tokens);
+        let states = key_value_bytes(config, format, 0).saturating_mul(PATH_SEGMENTS - 1);
+        let needs = key_value_bytes(config, format, tokens).saturating_add(states);
         if needs <= bound { Ok(()) } else { Err(EngineError::Cache { tokens, needs, bound }) }
     }
 }
+
+/// Most segments of a conversation: its prompt's three pieces, and its own tokens. Each has a state of linear attention.
+const PATH_SEGMENTS: usize = 4;
 
 /// Bytes of the keys and values of this many tokens of one segment, on the CPU, with the states of linear attention.
 fn key_value_bytes(config: &ModelConfig, format: Format, tokens: usize) -> usize {

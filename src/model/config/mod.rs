@@ -154,6 +154,8 @@ pub struct Biases {
 const GEMMA_ACTIVATION: &str = "gelu_pytorch_tanh";
 /// Far more than any model has.
 const MOST_EXPERTS: usize = 1 << 16;
+/// Far larger than any size of linear attention.
+const MOST_DELTA: usize = 1 << 14;
 
 /// A mixture of experts: each token uses a few of several feed-forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -430,13 +432,18 @@ impl ModelConfig {
             }
         }
         if let Some(delta) = self.design.delta {
-            sizes.extend([
+            let of_delta = [
                 ("linear_num_key_heads", delta.key),
                 ("linear_num_value_heads", delta.value),
                 ("linear_key_head_dim", delta.key_dim),
                 ("linear_value_head_dim", delta.value_dim),
                 ("linear_conv_kernel_dim", delta.window),
-            ]);
+            ];
+            // Three of them are multiplied for the size of a state.
+            if let Some((name, size)) = of_delta.iter().find(|(_, size)| *size > MOST_DELTA) {
+                return Err(format!("{name} is {size}"));
+            }
+            sizes.extend(of_delta);
         }
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(format!("{name} is 0"));

@@ -90,15 +90,35 @@ fn language_model(mut file: Map<String, Value>) -> (Map<String, Value>, bool) {
     part.entry("model_type").or_insert(json!(family.model_type()));
     part.remove("architectures");
     part.extend(file.remove_entry("quantization_config"));
-    if family == Family::Qwen3_5 {
-        part.extend(file.remove_entry("tie_word_embeddings"));
-    }
+    part.extend(file.remove_entry("tie_word_embeddings"));
     (part, true)
 }
 
 /// The value of a key that is present and not null.
 fn given<'a>(file: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     file.get(key).filter(|value| !value.is_null())
+}
+
+/// The value of a key that is a whole number. Python writes some as `4096.0`.
+fn size(file: &Map<String, Value>, key: &str) -> Result<Option<usize>, String> {
+    let Some(value) = given(file, key) else { return Ok(None) };
+    let whole =
+        value.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(number));
+    let size = value.as_u64().or(whole.map(|number| number as u64));
+    size.map(|size| Some(size as usize)).ok_or(format!("{key} should be a whole number, found {value}"))
+}
+
+fn number(file: &Map<String, Value>, key: &str) -> Result<Option<f64>, String> {
+    let value = given(file, key);
+    value.map(|value| value.as_f64().ok_or(format!("{key} should be a number, found {value}"))).transpose()
+}
+
+/// The value of a key that is true or false; false if it is absent.
+fn flag(file: &Map<String, Value>, key: &str) -> Result<bool, String> {
+    let value = given(file, key);
+    value.map_or(Ok(false), |value| {
+        value.as_bool().ok_or(format!("{key} should be true or false, found {value}"))
+    })
 }
 
 /// Parses the keys into a struct's fields. An error names the key.
@@ -121,28 +141,26 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         return Err(format!("activation {other} is not supported, only {}", known[0]));
     }
     let mut design = Design::of(family);
-    design.query_scalar = given(&file, "query_pre_attn_scalar").and_then(Value::as_u64).map(|s| s as usize);
+    design.query_scalar = size(&file, "query_pre_attn_scalar")?;
     let (theta, rotary) = rotary(&mut file, &mut design)?;
     let mixture = match family {
         Family::Qwen3Moe => Some(mixture(&file)?),
         _ => None,
     };
-    let flag = |key: &str| given(&file, key).and_then(Value::as_bool).unwrap_or(false);
     windows(family, &file, &mut design)?;
     if let Some(delta) = delta {
         design.delta = Some(delta);
         design.layers = layer_types(&file)?;
     }
-    let biased = flag("attention_bias");
+    let biased = flag(&file, "attention_bias")?;
     if biased {
         design.biases = Biases { input: true, output: true, ..design.biases };
     }
-    design.biases.feed_forward = family == Family::Llama && flag("mlp_bias");
+    design.biases.feed_forward = family == Family::Llama && flag(&file, "mlp_bias")?;
 
     // Keys of candle's type that files of another family or release omit.
-    let size = |key: &str| file.get(key).and_then(Value::as_u64);
-    let heads = size("num_attention_heads").filter(|heads| *heads > 0);
-    let head_dim = size("hidden_size").zip(heads).map(|(hidden, heads)| hidden / heads);
+    let heads = size(&file, "num_attention_heads")?.filter(|heads| *heads > 0);
+    let head_dim = size(&file, "hidden_size")?.zip(heads).map(|(hidden, heads)| hidden / heads);
     let intermediate = mixture.as_ref().map(|mixture| mixture.moe_intermediate_size);
     let defaults = [
         ("head_dim", json!(head_dim)),
@@ -215,20 +233,19 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
             table.retain(|key, _| !["mrope_section", "mrope_interleaved"].contains(&key.as_str()));
         }
     }
-    let size = |key: &str| given(file, key).and_then(Value::as_u64).map(|size| size as usize);
-    let layers = size("num_hidden_layers").unwrap_or_default().min(MOST_LAYERS);
-    let every = size("full_attention_interval").unwrap_or(QWEN3_5_PATTERN).max(1);
+    let layers = number_of_layers(file)?;
+    let every = size(file, "full_attention_interval")?.unwrap_or(QWEN3_5_PATTERN).max(1);
     let kind = |index: usize| match (index + 1).is_multiple_of(every) {
         true => LayerKind::FullAttention,
         false => LayerKind::LinearAttention,
     };
     let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
     let delta = DeltaHeads {
-        key: size("linear_num_key_heads").unwrap_or(16),
-        value: size("linear_num_value_heads").unwrap_or(32),
-        key_dim: size("linear_key_head_dim").unwrap_or(128),
-        value_dim: size("linear_value_head_dim").unwrap_or(128),
-        window: size("linear_conv_kernel_dim").unwrap_or(4),
+        key: size(file, "linear_num_key_heads")?.unwrap_or(16),
+        value: size(file, "linear_num_value_heads")?.unwrap_or(32),
+        key_dim: size(file, "linear_key_head_dim")?.unwrap_or(128),
+        value_dim: size(file, "linear_value_head_dim")?.unwrap_or(128),
+        window: size(file, "linear_conv_kernel_dim")?.unwrap_or(4),
     };
     for (key, default) in [("head_dim", json!(256)), ("layer_types", json!(kinds))] {
         if given(file, key).is_none() {
@@ -243,6 +260,13 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
         file.insert("partial_rotary_factor".into(), json!(0.25));
     }
     Ok(delta)
+}
+
+/// # Errors
+/// Refuses a number that no model has, before a list of as many is made.
+fn number_of_layers(file: &Map<String, Value>) -> Result<usize, String> {
+    let layers = size(file, "num_hidden_layers")?.unwrap_or_default();
+    if layers > MOST_LAYERS { Err(format!("num_hidden_layers is {layers}")) } else { Ok(layers) }
 }
 
 fn layer_types(file: &Map<String, Value>) -> Result<Vec<LayerKind>, String> {
@@ -308,25 +332,22 @@ fn gemma(file: &mut Map<String, Value>) -> Result<(), String> {
 /// Mistral, Phi-3 and Qwen's mixtures have it in every layer. Qwen's others have it where `layer_types` says so, or from
 /// `max_window_layers` on.
 fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Result<(), String> {
-    let size = |key: &str| given(file, key).and_then(Value::as_u64).map(|size| size as usize);
-    let is_used = given(file, "use_sliding_window").is_some_and(|used| used == true);
+    let is_used = flag(file, "use_sliding_window")?;
     let window = match family {
         Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !is_used => None,
         Family::Llama | Family::Qwen3_5 => None,
         Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
-        _ => size("sliding_window"),
+        _ => size(file, "sliding_window")?,
     };
     let Some(window) = window else { return Ok(()) };
-    let layers = size("num_hidden_layers").unwrap_or_default();
-    if layers > MOST_LAYERS {
-        return Err(format!("num_hidden_layers is {layers}"));
-    }
+    let layers = number_of_layers(file)?;
     let is_listed = matches!(family, Family::Gemma3 | Family::Qwen2 | Family::Qwen3);
-    let pattern = size("sliding_window_pattern").filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
+    let pattern =
+        size(file, "sliding_window_pattern")?.filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
     design.layers = match given(file, "layer_types").filter(|_| is_listed) {
         Some(_) => layer_types(file)?,
         None => {
-            let first = if is_listed { size("max_window_layers").unwrap_or(WINDOW_LAYERS) } else { 0 };
+            let first = if is_listed { size(file, "max_window_layers")?.unwrap_or(WINDOW_LAYERS) } else { 0 };
             let slides = |index: usize| match family {
                 Family::Gemma3 => !(index + 1).is_multiple_of(pattern),
                 _ => index >= first,
@@ -338,7 +359,7 @@ fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Re
             (0..layers).map(kind).collect()
         }
     };
-    let rope_theta = given(file, "rope_local_base_freq").and_then(Value::as_f64);
+    let rope_theta = number(file, "rope_local_base_freq")?;
     design.sliding = Some(Sliding { window, rope_theta });
     Ok(())
 }
@@ -362,20 +383,20 @@ fn rotary(file: &mut Map<String, Value>, design: &mut Design) -> Result<(f64, Op
         Some(Value::Object(table)) => table.clone(),
         Some(other) => return Err(format!("rope_scaling should be a table, found {other}")),
     };
-    let mut number = |key: &str| {
-        let value = table.remove(key).filter(|value| !value.is_null());
-        match value.or_else(|| given(file, key).cloned()) {
-            None => Ok(None),
-            Some(value) => value.as_f64().map(Some).ok_or(format!("{key} should be a number, found {value}")),
-        }
+    let mut of = |key: &str| {
+        let in_table = number(&table, key)?;
+        table.remove(key);
+        Ok::<_, String>((in_table, number(file, key)?))
     };
-    let theta = number("rope_theta")?.unwrap_or(ROPE_THETA);
-    let share = number("partial_rotary_factor")?.filter(|share| *share != 1.0);
-    let longest = number("max_position_embeddings")?.unwrap_or_default();
+    let (in_table, own) = of("rope_theta")?;
+    let theta = in_table.or(own).unwrap_or(ROPE_THETA);
+    let (in_table, own) = of("partial_rotary_factor")?;
+    let share = in_table.or(own).filter(|share| *share != 1.0);
+    let (in_table, own) = of("max_position_embeddings")?;
+    let longest = in_table.or(own).unwrap_or_default();
     // The file's own key precedes the table's, as in Transformers.
-    let original = given(file, "original_max_position_embeddings").and_then(Value::as_f64);
-    let in_table = number("original_max_position_embeddings")?;
-    let original = original.or(in_table).unwrap_or(longest);
+    let (in_table, own) = of("original_max_position_embeddings")?;
+    let original = own.or(in_table).unwrap_or(longest);
 
     let legacy = table.remove("type");
     let kind = table.remove("rope_type").or(legacy).unwrap_or(json!("default"));

@@ -178,11 +178,19 @@ fn gemma_files_of_both_releases_and_of_models_with_vision_are_equal() {
 
     let vision = json!({
         "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {},
-        "text_config": five,
+        "text_config": five.clone(),
     });
     let mut part = load(&vision).unwrap();
     assert!(std::mem::take(&mut part.design.is_part));
     assert_eq!(part, four);
+    let mut untied = vision.clone();
+    untied["tie_word_embeddings"] = json!(false);
+    assert!(!load(&untied).unwrap().tied);
+
+    // Python writes whole numbers like this where it computes them.
+    let mut computed = five.clone();
+    (computed["sliding_window"], computed["query_pre_attn_scalar"]) = (json!(32.0), json!(24.0));
+    assert_eq!(load(&computed).unwrap(), four);
 
     // What the hub's file of the 4B model leaves to the defaults.
     let sparse = json!({"model_type": "gemma3", "text_config": {
@@ -304,6 +312,19 @@ fn unsupported_features_are_refused_by_name() {
             "layers with sliding_attention",
         ),
         (mixture("num_experts", json!(4_000_000_000_u64)), "model::config", "num_experts is 4000000000"),
+        (qwen3_5(json!({"linear_key_head_dim": 1 << 20})), "model::config", "linear_key_head_dim is 1048576"),
+        (
+            gemma(json!({"sliding_window": -1})),
+            "model::config",
+            "sliding_window should be a whole number, found -1",
+        ),
+        (gemma(json!({"query_pre_attn_scalar": 0.5})), "model::config", "query_pre_attn_scalar should be"),
+        (
+            gemma(json!({"rope_local_base_freq": "slow"})),
+            "model::config",
+            "rope_local_base_freq should be a number",
+        ),
+        (llama(json!({"attention_bias": "no"})), "model::config", "attention_bias should be true or false"),
     ];
     for (file, code, expected) in refused {
         let error = load(&file).unwrap_err();

@@ -347,6 +347,12 @@ pub enum Parameter<'a> {
 }
 
 impl Parameter<'_> {
+    /// The weight decay of this parameter, if matrices have this one. Norms, biases and the small parameters of linear
+    /// attention have none: their neutral value is not 0.
+    pub fn decay(&self, of_matrices: f32) -> f32 {
+        if matches!(self, Self::Vector(_)) { 0.0 } else { of_matrices }
+    }
+
     pub fn tensor(&self) -> &Tensor {
         match self {
             Self::Matrix(matrix) | Self::Vocabulary(matrix) => {

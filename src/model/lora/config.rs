@@ -3,7 +3,7 @@
 //!
 //! Module names are matched as in PEFT: a list of `target_modules` by equality or suffix, a string as a
 //! regular expression over the full name, keys of `rank_pattern` and `alpha_pattern` as one over the end of
-//! the name.
+//! the name. A model with vision calls `model.layers` `model.language_model.layers`: either name counts.
 
 use std::path::Path;
 
@@ -184,10 +184,28 @@ impl AdapterConfig {
         }
     }
 
+    /// The configuration with these modules as targets, each by its full name with its own rank and alpha, if any has one.
+    pub(super) fn listing(&self, modules: Vec<String>) -> Result<Self, String> {
+        let (mut ranks, mut alphas) = (Vec::new(), Vec::new());
+        for module in &modules {
+            let (rank, alpha) = self.sizes(module)?;
+            ranks.push((module.clone(), rank));
+            alphas.push((module.clone(), alpha));
+        }
+        let ranks = if self.ranks.is_empty() { Vec::new() } else { ranks };
+        let alphas = if self.alphas.is_empty() { Vec::new() } else { alphas };
+        Ok(Self { targets: Targets::Names(modules), ranks, alphas, ..self.clone() })
+    }
+
+    /// Rank and alpha of the adapter of this module.
+    fn sizes(&self, module: &str) -> Result<(usize, f32), String> {
+        let rank = first_match(&self.ranks, module)?.unwrap_or(self.rank);
+        Ok((rank, first_match(&self.alphas, module)?.unwrap_or(self.alpha)))
+    }
+
     /// Rank and scale of the adapter of this module.
     pub fn of(&self, module: &str) -> Result<(usize, f32), String> {
-        let rank = first_match(&self.ranks, module)?.unwrap_or(self.rank);
-        let alpha = first_match(&self.alphas, module)?.unwrap_or(self.alpha);
+        let (rank, alpha) = self.sizes(module)?;
         let scale = if self.rank_stabilised { alpha / (rank as f32).sqrt() } else { alpha / rank as f32 };
         Ok((rank, scale))
     }
@@ -243,8 +261,12 @@ impl Targets {
             Self::AllLinear | Self::Names(_) => None,
         };
         Ok(move |module: &str| match (self, &regex) {
-            (Self::Names(names), _) => names.iter().any(|name| ends_with_name(module, name)),
-            (_, Some(regex)) => regex.find_iter(module).next().is_some(),
+            (Self::Names(names), _) => {
+                spellings(module).iter().any(|module| names.iter().any(|name| ends_with_name(module, name)))
+            }
+            (_, Some(regex)) => {
+                spellings(module).iter().any(|module| regex.find_iter(module).next().is_some())
+            }
             (_, None) => true,
         })
     }
@@ -259,6 +281,16 @@ impl Targets {
     }
 }
 
+/// The full name of a module of a decoder's layers: in a model of text, and in one with vision.
+fn spellings(module: &str) -> [String; 2] {
+    [module.to_owned(), in_larger_model(module)]
+}
+
+/// The name that a module has in a model with vision.
+pub(super) fn in_larger_model(module: &str) -> String {
+    module.replacen("model.", "model.language_model.", 1)
+}
+
 /// `model.layers.0.self_attn.q_proj` ends with the names `q_proj` and `self_attn.q_proj`, but not with
 /// `proj`.
 fn ends_with_name(module: &str, name: &str) -> bool {
@@ -268,7 +300,7 @@ fn ends_with_name(module: &str, name: &str) -> bool {
 fn first_match<T: Copy>(patterns: &[(String, T)], module: &str) -> Result<Option<T>, String> {
     for (pattern, value) in patterns {
         let pattern = compiled(&format!("^(?:.*\\.)?(?:{pattern})$"))?;
-        if pattern.find_iter(module).next().is_some() {
+        if spellings(module).iter().any(|module| pattern.find_iter(module).next().is_some()) {
             return Ok(Some(*value));
         }
     }
@@ -324,6 +356,22 @@ mod tests {
         assert_eq!(config.of(DOWN).unwrap(), (8, 0.5));
         let stable = AdapterConfig { rank_stabilised: true, ..AdapterConfig::new(16, 8.0) };
         assert_eq!(stable.of(Q).unwrap(), (16, 2.0));
+    }
+
+    #[test]
+    fn a_module_of_a_model_with_vision_has_either_name() {
+        let wide = in_larger_model(Q);
+        for targets in
+            [json!([wide]), json!(r"model\.language_model\..*\.q_proj"), json!(r"model\.layers\..*q_proj")]
+        {
+            let config = read(json!({"target_modules": targets})).unwrap();
+            assert_eq!([Q, DOWN].map(config.targets.matcher().unwrap()), [true, false]);
+        }
+        let config = read(json!({"rank_pattern": {r"language_model\.layers\.1\..*": 2}})).unwrap();
+        assert_eq!(config.of(Q).unwrap().0, 2);
+        let listed = config.listing([Q, DOWN].map(in_larger_model).to_vec()).unwrap();
+        assert_eq!(listed.ranks, [(in_larger_model(Q), 2), (in_larger_model(DOWN), 8)]);
+        assert_eq!((listed.of(Q), listed.of(DOWN), listed.alphas.len()), (config.of(Q), config.of(DOWN), 0));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::{
     weights::{own_name, read_safetensors, write_safetensors},
 };
 
+use config::in_larger_model;
 pub use config::{AdapterConfig, Targets};
 pub use merge::{adapter_matrices, copy_adapter, copy_companions, copy_model, merge};
 pub use size::AdapterSize;
@@ -148,17 +149,18 @@ impl Adapter {
         base: &str,
         folder: &Path,
     ) -> Result<(), ModelError> {
-        let mut tensors = BTreeMap::new();
+        let path = folder.join("adapter_config.json");
+        let is_part = decoder.config.design.is_part;
+        let (mut tensors, mut attached) = (BTreeMap::new(), Vec::new());
         for (index, layer) in decoder.layers.iter().enumerate() {
             let shapes = decoder.config.linears(decoder.config.layer(index));
             for (shape, linear) in shapes.iter().zip(&layer.linears) {
                 if let Some(lora) = &linear.lora {
-                    let module = match decoder.config.design.is_part {
-                        true => module(index, &shape.name).replacen("model.", "model.language_model.", 1),
-                        false => module(index, &shape.name),
-                    };
+                    let own = module(index, &shape.name);
+                    let module = if is_part { in_larger_model(&own) } else { own };
                     tensors.insert(name(&module, "A"), lora.a.tensor()?);
                     tensors.insert(name(&module, "B"), lora.b.tensor()?);
+                    attached.push(module);
                 }
             }
         }
@@ -171,9 +173,12 @@ impl Adapter {
                 modules.push(module);
             }
         }
-        let path = folder.join("adapter_config.json");
-        std::fs::write(&path, format!("{:#}\n", config.to_json(base, &modules)))
-            .map_err(|source| ModelError::Write { path, source })
+        // Other parts have modules with the same suffixes.
+        let listed = if is_part { Some(config.listing(attached)) } else { None };
+        let listed =
+            listed.transpose().map_err(|reason| ModelError::Config { path: path.clone(), reason })?;
+        let written = listed.as_ref().unwrap_or(config).to_json(base, &modules);
+        std::fs::write(&path, format!("{written:#}\n")).map_err(|source| ModelError::Write { path, source })
     }
 }
 

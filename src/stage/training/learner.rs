@@ -141,14 +141,16 @@ impl Learner {
 
 impl Training {
     /// The rule of every parameter. Muon orthogonalises the matrices of the layers and of adapters; embedding and output
-    /// projection have a row for each token, and AdamW trains them, as it does vectors.
+    /// projection have a row for each token, and AdamW trains them, as it does vectors. Vectors have no weight decay.
     fn rules(&self, parameters: &[Parameter<'_>]) -> Vec<Rule> {
-        let Self { beta1, beta2, weight_decay, momentum, .. } = *self;
-        let adamw = Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay };
-        let rule = |parameter: &Parameter<'_>| match (self.optimizer, parameter) {
-            (OptimizerKind::AdamW8Bit, _) => Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay },
-            (OptimizerKind::Muon, Parameter::Matrix(_)) => Rule::Muon { rate: 1.0, momentum },
-            (OptimizerKind::AdamW | OptimizerKind::Muon, _) => adamw,
+        let Self { beta1, beta2, momentum, .. } = *self;
+        let rule = |parameter: &Parameter<'_>| {
+            let weight_decay = parameter.decay(self.weight_decay);
+            match (self.optimizer, parameter) {
+                (OptimizerKind::AdamW8Bit, _) => Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay },
+                (OptimizerKind::Muon, Parameter::Matrix(_)) => Rule::Muon { rate: 1.0, momentum },
+                _ => Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay },
+            }
         };
         parameters.iter().map(rule).collect()
     }
@@ -162,9 +164,10 @@ mod tests {
     use crate::{model::Init, stage::testing};
 
     #[test]
-    fn muon_leaves_the_embedding_and_an_untied_output_projection_to_adamw() {
+    fn muon_leaves_the_embedding_and_an_untied_output_projection_to_adamw_which_decays_no_norm() {
         let folder = tempfile::tempdir().unwrap();
-        let (context, _) = testing::context("sft", &[], folder.path(), json!({"optimizer": "muon"}));
+        let (context, _) =
+            testing::context("sft", &[], folder.path(), json!({"optimizer": "muon", "weight_decay": 0.1}));
         let training: Training = crate::stage::typed(&context.params).unwrap();
         for tied in [true, false] {
             let config = ModelConfig { tied, ..testing::small_model() };
@@ -173,6 +176,9 @@ mod tests {
             for ((name, shape), rule) in config.tensors().zip(rules) {
                 let is_inner_matrix = name.starts_with("model.layers.") && shape.len() == 2;
                 assert_eq!(matches!(rule, Rule::Muon { .. }), is_inner_matrix, "{name}");
+                if let Rule::AdamW { weight_decay, .. } = rule {
+                    assert_eq!(weight_decay > 0.0, shape.len() == 2, "{name}");
+                }
             }
         }
     }

@@ -41,12 +41,14 @@ pub const SHARES: usize = 2;
 impl TrainParams {
     /// Muon on the matrices of the layers, AdamW on the rest; the step's learning rate is 1.
     pub fn rules(&self, parameters: &[Parameter<'_>]) -> Vec<Rule> {
-        let Self { beta1, beta2, weight_decay, .. } = *self;
-        let adam = Rule::AdamW { rate: self.learning_rate as f32, beta1, beta2, weight_decay };
+        let Self { beta1, beta2, .. } = *self;
         let muon = Rule::Muon { rate: self.matrix_learning_rate as f32, momentum: self.momentum };
         let rule = |parameter: &Parameter<'_>| match parameter {
             Parameter::Matrix(_) => muon,
-            Parameter::Vocabulary(_) | Parameter::Vector(_) => adam,
+            Parameter::Vocabulary(_) | Parameter::Vector(_) => {
+                let weight_decay = parameter.decay(self.weight_decay);
+                Rule::AdamW { rate: self.learning_rate as f32, beta1, beta2, weight_decay }
+            }
         };
         parameters.iter().map(rule).collect()
     }
