@@ -24,7 +24,7 @@ pub fn base_template(has: impl Fn(&'static str) -> bool) -> Option<&'static str>
 }
 
 /// Most specific first: a tokenizer may have the tokens of several families.
-pub(super) const ALL: [BuiltInTemplate; 7] = [
+pub(super) const ALL: [BuiltInTemplate; 8] = [
     BuiltInTemplate {
         family: "Phi-4-mini",
         template: include_str!("own/phi4_mini.jinja"),
@@ -56,6 +56,18 @@ pub(super) const ALL: [BuiltInTemplate; 7] = [
         tokens: &["[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]"],
     },
     GEMMA,
+    BuiltInTemplate {
+        family: "LFM2",
+        template: include_str!("own/lfm2.jinja"),
+        turn: "<|im_start|>",
+        tokens: &[
+            "<|im_start|>",
+            "<|im_end|>",
+            "<|tool_list_start|>",
+            "<|tool_call_start|>",
+            "<|tool_response_start|>",
+        ],
+    },
     BuiltInTemplate {
         family: "ChatML",
         template: include_str!("own/chatml.jinja"),

@@ -13,14 +13,14 @@ use super::{
     device_memory::device_memory,
     recompute::BUDGET,
     size::{
-        FLOAT, STEP_ROWS, activation_bytes, all_layers_row, all_weights, delta_backward_row,
-        feed_forward_row, layer_row, logit_rows, model_bytes, weight_bytes,
+        FLOAT, STEP_ROWS, activation_bytes, all_layers_row, all_weights, feed_forward_row, layer_row,
+        logit_rows, model_bytes, recurrence_backward_row, weight_bytes,
     },
     threads::Split,
 };
 use crate::model::{
-    AdapterSize, Decoder, LayerKind, ModelConfig,
-    kernels::{DeltaState, Format, PANEL},
+    AdapterSize, Decoder, LayerKind, ModelConfig, Recurrence,
+    kernels::{Format, PANEL},
     ops::{KvFormat, composed::TileSize},
 };
 
@@ -125,15 +125,17 @@ impl Footprint {
         // bytes.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
         let outputs = if config.design.output_norms { 3 * config.hidden } else { 2 * config.hidden };
-        let backward =
-            outputs + feed_forward_backward_row(config).max(3 * query + keys).max(delta_backward_row(config));
+        let backward = outputs
+            + feed_forward_backward_row(config).max(3 * query + keys).max(recurrence_backward_row(config));
         let per_row = match load.recompute {
             // The output norm needs the feed-forward's result, so the whole layer is recomputed.
             true if config.design.output_norms => config.layers * config.hidden + layer + backward,
             true => {
                 config.layers * config.hidden
                     + layer.max(
-                        attention + 2 * config.hidden + (3 * query + keys).max(delta_backward_row(config)),
+                        attention
+                            + 2 * config.hidden
+                            + (3 * query + keys).max(recurrence_backward_row(config)),
                     )
             }
             false => all_layers_row(config) + ranks + backward,
@@ -274,16 +276,14 @@ impl EngineSpec {
     }
 }
 
-/// Most segments of a conversation: its prompt's three pieces, and its own tokens. Each has a state of linear attention.
+/// Most segments of a conversation: its prompt's three pieces, and its own tokens. Each has a state of every recurrence.
 const PATH_SEGMENTS: usize = 4;
 
-/// Bytes of the keys and values of this many tokens of one segment, on the CPU, with the states of linear attention.
+/// Bytes of the keys and values of this many tokens of one segment, on the CPU, with the states of recurrences.
 fn key_value_bytes(config: &ModelConfig, format: Format, tokens: usize) -> usize {
     let kv = KvFormat { heads: config.heads, format, by_kernels: true }.bytes_for(tokens);
-    let of = |(kind, layers): (LayerKind, usize)| match config.design.delta {
-        Some(delta) if kind == LayerKind::LinearAttention => layers * DeltaState::bytes_for(delta),
-        _ => layers * kv,
-    };
+    let of =
+        |(kind, layers): (LayerKind, usize)| layers * config.recurrence(kind).map_or(kv, Recurrence::bytes);
     config.kinds().into_iter().map(of).sum()
 }
 

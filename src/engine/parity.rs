@@ -44,6 +44,7 @@ fn cases() -> Vec<Case> {
     };
     let families = [
         "gemma3",
+        "lfm2",
         "llama",
         "mistral",
         "mistral-window",

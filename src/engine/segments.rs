@@ -12,8 +12,7 @@ use std::{
 };
 
 use crate::model::{
-    Decoder,
-    kernels::{DeltaHeads, DeltaState},
+    Decoder, Recurrence,
     ops::{Cache, KvFormat},
 };
 
@@ -77,8 +76,8 @@ impl Segment {
 
 /// Segments by number. A parent's number is smaller than its children's.
 pub struct Segments {
-    /// Per layer: the sizes of its linear attention, if it has that.
-    layers: Vec<Option<DeltaHeads>>,
+    /// Per layer: its recurrence, if it has one.
+    layers: Vec<Option<Recurrence>>,
     kv_format: KvFormat,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
@@ -106,8 +105,9 @@ pub enum EvictionOrder {
 impl Segments {
     /// Segments for this decoder, with at most this many bytes of keys and values.
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
+        let config = &decoder.config;
         Self {
-            layers: (0..decoder.config.layers).map(|layer| decoder.config.delta(layer)).collect(),
+            layers: (0..config.layers).map(|layer| config.recurrence(config.layer(layer))).collect(),
             kv_format: decoder.kv_format(),
             by_number: BTreeMap::new(),
             next: 0,
@@ -128,9 +128,9 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        let of_layer = |delta: &Option<DeltaHeads>| match delta {
+        let of_layer = |recurrence: &Option<Recurrence>| match recurrence {
             Some(_) if tokens == 0 => 0,
-            Some(heads) => DeltaState::bytes_for(*heads),
+            Some(recurrence) => recurrence.bytes(),
             None => self.kv_format.bytes_for(tokens),
         };
         self.layers.iter().map(of_layer).sum()
@@ -184,8 +184,9 @@ impl Segments {
     }
 
     fn empty(&self) -> Vec<Cache> {
-        let of_layer = |delta: &Option<DeltaHeads>| match delta {
-            Some(_) => Cache::Delta(None),
+        let of_layer = |recurrence: &Option<Recurrence>| match recurrence {
+            Some(Recurrence::Delta(_)) => Cache::Delta(None),
+            Some(Recurrence::Convolution(_)) => Cache::Convolution(None),
             None => self.kv_format.empty(),
         };
         self.layers.iter().map(of_layer).collect()

@@ -1,8 +1,6 @@
 //! Sizes that follow from a model's shape.
 
-use crate::model::{
-    AdapterSize, Experts, LayerKind, LinearShape, ModelConfig, delta_tensors, kernels::Format,
-};
+use crate::model::{AdapterSize, Experts, LayerKind, LinearShape, ModelConfig, Recurrence, kernels::Format};
 
 pub const FLOAT: usize = size_of::<f32>();
 
@@ -43,9 +41,11 @@ fn kind_row(config: &ModelConfig, kind: LayerKind) -> usize {
     let heads = config.heads;
     // The output norms' inputs, and one of their results.
     let norms = if config.design.output_norms { 3 * config.hidden } else { 0 };
-    let mixing = match config.design.delta.filter(|_| kind == LayerKind::LinearAttention) {
+    let mixing = match config.recurrence(kind) {
         // The inputs; the result before and after norm and gate.
-        Some(delta) => delta.channels() + 4 * delta.width() + 2 * delta.value,
+        Some(Recurrence::Delta(delta)) => delta.channels() + 4 * delta.width() + 2 * delta.value,
+        // The projection and its three parts; input and result of the convolution, and the result after its gate.
+        Some(Recurrence::Convolution(shape)) => 9 * shape.channels,
         None => {
             // The projection with gates, the gates, and the result before them.
             let gates = if config.design.gated { 4 * heads.query * heads.dim } else { 0 };
@@ -55,9 +55,14 @@ fn kind_row(config: &ModelConfig, kind: LayerKind) -> usize {
     5 * config.hidden + norms + mixing + feed_forward_row(config)
 }
 
-/// Values per row that the backward of linear attention takes: gradients, and what its forward computes again.
-pub fn delta_backward_row(config: &ModelConfig) -> usize {
-    config.design.delta.map_or(0, |delta| 3 * delta.channels() + 6 * delta.width())
+/// Values per row that the backward of a recurrence takes: gradients, and what its forward computes again.
+pub fn recurrence_backward_row(config: &ModelConfig) -> usize {
+    let of = |(kind, _)| match config.recurrence(kind) {
+        Some(Recurrence::Delta(delta)) => 3 * delta.channels() + 6 * delta.width(),
+        Some(Recurrence::Convolution(shape)) => 10 * shape.channels,
+        None => 0,
+    };
+    config.kinds().into_iter().map(of).max().unwrap_or(0)
 }
 
 /// Values per row of one layer's feed-forward: gate, up and their product. In a mixture: those of each expert
@@ -109,10 +114,8 @@ pub fn all_weights(config: &ModelConfig) -> AdapterSize {
     let norms = if config.design.output_norms { 4 } else { 2 };
     let (mut values, mut copies) = (0, 0);
     for (kind, layers) in config.kinds() {
-        let own = match config.design.delta.filter(|_| kind == LayerKind::LinearAttention) {
-            Some(delta) => {
-                delta_tensors(delta).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
-            }
+        let own = match config.recurrence(kind) {
+            Some(of) => of.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum(),
             None if config.design.head_norms => 2 * config.heads.dim,
             None => 0,
         };

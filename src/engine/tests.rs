@@ -1,9 +1,9 @@
 //! Tests the engine's guarantees on small random decoders.
 
 mod cache;
-mod delta;
 mod memory;
 mod model_cache;
+mod recurrence;
 mod several;
 
 use std::sync::Arc;
@@ -175,7 +175,7 @@ fn gradients_agree_with_finite_differences() {
         };
         logprobs.iter().zip(&weights).map(weigh).sum()
     };
-    for make in [decoder, adapted, delta::decoder] {
+    for make in [decoder, adapted, recurrence::decoder, recurrence::convolution] {
         let (gradients, _) = gradients_of(make(), &sequences, &weights);
         for (slot, gradient) in gradients.iter().enumerate() {
             let at = slot * 13 % gradient.len();
@@ -237,6 +237,15 @@ impl ops::Mixer for Sum {
     fn delta(&mut self, inputs: &ops::DeltaInputs<'_>) -> candle_core::Result<candle_core::Tensor> {
         Ok(inputs.mixed.clone())
     }
+
+    fn convolve(
+        &mut self,
+        rows: &candle_core::Tensor,
+        _: ops::ConvolutionShape,
+        _: &candle_core::Tensor,
+    ) -> candle_core::Result<candle_core::Tensor> {
+        Ok(rows.clone())
+    }
 }
 
 fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
@@ -271,13 +280,14 @@ async fn play(sampler: &Sampler, count: usize) -> Vec<(Vec<u32>, Vec<bool>, Vec<
     .await
 }
 
-const MAKES: [fn() -> Decoder; 6] = [
+const MAKES: [fn() -> Decoder; 7] = [
     decoder,
     adapted,
     || frozen(Format::F16),
     || frozen(Format::Bf16),
     || frozen(Format::Nf4),
-    delta::decoder,
+    recurrence::decoder,
+    recurrence::convolution,
 ];
 
 #[tokio::test]
@@ -323,7 +333,7 @@ fn a_step_is_the_same_bits_on_any_number_of_threads() {
 
 #[test]
 fn recomputed_activations_give_the_same_bits() {
-    for make in [decoder, adapted, delta::decoder, delta::adapted] {
+    for make in [decoder, adapted, recurrence::decoder, recurrence::adapted, recurrence::convolution] {
         let gradients = |recompute| {
             let mut trainer = trainer(make(), MUON, 1);
             trainer.recompute = recompute;

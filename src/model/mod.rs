@@ -19,7 +19,7 @@ mod untrained;
 mod weights;
 
 pub use config::{
-    Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Role, Sliding, delta_tensors,
+    Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Recurrence, Role, Sliding,
 };
 pub use decoder::{Base, Decoder, Init, Parameter, Saved};
 pub use dropout::Dropout;

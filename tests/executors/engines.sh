@@ -3,6 +3,9 @@
 # workers or a node are killed at random moments. Needs the packages of slurm.sh, or a virtual environment for ray.sh.
 #
 #   engines.sh slurm|ray MCPRL [KILLS]     KILLS: how often each of run, worker and node is killed; 0 by default
+#
+# With REMOTE=s3://BUCKET/PREFIX in the environment, the results go there too, and a run with an empty cache takes all of them from
+# there. MCPRL needs feature `s3` for that.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 engine=$1 mcprl=$(realpath "$2") kills=${3:-0}
@@ -82,11 +85,19 @@ mcprl() {
 mcprl run "$dir/run.toml" --cache "$dir/here" --set executor=local --set loop.train.stages.rollout.shards=1 --set stages.exam.shards=1
 digests "$dir/here" >"$dir/expected"
 [ "$(wc -l <"$dir/expected")" -gt 15 ] || fail "the run on this machine is not whole"
-mcprl run "$dir/run.toml" --cache "$dir/there"
+mcprl run "$dir/run.toml" --cache "$dir/there" ${REMOTE:+--set "cache.remote=$REMOTE"}
 digests "$dir/there" >"$dir/found"
 diff "$dir/expected" "$dir/found" || fail "other digests"
 [ -z "$(find "$dir/there/tmp/jobs" -mindepth 1 -type d)" ] || fail "folders of jobs are left"
 echo "$engine: $(wc -l <"$dir/expected") outputs with the same digests, $((SECONDS - began)) s"
+
+if [ -n "${REMOTE:-}" ]; then
+    mcprl run "$dir/run.toml" --cache "$dir/elsewhere" --set executor=local --set "cache.remote=$REMOTE"
+    digests "$dir/elsewhere" >"$dir/found"
+    diff "$dir/expected" "$dir/found" || fail "other digests from $REMOTE"
+    ! grep -q '"event":"started"' "$dir"/elsewhere/runs/*/journal.jsonl || fail "a stage ran, although $REMOTE has its result"
+    echo "$engine: the same outputs taken from $REMOTE, $((SECONDS - began)) s"
+fi
 
 workers() { pgrep -f "worker .*--cache $dir/killed" || true; }
 

@@ -102,12 +102,19 @@ PHI = dict(
     + ["<|/tool_call|>", "<|tool_response|>"],
 )
 CHATML = dict(bos=None, eos="<|im_end|>", special=[])
+LFM2 = dict(
+    bos="<|startoftext|>",
+    eos="<|im_end|>",
+    special=["<|im_start|>", "<|endoftext|>"]
+    + [f"<|tool_{part}_{end}|>" for part in ("list", "call", "response") for end in ("start", "end")],
+)
 GEMMA = dict(bos="<bos>", eos="<end_of_turn>", special=["<start_of_turn>", "<eos>"])
 PHI3 = dict(bos="<s>", eos="<|endoftext|>", special=["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"])
 PHI4 = dict(bos=None, eos="<|im_end|>", special=["<|im_sep|>"])
 WRITTEN = {
     "src/chat/own/chatml.jinja": CHATML,
     "src/chat/own/gemma.jinja": GEMMA,
+    "src/chat/own/lfm2.jinja": LFM2,
     "src/chat/own/llama.jinja": LLAMA,
     "src/chat/own/mistral.jinja": MISTRAL,
     "src/chat/own/phi3.jinja": PHI3,

@@ -7,7 +7,7 @@ the adapter, autograd the gradients; here in float64. Per family NAME writes und
                                         two shards with their index, and with the spelling of Transformers 4
     adapter/                            rank 2, alpha 4, every linear layer of attention and feed-forward
     reference.safetensors               tokens.{i}; base.logits.{i}; adapted.logits.{i}, adapted.logprobs.{i},
-                                        adapted.gradient.NAME; for `moe`, `gemma3` and `qwen3_5` base.logprobs.{i} and
+                                        adapted.gradient.NAME; for `moe`, `gemma3`, `lfm2` and `qwen3_5` base.logprobs.{i} and
                                         base.gradient.NAME too
 
 `qwen3_5` has 4 layers, and sequences that branch near the boundaries of its chunks of 64 tokens.
@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -95,6 +96,16 @@ CASES = {
             },
         ),
         SEPARATE,
+    ),
+    "lfm2": (
+        Lfm2Config(
+            # PyTorch gives the input row of a padding token no gradient.
+            **SIZES | dict(num_hidden_layers=3, intermediate_size=70, pad_token_id=None),
+            block_multiple_of=16,
+            layer_types=["conv", "full_attention", "conv"],
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        ),
+        ["q_proj", "k_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
     ),
     "mistral-window": (
         MistralConfig(**SIZES, rope_parameters=PLAIN, head_dim=16, sliding_window=WINDOW),
@@ -166,7 +177,7 @@ CASES["qwen3_5"] = (
 # These multiply by 1 more than the weights of their norms.
 ADD_ONE = ["gemma3", "qwen3_5"]
 # Gradients of all weights too.
-WHOLE = ["moe", "gemma3", "qwen3_5"]
+WHOLE = ["moe", "gemma3", "lfm2", "qwen3_5"]
 
 
 def branching(generator):

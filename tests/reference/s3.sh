@@ -1,13 +1,14 @@
 #!/bin/sh
-# Runs the tests of feature `s3` against moto's server, on loopback alone:
+# Runs the tests of feature `s3`, or a command, against moto's server, on loopback alone:
 #
-#     tests/reference/s3.sh [VENV]
+#     tests/reference/s3.sh [VENV [COMMAND...]]      a command finds a bucket in MCPRL_TEST_S3
 #
 # VENV (default: target/s3-venv) is made with `moto[server]` from PyPI where it is absent. Two servers are started: one
 # that lets everybody in, and one that knows nobody's keys. Both end with this script.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=${1:-target/s3-venv}
+[ $# = 0 ] || shift
 if [ ! -x "$venv/bin/moto_server" ]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet 'moto[server]==5.2.5'
@@ -43,5 +44,9 @@ export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 MC
 "$venv/bin/python" -c '
 import boto3, os
 boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).create_bucket(Bucket=os.environ["MCPRL_TEST_S3"])'
+if [ $# -gt 0 ]; then
+    "$@"
+    exit
+fi
 cargo test --release --locked --features s3 --lib -- --include-ignored store::remote
 cargo test --release --locked --features s3 --test integration -- --include-ignored shared_cache

@@ -31,8 +31,9 @@ const MISTRAL: &str = "JSON behind `[TOOL_CALLS]`";
 const NONE: &str = "none: refused";
 
 /// Family, models, call format, and template.
-const ROWS: [(Family, &str, &str, Template); 20] = [
+const ROWS: [(Family, &str, &str, Template); 21] = [
     (Family::Gemma3, "Gemma 3", JSON, Toolless("own_gemma")),
+    (Family::Lfm2, "LFM2, LFM2.5", "a list of Python calls between tags", Toolless("own_lfm2")),
     (Family::Qwen2, "Qwen2", JSON, Toolless("own_chatml")),
     (Family::Qwen2, "Qwen2.5", JSON, Original("qwen2_5")),
     (Family::Qwen3, "Qwen3", JSON, Original("qwen3")),

@@ -5,6 +5,7 @@
 mod hermes;
 mod json;
 mod lenient;
+mod liquid;
 mod llama;
 mod mistral;
 mod phi;
@@ -50,10 +51,12 @@ pub(super) enum Format {
     Llama,
     /// A Python list of calls as a whole turn: Llama 3.2, Llama 4.
     Pythonic,
+    /// The same between control tokens: LFM2.
+    Liquid,
 }
 
 impl Format {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Hermes,
         Self::Xml,
         Self::Mistral(mistral::Version::V3),
@@ -65,6 +68,7 @@ impl Format {
         Self::Phi(phi::Style::Functools),
         Self::Llama,
         Self::Pythonic,
+        Self::Liquid,
     ];
 
     /// The value of vLLM's `--tool-call-parser` that reads it.
@@ -76,6 +80,7 @@ impl Format {
             Self::Phi(_) => "phi4_mini_json",
             Self::Llama => "llama3_json",
             Self::Pythonic => "pythonic",
+            Self::Liquid => "lfm2",
         }
     }
 
@@ -110,6 +115,7 @@ impl Format {
             Self::Phi(style) => phi::assistant(style, text, calls),
             Self::Llama => llama::assistant(calls),
             Self::Pythonic => python_call::assistant(calls),
+            Self::Liquid => liquid::assistant(text, calls),
         }
     }
 
@@ -123,6 +129,7 @@ impl Format {
             Self::Phi(_) => phi::parse(rest),
             Self::Llama => llama::parse(rest),
             Self::Pythonic => python_call::parse(rest),
+            Self::Liquid => liquid::parse(rest),
         };
         for (index, call) in calls.iter().enumerate().skip(ids.len()) {
             ids.push(generated_id(index, call));
@@ -168,6 +175,7 @@ impl Format {
             },
             Self::Phi(_) | Self::Llama => "{",
             Self::Pythonic => "[",
+            Self::Liquid => liquid::OPEN,
         };
         reasoning::split(text, reasoning::THINK, call)
     }
@@ -182,7 +190,7 @@ impl Format {
         match self {
             Self::Llama | Self::Pythonic => &["<|eot_id|>", "<|eom_id|>"],
             Self::Phi(_) => &["<|end|>", "<|endoftext|>"],
-            Self::Hermes | Self::Xml | Self::Mistral(_) => &[],
+            Self::Hermes | Self::Xml | Self::Mistral(_) | Self::Liquid => &[],
         }
     }
 }

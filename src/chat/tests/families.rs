@@ -126,10 +126,9 @@ fn an_episode_of_any_family_is_the_conversation_its_template_renders() {
         if messages.len() < 4 {
             continue;
         }
-        // The first prints lists in single quotes and texts in double quotes; the second removes the system text later.
-        if (case.family.as_str(), case.conversation.as_str()) == ("pythonic", "typed_result")
-            || case.family == "mistral_nemo"
-        {
+        // The first two print lists in single quotes and texts in double quotes; the last removes the system text later.
+        let prints_lists = ["pythonic", "own_lfm2"].contains(&case.family.as_str());
+        if prints_lists && case.conversation == "typed_result" || case.family == "mistral_nemo" {
             continue;
         }
         let calls = calls_of(&messages[2]);
@@ -170,6 +169,7 @@ fn a_template_shows_its_format_and_what_ends_a_turn() {
     insta::assert_snapshot!(seen.join("\n"), @r"
     own_chatml: Hermes, several, <|im_end|>
     own_gemma: Hermes, several, <end_of_turn>
+    own_lfm2: Liquid, several, <|im_end|>
     own_llama: Llama, one, <|eot_id|> <|eom_id|>
     own_mistral: Mistral(V3), several, </s>
     own_phi3: Hermes, several, <|end|> <|endoftext|>
@@ -296,7 +296,7 @@ fn a_call_in_the_templates_own_form_may_be_written_in_ordinary_tokens() {
 /// Whether the tiny tokenizers have the format's tags as control tokens.
 fn has_control_tags(format: Format) -> bool {
     match format {
-        Format::Mistral(_) => true,
+        Format::Mistral(_) | Format::Liquid => true,
         Format::Phi(style) => !format!("{style:?}").contains("Functools"),
         Format::Hermes | Format::Xml | Format::Llama | Format::Pythonic => false,
     }

@@ -48,9 +48,10 @@ async fn composed_sampling_and_scoring_agree() {
     check_sampling(&Device::Cpu, 1e-5).await;
 }
 
-const FAMILIES: [&str; 11] = [
+const FAMILIES: [&str; 12] = [
     "qwen3-tiny",
     "families/gemma3",
+    "families/lfm2",
     "families/llama",
     "families/mistral",
     "families/mistral-window",

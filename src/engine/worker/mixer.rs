@@ -6,8 +6,10 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{Part, Segments};
 use crate::model::{
-    kernels::{Attention, DeltaHeads, DeltaState, DeltaStep},
-    ops::{self, Attended, AttentionMask, Cache, CachedSegment, DeltaInputs, Mixer},
+    kernels::{Attention, DeltaState, DeltaStep},
+    ops::{
+        self, Attended, AttentionMask, Cache, CachedSegment, ConvolutionShape, DeltaInputs, Mixer, Shifts,
+    },
 };
 
 /// One layer of a step.
@@ -39,20 +41,16 @@ impl Mixer for StepMixer<'_> {
     }
 
     fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor> {
-        // Segments in this step, by number.
-        let mut indices: BTreeMap<usize, usize> = BTreeMap::new();
         let (mut states, mut parents) = (Vec::with_capacity(self.parts.len()), Vec::new());
-        for (index, part) in self.parts.iter().enumerate() {
-            let above = part.depth.checked_sub(1).map(|depth| part.path[depth]);
-            let parent = above.and_then(|above| indices.get(&above).copied());
-            let own = self.take(part.segment())?;
-            parents.push(parent.filter(|_| own.is_none()));
-            states.push(match (own, parent, above) {
-                (Some(state), ..) => state,
-                (None, None, Some(above)) => self.below(above, inputs.heads)?,
-                (None, ..) => DeltaState::new(inputs.heads),
-            });
-            indices.insert(part.segment(), index);
+        for (part, start) in self.parts.iter().zip(self.starts()?) {
+            let (state, parent) = match start {
+                Start::Own => (self.take_state(part.segment())?, None),
+                Start::Segment(above) => (self.state(above)?.child(), None),
+                Start::Part(parent) => (DeltaState::new(inputs.heads), Some(parent)),
+                Start::Empty => (DeltaState::new(inputs.heads), None),
+            };
+            states.push(state);
+            parents.push(parent);
         }
         let steps = self.parts.iter().zip(parents).zip(&mut states);
         let mut steps: Vec<DeltaStep<'_>> = steps
@@ -60,29 +58,123 @@ impl Mixer for StepMixer<'_> {
             .collect();
         let out = inputs.steps(&mut steps)?;
         for (part, state) in self.parts.iter().zip(states) {
-            if let Some(segment) = self.segments.get_mut(part.segment()) {
-                segment.cache[self.layer] = Cache::Delta(Some(state));
-            }
+            self.keep(part.segment(), Cache::Delta(Some(state)));
+        }
+        Ok(out)
+    }
+
+    fn convolve(&mut self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor> {
+        let (count, history) = (rows.dims2()?.0, shape.history());
+        // Behind a zero row: the step's rows, then states.
+        let mut sources = vec![rows.clone()];
+        // Of each part: the rows before its first, then its own; and the tokens of its segment.
+        let mut chains: Vec<Vec<usize>> = Vec::with_capacity(self.parts.len());
+        let mut tokens = Vec::with_capacity(self.parts.len());
+        for (part, start) in self.parts.iter().zip(self.starts()?) {
+            let mut chain = match start {
+                Start::Own | Start::Segment(_) => {
+                    let number = if let Start::Segment(above) = start { above } else { part.segment() };
+                    let (state, _) = self.convolution(number)?;
+                    let first = 1 + count + (sources.len() - 1) * history;
+                    sources.push(state.clone());
+                    (first..first + history).collect()
+                }
+                Start::Part(parent) => last(&chains[parent], history).to_vec(),
+                Start::Empty => Vec::new(),
+            };
+            let before = if let Start::Own = start { self.convolution(part.segment())?.1 } else { 0 };
+            tokens.push(before + part.rows.len());
+            chain.extend(part.rows.clone().map(|row| 1 + row));
+            chains.push(chain);
+        }
+        let source = ops::with_zero_row(&sources.iter().collect::<Vec<_>>())?;
+        let mut above: Vec<&[usize]> = vec![&[]; count];
+        for (part, chain) in self.parts.iter().zip(&chains) {
+            let first = chain.len() - part.rows.len();
+            part.rows.clone().enumerate().for_each(|(index, row)| above[row] = &chain[..first + index]);
+        }
+        let shifts = Shifts::new(shape, above.into_iter(), rows.device())?;
+        let out = ops::convolve(rows, &source, &shifts, weight)?;
+        for ((part, chain), tokens) in self.parts.iter().zip(&chains).zip(tokens) {
+            let kept = last(chain, history);
+            let kept = [&vec![0; history - kept.len()], kept].concat();
+            let state = ops::gather(&source, &kept)?;
+            self.keep(part.segment(), Cache::Convolution(Some((state, tokens))));
         }
         Ok(out)
     }
 }
 
+/// Where the state of a part's segment starts.
+#[derive(Clone, Copy)]
+enum Start {
+    /// From its own state.
+    Own,
+    /// From the end of another part of this step.
+    Part(usize),
+    /// From the end of a segment that is not in this step.
+    Segment(usize),
+    /// From nothing: it is the first, or all above are empty.
+    Empty,
+}
+
+/// At most this many entries at the end.
+fn last(chain: &[usize], most: usize) -> &[usize] {
+    &chain[chain.len().saturating_sub(most)..]
+}
+
 impl StepMixer<'_> {
-    /// Takes the state of a segment; none before its first token.
-    fn take(&mut self, number: usize) -> Result<Option<DeltaState>> {
+    fn starts(&self) -> Result<Vec<Start>> {
+        // Segments in this step, by number.
+        let mut indices: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut starts = Vec::with_capacity(self.parts.len());
+        for (index, part) in self.parts.iter().enumerate() {
+            let above = part.depth.checked_sub(1).map(|depth| part.path[depth]);
+            let parent = above.and_then(|above| indices.get(&above).copied());
+            starts.push(match (self.cache(part.segment())?.tokens(), parent, above) {
+                (1.., ..) => Start::Own,
+                (0, Some(parent), _) => Start::Part(parent),
+                (0, None, Some(above)) if self.cache(above)?.tokens() > 0 => Start::Segment(above),
+                (0, None, _) => Start::Empty,
+            });
+            indices.insert(part.segment(), index);
+        }
+        Ok(starts)
+    }
+
+    fn cache(&self, number: usize) -> Result<&Cache> {
+        match self.segments.get(number) {
+            Some(segment) => Ok(&segment.cache[self.layer]),
+            None => bail!("segment {number} is gone"),
+        }
+    }
+
+    fn keep(&mut self, number: usize, cache: Cache) {
+        if let Some(segment) = self.segments.get_mut(number) {
+            segment.cache[self.layer] = cache;
+        }
+    }
+
+    fn take_state(&mut self, number: usize) -> Result<DeltaState> {
         match self.segments.get_mut(number).map(|segment| &mut segment.cache[self.layer]) {
-            Some(Cache::Delta(state)) => Ok(state.take()),
+            Some(Cache::Delta(state)) => match state.take() {
+                Some(state) => Ok(state),
+                None => bail!("segment {number} has no state"),
+            },
             _ => bail!("segment {number} has no state"),
         }
     }
 
-    /// The state at the start of a segment below this one.
-    fn below(&self, number: usize, heads: DeltaHeads) -> Result<DeltaState> {
-        match self.segments.get(number).map(|segment| &segment.cache[self.layer]) {
-            Some(Cache::Delta(Some(state))) => Ok(state.child()),
-            // An empty segment above: none is created.
-            Some(Cache::Delta(None)) => Ok(DeltaState::new(heads)),
+    fn state(&self, number: usize) -> Result<&DeltaState> {
+        match self.cache(number)? {
+            Cache::Delta(Some(state)) => Ok(state),
+            _ => bail!("segment {number} has no state"),
+        }
+    }
+
+    fn convolution(&self, number: usize) -> Result<&(Tensor, usize)> {
+        match self.cache(number)? {
+            Cache::Convolution(Some(state)) => Ok(state),
             _ => bail!("segment {number} has no state"),
         }
     }

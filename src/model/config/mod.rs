@@ -4,12 +4,14 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    kernels::{Attention, DeltaHeads, Heads},
-    ops::Activation,
+    kernels::{Attention, DeltaHeads, DeltaState, Heads},
+    ops::{Activation, ConvolutionShape},
     rope::Scaling,
 };
 
@@ -35,6 +37,7 @@ pub struct ModelConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Gemma3,
+    Lfm2,
     Llama,
     Mistral,
     Phi3,
@@ -45,8 +48,9 @@ pub enum Family {
 }
 
 /// By family: its `model_type`, its class in Transformers, and the common name of its models.
-const NAMES: [[&str; 3]; 8] = [
+const NAMES: [[&str; 3]; 9] = [
     ["gemma3_text", "Gemma3ForCausalLM", "Gemma 3"],
+    ["lfm2", "Lfm2ForCausalLM", "LFM2, LFM2.5"],
     ["llama", "LlamaForCausalLM", "Llama 2 and 3"],
     ["mistral", "MistralForCausalLM", "Mistral, Ministral 8B, Mistral Nemo"],
     ["phi3", "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"],
@@ -57,8 +61,9 @@ const NAMES: [[&str; 3]; 8] = [
 ];
 
 impl Family {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Gemma3,
+        Self::Lfm2,
         Self::Llama,
         Self::Mistral,
         Self::Phi3,
@@ -102,6 +107,8 @@ pub struct Design {
     pub sliding: Option<Sliding>,
     /// Of layers with linear attention.
     pub delta: Option<DeltaHeads>,
+    /// Of layers with a convolution: the rows that it spans.
+    pub convolution: Option<usize>,
     /// Each head's queries are projected with a gate, whose sigmoid multiplies the head's result.
     pub gated: bool,
     /// Of the feed-forward's gate.
@@ -118,11 +125,45 @@ pub struct Design {
     pub is_part: bool,
 }
 
+/// What the files call the parts of a layer that families name differently.
+pub struct Names {
+    pub input_norm: &'static str,
+    pub middle_norm: &'static str,
+    /// Of queries and keys.
+    pub head_norms: [&'static str; 2],
+    attention_output: &'static str,
+    feed_forward: &'static str,
+    /// Gate, up and down.
+    feed: [&'static str; 3],
+    /// The norm after the last layer.
+    pub last_norm: &'static str,
+}
+
+const USUAL_NAMES: Names = Names {
+    input_norm: "input_layernorm",
+    middle_norm: "post_attention_layernorm",
+    head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    attention_output: "o_proj",
+    feed_forward: "mlp",
+    feed: ["gate_proj", "up_proj", "down_proj"],
+    last_norm: "model.norm",
+};
+const GEMMA_NAMES: Names = Names { middle_norm: "pre_feedforward_layernorm", ..USUAL_NAMES };
+const LFM2_NAMES: Names = Names {
+    input_norm: "operator_norm",
+    middle_norm: "ffn_norm",
+    head_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+    attention_output: "out_proj",
+    feed_forward: "feed_forward",
+    feed: ["w1", "w3", "w2"],
+    last_norm: "model.embedding_norm",
+};
+
 /// Norms of the results of attention and feed-forward.
 pub const OUTPUT_NORMS: [&str; 2] = ["post_attention_layernorm", "post_feedforward_layernorm"];
 
 /// What mixes the rows of a layer: an entry of `layer_types` in `config.json`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerKind {
     /// Attention to all keys up to the row's own.
@@ -132,6 +173,22 @@ pub enum LayerKind {
     SlidingAttention,
     /// Gated DeltaNet: [`Design::delta`].
     LinearAttention,
+    /// A gated convolution: [`Design::convolution`].
+    Conv,
+}
+
+impl LayerKind {
+    /// The kind whose weights it has.
+    pub fn by_weights(self) -> Self {
+        if self == Self::SlidingAttention { Self::FullAttention } else { self }
+    }
+}
+
+/// A layer that mixes rows by a state of constant size, and its sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recurrence {
+    Delta(DeltaHeads),
+    Convolution(ConvolutionShape),
 }
 
 /// Sliding attention.
@@ -187,6 +244,7 @@ impl Design {
             layers: Vec::new(),
             sliding: None,
             delta: None,
+            convolution: None,
             gated: family == Family::Qwen3_5,
             activation: if of_gemma { Activation::Gelu } else { Activation::Silu },
             output_norms: of_gemma,
@@ -202,9 +260,12 @@ impl Design {
         if self.norms_add_one { 1.0 } else { 0.0 }
     }
 
-    /// The name of the norm before the feed-forward.
-    pub fn middle_norm(&self) -> &'static str {
-        if self.output_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" }
+    pub fn names(&self) -> &'static Names {
+        match self.family {
+            Family::Gemma3 => &GEMMA_NAMES,
+            Family::Lfm2 => &LFM2_NAMES,
+            _ => &USUAL_NAMES,
+        }
     }
 }
 
@@ -237,15 +298,30 @@ pub struct LinearShape {
     pub bias: bool,
 }
 
-/// The parameters of linear attention that are not linear layers, in parameter order: `A_log`, the bias of the gates, the
-/// convolution and the norm.
-pub fn delta_tensors(delta: DeltaHeads) -> [(&'static str, Vec<usize>); 4] {
-    [
-        ("linear_attn.A_log", vec![delta.value]),
-        ("linear_attn.dt_bias", vec![delta.value]),
-        ("linear_attn.conv1d.weight", vec![delta.channels(), 1, delta.window]),
-        ("linear_attn.norm.weight", vec![delta.value_dim]),
-    ]
+impl Recurrence {
+    /// The parameters that are not linear layers, in parameter order. Of linear attention: `A_log`, the bias of the gates,
+    /// the convolution and the norm.
+    pub fn tensors(self) -> Vec<(&'static str, Vec<usize>)> {
+        match self {
+            Self::Delta(delta) => vec![
+                ("linear_attn.A_log", vec![delta.value]),
+                ("linear_attn.dt_bias", vec![delta.value]),
+                ("linear_attn.conv1d.weight", vec![delta.channels(), 1, delta.window]),
+                ("linear_attn.norm.weight", vec![delta.value_dim]),
+            ],
+            Self::Convolution(ConvolutionShape { channels, window }) => {
+                vec![("conv.conv.weight", vec![channels, 1, window])]
+            }
+        }
+    }
+
+    /// Bytes of the state of a segment.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Delta(heads) => DeltaState::bytes_for(heads),
+            Self::Convolution(shape) => shape.state_bytes(),
+        }
+    }
 }
 
 impl ModelConfig {
@@ -257,7 +333,7 @@ impl ModelConfig {
     /// The attention of a layer. A window that no sequence exceeds is none.
     pub fn attention(&self, layer: usize) -> Attention {
         let window = match self.layer(layer) {
-            LayerKind::FullAttention | LayerKind::LinearAttention => None,
+            LayerKind::FullAttention | LayerKind::LinearAttention | LayerKind::Conv => None,
             LayerKind::SlidingAttention => self.design.sliding.map(|sliding| sliding.window),
         };
         let window = window.filter(|window| *window < self.context);
@@ -270,19 +346,30 @@ impl ModelConfig {
         self.design.scaled_embedding.then(|| f64::from((self.hidden as f32).sqrt()))
     }
 
-    /// The sizes of a layer's linear attention; none if it has another kind.
-    pub fn delta(&self, layer: usize) -> Option<DeltaHeads> {
-        self.design.delta.filter(|_| self.layer(layer) == LayerKind::LinearAttention)
+    /// The recurrence of layers of this kind; none if they have attention.
+    pub fn recurrence(&self, kind: LayerKind) -> Option<Recurrence> {
+        match kind {
+            LayerKind::FullAttention | LayerKind::SlidingAttention => None,
+            LayerKind::LinearAttention => self.design.delta.map(Recurrence::Delta),
+            LayerKind::Conv => self
+                .design
+                .convolution
+                .map(|window| Recurrence::Convolution(ConvolutionShape { channels: self.hidden, window })),
+        }
     }
 
     /// The kinds of layers, each with its number of layers. Attention with a window has the weights of full attention.
     pub fn kinds(&self) -> Vec<(LayerKind, usize)> {
-        let linear = self.design.layers.iter().filter(|kind| **kind == LayerKind::LinearAttention).count();
-        let kinds = [
-            (LayerKind::FullAttention, self.layers.saturating_sub(linear)),
-            (LayerKind::LinearAttention, linear),
-        ];
-        kinds.into_iter().filter(|(_, layers)| *layers > 0).collect()
+        let of = |kind| (kind, self.design.layers.iter().filter(|of| **of == kind).count());
+        let others = [of(LayerKind::LinearAttention), of(LayerKind::Conv)];
+        let full = self.layers.saturating_sub(others.iter().map(|(_, layers)| layers).sum());
+        let kinds = std::iter::once((LayerKind::FullAttention, full)).chain(others);
+        kinds.filter(|(_, layers)| *layers > 0).collect()
+    }
+
+    /// [`Self::linears`] of every kind.
+    pub fn linears_by_kind(&self) -> BTreeMap<LayerKind, Vec<LinearShape>> {
+        self.kinds().into_iter().map(|(kind, _)| (kind, self.linears(kind))).collect()
     }
 
     /// The linear layers of a decoder layer of this kind, in parameter order: those for queries, keys and values; the
@@ -299,44 +386,49 @@ impl ModelConfig {
             bias,
         };
         let queries = if self.design.gated { 2 * query } else { query };
-        let mut linears =
-            match (self.design.delta.filter(|_| kind == LayerKind::LinearAttention), self.design.fused) {
-                (Some(delta), _) => {
-                    let of = |name: &str, role, outputs| {
-                        linear(&format!("linear_attn.{name}"), role, outputs, hidden, false)
-                    };
-                    vec![
-                        of("in_proj_qkv", Role::Attention, delta.channels()),
-                        of("in_proj_z", Role::Attention, delta.width()),
-                        of("in_proj_b", Role::Gate, delta.value),
-                        of("in_proj_a", Role::Gate, delta.value),
-                        linear("linear_attn.out_proj", Role::Attention, hidden, delta.width(), false),
-                    ]
-                }
-                (None, true) => vec![
-                    linear("self_attn.qkv_proj", Role::Attention, queries + 2 * kv, hidden, input),
-                    linear("self_attn.o_proj", Role::Attention, hidden, query, output),
-                ],
-                (None, false) => vec![
-                    linear("self_attn.q_proj", Role::Attention, queries, hidden, input),
-                    linear("self_attn.k_proj", Role::Attention, kv, hidden, input),
-                    linear("self_attn.v_proj", Role::Attention, kv, hidden, input),
-                    linear("self_attn.o_proj", Role::Attention, hidden, query, output),
-                ],
-            };
+        let Names { attention_output, feed_forward: feed_name, feed, .. } = self.design.names();
+        let attention_output = format!("self_attn.{attention_output}");
+        let mut linears = match (self.recurrence(kind), self.design.fused) {
+            (Some(Recurrence::Delta(delta)), _) => {
+                let of = |name: &str, role, outputs| {
+                    linear(&format!("linear_attn.{name}"), role, outputs, hidden, false)
+                };
+                vec![
+                    of("in_proj_qkv", Role::Attention, delta.channels()),
+                    of("in_proj_z", Role::Attention, delta.width()),
+                    of("in_proj_b", Role::Gate, delta.value),
+                    of("in_proj_a", Role::Gate, delta.value),
+                    linear("linear_attn.out_proj", Role::Attention, hidden, delta.width(), false),
+                ]
+            }
+            (Some(Recurrence::Convolution(ConvolutionShape { channels, .. })), _) => vec![
+                linear("conv.in_proj", Role::Attention, 3 * channels, hidden, false),
+                linear("conv.out_proj", Role::Attention, hidden, channels, false),
+            ],
+            (None, true) => vec![
+                linear("self_attn.qkv_proj", Role::Attention, queries + 2 * kv, hidden, input),
+                linear(&attention_output, Role::Attention, hidden, query, output),
+            ],
+            (None, false) => vec![
+                linear("self_attn.q_proj", Role::Attention, queries, hidden, input),
+                linear("self_attn.k_proj", Role::Attention, kv, hidden, input),
+                linear("self_attn.v_proj", Role::Attention, kv, hidden, input),
+                linear(&attention_output, Role::Attention, hidden, query, output),
+            ],
+        };
         let gated = |prefix: &str, role| {
             let part = |name: &str, outputs, inputs| {
                 linear(&format!("{prefix}.{name}"), role, outputs, inputs, feed_forward)
             };
             let mut parts = match self.design.fused {
                 true => vec![part("gate_up_proj", 2 * wide, hidden)],
-                false => vec![part("gate_proj", wide, hidden), part("up_proj", wide, hidden)],
+                false => vec![part(feed[0], wide, hidden), part(feed[1], wide, hidden)],
             };
-            parts.push(part("down_proj", hidden, wide));
+            parts.push(part(feed[2], hidden, wide));
             parts
         };
         match self.design.experts {
-            None => linears.extend(gated("mlp", Role::FeedForward)),
+            None => linears.extend(gated(feed_name, Role::FeedForward)),
             Some(experts) => {
                 linears.push(linear("mlp.gate", Role::Router, experts.count, hidden, false));
                 let of = |expert| gated(&format!("mlp.experts.{expert}"), Role::Expert);
@@ -348,7 +440,7 @@ impl ModelConfig {
 
     /// The linear layers of every kind of decoder layer, each kind once.
     pub fn all_linears(&self) -> Vec<LinearShape> {
-        self.kinds().into_iter().flat_map(|(kind, _)| self.linears(kind)).collect()
+        self.linears_by_kind().into_values().flatten().collect()
     }
 
     /// Number of weights.
@@ -360,28 +452,28 @@ impl ModelConfig {
     /// more weights than fit in memory.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
         let matrix = |name: &str| (name.to_owned(), vec![self.vocabulary, self.hidden]);
-        let of = |kind| self.linears(kind);
-        let [full, linear] = [LayerKind::FullAttention, LayerKind::LinearAttention].map(of);
-        let layers = (0..self.layers).flat_map(move |index| {
-            self.layer_tensors(index, if self.delta(index).is_some() { &linear } else { &full })
-        });
+        let linears = self.linears_by_kind();
+        let layers = (0..self.layers)
+            .flat_map(move |index| self.layer_tensors(index, &linears[&self.layer(index).by_weights()]));
         std::iter::once(matrix("model.embed_tokens.weight"))
             .chain(layers)
-            .chain([("model.norm.weight".to_owned(), vec![self.hidden])])
+            .chain([(format!("{}.weight", self.design.names().last_norm), vec![self.hidden])])
             .chain((!self.tied).then(|| matrix("lm_head.weight")))
     }
 
     fn layer_tensors(&self, index: usize, linears: &[LinearShape]) -> Vec<(String, Vec<usize>)> {
         let mut tensors = Vec::with_capacity(linears.len() + 8);
         let mut add = |name: &str, shape| tensors.push((format!("model.layers.{index}.{name}"), shape));
-        add("input_layernorm.weight", vec![self.hidden]);
-        if let Some(delta) = self.delta(index) {
-            delta_tensors(delta).into_iter().for_each(|(name, shape)| add(name, shape));
-        } else if self.design.head_norms {
-            add("self_attn.q_norm.weight", vec![self.heads.dim]);
-            add("self_attn.k_norm.weight", vec![self.heads.dim]);
+        let names = self.design.names();
+        add(&format!("{}.weight", names.input_norm), vec![self.hidden]);
+        match self.recurrence(self.layer(index)) {
+            Some(recurrence) => recurrence.tensors().into_iter().for_each(|(name, shape)| add(name, shape)),
+            None if self.design.head_norms => {
+                names.head_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![self.heads.dim]));
+            }
+            None => {}
         }
-        add(&format!("{}.weight", self.design.middle_norm()), vec![self.hidden]);
+        add(&format!("{}.weight", names.middle_norm), vec![self.hidden]);
         if self.design.output_norms {
             OUTPUT_NORMS.iter().for_each(|norm| add(&format!("{norm}.weight"), vec![self.hidden]));
         }
@@ -445,6 +537,12 @@ impl ModelConfig {
             }
             sizes.extend(of_delta);
         }
+        if let Some(window) = self.design.convolution {
+            sizes.push(("conv_L_cache", window));
+            if !(2..=MOST_DELTA).contains(&window) {
+                return Err(format!("conv_L_cache is {window}"));
+            }
+        }
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(format!("{name} is 0"));
         }
@@ -476,6 +574,9 @@ impl ModelConfig {
         }
         if layers.contains(&LayerKind::LinearAttention) && self.design.delta.is_none() {
             return Err("layer_types has linear_attention, which this model_type does not have".into());
+        }
+        if layers.contains(&LayerKind::Conv) && self.design.convolution.is_none() {
+            return Err("layer_types has conv, which this model_type does not have".into());
         }
         if self.design.sliding.is_some_and(|sliding| sliding.window == 0) {
             return Err("sliding_window is 0".into());
@@ -532,6 +633,11 @@ impl ModelConfig {
             value["linear_key_head_dim"] = json!(delta.key_dim);
             value["linear_value_head_dim"] = json!(delta.value_dim);
             value["linear_conv_kernel_dim"] = json!(delta.window);
+        }
+        if let Some(window) = self.design.convolution {
+            value["conv_L_cache"] = json!(window);
+            value["norm_eps"] = json!(f64::from(self.norm_epsilon));
+            value["block_auto_adjust_ff_dim"] = json!(false);
         }
         if self.design.gated {
             value["attn_output_gate"] = json!(true);

@@ -136,6 +136,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         gemma(&mut file)?;
     }
     let delta = if family == Family::Qwen3_5 { Some(qwen3_5(&mut file)?) } else { None };
+    let convolution = if family == Family::Lfm2 { Some(lfm2(&mut file)?) } else { None };
     let known: &[&str] = if family == Family::Gemma3 { &[GEMMA_ACTIVATION] } else { &["silu", "swish"] };
     if let Some(other) = given(&file, "hidden_act").filter(|act| !known.iter().any(|a| act == a)) {
         return Err(format!("activation {other} is not supported, only {}", known[0]));
@@ -148,8 +149,8 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         _ => None,
     };
     windows(family, &file, &mut design)?;
-    if let Some(delta) = delta {
-        design.delta = Some(delta);
+    (design.delta, design.convolution) = (delta, convolution);
+    if delta.is_some() || convolution.is_some() {
         design.layers = layer_types(&file)?;
     }
     let biased = flag(&file, "attention_bias")?;
@@ -262,6 +263,64 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
     Ok(delta)
 }
 
+/// Gives an LFM2 file the names and the form of other families, with the defaults of Transformers. Returns the rows that its
+/// convolutions span.
+///
+/// # Errors
+/// Names what the decoder does not have.
+fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
+    if flag(file, "conv_bias")? {
+        return Err("conv_bias true is not supported".into());
+    }
+    for (old, key) in [
+        ("block_ff_dim", "intermediate_size"),
+        ("norm_eps", "rms_norm_eps"),
+        ("tie_embedding", "tie_word_embeddings"),
+    ] {
+        if let Some(value) = file.remove(old).filter(|value| !value.is_null()) {
+            file.insert(key.into(), value);
+        }
+    }
+    let wide = size(file, "intermediate_size")?.unwrap_or(12_288);
+    let wide = match file.get("block_auto_adjust_ff_dim").is_none() || flag(file, "block_auto_adjust_ff_dim")?
+    {
+        true => {
+            let factor = number(file, "block_ffn_dim_multiplier")?.unwrap_or(1.0);
+            let multiple = size(file, "block_multiple_of")?.filter(|multiple| *multiple > 0).unwrap_or(256);
+            ((factor * (2 * wide / 3) as f64) as usize).div_ceil(multiple).saturating_mul(multiple)
+        }
+        false => wide,
+    };
+    file.insert("intermediate_size".into(), json!(wide));
+    let full: Option<Vec<usize>> = match given(file, "full_attn_idxs") {
+        Some(indices) => Some(
+            serde_json::from_value(indices.clone())
+                .map_err(|_| format!("full_attn_idxs should be whole numbers, found {indices}"))?,
+        ),
+        None => None,
+    };
+    let kind = |index: usize| match full.as_ref().is_none_or(|full| full.contains(&index)) {
+        true => LayerKind::FullAttention,
+        false => LayerKind::Conv,
+    };
+    let kinds: Vec<LayerKind> = (0..number_of_layers(file)?).map(kind).collect();
+    let has_theta = |table: &str| given(file, table).is_some_and(|table| !table["rope_theta"].is_null());
+    let has_theta = ["rope_parameters", "rope_scaling"].into_iter().any(has_theta);
+    let defaults = [
+        ("layer_types", json!(kinds)),
+        ("max_position_embeddings", json!(128_000)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("rope_theta", if has_theta { Value::Null } else { json!(1_000_000.0) }),
+        ("tie_word_embeddings", json!(true)),
+    ];
+    for (key, default) in defaults {
+        if given(file, key).is_none() {
+            file.insert(key.into(), default);
+        }
+    }
+    Ok(size(file, "conv_L_cache")?.unwrap_or(3))
+}
+
 /// # Errors
 /// Refuses a number that no model has, before a list of as many is made.
 fn number_of_layers(file: &Map<String, Value>) -> Result<usize, String> {
@@ -335,7 +394,7 @@ fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Re
     let is_used = flag(file, "use_sliding_window")?;
     let window = match family {
         Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe if !is_used => None,
-        Family::Llama | Family::Qwen3_5 => None,
+        Family::Lfm2 | Family::Llama | Family::Qwen3_5 => None,
         Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
         _ => size(file, "sliding_window")?,
     };

@@ -212,7 +212,7 @@ fn qwen3_5_has_the_layers_and_sizes_of_its_file_or_the_defaults() {
     assert_eq!((&plain.design.layers, plain.design.delta), (&kinds, Some(heads)));
     assert_eq!((plain.heads.dim, plain.rotary()), (256, 64));
     assert_eq!(plain.kinds(), [(LayerKind::FullAttention, 2), (LayerKind::LinearAttention, 6)]);
-    assert_eq!([2, 3].map(|layer| plain.delta(layer).is_some()), [true, false]);
+    assert_eq!([2, 3].map(|layer| plain.recurrence(plain.layer(layer)).is_some()), [true, false]);
 
     // As the hub's file of the 0.8B model says it.
     let part = json!({
@@ -238,6 +238,32 @@ fn qwen3_5_has_the_layers_and_sizes_of_its_file_or_the_defaults() {
 }
 
 #[test]
+fn lfm2_has_the_layers_and_sizes_of_its_file_or_the_defaults() {
+    // As the hub's file of the 1.2B model says it.
+    let file = json!({
+        "model_type": "lfm2", "hidden_size": 2048, "vocab_size": 65_536, "num_hidden_layers": 16, "rope_theta": 1e6,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 128_000, "norm_eps": 1e-5,
+        "block_auto_adjust_ff_dim": true, "block_ff_dim": 12_288, "block_ffn_dim_multiplier": 1.0,
+        "block_multiple_of": 256, "conv_L_cache": 3, "conv_bias": false, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    });
+    let config = load(&file).unwrap();
+    assert_eq!(config.kinds(), [(LayerKind::FullAttention, 6), (LayerKind::Conv, 10)]);
+    assert_eq!([1, 2].map(|layer| config.layer(layer)), [LayerKind::Conv, LayerKind::FullAttention]);
+    let shape = ConvolutionShape { channels: 2048, window: 3 };
+    assert_eq!(config.recurrence(LayerKind::Conv), Some(Recurrence::Convolution(shape)));
+    assert_eq!((config.heads.dim, config.intermediate, config.tied), (64, 8192, true));
+    assert!((config.norm_epsilon - 1e-5).abs() < 1e-9);
+    // Millions of parameters.
+    assert_eq!(config.weights() / 1_000_000, 1170);
+    let listed = json!({"rope_theta": null, "layer_types": ["conv", "full_attention"], "norm_eps": null});
+    let listed = load(&self::file("lfm2", &listed)).unwrap();
+    assert_eq!(
+        (&listed.design.layers[..], listed.rope_theta),
+        (&[LayerKind::Conv, LayerKind::FullAttention][..], 1e6)
+    );
+}
+
+#[test]
 fn a_written_configuration_is_read_back_equal() {
     for family in Family::ALL {
         let mixture = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
@@ -256,6 +282,7 @@ fn unsupported_features_are_refused_by_name() {
     let llama = |keys: Value| file("llama", &keys);
     let gemma = |keys: Value| file("gemma3_text", &keys);
     let qwen3_5 = |keys: Value| file("qwen3_5_text", &keys);
+    let lfm2 = |keys: Value| file("lfm2", &keys);
     let refused = [
         (file("gemma2", &json!({})), "model::architecture", "`gemma2`"),
         (json!({"architectures": ["GPT2LMHeadModel"]}), "model::architecture", "GPT2LMHeadModel"),
@@ -293,7 +320,11 @@ fn unsupported_features_are_refused_by_name() {
         (gemma(json!({"attn_logit_softcapping": 50.0})), "model::config", "attn_logit_softcapping"),
         (gemma(json!({"use_bidirectional_attention": true})), "model::config", "use_bidirectional_attention"),
         (gemma(json!({"hidden_activation": "silu"})), "model::config", "only gelu_pytorch_tanh"),
-        (gemma(json!({"layer_types": ["conv", "full_attention"]})), "model::config", "`conv`"),
+        (gemma(json!({"layer_types": ["mamba", "full_attention"]})), "model::config", "`mamba`"),
+        (gemma(json!({"layer_types": ["conv", "full_attention"]})), "model::config", "layer_types has conv"),
+        (lfm2(json!({"conv_bias": true})), "model::config", "conv_bias true"),
+        (lfm2(json!({"conv_L_cache": 1})), "model::config", "conv_L_cache is 1"),
+        (lfm2(json!({"full_attn_idxs": "all"})), "model::config", "full_attn_idxs should be whole numbers"),
         (gemma(json!({"layer_types": ["full_attention"]})), "model::config", "1 entries for 2 layers"),
         (qwen3_5(json!({"attn_output_gate": false})), "model::config", "attn_output_gate false"),
         (qwen3_5(json!({"output_gate_type": "sigmoid"})), "model::config", "output_gate_type \"sigmoid\""),

@@ -30,8 +30,8 @@ impl Decoder {
     pub(super) fn attend(
         &self,
         index: usize,
-        normed: &Tensor,
-        positions: &Positions<'_>,
+        norms: Option<&[Vector; 2]>,
+        (normed, positions): (&Tensor, &Positions<'_>),
         mixer: &mut impl Mixer,
         low: &mut Vec<Option<Tensor>>,
     ) -> Result<(Tensor, SavedAttention)> {
@@ -48,7 +48,7 @@ impl Decoder {
             false => (query, None),
         };
         let norm = |x: &Tensor, norm: &Vector| ops::rms_norm(x, &norm.tensor, epsilon);
-        let (query, key, raw) = match &layer.head_norms {
+        let (query, key, raw) = match norms {
             Some([of_query, of_key]) => (norm(&query, of_query)?, norm(&key, of_key)?, Some([query, key])),
             None => (query, key, None),
         };
@@ -67,9 +67,9 @@ impl Decoder {
     pub(super) fn attend_backward(
         &self,
         index: usize,
+        norms: Option<&[Vector; 2]>,
         saved: SavedAttention,
-        layout: &TreeLayout<'_>,
-        dmixed: Tensor,
+        (layout, dmixed): (&TreeLayout<'_>, Tensor),
         (normed, low, dnormed): (&Tensor, &[Option<Tensor>], &Tensor),
         gradients: &Gradients,
     ) -> Result<()> {
@@ -92,7 +92,7 @@ impl Decoder {
         let rope = self.rope(index);
         rope.rotate(&dquery, &layout.positions, Direction::Backward)?;
         rope.rotate(&dkey, &layout.positions, Direction::Backward)?;
-        if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
+        if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;
                 let weight = (&of.tensor, of.slot);

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{
-    Decoder, Parts, Saved, experts,
+    Decoder, Mixing, Parts, Saved, experts,
     layer::{SavedFeedForward, SavedMixing},
     projection::{project, project_backward},
 };
@@ -113,14 +113,20 @@ impl Decoder {
         drop(mixed);
         let dnormed = normed.zeros_like()?;
         let into = (&normed, low_project, &dnormed);
-        match (mixing, layer.delta.as_ref().zip(self.config.delta(index))) {
-            (SavedMixing::Delta(saved), Some(delta)) => {
-                self.delta_backward(index, delta, saved, (layout, dmixed), into, gradients)?;
+        let through = (layout, dmixed);
+        match (mixing, &layer.mixing) {
+            (SavedMixing::Attention(saved), Mixing::Attention(norms)) => {
+                self.attend_backward(index, norms.as_ref(), saved, through, into, gradients)?;
             }
-            (SavedMixing::Attention(saved), _) => {
-                self.attend_backward(index, saved, layout, dmixed, into, gradients)?;
+            (SavedMixing::Delta(saved), Mixing::Delta(parameters)) => {
+                self.delta_backward(index, parameters, saved, through, into, gradients)?;
             }
-            (SavedMixing::Delta(_), None) => {}
+            (SavedMixing::Convolution(saved), Mixing::Convolution(weight)) => {
+                self.convolve_backward(index, weight, saved, through, into, gradients)?;
+            }
+            (SavedMixing::Attention(_) | SavedMixing::Delta(_) | SavedMixing::Convolution(_), _) => {
+                return Err(candle_core::Error::msg("activations of another kind of layer").into());
+            }
         }
         norm(&layer.input_norm, &input, &dnormed, dy)?;
         Ok(())

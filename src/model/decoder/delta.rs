@@ -8,7 +8,7 @@ use super::{
 };
 use crate::model::{
     Gradients, Vector,
-    kernels::{DeltaGradients, DeltaHeads, add_assign},
+    kernels::{DeltaGradients, add_assign},
     ops::{self, Activation, DeltaInputs, Mixer, TreeLayout},
 };
 
@@ -24,15 +24,9 @@ pub struct SavedDelta {
 }
 
 impl DeltaParameters {
-    fn inputs<'a>(
-        &'a self,
-        heads: DeltaHeads,
-        mixed: &'a Tensor,
-        b: &'a Tensor,
-        a: &'a Tensor,
-    ) -> DeltaInputs<'a> {
+    fn inputs<'a>(&'a self, mixed: &'a Tensor, b: &'a Tensor, a: &'a Tensor) -> DeltaInputs<'a> {
         let [a_log, dt_bias, conv] = [&self.a_log, &self.dt_bias, &self.conv].map(|vector| &vector.tensor);
-        DeltaInputs { heads, mixed, b, a, conv, a_log, dt_bias }
+        DeltaInputs { heads: self.heads, mixed, b, a, conv, a_log, dt_bias }
     }
 }
 
@@ -41,14 +35,15 @@ impl Decoder {
     pub(super) fn delta(
         &self,
         index: usize,
-        (parameters, heads): (&DeltaParameters, DeltaHeads),
+        parameters: &DeltaParameters,
         normed: &Tensor,
         mixer: &mut impl Mixer,
         low: &mut Vec<Option<Tensor>>,
     ) -> Result<(Tensor, SavedDelta)> {
+        let heads = parameters.heads;
         let widths = [heads.channels(), heads.width(), heads.value, heads.value];
         let [mixed, z, b, a] = project(self.layers[index].parts(&self.config).project, normed, widths, low)?;
-        let out = mixer.delta(&parameters.inputs(heads, &mixed, &b, &a))?;
+        let out = mixer.delta(&parameters.inputs(&mixed, &b, &a))?;
         let out_normed = ops::rms_norm(&out, &parameters.norm.tensor, self.config.norm_epsilon)?;
         let gated = ops::gated(Activation::Silu, &z, &out_normed)?;
         Ok((gated, SavedDelta { mixed, z, b, a, out, out_normed }))
@@ -58,7 +53,7 @@ impl Decoder {
     pub(super) fn delta_backward(
         &self,
         index: usize,
-        (parameters, heads): (&DeltaParameters, DeltaHeads),
+        parameters: &DeltaParameters,
         saved: SavedDelta,
         (layout, dgated): (&TreeLayout<'_>, Tensor),
         (normed, low, dnormed): (&Tensor, &[Option<Tensor>], &Tensor),
@@ -71,7 +66,7 @@ impl Decoder {
         let norm = (&parameters.norm.tensor, parameters.norm.slot);
         ops::rms_norm_backward(&out, norm, self.config.norm_epsilon, &dout_normed, &dout, gradients)?;
         drop((out, dout_normed));
-        let inputs = parameters.inputs(heads, &mixed, &b, &a);
+        let inputs = parameters.inputs(&mixed, &b, &a);
         let DeltaGradients { mixed: dmixed, b: db, a: da, conv, a_log, dt_bias } =
             layout.delta_backward(&inputs, &dout)?;
         let add = |of: &Vector, d: &[f32]| gradients.add(of.slot, |into| add_assign(into, d));

@@ -3,8 +3,9 @@
 use candle_core::{Result, Tensor};
 
 use super::{
-    Decoder,
+    Decoder, Mixing,
     attention::SavedAttention,
+    convolution::SavedConvolution,
     delta::SavedDelta,
     experts::{self, Routed},
     projection::project,
@@ -44,6 +45,7 @@ impl Saved {
 pub enum SavedMixing {
     Attention(SavedAttention),
     Delta(SavedDelta),
+    Convolution(SavedConvolution),
 }
 
 /// The feed-forward's part of [`Saved`].
@@ -138,14 +140,19 @@ impl Decoder {
         let epsilon = config.norm_epsilon;
         let mut low = Vec::with_capacity(layer.linears.len());
         let normed = ops::rms_norm(&x, &layer.input_norm.tensor, epsilon)?;
-        let (mixed, mixing) = match layer.delta.as_ref().zip(config.delta(index)) {
-            Some(delta) => {
-                let (mixed, saved) = self.delta(index, delta, &normed, mixer, &mut low)?;
+        let (mixed, mixing) = match &layer.mixing {
+            Mixing::Attention(norms) => {
+                let (mixed, saved) =
+                    self.attend(index, norms.as_ref(), (&normed, positions), mixer, &mut low)?;
+                (mixed, SavedMixing::Attention(saved))
+            }
+            Mixing::Delta(parameters) => {
+                let (mixed, saved) = self.delta(index, parameters, &normed, mixer, &mut low)?;
                 (mixed, SavedMixing::Delta(saved))
             }
-            None => {
-                let (mixed, saved) = self.attend(index, &normed, positions, mixer, &mut low)?;
-                (mixed, SavedMixing::Attention(saved))
+            Mixing::Convolution(weight) => {
+                let (mixed, saved) = self.convolve(index, weight, &normed, mixer, &mut low)?;
+                (mixed, SavedMixing::Convolution(saved))
             }
         };
         let output = layer.parts(config).output;

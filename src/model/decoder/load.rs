@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use super::{Decoder, DeltaParameters, Init, Layer, induction::Induction};
+use super::{Decoder, DeltaParameters, Init, Layer, Mixing, induction::Induction};
 use crate::{
     model::{
-        LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
-        config::{OUTPUT_NORMS, delta_tensors},
+        Linear, Matrix, ModelConfig, ModelError, Recurrence, Vector,
+        config::OUTPUT_NORMS,
         kernels::Format,
         rope::{Rope, Scaling},
         weights::{Weights, to_f32, write_safetensors},
@@ -19,6 +19,23 @@ use crate::{
 
 /// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
+
+/// The parameters of a recurrence.
+fn mixing(recurrence: Recurrence, take: Source<'_>) -> Result<Mixing, ModelError> {
+    let mut vectors = Vec::new();
+    for (name, shape) in recurrence.tensors() {
+        vectors.push(Vector { tensor: to_f32(take(name, &shape)?)?, slot: None });
+    }
+    let mut vectors = vectors.into_iter();
+    let mut next = || vectors.next().expect("as many as the recurrence has");
+    Ok(match recurrence {
+        Recurrence::Delta(heads) => {
+            let (a_log, dt_bias, conv, norm) = (next(), next(), next(), next());
+            Mixing::Delta(Box::new(DeltaParameters { heads, a_log, dt_bias, conv, norm }))
+        }
+        Recurrence::Convolution(_) => Mixing::Convolution(next()),
+    })
+}
 
 impl Decoder {
     /// Loads a Hugging Face folder for training on the CPU.
@@ -127,37 +144,30 @@ impl Decoder {
         };
         let embedding = tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
         let embedding = if config.tied { output(embedding)? } else { matrix(embedding, ends)? };
-        let [full, linear] =
-            [LayerKind::FullAttention, LayerKind::LinearAttention].map(|kind| config.linears(kind));
+        let (names, linears_by_kind) = (config.design.names(), config.linears_by_kind());
         // Not the declared number: the files may contain fewer.
         let mut layers = Vec::new();
         for index in 0..config.layers {
             let mut take =
                 |name: &str, shape: &[usize]| tensor(&format!("model.layers.{index}.{name}"), shape);
             let mut vector = |name: &str, width| norm(take(&format!("{name}.weight"), &[width])?);
-            let input_norm = vector("input_layernorm", hidden)?;
-            let of_delta = config.delta(index);
-            let shapes = if of_delta.is_some() { &linear } else { &full };
-            let head_norms = match config.design.head_norms && of_delta.is_none() {
-                true => {
-                    Some([vector("self_attn.q_norm", heads.dim)?, vector("self_attn.k_norm", heads.dim)?])
+            let input_norm = vector(names.input_norm, hidden)?;
+            let kind = config.layer(index);
+            let mixing = match config.recurrence(kind) {
+                None if config.design.head_norms => {
+                    let [query, key] = names.head_norms;
+                    Mixing::Attention(Some([vector(query, heads.dim)?, vector(key, heads.dim)?]))
                 }
-                false => None,
+                None => Mixing::Attention(None),
+                Some(recurrence) => mixing(recurrence, &mut take)?,
             };
-            let middle_norm = vector(config.design.middle_norm(), hidden)?;
+            let mut vector = |name: &str, width| norm(take(&format!("{name}.weight"), &[width])?);
+            let middle_norm = vector(names.middle_norm, hidden)?;
             let output_norms = match config.design.output_norms {
                 true => Some([vector(OUTPUT_NORMS[0], hidden)?, vector(OUTPUT_NORMS[1], hidden)?]),
                 false => None,
             };
-            let delta = match of_delta {
-                Some(delta) => {
-                    let [a_log, dt_bias, conv, norm] = delta_tensors(delta).map(|(name, shape)| {
-                        Ok::<_, ModelError>(Vector { tensor: to_f32(take(name, &shape)?)?, slot: None })
-                    });
-                    Some(DeltaParameters { a_log: a_log?, dt_bias: dt_bias?, conv: conv?, norm: norm? })
-                }
-                None => None,
-            };
+            let shapes = &linears_by_kind[&kind.by_weights()];
             let mut linears = Vec::with_capacity(shapes.len());
             for shape in shapes {
                 let weight = take(&format!("{}.weight", shape.name), &[shape.outputs, shape.inputs])?;
@@ -169,9 +179,9 @@ impl Decoder {
                 }
                 linears.push(linear);
             }
-            layers.push(Layer { input_norm, delta, head_norms, middle_norm, output_norms, linears });
+            layers.push(Layer { input_norm, mixing, middle_norm, output_norms, linears });
         }
-        let norm = norm(tensor("model.norm.weight", &[hidden])?)?;
+        let norm = norm(tensor(&format!("{}.weight", names.last_norm), &[hidden])?)?;
         let head = match config.tied {
             true => None,
             false => Some(output(tensor("lm_head.weight", &[config.vocabulary, hidden])?)?),

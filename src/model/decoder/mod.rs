@@ -8,6 +8,7 @@
 mod attention;
 mod backward;
 mod base;
+mod convolution;
 mod delta;
 mod experts;
 mod induction;
@@ -26,7 +27,7 @@ pub use layer::Saved;
 
 use super::{
     LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
-    kernels::Format,
+    kernels::{DeltaHeads, Format},
     ops::{self, Gradients, KvFormat},
     rope::Rope,
 };
@@ -34,10 +35,7 @@ use super::{
 #[derive(Debug)]
 pub struct Layer {
     pub input_norm: Vector,
-    /// The parameters of its linear attention, if it has that.
-    pub delta: Option<DeltaParameters>,
-    /// Norms of each query and each key head, if the family has them.
-    pub head_norms: Option<[Vector; 2]>,
+    pub mixing: Mixing,
     pub middle_norm: Vector,
     /// Norms of what attention and the feed-forward add, if the family has them.
     pub output_norms: Option<[Vector; 2]>,
@@ -45,9 +43,20 @@ pub struct Layer {
     pub linears: Vec<Linear>,
 }
 
+/// What mixes the rows of a layer, with its parameters that are not linear layers.
+#[derive(Debug)]
+pub enum Mixing {
+    /// Norms of each query and each key head, if the family has them.
+    Attention(Option<[Vector; 2]>),
+    Delta(Box<DeltaParameters>),
+    /// `[channels, 1, window]`
+    Convolution(Vector),
+}
+
 /// The parameters of linear attention other than its linear layers.
 #[derive(Debug)]
 pub struct DeltaParameters {
+    pub heads: DeltaHeads,
     /// `[value heads]`
     pub a_log: Vector,
     /// `[value heads]`
@@ -70,11 +79,38 @@ impl DeltaParameters {
 
     fn replica(&self, device: &Device) -> candle_core::Result<Self> {
         Ok(Self {
+            heads: self.heads,
             a_log: self.a_log.replica(device)?,
             dt_bias: self.dt_bias.replica(device)?,
             conv: self.conv.replica(device)?,
             norm: self.norm.replica(device)?,
         })
+    }
+}
+
+impl Mixing {
+    /// In the order of [`ModelConfig::tensors`].
+    fn vectors_mut(&mut self) -> Vec<&mut Vector> {
+        match self {
+            Self::Attention(norms) => norms.iter_mut().flatten().collect(),
+            Self::Delta(parameters) => parameters.vectors_mut().into(),
+            Self::Convolution(weight) => vec![weight],
+        }
+    }
+
+    fn replica(&self, device: &Device) -> candle_core::Result<Self> {
+        Ok(match self {
+            Self::Attention(norms) => Self::Attention(replicas(norms, device)?),
+            Self::Delta(parameters) => Self::Delta(Box::new(parameters.replica(device)?)),
+            Self::Convolution(weight) => Self::Convolution(weight.replica(device)?),
+        })
+    }
+}
+
+fn replicas(norms: &Option<[Vector; 2]>, device: &Device) -> candle_core::Result<Option<[Vector; 2]>> {
+    match norms {
+        Some([first, second]) => Ok(Some([first.replica(device)?, second.replica(device)?])),
+        None => Ok(None),
     }
 }
 
@@ -111,7 +147,11 @@ struct Parts<'a> {
 
 impl Layer {
     fn parts(&self, config: &ModelConfig) -> Parts<'_> {
-        let projections = if self.delta.is_some() { 4 } else { config.projections() };
+        let projections = match self.mixing {
+            Mixing::Attention(_) => config.projections(),
+            Mixing::Delta(_) => 4,
+            Mixing::Convolution(_) => 1,
+        };
         let (project, rest) = self.linears.split_at(projections);
         Parts { project, output: &rest[0], feed: &rest[1..] }
     }
@@ -126,10 +166,14 @@ impl Decoder {
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
             tensors.push(norm(&layer.input_norm)?);
-            let delta = layer.delta.iter().flat_map(DeltaParameters::vectors);
-            tensors.extend(delta.map(|vector| vector.tensor.clone()));
-            for of in layer.head_norms.iter().flatten() {
-                tensors.push(norm(of)?);
+            match &layer.mixing {
+                Mixing::Attention(norms) => {
+                    for of in norms.iter().flatten() {
+                        tensors.push(norm(of)?);
+                    }
+                }
+                Mixing::Delta(of) => tensors.extend(of.vectors().map(|vector| vector.tensor.clone())),
+                Mixing::Convolution(weight) => tensors.push(weight.tensor.clone()),
             }
             tensors.push(norm(&layer.middle_norm)?);
             for of in layer.output_norms.iter().flatten() {
@@ -152,9 +196,7 @@ impl Decoder {
         let mut slots = vec![Parameter::Vocabulary(&mut self.embedding)];
         for layer in &mut self.layers {
             slots.push(Parameter::Vector(&mut layer.input_norm));
-            let delta = layer.delta.iter_mut().flat_map(DeltaParameters::vectors_mut);
-            slots.extend(delta.map(Parameter::Vector));
-            slots.extend(layer.head_norms.iter_mut().flatten().map(Parameter::Vector));
+            slots.extend(layer.mixing.vectors_mut().into_iter().map(Parameter::Vector));
             slots.push(Parameter::Vector(&mut layer.middle_norm));
             slots.extend(layer.output_norms.iter_mut().flatten().map(Parameter::Vector));
             for linear in &mut layer.linears {
@@ -196,16 +238,11 @@ impl Decoder {
     /// there are shared.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
         let layer = |layer: &Layer| -> candle_core::Result<Layer> {
-            let pair = |norms: &Option<[Vector; 2]>| match norms {
-                Some([first, second]) => Ok(Some([first.replica(device)?, second.replica(device)?])),
-                None => Ok::<_, candle_core::Error>(None),
-            };
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
-                delta: layer.delta.as_ref().map(|delta| delta.replica(device)).transpose()?,
-                head_norms: pair(&layer.head_norms)?,
+                mixing: layer.mixing.replica(device)?,
                 middle_norm: layer.middle_norm.replica(device)?,
-                output_norms: pair(&layer.output_norms)?,
+                output_norms: replicas(&layer.output_norms, device)?,
                 linears: layer
                     .linears
                     .iter()

@@ -240,9 +240,8 @@ impl Targets {
         if config.all_linears().iter().any(|shape| self.depend_on_layer(&shape.name)) {
             return (0..config.layers).collect();
         }
-        let is_linear = |layer: &usize| config.delta(*layer).is_some();
-        let first = |linear: bool| (0..config.layers).find(|layer| is_linear(layer) == linear);
-        [first(false), first(true)].into_iter().flatten().collect()
+        let first = |kind| (0..config.layers).find(|layer| config.layer(*layer).by_weights() == kind);
+        config.kinds().into_iter().filter_map(|(kind, _)| first(kind)).collect()
     }
 
     /// Checks that a model of this configuration has a targeted layer.

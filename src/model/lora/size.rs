@@ -1,7 +1,7 @@
 //! The size of an adapter before it is created.
 
 use super::{Adapter, AdapterConfig, Decoder, LinearShape, ModelConfig, Role, module};
-use crate::model::{LayerKind, kernels::Format};
+use crate::model::kernels::Format;
 
 /// The size of an adapter over all layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,8 +54,7 @@ impl AdapterConfig {
             config.kinds().into_iter().map(|(kind, layers)| (layers, kind, config.linears(kind))).collect();
         let mut adapters = Vec::new();
         for (layers, kind, shapes) in &kinds {
-            let is_of_kind =
-                |layer: &usize| config.delta(*layer).is_some() == (*kind == LayerKind::LinearAttention);
+            let is_of_kind = |layer: &usize| config.layer(*layer).by_weights() == *kind;
             let of_kind = || (0..config.layers).filter(is_of_kind);
             for shape in shapes {
                 if self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name) {

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{
-    by_kernels,
+    Shifts, by_kernels,
     composed::{self, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
     filled, values,
 };
@@ -18,7 +18,7 @@ use crate::model::{
     tree::{Segment, TokenTree},
 };
 
-/// Keys and values of one segment in one layer, or the state of its linear attention. New rows are appended.
+/// Keys and values of one segment in one layer, or the state of its recurrence. New rows are appended.
 #[derive(Debug)]
 pub enum Cache {
     Kernels(KeyValues),
@@ -26,6 +26,8 @@ pub enum Cache {
     Composed([Rows; 2]),
     /// In a layer with linear attention: the state after its last token, or none before the first.
     Delta(Option<DeltaState>),
+    /// In a layer with a convolution: the last rows before the next token, and the number of tokens.
+    Convolution(Option<(Tensor, usize)>),
 }
 
 /// How a decoder stores keys and values.
@@ -71,6 +73,7 @@ impl Cache {
             Self::Kernels(kv) => kv.tokens(),
             Self::Composed([keys, _]) => keys.count(),
             Self::Delta(state) => state.as_ref().map_or(0, DeltaState::tokens),
+            Self::Convolution(state) => state.as_ref().map_or(0, |(_, tokens)| *tokens),
         }
     }
 
@@ -79,7 +82,7 @@ impl Cache {
     fn address(&self, which: usize) -> u64 {
         match self {
             Self::Composed(rows) => rows[which].address(),
-            Self::Kernels(_) | Self::Delta(_) => 0,
+            Self::Kernels(_) | Self::Delta(_) | Self::Convolution(_) => 0,
         }
     }
 
@@ -89,6 +92,9 @@ impl Cache {
             Self::Kernels(kv) => kv.bytes(),
             Self::Composed(rows) => rows.iter().map(Rows::bytes).sum(),
             Self::Delta(state) => state.as_ref().map_or(0, DeltaState::bytes),
+            Self::Convolution(state) => {
+                state.as_ref().map_or(0, |(rows, _)| rows.elem_count() * size_of::<f32>())
+            }
         }
     }
 
@@ -118,7 +124,7 @@ impl Cache {
                 keys.extend(&k.narrow(0, rows.start, rows.len())?)?;
                 values.extend(&v.narrow(0, rows.start, rows.len())?)
             }
-            Self::Delta(_) => candle_core::bail!("keys for a layer with linear attention"),
+            Self::Delta(_) | Self::Convolution(_) => candle_core::bail!("keys for a layer without attention"),
         }
     }
 }
@@ -239,7 +245,7 @@ pub fn attend(
     };
     let dtype = past.iter().find_map(|past| match past.cache {
         Cache::Composed([keys, _]) => Some(keys.dtype()),
-        Cache::Kernels(_) | Cache::Delta(_) => None,
+        Cache::Kernels(_) | Cache::Delta(_) | Cache::Convolution(_) => None,
     });
     let dtype = dtype.unwrap_or(DType::F32);
     #[cfg(feature = "cuda")]
@@ -251,7 +257,7 @@ pub fn attend(
     let keys = |pieces: &[Piece], which: usize| {
         let of = |(index, keys): &Piece| match past[*index].cache {
             Cache::Composed(rows) => rows[which].range(keys),
-            Cache::Kernels(_) | Cache::Delta(_) => {
+            Cache::Kernels(_) | Cache::Delta(_) | Cache::Convolution(_) => {
                 candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device())
             }
         };
@@ -285,6 +291,8 @@ pub struct TreeLayout<'a> {
     pub mask: AttentionMask,
     /// For linear attention.
     pub(super) delta_segments: OnceCell<Vec<DeltaSegment>>,
+    /// For convolutions, which have one window in all layers.
+    pub(super) shifts: OnceCell<Shifts>,
 }
 
 impl<'a> TreeLayout<'a> {
@@ -297,6 +305,7 @@ impl<'a> TreeLayout<'a> {
             tile: TileSize::TREE,
             mask: AttentionMask::new(kv_format),
             delta_segments: OnceCell::new(),
+            shifts: OnceCell::new(),
         }
     }
 

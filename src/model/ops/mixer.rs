@@ -1,6 +1,6 @@
 use candle_core::{Result, Tensor};
 
-use super::{Attended, DeltaInputs, TreeLayout};
+use super::{Attended, ConvolutionShape, DeltaInputs, TreeLayout};
 use crate::model::kernels::Attention;
 
 /// Mixes a layer's rows with the rows before them: with cached segments in sampling, with other rows of a token tree in
@@ -11,6 +11,9 @@ pub trait Mixer {
 
     /// Linear attention: `[rows, value heads · value dim]`.
     fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor>;
+
+    /// A causal convolution of each channel: `[rows, channels]`, as `rows`. `weight` is `[channels, 1, window]`.
+    fn convolve(&mut self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor>;
 }
 
 impl Mixer for &TreeLayout<'_> {
@@ -20,5 +23,9 @@ impl Mixer for &TreeLayout<'_> {
 
     fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor> {
         TreeLayout::delta(self, inputs)
+    }
+
+    fn convolve(&mut self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor> {
+        TreeLayout::convolve(self, rows, shape, weight)
     }
 }

@@ -7,6 +7,7 @@
 
 mod attention;
 pub mod composed;
+mod convolution;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delta;
@@ -22,6 +23,7 @@ use super::kernels::{self, by_rows};
 pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
 #[cfg(any(feature = "cuda", test))]
 use composed::Seen;
+pub use convolution::{ConvolutionShape, Shifts, convolve, with_zero_row};
 pub use delta::DeltaInputs;
 pub use mixer::Mixer;
 

@@ -283,7 +283,7 @@ pub fn source(name: &str, config: &ModelConfig) -> Source {
     let parts = inner.and_then(|(layer, rest)| Some((layer, rest.rsplit_once('.')?)));
     let known = parts.and_then(|(layer, (part, kind))| {
         let (_, stored) = PARTS.iter().find(|(known, _)| *known == part)?;
-        let stored = if part == config.design.middle_norm() { &"ffn_norm" } else { stored };
+        let stored = if part == config.design.names().middle_norm { &"ffn_norm" } else { stored };
         let rotated = ["attn_q", "attn_k"].contains(stored) && config.design.family == Family::Llama;
         Some(of(&format!("blk.{layer}.{stored}.{kind}"), rotated.then_some(config.heads.dim)))
     });

@@ -1,4 +1,4 @@
-//! Tests the engine's guarantees on decoders with linear attention, near the boundaries of its chunks.
+//! Tests the engine's guarantees on decoders with linear attention, near the boundaries of its chunks, and with convolutions.
 
 use std::sync::atomic::Ordering;
 
@@ -15,19 +15,39 @@ pub(super) fn config() -> ModelConfig {
     ModelConfig { layers: 3, context: 512, design, ..super::config() }
 }
 
+fn convolution_config() -> ModelConfig {
+    let design = Design {
+        layers: vec![LayerKind::Conv, LayerKind::FullAttention, LayerKind::Conv],
+        convolution: Some(3),
+        ..Design::of(Family::Lfm2)
+    };
+    ModelConfig { layers: 3, context: 512, design, ..super::config() }
+}
+
 pub(super) fn decoder() -> Decoder {
     Decoder::random(config(), Init { seed: 3, deviation: 0.15 }).unwrap()
+}
+
+pub(super) fn convolution() -> Decoder {
+    Decoder::random(convolution_config(), Init { seed: 3, deviation: 0.15 }).unwrap()
 }
 
 pub(super) fn adapted() -> Decoder {
     changed(decoder())
 }
 
-fn frozen(format: Format) -> Decoder {
-    let mut decoder = decoder();
+fn frozen(mut decoder: Decoder, format: Format) -> Decoder {
     decoder.freeze(format).unwrap();
     changed(decoder)
 }
+
+/// Decoders with adapters, of both kinds, in f32 and in bf16.
+const ADAPTED: [fn() -> Decoder; 4] = [
+    adapted,
+    || frozen(decoder(), Format::Bf16),
+    || changed(convolution()),
+    || frozen(convolution(), Format::Bf16),
+];
 
 /// Sequences that branch after 2, 63, 64, 65 and 100 tokens.
 fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
@@ -44,9 +64,8 @@ fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
 fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_ends() {
     let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0, 1.5, -1.0]);
     // Gradients of decays are sums of terms that cancel. In bf16, products round the gradients of shared rows, which are sums here.
-    let makes: [(fn() -> Decoder, f32); 3] =
-        [(decoder, 5e-4), (adapted, 5e-4), (|| frozen(Format::Bf16), 0.1)];
-    for (make, tolerance) in makes {
+    let makes: [(fn() -> Decoder, f32); 2] = [(decoder, 5e-4), (convolution, 5e-5)];
+    for (make, tolerance) in makes.into_iter().chain(ADAPTED.into_iter().zip([5e-4, 0.1, 5e-5, 0.1])) {
         check_shared_prefixes(make, &sequences, &weights, tolerance);
     }
 }
@@ -54,7 +73,7 @@ fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences_wherever_it_end
 #[tokio::test]
 async fn a_prompt_cut_anywhere_is_sampled_with_the_same_bits() {
     let prompt = tokens(131, 1);
-    for make in [adapted, || frozen(Format::Bf16)] {
+    for make in ADAPTED {
         let sampler = Sampler::on_threads(make(), 1);
         let whole = sampler.open(vec![prompt.clone().into()], WARM, 1).turn(&[], &[], 5).await.unwrap();
         for cut in 1..prompt.len() {
@@ -85,7 +104,7 @@ async fn talk(decoder: Decoder, bound: usize) -> (Vec<Sampled>, u64, usize) {
 
 #[tokio::test]
 async fn an_evicted_state_is_recomputed_with_the_same_bits() {
-    for make in [adapted, || frozen(Format::Bf16)] {
+    for make in ADAPTED {
         let (expected, none, most) = talk(make(), usize::MAX).await;
         let (found, recomputed, bounded) = talk(make(), most * 6 / 10).await;
         assert_eq!(found, expected);
@@ -95,7 +114,9 @@ async fn an_evicted_state_is_recomputed_with_the_same_bits() {
 
 #[tokio::test]
 async fn turns_at_once_and_one_after_another_are_scored_with_the_sampled_bits() {
-    for make in [adapted, || frozen(Format::Bf16), || frozen(Format::Nf4)] {
+    for make in
+        ADAPTED.into_iter().chain([|| frozen(decoder(), Format::Nf4), || frozen(convolution(), Format::Nf4)])
+    {
         let sampler = Sampler::on_threads(make(), 2);
         let prompt: Arc<[u32]> = tokens(61, 1).into();
         let episodes = join_all((0..6).map(|index| {
@@ -121,50 +142,57 @@ async fn turns_at_once_and_one_after_another_are_scored_with_the_sampled_bits() 
 
 #[tokio::test]
 async fn the_estimate_of_keys_values_and_states_is_an_upper_bound() {
-    let (most, load) = cache::eight_conversations(decoder()).await;
-    let estimate = Footprint::sampling(&config(), Format::F32, &load);
-    assert!(most <= estimate.cache && estimate.cache < 3 * most, "{most} {}", estimate.cache);
+    for make in [decoder, convolution] {
+        let (most, load) = cache::eight_conversations(make()).await;
+        let estimate = Footprint::sampling(&make().config, Format::F32, &load);
+        assert!(most <= estimate.cache && estimate.cache < 4 * most, "{most} {}", estimate.cache);
+    }
 }
 
 #[test]
 fn estimated_weights_and_adapters_are_those_in_memory() {
-    for format in [Format::F32, Format::Bf16, Format::Nf4] {
-        let mut decoder = decoder();
-        decoder.freeze(format).unwrap();
-        assert_eq!(size::weight_bytes(&config(), format), decoder.bytes(), "{format:?}");
-    }
     let values = |decoder: &mut Decoder| -> usize {
         decoder.trained().unwrap().iter().map(|p| p.tensor().elem_count()).sum()
     };
-    assert_eq!(size::all_weights(&config()).values, values(&mut decoder()));
-    for targets in [&["all-linear"][..], &["out_proj", "q_proj"], &[r"regex:.*layers\.[12]\..*_proj"]] {
-        let targets =
-            crate::model::Targets::from_names(&targets.iter().map(|t| (*t).into()).collect::<Vec<_>>());
-        targets.check(&config()).unwrap();
-        let adapter = AdapterConfig { targets, ..AdapterConfig::new(4, 8.0) };
-        let mut decoder = decoder();
-        Adapter::fresh(&mut decoder, &adapter, 1).unwrap();
-        let size = adapter.size(&config()).unwrap();
-        assert_eq!(Some(size), Adapter::size(&decoder));
-        assert_eq!(size.values, values(&mut decoder));
+    for make in [decoder, convolution] {
+        let config = make().config;
+        for format in [Format::F32, Format::Bf16, Format::Nf4] {
+            let mut decoder = make();
+            decoder.freeze(format).unwrap();
+            assert_eq!(size::weight_bytes(&config, format), decoder.bytes(), "{format:?}");
+        }
+        assert_eq!(size::all_weights(&config).values, values(&mut make()));
+        assert_eq!(config.weights(), values(&mut make()));
+        for targets in [&["all-linear"][..], &["out_proj", "q_proj"], &[r"regex:.*layers\.[12]\..*_proj"]] {
+            let targets =
+                crate::model::Targets::from_names(&targets.iter().map(|t| (*t).into()).collect::<Vec<_>>());
+            targets.check(&config).unwrap();
+            let adapter = AdapterConfig { targets, ..AdapterConfig::new(4, 8.0) };
+            let mut decoder = make();
+            Adapter::fresh(&mut decoder, &adapter, 1).unwrap();
+            let size = adapter.size(&config).unwrap();
+            assert_eq!(Some(size), Adapter::size(&decoder));
+            assert_eq!(size.values, values(&mut decoder));
+        }
     }
 }
 
 #[test]
 fn a_model_and_its_adapter_are_saved_and_loaded() {
-    let folder = tempfile::tempdir().unwrap();
     let bits = |decoder: &Decoder| -> Vec<Vec<f32>> {
         decoder.tensors().unwrap().iter().map(|(_, tensor)| ops::values(tensor).unwrap().to_vec()).collect()
     };
-    let mut first = adapted();
-    first.save(folder.path()).unwrap();
-    Adapter::save(&first, &AdapterConfig::new(4, 8.0), "base", folder.path()).unwrap();
-    let mut again = Decoder::load(folder.path()).unwrap();
-    assert_eq!((&again.config, bits(&again)), (&first.config, bits(&first)));
-    Adapter::load(&mut again, folder.path()).unwrap();
     let of = |decoder: &mut Decoder| {
         let of = decoder.trained().unwrap();
         of.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec()).collect::<Vec<_>>()
     };
-    assert_eq!(of(&mut again), of(&mut first));
+    for mut first in [adapted(), changed(convolution())] {
+        let folder = tempfile::tempdir().unwrap();
+        first.save(folder.path()).unwrap();
+        Adapter::save(&first, &AdapterConfig::new(4, 8.0), "base", folder.path()).unwrap();
+        let mut again = Decoder::load(folder.path()).unwrap();
+        assert_eq!((&again.config, bits(&again)), (&first.config, bits(&first)));
+        Adapter::load(&mut again, folder.path()).unwrap();
+        assert_eq!(of(&mut again), of(&mut first));
+    }
 }
