@@ -13,12 +13,13 @@ use std::{
     fmt,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use candle_core::{Device, DeviceLocation};
+use parking_lot::Mutex;
 
 use super::{
     DeviceSet, EngineError, EngineSpec,
@@ -92,7 +93,7 @@ impl ModelCache {
 
     /// Opens the devices, like [`EngineSpec::open_devices`], but opens each device only once.
     pub fn open_devices(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
-        let mut opened = lock(&self.devices);
+        let mut opened = self.devices.lock();
         let devices = spec.open_devices_with(&mut |index| match opened.get(&index) {
             Some(device) => Ok(device.clone()),
             None => {
@@ -141,7 +142,7 @@ impl ModelCache {
     ) -> Result<Arc<Base>, EngineError> {
         let key = Key { digest: model.digest, format, device: device.location() };
         let cell = self.cell(key);
-        let mut cached = lock(&cell);
+        let mut cached = cell.lock();
         if let Some(base) = &*cached {
             self.evict(device, Some(&key), workspace_bytes);
             return Ok(base.clone());
@@ -163,7 +164,7 @@ impl ModelCache {
     }
 
     fn cell(&self, key: Key) -> Cell {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let requested = self.requests.fetch_add(1, Ordering::Relaxed);
         if let Some(slot) = slots.iter_mut().find(|slot| slot.key == key) {
             slot.requested = requested;
@@ -180,7 +181,7 @@ impl ModelCache {
     /// Bases in use by a stage stay in memory until it ends. They are evicted only if evicting the others is
     /// not enough.
     fn evict(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.sort_by_key(|slot| slot.requested);
         let mut available = match device.is_cpu() {
             true => (self.available)(bytes).unwrap_or(usize::MAX),
@@ -194,7 +195,7 @@ impl ModelCache {
                 if slot.key.device != device.location() || Some(&slot.key) == keep {
                     continue;
                 }
-                let Some(mut cached) = unlocked(&slot.base) else { continue };
+                let Some(mut cached) = slot.base.try_lock() else { continue };
                 let used = |base: &Arc<Base>| Arc::strong_count(base) > 1 || base.is_in_use();
                 let Some(base) = cached.take_if(|base| used(base) == in_use) else { continue };
                 if !in_use && device.is_cpu() {
@@ -221,7 +222,7 @@ impl ModelCache {
     /// Evicts everything on these devices, to make room for external work.
     pub fn evict_devices(&self, devices: &[String]) {
         self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
-        for (index, device) in lock(&self.devices).iter() {
+        for (index, device) in self.devices.lock().iter() {
             if devices.iter().any(|name| *name == format!("cuda:{index}")) {
                 // Asking for the free memory also gives it back to the driver.
                 device_memory(device);
@@ -235,9 +236,9 @@ impl ModelCache {
     }
 
     fn keep(&self, wanted: impl Fn(&Key) -> bool) {
-        lock(&self.slots).retain(|slot| {
+        self.slots.lock().retain(|slot| {
             let kept = wanted(&slot.key);
-            match unlocked(&slot.base) {
+            match slot.base.try_lock() {
                 Some(mut cached) if !kept => drop(cached.take()),
                 _ => {}
             }
@@ -248,14 +249,14 @@ impl ModelCache {
 
     /// Whether nothing is cached or being loaded.
     pub fn is_empty(&self) -> bool {
-        lock(&self.slots).is_empty()
+        self.slots.lock().is_empty()
     }
 
     /// Whether this model's weights are cached on the device of this name.
     pub fn contains(&self, model: &Digest, device: &str) -> bool {
         let wanted = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
-        let is_loaded = |slot: &Slot| unlocked(&slot.base).is_some_and(|cached| cached.is_some());
-        lock(&self.slots).iter().filter(wanted).any(is_loaded)
+        let is_loaded = |slot: &Slot| slot.base.try_lock().is_some_and(|cached| cached.is_some());
+        self.slots.lock().iter().filter(wanted).any(is_loaded)
     }
 
     /// Number of bases read or copied so far.
@@ -297,18 +298,5 @@ fn is_at(name: &str, device: DeviceLocation) -> bool {
         DeviceLocation::Cpu => name == CPU,
         DeviceLocation::Cuda { gpu_id } => name.strip_prefix("cuda:") == Some(gpu_id.to_string().as_str()),
         DeviceLocation::Metal { .. } => false,
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// None while another thread has the lock.
-fn unlocked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -1,11 +1,9 @@
 //! AdamW, AdamW with 8-bit moments, and Muon, over flat parameters that are updated in place.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor};
+use parking_lot::Mutex;
 
 use super::{
     EngineError,
@@ -120,7 +118,7 @@ impl Optimizer {
         // The largest first, so that the threads end together.
         work.sort_by_key(|(_, gradient)| std::cmp::Reverse(gradient.elem_count()));
         let work = Mutex::new(work.into_iter());
-        let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = || work.lock().next();
         let run = |_: usize| -> Result<(), EngineError> {
             while let Some((((rule, slot), parameter), gradient)) = next() {
                 update(*rule, slot, &parameter, gradient, learning_rate, scale, steps)?;

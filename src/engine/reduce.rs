@@ -4,12 +4,10 @@
 //! therefore has the same bits on any number of threads. Besides the sum, there is one set per worker. Small
 //! sets may be more numerous, so that no worker waits to add.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use candle_core::Tensor;
+use parking_lot::{Condvar, Mutex};
 
 use super::{EngineError, threads::run_workers};
 use crate::model::Gradients;
@@ -81,7 +79,7 @@ impl<'a> Reduction<'a> {
                 self.end(index, done);
             }
         });
-        let state = std::mem::take(&mut *self.lock());
+        let state = std::mem::take(&mut *self.state.lock());
         if let Some(failure) = state.failure {
             return Err(failure);
         }
@@ -89,14 +87,10 @@ impl<'a> Reduction<'a> {
         Ok((total, state.logprobs.into_values().collect()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The next microbatch and zeros for it. An index is handed out only together with a set. The next
     /// microbatch to be added therefore always has a set, so there is no deadlock.
     fn begin(&self) -> Option<(usize, Result<Gradients, EngineError>)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.stopped || state.next == self.count {
                 return None;
@@ -110,12 +104,12 @@ impl<'a> Reduction<'a> {
                 let set = free.map_or_else(|| self.zeros(), |set| Ok(set.clear().map(|()| set)?));
                 return Some((index, set));
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
     fn end(&self, index: usize, done: Result<(Vec<f32>, Gradients), EngineError>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let added = done.and_then(|(logprobs, set)| {
             state.logprobs.insert(index, logprobs);
             state.waiting.insert(index, set);

@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
         mpsc::{Sender, channel},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -168,7 +169,7 @@ impl Sampler {
             encoder.number(piece.len() as u64);
             piece.iter().for_each(|token| _ = encoder.number(u64::from(*token)));
         }
-        let mut known = self.prompt_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.prompt_workers.lock();
         let next = known.len() % self.workers.len();
         *known.entry(encoder.finish()).or_insert(next)
     }

@@ -82,7 +82,8 @@ mcprl() {
     "$mcprl" "$@" >"$dir/last.log" 2>&1 || ! grep -q "^error" "$dir/last.log" || fail "mcprl $*"
 }
 
-mcprl run "$dir/run.toml" --cache "$dir/here" --set executor=local --set loop.train.stages.rollout.shards=1 --set stages.exam.shards=1
+alone=(--set executor=local --set loop.train.stages.rollout.shards=1 --set stages.exam.shards=1)
+mcprl run "$dir/run.toml" --cache "$dir/here" "${alone[@]}"
 digests "$dir/here" >"$dir/expected"
 [ "$(wc -l <"$dir/expected")" -gt 15 ] || fail "the run on this machine is not whole"
 mcprl run "$dir/run.toml" --cache "$dir/there" ${REMOTE:+--set "cache.remote=$REMOTE"}
@@ -92,7 +93,7 @@ diff "$dir/expected" "$dir/found" || fail "other digests"
 echo "$engine: $(wc -l <"$dir/expected") outputs with the same digests, $((SECONDS - began)) s"
 
 if [ -n "${REMOTE:-}" ]; then
-    mcprl run "$dir/run.toml" --cache "$dir/elsewhere" --set executor=local --set "cache.remote=$REMOTE"
+    mcprl run "$dir/run.toml" --cache "$dir/elsewhere" "${alone[@]}" --set "cache.remote=$REMOTE"
     digests "$dir/elsewhere" >"$dir/found"
     diff "$dir/expected" "$dir/found" || fail "other digests from $REMOTE"
     ! grep -q '"event":"started"' "$dir"/elsewhere/runs/*/journal.jsonl || fail "a stage ran, although $REMOTE has its result"

@@ -22,12 +22,12 @@ pub struct SavedConvolution {
     out: Tensor,
 }
 
-impl Decoder {
-    fn convolution_shape(&self, weight: &Vector) -> Result<ConvolutionShape> {
-        let (channels, _, window) = weight.tensor.dims3()?;
-        Ok(ConvolutionShape { channels, window })
-    }
+fn shape_of(weight: &Vector) -> Result<ConvolutionShape> {
+    let (channels, _, window) = weight.tensor.dims3()?;
+    Ok(ConvolutionShape { channels, window })
+}
 
+impl Decoder {
     /// The input of the output projection, `[tokens, channels]`.
     pub(super) fn convolve(
         &self,
@@ -37,7 +37,7 @@ impl Decoder {
         mixer: &mut impl Mixer,
         low: &mut Vec<Option<Tensor>>,
     ) -> Result<(Tensor, SavedConvolution)> {
-        let shape = self.convolution_shape(weight)?;
+        let shape = shape_of(weight)?;
         let project_to = self.layers[index].parts(&self.config).project;
         let [before, after, x] = project(project_to, normed, [shape.channels; 3], low)?;
         let gated = (&before * &x)?;
@@ -57,7 +57,7 @@ impl Decoder {
         gradients: &Gradients,
     ) -> Result<()> {
         let SavedConvolution { before, after, x, gated, out } = saved;
-        let shape = self.convolution_shape(weight)?;
+        let shape = shape_of(weight)?;
         let dafter = (&dmixed * &out)?;
         let dout = (&dmixed * &after)?;
         drop((dmixed, out, after));

@@ -10,7 +10,7 @@ mod attention;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -35,6 +35,7 @@ use candle_core::{
     op::BackpropOp,
 };
 use half::{bf16, f16};
+use parking_lot::Mutex;
 
 use super::composed::{self, Product};
 use crate::model::kernels::NF4_BLOCK;
@@ -170,12 +171,12 @@ impl Source {
         type Loaded<K, V> = Mutex<BTreeMap<(usize, Source, K), V>>;
         static FILES: Loaded<(), Arc<CudaModule>> = Mutex::new(BTreeMap::new());
         static KERNELS: Loaded<&str, CudaFunction> = Mutex::new(BTreeMap::new());
-        let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernels = KERNELS.lock();
         let device = context.ordinal();
         if let Some(kernel) = kernels.get(&(device, self, name)) {
             return Ok(kernel.clone());
         }
-        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = FILES.lock();
         let file = match files.entry((device, self, ())) {
             Entry::Occupied(loaded) => loaded.into_mut(),
             Entry::Vacant(empty) => {
