@@ -47,7 +47,7 @@ struct Guard<'r, 'a>(&'r Reduction<'a>);
 impl Drop for Guard<'_, '_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.lock().stopped = true;
+            self.0.state.lock().stopped = true;
             self.0.changed.notify_all();
         }
     }
