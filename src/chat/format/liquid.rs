@@ -20,7 +20,10 @@ pub(super) fn parse(turn: &str) -> Parsed {
             true => parsed
                 .calls
                 .push(Err(format!("{} is not a list of calls, [name(parameter=value)]", list.trim()))),
-            false => parsed.calls.extend(found.calls),
+            false => {
+                parsed.calls.extend(found.calls);
+                parsed.text.push_str(&found.text);
+            }
         }
         rest = after;
     }
@@ -37,6 +40,7 @@ mod tests {
         for (text, expected) in [
             ("just text", "just text | "),
             ("[f()]", "[f()] | "),
+            ("<|tool_call_start|>[f()] as asked<|tool_call_end|>", "as asked | f{}"),
             (
                 "<|tool_call_start|>[f(a='x'), g()]<|tool_call_end|>Checking.",
                 r#"Checking. | f{"a":"x"}; g{}"#,

@@ -284,10 +284,16 @@ fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
     let wide = size(file, "intermediate_size")?.unwrap_or(12_288);
     let wide = match file.get("block_auto_adjust_ff_dim").is_none() || flag(file, "block_auto_adjust_ff_dim")?
     {
+        // As Transformers does: no rounding then.
+        true if file.get("block_ffn_dim_multiplier").is_some_and(Value::is_null) => {
+            wide.saturating_mul(2) / 3
+        }
         true => {
             let factor = number(file, "block_ffn_dim_multiplier")?.unwrap_or(1.0);
             let multiple = size(file, "block_multiple_of")?.filter(|multiple| *multiple > 0).unwrap_or(256);
-            ((factor * (2 * wide / 3) as f64) as usize).div_ceil(multiple).saturating_mul(multiple)
+            ((factor * (wide.saturating_mul(2) / 3) as f64) as usize)
+                .div_ceil(multiple)
+                .saturating_mul(multiple)
         }
         false => wide,
     };

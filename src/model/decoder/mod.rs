@@ -384,8 +384,8 @@ pub enum Parameter<'a> {
 }
 
 impl Parameter<'_> {
-    /// The weight decay of this parameter, if matrices have this one. Norms, biases and the small parameters of linear
-    /// attention have none: their neutral value is not 0.
+    /// The weight decay of this parameter, if matrices have this one. Only matrices have one: not norms, biases,
+    /// convolutions and the decays of linear attention.
     pub fn decay(&self, of_matrices: f32) -> f32 {
         if matches!(self, Self::Vector(_)) { 0.0 } else { of_matrices }
     }

@@ -184,17 +184,22 @@ impl AdapterConfig {
         }
     }
 
-    /// The configuration with these modules as targets, each by its full name with its own rank and alpha, if any has one.
-    pub(super) fn listing(&self, modules: Vec<String>) -> Result<Self, String> {
-        let (mut ranks, mut alphas) = (Vec::new(), Vec::new());
-        for module in &modules {
+    /// The configuration of a model with vision, whose modules with adapters are these: each by its full name there, with its
+    /// own rank and alpha if it has them.
+    pub(super) fn listing(&self, modules: &[String]) -> Result<Self, String> {
+        let (mut names, mut ranks, mut alphas) = (Vec::new(), Vec::new(), Vec::new());
+        for module in modules {
             let (rank, alpha) = self.sizes(module)?;
-            ranks.push((module.clone(), rank));
-            alphas.push((module.clone(), alpha));
+            let name = in_larger_model(module);
+            if rank != self.rank {
+                ranks.push((name.clone(), rank));
+            }
+            if alpha != self.alpha {
+                alphas.push((name.clone(), alpha));
+            }
+            names.push(name);
         }
-        let ranks = if self.ranks.is_empty() { Vec::new() } else { ranks };
-        let alphas = if self.alphas.is_empty() { Vec::new() } else { alphas };
-        Ok(Self { targets: Targets::Names(modules), ranks, alphas, ..self.clone() })
+        Ok(Self { targets: Targets::Names(names), ranks, alphas, ..self.clone() })
     }
 
     /// Rank and alpha of the adapter of this module.
@@ -299,12 +304,25 @@ fn ends_with_name(module: &str, name: &str) -> bool {
 
 fn first_match<T: Copy>(patterns: &[(String, T)], module: &str) -> Result<Option<T>, String> {
     for (pattern, value) in patterns {
-        let pattern = compiled(&format!("^(?:.*\\.)?(?:{pattern})$"))?;
-        if spellings(module).iter().any(|module| pattern.find_iter(module).next().is_some()) {
-            return Ok(Some(*value));
+        for module in spellings(module) {
+            if matches_end(pattern, &module)? {
+                return Ok(Some(*value));
+            }
         }
     }
     Ok(None)
+}
+
+/// Whether a pattern matches a name, or its end from a dot on.
+fn matches_end(pattern: &str, module: &str) -> Result<bool, String> {
+    // Names need no compilation; there may be one for each module.
+    if pattern.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte)) {
+        let Some(start) = module.len().checked_sub(pattern.len()) else { return Ok(false) };
+        let (before, end) = module.as_bytes().split_at(start);
+        let is_same = |(pattern, byte): (u8, &u8)| pattern == b'.' || pattern == *byte;
+        return Ok((before.is_empty() || before.ends_with(b".")) && pattern.bytes().zip(end).all(is_same));
+    }
+    Ok(compiled(&format!("^(?:.*\\.)?(?:{pattern})$"))?.find_iter(module).next().is_some())
 }
 
 fn compiled(pattern: &str) -> Result<SysRegex, String> {
@@ -367,11 +385,15 @@ mod tests {
             let config = read(json!({"target_modules": targets})).unwrap();
             assert_eq!([Q, DOWN].map(config.targets.matcher().unwrap()), [true, false]);
         }
-        let config = read(json!({"rank_pattern": {r"language_model\.layers\.1\..*": 2}})).unwrap();
-        assert_eq!(config.of(Q).unwrap().0, 2);
-        let listed = config.listing([Q, DOWN].map(in_larger_model).to_vec()).unwrap();
-        assert_eq!(listed.ranks, [(in_larger_model(Q), 2), (in_larger_model(DOWN), 8)]);
-        assert_eq!((listed.of(Q), listed.of(DOWN), listed.alphas.len()), (config.of(Q), config.of(DOWN), 0));
+        for ranks in
+            [json!({r"language_model\.layers\.1\..*": 2}), json!({r"model\.layers\.1\..*": 2}), json!({Q: 2})]
+        {
+            let config = read(json!({"rank_pattern": ranks})).unwrap();
+            let listed = config.listing(&[Q, DOWN].map(str::to_owned)).unwrap();
+            assert_eq!((listed.of(Q), listed.of(DOWN)), (Ok((2, 8.0)), Ok((8, 2.0))));
+            assert_eq!((listed.ranks, listed.alphas), (vec![(in_larger_model(Q), 2)], vec![]));
+            assert_eq!(listed.targets, Targets::Names([Q, DOWN].map(in_larger_model).to_vec()));
+        }
     }
 
     #[test]

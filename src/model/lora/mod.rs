@@ -157,10 +157,10 @@ impl Adapter {
             for (shape, linear) in shapes.iter().zip(&layer.linears) {
                 if let Some(lora) = &linear.lora {
                     let own = module(index, &shape.name);
-                    let module = if is_part { in_larger_model(&own) } else { own };
+                    let module = if is_part { in_larger_model(&own) } else { own.clone() };
                     tensors.insert(name(&module, "A"), lora.a.tensor()?);
                     tensors.insert(name(&module, "B"), lora.b.tensor()?);
-                    attached.push(module);
+                    attached.push(own);
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Adapter {
             }
         }
         // Other parts have modules with the same suffixes.
-        let listed = if is_part { Some(config.listing(attached)) } else { None };
+        let listed = if is_part { Some(config.listing(&attached)) } else { None };
         let listed =
             listed.transpose().map_err(|reason| ModelError::Config { path: path.clone(), reason })?;
         let written = listed.as_ref().unwrap_or(config).to_json(base, &modules);
