@@ -276,7 +276,8 @@ impl EngineSpec {
     }
 }
 
-/// Most segments of a conversation whose history is not rewritten: its prompt's three pieces, and its own tokens. Each has a state of every recurrence.
+/// Most segments of a conversation whose history is not rewritten: its prompt's three pieces, and its own tokens. Each has a
+/// state of every recurrence.
 const PATH_SEGMENTS: usize = 4;
 
 /// Bytes of the keys and values of this many tokens of one segment, on the CPU, with the states of recurrences.

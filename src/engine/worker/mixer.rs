@@ -67,14 +67,13 @@ impl Mixer for StepMixer<'_> {
         let (count, history) = (rows.dims2()?.0, shape.history());
         // Behind a zero row: the step's rows, then states.
         let mut sources = vec![rows.clone()];
-        // Of each part: the rows before its first, then its own; and the tokens of its segment.
+        // Of each part: the rows before its first, then its own.
         let mut chains: Vec<Vec<usize>> = Vec::with_capacity(self.parts.len());
-        let mut tokens = Vec::with_capacity(self.parts.len());
         for (part, start) in self.parts.iter().zip(self.starts()?) {
             let mut chain = match start {
                 Start::Own | Start::Segment(_) => {
                     let number = if let Start::Segment(above) = start { above } else { part.segment() };
-                    let (state, _) = self.convolution(number)?;
+                    let state = self.convolution(number)?;
                     let first = 1 + count + (sources.len() - 1) * history;
                     sources.push(state.clone());
                     (first..first + history).collect()
@@ -82,8 +81,6 @@ impl Mixer for StepMixer<'_> {
                 Start::Part(parent) => last(&chains[parent], history).to_vec(),
                 Start::Empty => Vec::new(),
             };
-            let before = if let Start::Own = start { self.convolution(part.segment())?.1 } else { 0 };
-            tokens.push(before + part.rows.len());
             chain.extend(part.rows.clone().map(|row| 1 + row));
             chains.push(chain);
         }
@@ -95,10 +92,11 @@ impl Mixer for StepMixer<'_> {
         }
         let shifts = Shifts::new(shape, above.into_iter(), rows.device())?;
         let out = ops::convolve(rows, &source, &shifts, weight)?;
-        for ((part, chain), tokens) in self.parts.iter().zip(&chains).zip(tokens) {
+        for (part, chain) in self.parts.iter().zip(&chains) {
             let kept = last(chain, history);
             let kept = [&vec![0; history - kept.len()], kept].concat();
             let state = ops::gather(&source, &kept)?;
+            let tokens = self.cache(part.segment())?.tokens() + part.rows.len();
             self.keep(part.segment(), Cache::Convolution(Some((state, tokens))));
         }
         Ok(out)
@@ -172,9 +170,9 @@ impl StepMixer<'_> {
         }
     }
 
-    fn convolution(&self, number: usize) -> Result<&(Tensor, usize)> {
+    fn convolution(&self, number: usize) -> Result<&Tensor> {
         match self.cache(number)? {
-            Cache::Convolution(Some(state)) => Ok(state),
+            Cache::Convolution(Some((state, _))) => Ok(state),
             _ => bail!("segment {number} has no state"),
         }
     }

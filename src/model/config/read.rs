@@ -99,6 +99,15 @@ fn given<'a>(file: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     file.get(key).filter(|value| !value.is_null())
 }
 
+/// Sets keys that are absent or null. The table of the rotary embedding precedes what is set here.
+fn fill<const N: usize>(file: &mut Map<String, Value>, defaults: [(&str, Value); N]) {
+    for (key, default) in defaults {
+        if given(file, key).is_none() {
+            file.insert(key.into(), default);
+        }
+    }
+}
+
 /// The value of a key that is a whole number. Python writes some as `4096.0`.
 fn size(file: &Map<String, Value>, key: &str) -> Result<Option<usize>, String> {
     let Some(value) = given(file, key) else { return Ok(None) };
@@ -171,11 +180,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         ("rms_norm_eps", json!(1e-6)),
         ("intermediate_size", json!(intermediate)),
     ];
-    for (key, default) in defaults {
-        if given(&file, key).is_none() {
-            file.insert(key.into(), default);
-        }
-    }
+    fill(&mut file, defaults);
     let settled = [
         ("attention_bias", json!(biased)),
         ("use_sliding_window", json!(false)),
@@ -248,18 +253,9 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
         value_dim: size(file, "linear_value_head_dim")?.unwrap_or(128),
         window: size(file, "linear_conv_kernel_dim")?.unwrap_or(4),
     };
-    for (key, default) in [("head_dim", json!(256)), ("layer_types", json!(kinds))] {
-        if given(file, key).is_none() {
-            file.insert(key.into(), default);
-        }
-    }
-    let in_table =
-        |table: &str| given(file, table).is_some_and(|table| table["partial_rotary_factor"].is_number());
-    if given(file, "partial_rotary_factor").is_none()
-        && !["rope_parameters", "rope_scaling"].into_iter().any(in_table)
-    {
-        file.insert("partial_rotary_factor".into(), json!(0.25));
-    }
+    let defaults =
+        [("head_dim", json!(256)), ("layer_types", json!(kinds)), ("partial_rotary_factor", json!(0.25))];
+    fill(file, defaults);
     Ok(delta)
 }
 
@@ -298,32 +294,24 @@ fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
         false => wide,
     };
     file.insert("intermediate_size".into(), json!(wide));
-    let full: Option<Vec<usize>> = match given(file, "full_attn_idxs") {
-        Some(indices) => Some(
-            serde_json::from_value(indices.clone())
-                .map_err(|_| format!("full_attn_idxs should be whole numbers, found {indices}"))?,
-        ),
-        None => None,
+    let indices = |indices: &Value| {
+        serde_json::from_value(indices.clone())
+            .map_err(|_| format!("full_attn_idxs should be whole numbers, found {indices}"))
     };
+    let full: Option<Vec<usize>> = given(file, "full_attn_idxs").map(indices).transpose()?;
     let kind = |index: usize| match full.as_ref().is_none_or(|full| full.contains(&index)) {
         true => LayerKind::FullAttention,
         false => LayerKind::Conv,
     };
     let kinds: Vec<LayerKind> = (0..number_of_layers(file)?).map(kind).collect();
-    let has_theta = |table: &str| given(file, table).is_some_and(|table| !table["rope_theta"].is_null());
-    let has_theta = ["rope_parameters", "rope_scaling"].into_iter().any(has_theta);
     let defaults = [
         ("layer_types", json!(kinds)),
         ("max_position_embeddings", json!(128_000)),
         ("rms_norm_eps", json!(1e-5)),
-        ("rope_theta", if has_theta { Value::Null } else { json!(1_000_000.0) }),
+        ("rope_theta", json!(1_000_000.0)),
         ("tie_word_embeddings", json!(true)),
     ];
-    for (key, default) in defaults {
-        if given(file, key).is_none() {
-            file.insert(key.into(), default);
-        }
-    }
+    fill(file, defaults);
     Ok(size(file, "conv_L_cache")?.unwrap_or(3))
 }
 
@@ -384,11 +372,7 @@ fn gemma(file: &mut Map<String, Value>) -> Result<(), String> {
         ("tie_word_embeddings", json!(true)),
         ("vocab_size", json!(262_208)),
     ];
-    for (key, default) in defaults {
-        if given(file, key).is_none() {
-            file.insert(key.into(), default);
-        }
-    }
+    fill(file, defaults);
     Ok(())
 }
 
