@@ -425,7 +425,9 @@ fn two_concurrent_runs_run_each_stage_once() {
 fn an_interrupted_run_prints_how_to_continue_and_resumes() {
     let project = Project::new(&SLOW.replace("0.03", "0.3"));
     let mut run = project.spawn(&["run", "run.toml"]);
-    std::thread::sleep(Duration::from_millis(700));
+    while !std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.lines().count() >= 2) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let pid = rustix::process::Pid::from_child(&run);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let mut err = String::new();
