@@ -120,6 +120,17 @@ impl<'a, W> Rhs<'a, W> {
     }
 }
 
+#[cfg(test)]
+impl Rhs<'_> {
+    pub fn depth(&self) -> usize {
+        self.k
+    }
+
+    pub fn at(&self, k: usize, column: usize) -> f32 {
+        self.data[column / PANEL * self.panel + k * self.step + column % PANEL]
+    }
+}
+
 /// One past the last index for these strides (count, distance), plus `more`. On overflow, `usize::MAX`, which
 /// no slice reaches.
 fn reach<const N: usize>(distances: [(usize, usize); N], more: usize) -> usize {

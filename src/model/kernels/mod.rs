@@ -7,11 +7,14 @@
 //! split into segments. So a token's logits have the same bits in a batch of one, in a batch of a hundred,
 //! and when the same token is scored in training.
 //!
-//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between
-//! the three.
+//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable, and AMX for products with frozen weights in
+//! bf16. Bits may differ between them.
 
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
+mod aligned;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod delta;
 mod frozen;
@@ -44,7 +47,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Detected once. `MCPRL_KERNELS=portable|avx2|avx512` selects less than the machine supports.
+    /// Detected once. `MCPRL_KERNELS=portable|avx2|avx512|avx512_bf16` selects less than the machine supports.
     /// `composed` disables the kernels: see [`super::ops::composed`].
     pub fn get() -> Self {
         static LEVEL: OnceLock<Level> = OnceLock::new();
@@ -97,6 +100,22 @@ pub fn multiplies_bf16() -> bool {
             let found = Level::get() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
             // SAFETY: the feature was detected.
             enabled && found && unsafe { tile::adds_pairs_in_order() }
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// Whether the machine multiplies tiles of bf16, by AMX. `MCPRL_KERNELS=avx512_bf16` disables this.
+pub fn multiplies_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static FOUND: OnceLock<bool> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let enabled = std::env::var("MCPRL_KERNELS").as_deref() != Ok("avx512_bf16");
+            enabled && multiplies_bf16() && amx::is_available()
         })
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,6 +1,6 @@
 //! Converts stored formats to the words of products, and transposes tiles.
 
-use super::super::{LANES, Level, PANEL, multiversion};
+use super::super::{LANES, Level, PANEL, multiplies_bf16, multiversion};
 
 /// Quantiles of a normal distribution, scaled to ±1 (Dettmers et al. 2023, appendix E).
 const QUANTILES: [f32; 16] = [
@@ -89,23 +89,30 @@ multiversion! {
     }
 }
 
-/// 32 pairs of codes as pairs of bf16.
-pub fn decode_pair(codes: &[u8], scales: &[f32], out: &mut [u32]) {
-    assert!(codes.len() == PANEL && scales.len() == PANEL && out.len() == PANEL, "one row of a panel");
+/// Rows of 32 pairs of codes as pairs of bf16, the scales those of every row.
+pub fn decode(codes: &[u8], scales: &[f32], out: &mut [u32]) {
+    assert!(scales.len() == PANEL && codes.len() == out.len(), "rows of a panel");
     #[cfg(target_arch = "x86_64")]
     {
+        let rows = codes.len() / PANEL;
         let (codes, scales, out) = (codes.as_ptr(), scales.as_ptr(), out.as_mut_ptr());
         match Level::get() {
-            // SAFETY: the level was detected, and the lengths checked.
-            Level::Avx512 => return unsafe { avx512::decode_pair(codes, scales, out) },
+            // SAFETY: the features were detected, and the lengths checked.
+            Level::Avx512 if multiplies_bf16() => {
+                return unsafe { avx512::decode_by_conversion(rows, codes, scales, out) };
+            }
             // SAFETY: as above.
-            Level::Avx2 => return unsafe { avx2::decode_pair(codes, scales, out) },
+            Level::Avx512 => return unsafe { avx512::decode(rows, codes, scales, out) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { avx2::decode(rows, codes, scales, out) },
             Level::Portable => {}
         }
     }
-    for ((code, scale), out) in codes.iter().zip(scales).zip(out) {
-        let value = |code: u8| rounded(QUANTILES[usize::from(code)] * scale);
-        *out = value(code & 15) | value(code >> 4) >> 16;
+    for (codes, out) in codes.chunks_exact(PANEL).zip(out.chunks_exact_mut(PANEL)) {
+        for ((code, scale), out) in codes.iter().zip(scales).zip(out) {
+            let value = |code: u8| rounded(QUANTILES[usize::from(code)] * scale);
+            *out = value(code & 15) | value(code >> 4) >> 16;
+        }
     }
 }
 
@@ -152,15 +159,19 @@ macro_rules! widen_rows {
 widen_rows!(widen_rows_bf16, |bits: u32| f32::from_bits(bits << 16));
 widen_rows!(widen_rows_f16, half_value);
 
-multiversion! {
-    /// Rows of 16 pairs in `k` as pairs of rows: `[32, 16]` to `[16, 32]`.
-    pub fn interleave(rows: &[u32], out: &mut [u32]) {
-        for (rows, out) in rows.chunks_exact(2 * LANES).zip(out.chunks_exact_mut(PANEL)) {
-            let (first, second) = rows.split_at(LANES);
-            for ((first, second), out) in first.iter().zip(second).zip(out.chunks_exact_mut(2)) {
-                out[0] = first & 0xffff_0000 | second >> 16;
-                out[1] = first << 16 | second & 0xffff;
-            }
+/// Rows of 16 pairs in `k` as pairs of rows: `[32, 16]` to `[16, 32]`.
+pub fn interleave(rows: &[u32], out: &mut [u32]) {
+    assert!(rows.len().is_multiple_of(PANEL) && rows.len() == out.len(), "pairs of rows of 16");
+    #[cfg(target_arch = "x86_64")]
+    if Level::get() == Level::Avx512 {
+        // SAFETY: the level was detected, and the lengths checked.
+        return unsafe { avx512::interleave(rows.as_ptr(), out.as_mut_ptr(), rows.len() / PANEL) };
+    }
+    for (rows, out) in rows.chunks_exact(2 * LANES).zip(out.chunks_exact_mut(PANEL)) {
+        let (first, second) = rows.split_at(LANES);
+        for ((first, second), out) in first.iter().zip(second).zip(out.chunks_exact_mut(2)) {
+            out[0] = first & 0xffff_0000 | second >> 16;
+            out[1] = first << 16 | second & 0xffff;
         }
     }
 }
@@ -191,20 +202,24 @@ mod avx2 {
     const WIDTH: usize = 8;
 
     /// # Safety
-    /// Each has 32 values, and the machine has AVX2.
+    /// Rows and scales have 32 values each, and the machine has AVX2.
     #[target_feature(enable = "avx2,fma")]
-    pub unsafe fn decode_pair(codes: *const u8, scales: *const f32, out: *mut u32) {
+    pub unsafe fn decode(rows: usize, codes: *const u8, scales: *const f32, out: *mut u32) {
         // SAFETY: within the extents that the caller guarantees.
         unsafe {
             let table = [_mm256_loadu_ps(QUANTILES.as_ptr()), _mm256_loadu_ps(QUANTILES.as_ptr().add(WIDTH))];
-            for at in (0..PANEL).step_by(WIDTH) {
-                let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.add(at).cast()));
-                let scales = _mm256_loadu_ps(scales.add(at));
-                let low = rounded(_mm256_mul_ps(quantile(table, codes), scales));
-                let high = rounded(_mm256_mul_ps(quantile(table, _mm256_srli_epi32::<4>(codes)), scales));
-                // The upper half of each word is of `low`.
-                let word = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(high), low);
-                _mm256_storeu_si256(out.add(at).cast(), word);
+            // Plain loops: iterators may stay calls, since the crate is compiled in parts.
+            for row in 0..rows {
+                let (codes, out) = (codes.add(row * PANEL), out.add(row * PANEL));
+                for at in (0..PANEL).step_by(WIDTH) {
+                    let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.add(at).cast()));
+                    let scales = _mm256_loadu_ps(scales.add(at));
+                    let low = rounded(_mm256_mul_ps(quantile(table, codes), scales));
+                    let high = rounded(_mm256_mul_ps(quantile(table, _mm256_srli_epi32::<4>(codes)), scales));
+                    // The upper half of each word is of `low`.
+                    let word = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(high), low);
+                    _mm256_storeu_si256(out.add(at).cast(), word);
+                }
             }
         }
     }
@@ -236,25 +251,61 @@ mod avx512 {
     use super::{LANES, PANEL, QUANTILES};
 
     /// # Safety
-    /// Each has 32 values, and the machine has AVX-512F.
+    /// Rows and scales have 32 values each, and the machine has AVX-512F.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn decode_pair(codes: *const u8, scales: *const f32, out: *mut u32) {
+    pub unsafe fn decode(rows: usize, codes: *const u8, scales: *const f32, out: *mut u32) {
         // SAFETY: within the extents that the caller guarantees.
         unsafe {
             let table = _mm512_loadu_ps(QUANTILES.as_ptr());
-            for at in (0..PANEL).step_by(LANES) {
-                let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.add(at).cast()));
-                let scales = _mm512_loadu_ps(scales.add(at));
-                let low = round(_mm512_mul_ps(_mm512_permutexvar_ps(codes, table), scales));
-                let high = _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), table);
-                let high = round(_mm512_mul_ps(high, scales));
-                let word = _mm512_or_si512(
-                    _mm512_and_si512(low, _mm512_set1_epi32(0xffff_0000_u32 as i32)),
-                    _mm512_srli_epi32::<16>(high),
-                );
-                _mm512_storeu_si512(out.add(at).cast(), word);
+            for row in 0..rows {
+                let (codes, out) = (codes.add(row * PANEL), out.add(row * PANEL));
+                for at in [0, LANES] {
+                    let [first, second] = values(codes.add(at), _mm512_loadu_ps(scales.add(at)), table);
+                    let word = _mm512_or_si512(
+                        _mm512_and_si512(round(first), _mm512_set1_epi32(0xffff_0000_u32 as i32)),
+                        _mm512_srli_epi32::<16>(round(second)),
+                    );
+                    _mm512_storeu_si512(out.add(at).cast(), word);
+                }
             }
         }
+    }
+
+    /// [`decode`] by the machine's own conversion. It takes subnormal values for 0.
+    ///
+    /// # Safety
+    /// As [`decode`], and the machine converts to bf16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    pub unsafe fn decode_by_conversion(rows: usize, codes: *const u8, scales: *const f32, out: *mut u32) {
+        // SAFETY: within the extents that the caller guarantees; both types are 512 bits without invalid values.
+        unsafe {
+            let table = _mm512_loadu_ps(QUANTILES.as_ptr());
+            let scales = [_mm512_loadu_ps(scales), _mm512_loadu_ps(scales.add(LANES))];
+            // The second of a pair comes from the lower 16 halves, the first from the upper ones.
+            let lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+            let turns = _mm512_or_si512(lane, _mm512_slli_epi32::<16>(lane));
+            let turns = _mm512_or_si512(turns, _mm512_set1_epi32(16 << 16));
+            for row in 0..rows {
+                let (codes, out) = (codes.add(row * PANEL), out.add(row * PANEL));
+                let left = values(codes, scales[0], table);
+                let right = values(codes.add(LANES), scales[1], table);
+                let left = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(left[0], left[1]));
+                let right = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(right[0], right[1]));
+                _mm512_storeu_si512(out.cast(), _mm512_permutexvar_epi16(turns, left));
+                _mm512_storeu_si512(out.add(LANES).cast(), _mm512_permutexvar_epi16(turns, right));
+            }
+        }
+    }
+
+    /// The values of 16 pairs of codes.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn values(codes: *const u8, scales: __m512, table: __m512) -> [__m512; 2] {
+        // SAFETY: there are 16 codes.
+        let codes = _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(codes.cast()) });
+        // The permutation looks at the lowest four bits alone.
+        let second = _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), table);
+        [_mm512_mul_ps(_mm512_permutexvar_ps(codes, table), scales), _mm512_mul_ps(second, scales)]
     }
 
     /// Rounds to bf16 in the upper half; the lower half is not cleared.
@@ -264,6 +315,27 @@ mod avx512 {
         let bits = _mm512_castps_si512(value);
         let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)))
+    }
+
+    /// # Safety
+    /// Each has `pairs` rows of 32 words, and the machine has AVX-512F and BW.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn interleave(rows: *const u32, out: *mut u32, pairs: usize) {
+        const LOWER: __mmask32 = 0x5555_5555;
+        // SAFETY: within the extents that the caller guarantees.
+        unsafe {
+            let left = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+            let right = _mm512_add_epi32(left, _mm512_set1_epi32(8));
+            for pair in 0..pairs {
+                let (rows, out) = (rows.add(pair * PANEL), out.add(pair * PANEL));
+                let (first, second) =
+                    (_mm512_loadu_si512(rows.cast()), _mm512_loadu_si512(rows.add(LANES).cast()));
+                let even = _mm512_mask_blend_epi16(LOWER, first, _mm512_srli_epi32::<16>(second));
+                let odd = _mm512_mask_blend_epi16(LOWER, _mm512_slli_epi32::<16>(first), second);
+                _mm512_storeu_si512(out.cast(), _mm512_permutex2var_epi32(even, left, odd));
+                _mm512_storeu_si512(out.add(LANES).cast(), _mm512_permutex2var_epi32(even, right, odd));
+            }
+        }
     }
 
     /// # Safety

@@ -13,14 +13,15 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use convert::{
-    decode_pair, interleave, quantile, round_to_bf16, to_pairs, transpose, widen_bf16, widen_f16,
-    widen_rows_bf16, widen_rows_f16,
+    decode, interleave, quantile, round_to_bf16, to_pairs, transpose, widen_bf16, widen_f16, widen_rows_bf16,
+    widen_rows_f16,
 };
 
 use super::{
     LANES, Level, PANEL,
+    aligned::Aligned,
     gemm::{DEPTH, ROWS, meter},
-    multiplies_bf16, team,
+    multiplies_bf16, multiplies_tiles, team,
     tile::{Accumulate, Block},
 };
 
@@ -82,8 +83,8 @@ impl Format {
     }
 }
 
-/// Rows per block of a backward product: more than forward, since each block transposes the weight again.
-const BACKWARD_ROWS: usize = 4 * ROWS;
+/// Rows and words of depth per block of a product by tiles, which are so fast that weights and sums have to come from memory less often.
+const TILED: (usize, usize) = (256, 512);
 /// Values of a row that share a scale in [`Format::Nf4`].
 pub const BLOCK: usize = 64;
 
@@ -118,7 +119,7 @@ enum Data {
     /// `[n / 32][k][32]`
     Words(Vec<f32>),
     /// `[n / 32][k / 2][32]`: two values of a row, the upper half first.
-    Pairs(Vec<u32>),
+    Pairs(Aligned),
     /// Codes `[n / 32][k / 2][32]`, two to a byte, and scales `[n / 32][k / 64][32]`.
     Codes(Vec<u8>, Vec<f32>),
 }
@@ -129,7 +130,7 @@ enum Words<'a> {
     /// Rounded to bf16, for kernels that multiply `f32`.
     Rounded(Vec<f32>),
     /// `[m, k / 2]`
-    Pairs(Vec<u32>),
+    Pairs(Aligned),
 }
 
 impl Words<'_> {
@@ -138,6 +139,14 @@ impl Words<'_> {
             Self::Floats(words) => words.as_ptr(),
             Self::Rounded(words) => words.as_ptr(),
             Self::Pairs(words) => words.as_ptr().cast(),
+        }
+    }
+
+    /// The most rows and words of depth of a block.
+    fn block(&self) -> (usize, usize) {
+        match self {
+            Self::Pairs(_) if multiplies_tiles() => TILED,
+            _ => (ROWS, DEPTH),
         }
     }
 
@@ -157,7 +166,7 @@ impl Frozen {
         let (panels, pairs) = (n.div_ceil(PANEL), k.div_ceil(2));
         let mut data = match format {
             Format::F32 => Data::Words(vec![0.0; panels * k * PANEL]),
-            Format::F16 | Format::Bf16 => Data::Pairs(vec![0; panels * pairs * PANEL]),
+            Format::F16 | Format::Bf16 => Data::Pairs(Aligned::zeros(panels * pairs * PANEL)),
             Format::Nf4 => Data::Codes(
                 // Both codes of a byte mean 0.
                 vec![0x77; panels * pairs * PANEL],
@@ -209,7 +218,7 @@ impl Frozen {
     pub fn bytes(&self) -> usize {
         match &self.data {
             Data::Words(words) => size_of_val(words.as_slice()),
-            Data::Pairs(words) => size_of_val(words.as_slice()),
+            Data::Pairs(words) => size_of_val::<[u32]>(words),
             Data::Codes(codes, scales) => codes.len() + size_of_val(scales.as_slice()),
         }
     }
@@ -284,13 +293,14 @@ impl Frozen {
 
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
-        let (mut scratch, mut pairs) = (Vec::new(), Vec::new());
+        let (most_rows, most_depth) = a.block();
+        let (mut scratch, mut pairs) = (Vec::new(), Aligned::zeros(most_depth * PANEL));
         let widens = self.widens_in_registers(m, a);
-        for row in (0..m).step_by(ROWS) {
-            for start in (0..depth).step_by(DEPTH) {
-                let span = start..depth.min(start + DEPTH);
+        for row in (0..m).step_by(most_rows) {
+            for start in (0..depth).step_by(most_depth) {
+                let span = start..depth.min(start + most_depth);
                 let block = |columns, b: *const f32, b_panel, c: *mut f32| Block {
-                    rows: ROWS.min(m - row),
+                    rows: most_rows.min(m - row),
                     depth: if widens { span.len() / 2 } else { span.len() },
                     columns,
                     // SAFETY: `a` is `[m, depth]`.
@@ -323,13 +333,10 @@ impl Frozen {
                 for columns in run.clone().step_by(PANEL) {
                     let b = match a {
                         _ if widens => {
-                            let span = start / 2..span.end / 2;
-                            pairs.resize(span.len() * PANEL, 0);
-                            self.pairs(columns / PANEL, span, &mut pairs);
+                            self.pairs(columns / PANEL, start / 2..span.end / 2, &mut pairs);
                             pairs.as_ptr().cast()
                         }
                         Words::Pairs(_) => {
-                            pairs.resize(span.len() * PANEL, 0);
                             self.pairs(columns / PANEL, span.clone(), &mut pairs);
                             pairs.as_ptr().cast()
                         }
@@ -351,10 +358,14 @@ impl Frozen {
         let (depth, accumulate) = (self.depth(a, self.n), a.accumulate(accumulate));
         // Outputs per word.
         let span = if matches!(a, Words::Pairs(_)) { 2 } else { 1 };
-        let mut scratch = vec![0.0f32; DEPTH * PANEL];
-        for row in (0..m).step_by(BACKWARD_ROWS) {
-            for start in (0..depth).step_by(DEPTH) {
-                let words = DEPTH.min(depth - start);
+        let (most_rows, most_depth) = a.block();
+        // More than forward, since each block transposes the weight again.
+        let most_rows = 4 * most_rows;
+        let mut scratch = Aligned::zeros(most_depth * PANEL);
+        let scratch = as_floats_mut(&mut scratch);
+        for row in (0..m).step_by(most_rows) {
+            for start in (0..depth).step_by(most_depth) {
+                let words = most_depth.min(depth - start);
                 for columns in run.clone().step_by(PANEL) {
                     let outputs = start * span..(start + words) * span;
                     let tiles = scratch.chunks_exact_mut(PANEL / span * PANEL);
@@ -362,7 +373,7 @@ impl Frozen {
                         self.tile(output / PANEL, columns, span == 2, tile);
                     }
                     let block = Block {
-                        rows: BACKWARD_ROWS.min(m - row),
+                        rows: most_rows.min(m - row),
                         depth: words,
                         columns: PANEL.min(run.end - columns),
                         // SAFETY: `a` is `[m, depth]`.
@@ -401,7 +412,7 @@ impl Frozen {
             Format::F32 | Format::F16 => Words::Floats(x),
             Format::Bf16 | Format::Nf4 if multiplies_bf16() => {
                 let half = k.div_ceil(2);
-                let mut pairs = vec![0; m * half];
+                let mut pairs = Aligned::zeros(m * half);
                 let threads = team::threads(m * k);
                 let (shared, runs) = (team::Shared::new(&mut pairs), team::runs(m, 1, threads));
                 team::share(threads, runs.len(), |index| {
@@ -424,15 +435,19 @@ impl Frozen {
     fn pairs(&self, panel: usize, pairs: Range<usize>, out: &mut [u32]) {
         let Data::Codes(codes, scales) = &self.data else { return };
         let (pairs_of_row, blocks) = (self.k.div_ceil(2), self.k.div_ceil(BLOCK));
-        for (pair, out) in pairs.zip(out.chunks_exact_mut(PANEL)) {
-            let codes = &codes[(panel * pairs_of_row + pair) * PANEL..][..PANEL];
-            let scales = &scales[(panel * blocks + pair * 2 / BLOCK) * PANEL..][..PANEL];
-            decode_pair(codes, scales, out);
+        let (mut start, mut out) = (pairs.start, out);
+        while start < pairs.end {
+            let block = start * 2 / BLOCK;
+            let end = pairs.end.min((block + 1) * BLOCK / 2);
+            let (decoded, rest) = out.split_at_mut((end - start) * PANEL);
+            let codes = &codes[(panel * pairs_of_row + start) * PANEL..][..decoded.len()];
+            decode(codes, &scales[(panel * blocks + block) * PANEL..][..PANEL], decoded);
+            (start, out) = (end, rest);
         }
     }
 
     /// Values `span` of the inputs for 32 outputs, as `f32`: `[span, 32]`. The span starts at an even input.
-    fn widened(&self, panel: usize, span: Range<usize>, pairs: &mut Vec<u32>, out: &mut [f32]) {
+    fn widened(&self, panel: usize, span: Range<usize>, pairs: &mut [u32], out: &mut [f32]) {
         let range = span.start / 2..span.end.div_ceil(2);
         let pairs_of_row = self.k.div_ceil(2);
         match (&self.data, self.format) {
@@ -445,7 +460,7 @@ impl Frozen {
                 }
             }
             (Data::Codes(..), _) => {
-                pairs.resize(range.len() * PANEL, 0);
+                let pairs = &mut pairs[..range.len() * PANEL];
                 self.pairs(panel, range, pairs);
                 widen_bf16(pairs, PANEL, out);
             }
@@ -510,15 +525,10 @@ impl Frozen {
         };
         // `[32 outputs, 16 pairs of inputs]`
         let mut rows = [0u32; PANEL * LANES];
-        let as_floats = |words: &[u32]| {
-            // SAFETY: every bit pattern is an `f32`, and both are as large and as aligned.
-            unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<f32>(), words.len()) }
-        };
         for half in [0, LANES] {
-            let rows = &mut rows[half * LANES..];
-            // SAFETY: as above, for writing.
-            let rows = unsafe { std::slice::from_raw_parts_mut(rows.as_mut_ptr().cast::<f32>(), rows.len()) };
-            transpose(&as_floats(from)[half..], PANEL, rows, LANES);
+            // SAFETY: every bit pattern is an `f32`, and both are as large and as aligned.
+            let from = unsafe { std::slice::from_raw_parts(from.as_ptr().cast::<f32>(), from.len()) };
+            transpose(&from[half..], PANEL, as_floats_mut(&mut rows[half * LANES..]), LANES);
         }
         match (pairs, self.format) {
             (true, _) => {
@@ -533,6 +543,11 @@ impl Frozen {
     }
 }
 
+fn as_floats_mut(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: every bit pattern is an `f32`, and both are as large and as aligned.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<f32>(), words.len()) }
+}
+
 /// # Safety
 /// Every extent of the block lies within the weight and the factors, and no other thread writes its columns.
 unsafe fn run_block(block: &Block, words: &Words<'_>, widens: bool) {
@@ -542,6 +557,8 @@ unsafe fn run_block(block: &Block, words: &Words<'_>, widens: bool) {
         match words {
             #[cfg(target_arch = "x86_64")]
             _ if widens => block.run_widening(),
+            #[cfg(target_arch = "x86_64")]
+            Words::Pairs(_) if multiplies_tiles() => super::amx::block(block),
             #[cfg(target_arch = "x86_64")]
             Words::Pairs(_) => block.run_pairs(),
             _ => block.run(Level::get()),

@@ -29,7 +29,7 @@ fn rounded_to(format: Format, x: &[f32]) -> Vec<f32> {
     x
 }
 
-/// The expected product of this format: in bf16 a sum is one chain.
+/// The expected product of this format: in bf16 a sum is one chain, by tiles one of parts.
 fn product(
     format: Format,
     m: usize,
@@ -39,8 +39,27 @@ fn product(
     accumulate: bool,
 ) {
     match format.is_multiplied_in_bf16() {
+        true if multiplies_tiles() => by_parts(m, left, right, (c, n), accumulate),
         true => local_gemm(m, left, right, (team::Shared::new(c), 0), n, accumulate),
         false => gemm(m, left, right, c, n, accumulate),
+    }
+}
+
+/// The order of AMX: of each 32 values along `k`, those at odd places and those at even ones are summed apart.
+fn by_parts(m: usize, left: Lhs<'_>, right: Rhs<'_>, (c, n): (&mut [f32], usize), accumulate: bool) {
+    for (row, c) in c.chunks_exact_mut(n).enumerate().take(m) {
+        for (column, c) in c.iter_mut().enumerate() {
+            let mut sum = if accumulate { *c } else { 0.0 };
+            for part in (0..right.depth()).step_by(32) {
+                let chain = |parity: usize| {
+                    (part + parity..right.depth().min(part + 32)).step_by(2).fold(0.0f32, |sum, k| {
+                        left.data[row * left.row + k * left.column].mul_add(right.at(k, column), sum)
+                    })
+                };
+                sum += chain(1) + chain(0);
+            }
+            *c = sum;
+        }
     }
 }
 

@@ -1,0 +1,264 @@
+//! Products of bf16 by AMX, whose registers are tiles of 16 rows of 64 bytes.
+//!
+//! An element of `C` is one chain over parts of 32 values along `k`. A part is the sum of two chains from 0: its values at odd
+//! places, and those at even ones (TDPBF16PS in Intel's Software Developer's Manual). It does not depend on the number of rows.
+//!
+//! The instructions are in assembly: their intrinsics are not in stable Rust. Nothing else uses tiles, so what one statement
+//! leaves in them is there for the next.
+
+use std::{
+    arch::{
+        asm,
+        x86_64::{__cpuid, __cpuid_count, _xgetbv},
+    },
+    sync::OnceLock,
+};
+
+use super::{
+    PANEL,
+    tile::{Accumulate, Block},
+};
+
+/// Rows of a tile, and words of one of its rows.
+pub const SIDE: usize = 16;
+/// Bytes from one row of a packed panel to the next.
+const PANEL_BYTES: usize = PANEL * size_of::<u32>();
+
+/// Whether machine and kernel let this process use tiles. Asks the kernel for them.
+pub fn is_available() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        const OSXSAVE: u32 = 1 << 27;
+        const TILES_AND_BF16: u32 = 1 << 24 | 1 << 22;
+        const TILES_ARE_SAVED: u64 = 0b11 << 17;
+        let has_leaf = __cpuid(0).eax >= 7;
+        let has = __cpuid(1).ecx & OSXSAVE != 0
+            && has_leaf
+            && __cpuid_count(7, 0).edx & TILES_AND_BF16 == TILES_AND_BF16;
+        // SAFETY: the processor has the instruction, as OSXSAVE says.
+        has && unsafe { saved_state() } & TILES_ARE_SAVED == TILES_ARE_SAVED && permitted()
+    })
+}
+
+#[target_feature(enable = "xsave")]
+fn saved_state() -> u64 {
+    // SAFETY: register 0 exists wherever the instruction does.
+    unsafe { _xgetbv(0) }
+}
+
+/// Asks Linux for the tiles of this process and its threads (`ARCH_REQ_XCOMP_PERM`).
+fn permitted() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+        const XTILEDATA: i64 = 18;
+        // SAFETY: changes nothing but the permission.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        false
+    }
+}
+
+/// Palette 1: bytes and rows of each tile.
+#[repr(C, align(64))]
+struct Shape {
+    palette: u8,
+    start: u8,
+    reserved: [u8; 14],
+    bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Tiles 0 to 3 for `C`, 4 and 5 for `A`, 6 and 7 for `B`. `rows` of `A` are in two tiles: the first has at most 16 of them.
+fn configure(rows: usize) {
+    let mut shape = Shape { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+    let (first, second) = (rows.min(SIDE), rows.saturating_sub(SIDE).max(1));
+    for (tile, rows) in [first, first, second, second, first, second, SIDE, SIDE].into_iter().enumerate() {
+        (shape.bytes[tile], shape.rows[tile]) = (64, rows as u8);
+    }
+    // SAFETY: a valid shape; it stays readable until the instruction has read it.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shape, options(nostack, readonly)) };
+}
+
+/// Computes the block on words that are pairs of bf16, adjacent in `k`. Panels of `B` are padded, words of a row of `A` adjacent, sums
+/// chains, and the depth counts from a multiple of 16 of the whole product's.
+///
+/// # Safety
+/// As [`Block::run`], and tiles are available.
+pub unsafe fn block(block: &Block) {
+    debug_assert!(block.accumulate != Accumulate::Sum && block.b_padded && block.a_column == 1);
+    let mut configured = 0;
+    let mut padded = Padded::default();
+    for column in (0..block.columns).step_by(PANEL) {
+        for row in (0..block.rows).step_by(2 * SIDE) {
+            let (rows, width) = ((block.rows - row).min(2 * SIDE), (block.columns - column).min(PANEL));
+            if configured != rows {
+                configure(rows);
+                configured = rows;
+            }
+            // SAFETY: rows and columns are within the block.
+            unsafe {
+                let a = block.a.add(row * block.a_row).cast();
+                let b = block.b.add(column / PANEL * block.b_panel).cast();
+                let c = block.c.add(row * block.c_row + column);
+                panel(block, rows, width, (a, b, c), &mut padded);
+            }
+        }
+    }
+    // SAFETY: the tiles are not used after this.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Copies that are filled with zeros to whole tiles.
+#[repr(C, align(64))]
+struct Padded {
+    a: [[u32; SIDE]; 2 * SIDE],
+    b: [[u32; PANEL]; SIDE],
+    c: [[f32; PANEL]; 2 * SIDE],
+}
+
+impl Default for Padded {
+    fn default() -> Self {
+        Self { a: [[0; SIDE]; 2 * SIDE], b: [[0; PANEL]; SIDE], c: [[0.0; PANEL]; 2 * SIDE] }
+    }
+}
+
+/// Up to 32 rows of one panel.
+///
+/// # Safety
+/// As [`block`]; the tiles are configured for this number of rows.
+unsafe fn panel(
+    block: &Block,
+    rows: usize,
+    width: usize,
+    (mut a, mut b, c): (*const u32, *const u32, *mut f32),
+    padded: &mut Padded,
+) {
+    let two = rows > SIDE;
+    let whole = width == PANEL;
+    // SAFETY: rows, depth and columns are within the block; a narrow last panel is computed in a copy.
+    unsafe {
+        let copy_c = |from: *const f32, from_row: usize, to: *mut f32, to_row: usize| {
+            for row in 0..rows {
+                std::ptr::copy_nonoverlapping(from.add(row * from_row), to.add(row * to_row), width);
+            }
+        };
+        let (at, c_row) = if whole { (c, block.c_row) } else { (padded.c.as_mut_ptr().cast(), PANEL) };
+        match block.accumulate {
+            Accumulate::No => asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nostack, nomem)
+            ),
+            _ => {
+                if !whole {
+                    copy_c(c, block.c_row, at, c_row);
+                }
+                load_c(at, c_row, two);
+            }
+        }
+        for _ in 0..block.depth / SIDE {
+            part(a, block.a_row, b, two);
+            a = a.add(SIDE);
+            b = b.add(SIDE * PANEL);
+        }
+        let rest = block.depth % SIDE;
+        if rest > 0 {
+            for (row, to) in padded.a.iter_mut().enumerate().take(rows) {
+                to[rest..].fill(0);
+                std::ptr::copy_nonoverlapping(a.add(row * block.a_row), to.as_mut_ptr(), rest);
+            }
+            padded.b.as_flattened_mut()[rest * PANEL..].fill(0);
+            std::ptr::copy_nonoverlapping(b, padded.b.as_mut_ptr().cast(), rest * PANEL);
+            part(padded.a.as_ptr().cast(), SIDE, padded.b.as_ptr().cast(), two);
+        }
+        store_c(at, c_row, two);
+        if !whole {
+            copy_c(at, c_row, c, block.c_row);
+        }
+    }
+}
+
+/// Adds the products of 16 words.
+///
+/// # Safety
+/// The configured rows of `a`, and 16 rows of a panel, are readable.
+#[inline(always)]
+unsafe fn part(a: *const u32, a_row: usize, b: *const u32, two: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if two {
+            asm!(
+                "tileloadd tmm6, [{b} + {b_row}]",
+                "tileloadd tmm4, [{a} + {a_row}]",
+                "tileloadd tmm7, [{b} + {b_row} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{second} + {a_row}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                a = in(reg) a,
+                second = in(reg) a.wrapping_add(SIDE * a_row),
+                a_row = in(reg) a_row * size_of::<u32>(),
+                b = in(reg) b,
+                b_row = in(reg) PANEL_BYTES,
+                options(nostack, readonly)
+            );
+        } else {
+            asm!(
+                "tileloadd tmm6, [{b} + {b_row}]",
+                "tileloadd tmm4, [{a} + {a_row}]",
+                "tileloadd tmm7, [{b} + {b_row} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                a = in(reg) a,
+                a_row = in(reg) a_row * size_of::<u32>(),
+                b = in(reg) b,
+                b_row = in(reg) PANEL_BYTES,
+                options(nostack, readonly)
+            );
+        }
+    }
+}
+
+/// # Safety
+/// The configured rows of `c` are readable.
+unsafe fn load_c(c: *const f32, c_row: usize, two: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let bytes = c_row * size_of::<f32>();
+        asm!(
+            "tileloadd tmm0, [{c} + {row}]", "tileloadd tmm1, [{c} + {row} + 64]",
+            c = in(reg) c, row = in(reg) bytes, options(nostack, readonly)
+        );
+        if two {
+            asm!(
+                "tileloadd tmm2, [{c} + {row}]", "tileloadd tmm3, [{c} + {row} + 64]",
+                c = in(reg) c.add(SIDE * c_row), row = in(reg) bytes, options(nostack, readonly)
+            );
+        }
+    }
+}
+
+/// # Safety
+/// The configured rows of `c` are writable.
+unsafe fn store_c(c: *mut f32, c_row: usize, two: bool) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let bytes = c_row * size_of::<f32>();
+        asm!(
+            "tilestored [{c} + {row}], tmm0", "tilestored [{c} + {row} + 64], tmm1",
+            c = in(reg) c, row = in(reg) bytes, options(nostack)
+        );
+        if two {
+            asm!(
+                "tilestored [{c} + {row}], tmm2", "tilestored [{c} + {row} + 64], tmm3",
+                c = in(reg) c.add(SIDE * c_row), row = in(reg) bytes, options(nostack)
+            );
+        }
+    }
+}
