@@ -17,7 +17,7 @@ import types
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3Config
 
 from shapes import SHAPES, UNTIED
 
@@ -67,12 +67,16 @@ def peak_mib(args, forget=False):
 
 def build(args, train):
     torch.manual_seed(0)
-    config = Qwen3Config(**SHAPES[args.shape], tie_word_embeddings=args.shape not in UNTIED, rope_theta=1e6, rms_norm_eps=1e-6,
-                         max_position_embeddings=40960, attn_implementation="sdpa")
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    kind = Qwen3Config
+    if args.shape.startswith("qwen3.5"):
+        kind, rope = Qwen3_5TextConfig, rope | {"partial_rotary_factor": 0.25}
+    config = kind(**SHAPES[args.shape], tie_word_embeddings=args.shape not in UNTIED, rms_norm_eps=1e-6, rope_parameters=rope,
+                  max_position_embeddings=40960, attn_implementation="sdpa")
     dtype = DTYPES[args.dtype]
     torch.set_default_dtype(dtype)
     with torch.device(args.device):
-        model = Qwen3ForCausalLM(config).to(dtype)
+        model = AutoModelForCausalLM.from_config(config).to(dtype)
     torch.set_default_dtype(torch.float32)
     model = get_peft_model(model, LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear"))
     model.to(args.device)

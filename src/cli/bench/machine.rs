@@ -10,7 +10,7 @@ use crate::{
     engine::EngineError,
     error::Result,
     model::{
-        kernels::{Format, Frozen, Level, multiplies_bf16},
+        kernels::{Format, Frozen, Level, multiplies_bf16, multiplies_tiles},
         ops,
     },
 };
@@ -108,6 +108,7 @@ pub fn name(device: &Device) -> String {
     match cuda::name(device) {
         Some(name) => name,
         None if ops::composed::forced() => "composed".into(),
+        None if multiplies_tiles() => "avx512 with amx".into(),
         None if multiplies_bf16() => "avx512 with bf16".into(),
         None => Level::get().name().into(),
     }

@@ -102,6 +102,10 @@ pub enum Shape {
     #[value(name = "qwen3-0.6b")]
     #[serde(rename = "qwen3-0.6b")]
     Qwen3Small,
+    /// Qwen3.5-0.8B, without vision.
+    #[value(name = "qwen3.5-0.8b")]
+    #[serde(rename = "qwen3.5-0.8b")]
+    Qwen35Small,
     /// Qwen3-4B.
     #[value(name = "qwen3-4b")]
     #[serde(rename = "qwen3-4b")]

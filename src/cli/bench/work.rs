@@ -78,17 +78,22 @@ impl Decode {
 
 fn config(shape: Shape) -> Result<ModelConfig> {
     let (hidden, intermediate, layers, heads, kv, dim, vocabulary) = match shape {
+        Shape::Qwen35Small => (1024, 3584, 24, 8, 2, 256, 248_320),
         Shape::Demo => (128, 384, 4, 4, 2, 32, 1024),
         Shape::Qwen3Large => (4096, 12288, 36, 32, 8, 128, 151_936),
         Shape::Qwen3Small => (1024, 3072, 28, 16, 8, 128, 151_936),
         Shape::Qwen3Medium => (2560, 9728, 36, 32, 8, 128, 151_936),
     };
-    let text = json!({
+    let mut text = json!({
         "model_type": "qwen3", "hidden_act": "silu", "attention_bias": false, "hidden_size": hidden,
         "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocabulary, "tie_word_embeddings": shape != Shape::Qwen3Large,
         "max_position_embeddings": 40_960, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
     });
+    if shape == Shape::Qwen35Small {
+        text["model_type"] = "qwen3_5_text".into();
+        text["linear_num_value_heads"] = 16.into();
+    }
     let path = std::env::temp_dir();
     let wrong = |source| ModelError::Write { path: path.clone(), source };
     let folder = tempfile::tempdir().map_err(wrong)?;

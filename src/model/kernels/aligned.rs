@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Line([u32; 16]);
+struct Line(#[expect(dead_code, reason = "read through pointers to words")] [u32; 16]);
 
 #[derive(Debug, Clone)]
 pub struct Aligned {
