@@ -84,7 +84,7 @@ impl Format {
 }
 
 /// Rows and words of depth per block of a product by tiles, which are so fast that weights and sums have to come from memory less often.
-const TILED: (usize, usize) = (256, 512);
+const TILED: (usize, usize) = (512, 512);
 /// Values of a row that share a scale in [`Format::Nf4`].
 pub const BLOCK: usize = 64;
 
