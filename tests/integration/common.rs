@@ -12,6 +12,45 @@ use candle_core::{Device, Tensor};
 use mcprl::model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors};
 use serde_json::{Value, json};
 
+/// A run file of toy stages, one after another.
+pub const CHAIN: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "gen"
+value = 4
+
+[stages.middle]
+kind = "half"
+from = "start"
+
+[stages.end]
+kind = "step"
+from = "middle"
+"#;
+
+/// Twenty steps of 30 ms after one another.
+pub const SLOW: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "gen"
+
+[loop.count]
+iterations = 20
+carry = { number = "start" }
+
+[loop.count.stages.step]
+kind = "step"
+from = "@number"
+sleep = 0.03
+yields = "number"
+
+[stages.end]
+kind = "half"
+from = "count.number"
+"#;
+
 /// Sections of a run file: the demo server, its tools, and tasks from `tasks.jsonl`.
 pub const DEMO: &str = r#"
 [server]
@@ -279,6 +318,13 @@ impl Project {
         output
     }
 
+    /// What a command prints with `--json`.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.mcprl(&[arguments, &["--json"]].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        serde_json::from_str(&output.out).unwrap_or_else(|cause| panic!("{cause}: {}", output.out))
+    }
+
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -324,4 +370,22 @@ pub fn output(command: &mut Command) -> CommandOutput {
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// A plan's lines with `|` between columns, without what took how long.
+pub fn without_times(plan: &str) -> String {
+    let time = |cell: &&str| !(cell.starts_with('~') || cell.starts_with('(') && cell.ends_with(')'));
+    let row = |line: &str| {
+        let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).filter(time);
+        cells.collect::<Vec<_>>().join(" | ")
+    };
+    let lines =
+        plan.lines().filter(|line| !line.starts_with("estimated cost") && !line.starts_with("the cache "));
+    lines.map(|line| row(&word_apart(line))).collect::<Vec<_>>().join("\n")
+}
+
+/// The first word is padded to a width that leaves one space or several.
+fn word_apart(line: &str) -> String {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    format!("{word} {}", rest.trim_start())
 }

@@ -672,7 +672,7 @@ async fn nothing_of_a_sandboxed_server_survives_its_crash() {
 #[test]
 fn a_server_inherits_proxies_and_certificates() {
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "mcp::proxies_and_certificates"])
+        .args(["--ignored", "--exact", "servers::client::proxies_and_certificates"])
         .envs([("HTTPS_PROXY", "http://proxy:1"), ("SSL_CERT_FILE", "/ca.pem"), ("OTHER", "secret")])
         .stdout(std::process::Stdio::null())
         .status();

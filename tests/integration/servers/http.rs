@@ -593,7 +593,7 @@ async fn a_client_authorizes_itself() {
     let (issuer, data) = (Issuer::start().await, tempfile::tempdir().unwrap());
     // A process of its own, because the folder for tokens is named by the environment.
     let mut again = Command::new(std::env::current_exe().unwrap());
-    again.args(["--exact", "mcp_http::client_credentials", "--ignored"]);
+    again.args(["--exact", "servers::http::client_credentials", "--ignored"]);
     again.env("XDG_DATA_HOME", data.path()).env("SERVER", issuer.server());
     let (code, text) = printed(again).await;
     assert_eq!(code, Some(0), "{text}");

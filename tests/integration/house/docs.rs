@@ -1,6 +1,8 @@
-//! The documentation names what there is.
+//! The documentation names what there is; manual pages and completions.
 
 use std::path::{Path, PathBuf};
+
+use crate::common::{CHAIN, Project};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -148,4 +150,28 @@ fn commands_print_what_the_documents_say() {
         }
     }
     assert!(found > 0, "no document shows what a command prints");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    let project = Project::new(CHAIN);
+    for shell in ["bash", "zsh", "fish"] {
+        let output = project.mcprl(&["completions", shell]);
+        assert_eq!(output.code, Some(0));
+        assert!(output.out.contains("mcprl") && output.out.contains("export"), "{shell}");
+    }
+    assert_eq!(project.mcprl(&["completions", "cmd"]).code, Some(2));
+}
+
+#[test]
+fn manual_pages_are_written_for_all_commands() {
+    let project = Project::new(CHAIN);
+    let output = project.mcprl(&["man", "man/man1"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    for page in ["mcprl.1", "mcprl-run.1", "mcprl-cache-gc.1"] {
+        assert!(project.read(format!("man/man1/{page}")).contains(".SH SYNOPSIS"), "{page}");
+    }
+    project.write("file", "");
+    let refused = project.mcprl(&["man", "file/man1"]);
+    assert!(refused.err.contains("cannot write manual pages to file/man1"), "{}", refused.err);
 }

@@ -1,4 +1,4 @@
-//! How a run shows itself: to the terminal that started it, to one that watches, and to programs that collect logs.
+//! What a run prints and how it is watched: on the terminal that started it, on another, and for programs that collect logs.
 
 use std::{
     process::Stdio,
@@ -8,6 +8,8 @@ use std::{
 use crate::common::{Project, output};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use mcprl::{data, eval};
 
 /// A stage, then one that waits for the file `go`.
 fn waiting() -> Project {
@@ -174,4 +176,102 @@ fn messages_can_be_one_json_object_per_line() {
     );
     let error = lines.iter().find(|line| line["error"].is_object()).unwrap();
     assert!(error["error"]["code"].is_string() && error["level"] == "error", "{error}");
+}
+
+/// A stage that writes the verdict of an exam in which every answer of `trained` is right.
+fn examined() -> Project {
+    let project = Project::new("name = \"toy\"\n[stages.exam]\nkind = \"examine\"\n");
+    let names = ["base".to_owned(), "trained".to_owned()];
+    let scenario = |i: usize| data::Scenario {
+        id: format!("{i}"),
+        split: "a".into(),
+        family: format!("f{i}"),
+        task: "t".into(),
+        answer: Some("1".into()),
+        check: "number".into(),
+        entity: None,
+        reference: None,
+        checks: None,
+        candidates: None,
+        server: None,
+        working: None,
+    };
+    let scenarios: Vec<_> = (0..20).map(scenario).collect();
+    let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {
+        scenario: scenario.id.clone(),
+        policy: policy.clone(),
+        mode: eval::Mode::Greedy,
+        right: policy == "trained",
+        by_protocol: true,
+        any_right: None,
+        calls: 1,
+        turns: 1,
+        tokens: 1,
+        tool_errors: 0,
+        tools: vec![],
+    };
+    let episodes: Vec<_> =
+        scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
+    let exam = eval::Comparison {
+        policies: &names,
+        scenarios: &scenarios,
+        comparison_only: &[],
+        tools: &[],
+        resamples: 100,
+        seed: 1,
+    };
+    let verdict = project.path("made.parquet");
+    data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
+    let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
+        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n";
+    let script = format!(
+        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
+        verdict.display()
+    );
+    project.kind("examine", "pure", outputs, &script);
+    project
+}
+
+#[test]
+fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
+    let project = examined();
+    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001\n\
+        Use trained: it solves 100.0 points more than base [+100, +100].";
+    // The second run is all cached.
+    for _ in 0..2 {
+        let screen = std::fs::File::create(project.path("screen")).unwrap();
+        let mut run = project.command(&["run", "run.toml"]);
+        run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
+        let screen = project.read("screen");
+        assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
+        let tail: Vec<&str> = screen.lines().rev().take(16).collect();
+        assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
+        assert!(!screen.contains("every table"), "{screen}");
+    }
+    assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
+    let events = project.mcprl(&["--json", "run", "run.toml"]).out;
+    let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    let headline = &ended["verdicts"]["exam"];
+    assert_eq!(
+        (&headline["advice"]["use"], &headline["policies"][1]["success"]),
+        (&"trained".into(), &1.0.into())
+    );
+    assert_eq!(headline["differences"][0]["finding"], "better");
+}
+
+#[test]
+fn colour_is_printed_on_terminals_and_on_request() {
+    let project = examined();
+    let output = |name: &str, value: &str, arguments: &[&str]| {
+        let output = project.command(arguments).env(name, value).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let (run, mistake): (&[&str], &[&str]) = (&["run", "run.toml"], &["show", "latest/no"]);
+    let coloured = output("CLICOLOR_FORCE", "1", run) + &output("CLICOLOR_FORCE", "1", mistake);
+    for expected in ["\x1b[32mdone", "\x1b[32mtrained beats", "\x1b[1m\x1b[31merror:\x1b[0m"] {
+        assert!(coloured.contains(expected), "{expected:?}: {coloured:?}");
+    }
+    assert!(!output("NO_COLOR", "1", run).contains('\x1b'));
+    assert!(!output("TERM", "xterm", mistake).contains('\x1b'));
+    assert!(!output("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
 }

@@ -44,7 +44,7 @@ pub fn server(case: &str, tag: &str) -> Vec<String> {
 
 pub fn command(tag: &str) -> Vec<String> {
     let this = std::env::current_exe().unwrap().display().to_string();
-    let options = ["--ignored", "--exact", "hostile_servers::serve", "--nocapture", "--skip", tag];
+    let options = ["--ignored", "--exact", "servers::hostile::serve", "--nocapture", "--skip", tag];
     std::iter::once(this).chain(options.map(str::to_owned)).collect()
 }
 

@@ -1,13 +1,13 @@
-//! How a run is stopped or killed and resumed, and what it prints last.
+//! How a run is stopped or killed, and resumed.
 
 use std::{
     collections::BTreeSet,
+    io::Read,
     process::{Child, Command, ExitStatus},
     time::{Duration, Instant},
 };
 
-use crate::common::Project;
-use mcprl::{data, eval};
+use crate::common::{CHAIN, Project, SLOW};
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
@@ -160,100 +160,92 @@ fn stopped_twice_it_leaves_no_program_behind() {
     wait_for("its programs end", || !project.read("log.programs").split_whitespace().any(lives));
 }
 
-/// A stage that writes the verdict of an exam in which every answer of `trained` is right.
-fn examined() -> Project {
-    let project = Project::new("name = \"toy\"\n[stages.exam]\nkind = \"examine\"\n");
-    let names = ["base".to_owned(), "trained".to_owned()];
-    let scenario = |i: usize| data::Scenario {
-        id: format!("{i}"),
-        split: "a".into(),
-        family: format!("f{i}"),
-        task: "t".into(),
-        answer: Some("1".into()),
-        check: "number".into(),
-        entity: None,
-        reference: None,
-        checks: None,
-        candidates: None,
-        server: None,
-        working: None,
-    };
-    let scenarios: Vec<_> = (0..20).map(scenario).collect();
-    let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {
-        scenario: scenario.id.clone(),
-        policy: policy.clone(),
-        mode: eval::Mode::Greedy,
-        right: policy == "trained",
-        by_protocol: true,
-        any_right: None,
-        calls: 1,
-        turns: 1,
-        tokens: 1,
-        tool_errors: 0,
-        tools: vec![],
-    };
-    let episodes: Vec<_> =
-        scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
-    let exam = eval::Comparison {
-        policies: &names,
-        scenarios: &scenarios,
-        comparison_only: &[],
-        tools: &[],
-        resamples: 100,
-        seed: 1,
-    };
-    let verdict = project.path("made.parquet");
-    data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
-    let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
-        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n";
-    let script = format!(
-        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
-        verdict.display()
-    );
-    project.kind("examine", "pure", outputs, &script);
-    project
+#[test]
+fn killed_at_any_moment_a_run_resumes_and_loses_nothing_finished() {
+    let project = Project::new(SLOW);
+    let began = Instant::now();
+    let mut run = project.spawn(&["run", "run.toml"]);
+    let mut id = None;
+    let mut pause = 20;
+    for attempt in 0.. {
+        assert!(began.elapsed() < Duration::from_secs(60), "the run does not come to its end");
+        std::thread::sleep(Duration::from_millis(pause));
+        // Uneven steps, so that kills fall into every part of a stage.
+        pause = 20 + (pause * 7 + 13) % 170;
+        if attempt > 12 || run.try_wait().unwrap().is_some() {
+            assert!(run.wait().unwrap().success());
+            break;
+        }
+        run.kill().unwrap();
+        run.wait().unwrap();
+        id = id.or_else(|| project.runs().pop());
+        run = match &id {
+            Some(id) if project.path(&format!("cache/runs/{id}/run.toml")).exists() => {
+                project.spawn(&["resume", id])
+            }
+            _ => project.spawn(&["run", "run.toml"]),
+        };
+    }
+    assert_eq!(project.result("end/number.txt"), "10");
+    let mut finished: Vec<String> = Vec::new();
+    for run in project.runs() {
+        let journal = project.read(format!("cache/runs/{run}/journal.jsonl"));
+        let entries = journal.lines().filter(|line| line.contains("\"event\":\"finished\""));
+        finished.extend(
+            entries.map(|line| line.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().into()),
+        );
+    }
+    let all = finished.len();
+    finished.sort();
+    finished.dedup();
+    assert_eq!(all, finished.len(), "a finished stage ran again");
+    let clean = project.run(&[]);
+    assert!(clean.err.contains("22 cached, 0 ran"), "{}", clean.err);
 }
 
 #[test]
-fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
-    let project = examined();
-    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001\n\
-        Use trained: it solves 100.0 points more than base [+100, +100].";
-    // The second run is all cached.
-    for _ in 0..2 {
-        let screen = std::fs::File::create(project.path("screen")).unwrap();
-        let mut run = project.command(&["run", "run.toml"]);
-        run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
-        let screen = project.read("screen");
-        assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
-        let tail: Vec<&str> = screen.lines().rev().take(16).collect();
-        assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
-        assert!(!screen.contains("every table"), "{screen}");
+fn an_interrupted_run_prints_how_to_continue_and_resumes() {
+    let project = Project::new(&SLOW.replace("0.03", "0.3"));
+    let mut run = project.spawn(&["run", "run.toml"]);
+    while !std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.lines().count() >= 2) {
+        std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
-    let events = project.mcprl(&["--json", "run", "run.toml"]).out;
-    let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
-    let headline = &ended["verdicts"]["exam"];
-    assert_eq!(
-        (&headline["advice"]["use"], &headline["policies"][1]["success"]),
-        (&"trained".into(), &1.0.into())
-    );
-    assert_eq!(headline["differences"][0]["finding"], "better");
+    let pid = rustix::process::Pid::from_child(&run);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut err = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let id = project.runs().pop().unwrap();
+    assert!(err.contains(&format!("to continue: mcprl resume {id}")), "{err}");
+    let before = project.ran().len();
+    assert!(before < 20);
+    let resumed = project.mcprl(&["resume", &id]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    // An interrupted stage runs twice.
+    let ran = before + project.ran().len();
+    assert!((22..=23).contains(&ran), "{ran}");
 }
 
 #[test]
-fn colour_is_printed_on_terminals_and_on_request() {
-    let project = examined();
-    let output = |name: &str, value: &str, arguments: &[&str]| {
-        let output = project.command(arguments).env(name, value).output().unwrap();
-        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
-    };
-    let (run, mistake): (&[&str], &[&str]) = (&["run", "run.toml"], &["show", "latest/no"]);
-    let coloured = output("CLICOLOR_FORCE", "1", run) + &output("CLICOLOR_FORCE", "1", mistake);
-    for expected in ["\x1b[32mdone", "\x1b[32mtrained beats", "\x1b[1m\x1b[31merror:\x1b[0m"] {
-        assert!(coloured.contains(expected), "{expected:?}: {coloured:?}");
-    }
-    assert!(!output("NO_COLOR", "1", run).contains('\x1b'));
-    assert!(!output("TERM", "xterm", mistake).contains('\x1b'));
-    assert!(!output("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
+fn a_run_that_does_not_exist_is_not_resumed() {
+    let project = Project::new(CHAIN);
+    project.run(&[]);
+    let id = project.runs().pop().unwrap();
+    let failed = project.mcprl(&["resume", &id[..id.len() - 1]]);
+    assert_eq!(failed.code, Some(2));
+    assert!(failed.err.contains(&format!("hint: did you mean \"{id}\"?")), "{}", failed.err);
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_stage_that_it_was_limited_to() {
+    let project = Project::new(CHAIN);
+    let first = project
+        .command(&["run", "run.toml", "--until", "middle"])
+        .env("MCPRL_FAILPOINT", "commit::after:1")
+        .status();
+    assert!(!first.unwrap().success());
+    assert_eq!(project.ran(), ["start"]);
+    assert_eq!(project.mcprl(&["resume", "latest"]).code, Some(0));
+    assert_eq!(project.ran(), ["middle"]);
+    assert!(project.mcprl(&["runs"]).out.contains("--until middle"));
 }

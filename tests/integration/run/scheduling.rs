@@ -440,17 +440,6 @@ fn a_refreshed_result_is_reusable_and_an_uncached_one_is_not() {
     }
 }
 
-#[test]
-fn equal_bytes_of_a_refreshed_stage_rerun_no_reader() {
-    let project = Project::new(
-        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\nvalue = 4\n[stages.end]\nkind = \"half\"\nfrom = \"start\"\n",
-    );
-    project.run(&[]);
-    project.ran();
-    project.run(&["--set", "stages.start.cache=refresh"]);
-    assert_eq!(project.ran(), ["start"]);
-}
-
 /// Asks a language model, so it says: a fifth of a million tokens in, a tenth out.
 fn asking(card: &str, stage: &str) -> Project {
     let project = Project::new(&format!("name = \"toy\"\n[stages.ask]\nkind = \"ask\"\n{stage}"));

@@ -249,42 +249,6 @@ fn an_external_stage_in_a_loop_runs_in_each_iteration() {
     assert_eq!(project.ran(), [""; 0]);
 }
 
-const SUM: &str = "name = \"toy\"\n[stages.a]\nkind = \"gen\"\nvalue = 4\n[stages.b]\nkind = \"gen\"\nvalue = 5\n\
-                   [stages.end]\nkind = \"sum\"\nparts = { left = \"a\", right = \"b\" }\n";
-
-#[test]
-fn reordered_inputs_are_a_rerun_reason() {
-    let project = Project::new(SUM);
-    project.run(&[]);
-    project.write("run.toml", &SUM.replace("left = \"a\", right = \"b\"", "right = \"b\", left = \"a\""));
-    let plan = project.mcprl(&["plan", "run.toml"]).out;
-    assert!(plan.contains("inputs.parts in another order: left, right → right, left"), "{plan}");
-}
-
-#[test]
-fn an_input_with_other_bytes_names_the_stage_that_wrote_them() {
-    let project = Project::new(SUM);
-    project.run(&[]);
-    let output = project.run(&["--set", "stages.b.value=6"]).err;
-    assert!(output.contains("end                  input parts.right: new bytes from b\n"), "{output}");
-}
-
-#[test]
-fn a_missing_earlier_record_is_reported_as_the_reason() {
-    let project = Project::new(SUM);
-    project.run(&[]);
-    for item in std::fs::read_dir(project.path("cache/ac")).unwrap() {
-        let path = item.unwrap().path();
-        if path.is_file() {
-            std::fs::remove_file(path).unwrap();
-        }
-    }
-    let plan = project.mcprl(&["plan", "run.toml", "--set", "stages.a.value=6"]).out;
-    let row = |stage: &str| plan.lines().find(|line| line.split_whitespace().nth(1) == Some(stage)).unwrap();
-    assert!(row("a").ends_with("its earlier record is gone"), "{plan}");
-    assert!(row("b").ends_with("its result is no longer in the cache"), "{plan}");
-}
-
 #[test]
 fn invalid_numbers_of_a_program_are_reported_with_its_own_names() {
     for (variable, text) in [("MCPRL_METRICS", "{\"loss\": \"low\"}"), ("MCPRL_SPENT", "{\"tokens\": 1}")] {
