@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{CHAIN, Project};
+use crate::common::{CHAIN, Project, until};
 
 /// Three runs with results of their own.
 fn three_runs() -> Project {
@@ -85,14 +85,12 @@ fn runs_that_start_during_gc_lose_no_input() {
 
 #[test]
 fn gc_does_not_remove_an_active_run() {
-    let project = Project::new(&CHAIN.replace("kind = \"step\"\n", "kind = \"step\"\nsleep = 3.0\n"));
+    let project = Project::new(&CHAIN.replace("\"step\"", "\"gate\""));
     let mut run = project.spawn(&["run", "run.toml"]);
-    while project.mcprl(&["runs"]).out.is_empty() || !project.path("log").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    until("the last stage runs", || project.has_begun("end"));
     assert!(project.mcprl(&["runs"]).out.contains("running"));
     project.json(&["cache", "gc", "--keep-last", "0", "--grace", "0s"]);
+    project.open_gate();
     assert!(run.wait().unwrap().success());
     assert_eq!(project.result("end/number.txt"), "3");
     project.ran();

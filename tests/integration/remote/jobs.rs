@@ -6,13 +6,12 @@ use std::{
     os::unix::fs::MetadataExt,
     path::Path,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{self, Project};
+use crate::common::{self, Project, is_running, until};
 
 const QUEUED: [&str; 2] = ["--set", "executor=queue"];
 
@@ -78,28 +77,27 @@ fn seals(project: &Project) -> usize {
     checked.count()
 }
 
-fn until(what: &str, is_it: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_it() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// [`toys`] whose last stage waits for [`Project::open_gate`].
+fn gated(settings: &str) -> Project {
+    let project = toys(0.0, settings);
+    project.replace(
+        "run.toml",
+        "kind = \"step\"\nfrom = \"start\"\nsleep = 0\n",
+        "kind = \"gate\"\nfrom = \"start\"\n",
+    );
+    project
 }
 
 /// The process of this project's only job, once its stage runs.
-fn worker(project: &Project) -> Pid {
-    until("the stage runs", || {
-        std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.contains("more"))
+fn worker(project: &Project) -> String {
+    until("the stage runs", || project.has_begun("more"));
+    let job = project.path("queue/jobs").join(submitted(project).pop().unwrap());
+    let mut process = String::new();
+    until("the batch system knows the job's process", || {
+        process = std::fs::read_to_string(job.join("pid")).unwrap_or_default().trim().to_owned();
+        !process.is_empty()
     });
-    let jobs = std::fs::read_dir(project.path("queue/jobs")).unwrap().flatten();
-    let newest = jobs.map(|job| job.path()).max().unwrap();
-    let pid = std::fs::read_to_string(newest.join("pid")).unwrap();
-    Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
-}
-
-fn is_alive(process: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
+    process
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -184,14 +182,15 @@ fn a_job_that_is_lost_too_often_fails_its_stage_with_the_end_of_its_log() {
 #[test]
 fn a_run_that_is_killed_leaves_its_job_and_the_next_one_takes_what_it_wrote() {
     for is_done in [false, true] {
-        let project = toys(1.0, "");
+        let project = gated("");
         let mut run = project.spawn(&["run", "run.toml"]);
         let job = worker(&project);
         signal(&run, Signal::KILL);
         run.wait().unwrap();
-        assert!(is_alive(job), "the job goes on");
+        assert!(is_running(&job), "the job goes on");
+        project.open_gate();
         if is_done {
-            until("the job ends", || !is_alive(job));
+            until("the job ends", || !is_running(&job));
         }
         let resumed = project.mcprl(&["resume", "latest"]);
         assert_eq!(resumed.code, Some(0), "{}", resumed.err);
@@ -219,7 +218,8 @@ fn shards_that_are_done_are_not_submitted_again() {
 #[test]
 fn what_a_job_failed_with_while_no_run_followed_it_is_not_the_failure_of_the_next_run() {
     let project = toys(0.0, "");
-    let fails = "sleep 1; test -e \"$TOY_LOG.ok\" || exit 7; echo 5 > \"$MCPRL_OUTPUT_NUMBER\"";
+    let fails = "until [ -e \"$TOY_LOG.go\" ]; do sleep 0.02; done\n\
+                 test -e \"$TOY_LOG.ok\" || exit 7\necho 5 > \"$MCPRL_OUTPUT_NUMBER\"";
     let card = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
     project.kind(
         "step",
@@ -231,7 +231,8 @@ fn what_a_job_failed_with_while_no_run_followed_it_is_not_the_failure_of_the_nex
     let job = worker(&project);
     signal(&run, Signal::KILL);
     run.wait().unwrap();
-    until("the job fails", || !is_alive(job));
+    project.open_gate();
+    until("the job fails", || !is_running(&job));
     project.write("log.ok", "");
     let resumed = project.mcprl(&["resume", "latest"]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.err);
@@ -252,12 +253,16 @@ fn a_stage_that_reruns_gets_a_job_with_a_name_of_its_own() {
 #[test]
 fn an_interrupted_run_cancels_its_job_unless_it_is_told_to_leave_it() {
     for (settings, is_left) in [("", false), ("on_interrupt = \"leave\"", true)] {
-        let project = toys(2.0, settings);
+        let project = gated(settings);
         let mut run = project.spawn(&["run", "run.toml"]);
         let job = worker(&project);
         signal(&run, Signal::INT);
         assert_eq!(run.wait().unwrap().code(), Some(130));
-        assert_eq!(is_alive(job), is_left, "{settings}");
+        match is_left {
+            true => assert!(is_running(&job), "{settings}"),
+            false => until("the job ends", || !is_running(&job)),
+        }
+        project.open_gate();
         let resumed = project.mcprl(&["resume", "latest"]);
         assert_eq!(resumed.code, Some(0), "{}", resumed.err);
         assert_eq!(project.result("more/number.txt"), "2");
@@ -287,18 +292,19 @@ fn shards_that_wait_are_all_cancelled_with_their_run() {
     signal(&run, Signal::INT);
     assert_eq!(run.wait().unwrap().code(), Some(130));
     for job in submitted(&project) {
-        assert!(project.path(&format!("queue/jobs/{job}/cancelled")).exists(), "{job}");
+        until("it is cancelled", || project.path(&format!("queue/jobs/{job}/cancelled")).exists());
     }
 }
 
 #[test]
 fn a_job_that_is_called_dead_ends_by_itself_and_only_the_new_one_counts() {
-    let project = toys(4.0, "");
+    let project = gated("");
     let mut run = project.spawn(&["run", "run.toml"]);
     let first = worker(&project);
     project.write("queue/dead", "");
     until("it is submitted again", || submitted(&project).len() == 2);
-    until("the first one ends", || !is_alive(first));
+    until("the first one ends", || !is_running(&first));
+    project.open_gate();
     assert_eq!(run.wait().unwrap().code(), Some(0));
     assert_eq!(project.result("more/number.txt"), "2");
     assert_eq!(project.ran(), ["more", "more", "start"]);
@@ -353,7 +359,7 @@ fn another_program_on_the_node_is_refused_unless_the_run_file_names_it() {
     project.replace(
         "run.toml",
         "[stages.more]",
-        "[stages.slow]\nkind = \"step\"\nfrom = \"start\"\nsleep = 2\nexecutor = \"local\"\n[stages.more]",
+        "[stages.slow]\nkind = \"gate\"\nfrom = \"start\"\nexecutor = \"local\"\n[stages.more]",
     );
     project.replace("run.toml", "from = \"start\"\nsleep = 0", "from = \"slow\"\nsleep = 0");
     std::fs::copy(env!("CARGO_BIN_EXE_mcprl"), project.path("mcprl")).unwrap();
@@ -362,6 +368,7 @@ fn another_program_on_the_node_is_refused_unless_the_run_file_names_it() {
     let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     until("the first job is not there yet", || project.path("log").exists());
     changed_program(&project, "mcprl");
+    project.open_gate();
     let refused = String::from_utf8(run.wait_with_output().unwrap().stderr).unwrap();
     assert!(refused.contains("is another one than that of the run"), "{refused}");
 }

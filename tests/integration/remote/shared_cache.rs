@@ -337,9 +337,14 @@ fn machines_that_run_the_same_stage_get_a_report_of_differing_outputs() {
         shared.root().display()
     );
     let (one, two) = (Project::new(&draw), Project::new(&draw));
-    // Neither finds the other's: each asks before either has finished.
-    for machine in [&one, &two] {
-        let slow = "sleep 0.4\ndate +%N | sed 's/^0*/1/' > \"$MCPRL_OUTPUT_NUMBER\"";
+    // Neither finds the other's: each has asked when the two meet.
+    for (machine, name) in [(&one, "one"), (&two, "two")] {
+        let met = shared.folder.path();
+        let slow = format!(
+            "touch {0}/{name}\nuntil [ -e {0}/one ] && [ -e {0}/two ] || [ ! -d {0} ]; do sleep 0.02; done\n\
+             date +%N | sed 's/^0*/1/' > \"$MCPRL_OUTPUT_NUMBER\"",
+            met.display()
+        );
         let script = machine.read("stages/draw/run.sh");
         let note = script.lines().next().unwrap().to_owned();
         machine.write("stages/draw/run.sh", &format!("{note}\n{slow}\n"));

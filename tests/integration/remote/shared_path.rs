@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::Project;
+use crate::common::{Project, until};
 use serde_json::{Value, json};
 
 const SLOW: &str = r#"
@@ -16,9 +16,8 @@ kind = "gen"
 value = 4
 
 [stages.slow]
-kind = "step"
+kind = "gate"
 from = "start"
-sleep = 1.5
 
 [stages.file]
 kind = "copy"
@@ -55,21 +54,15 @@ fn output(run: Child) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// The lease of the stage that is at work, once there is one.
+/// The lease of the stage that is at work, once its program has begun.
 fn lease(project: &Project, stage: &str) -> (std::path::PathBuf, Value) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < until {
-        let items = std::fs::read_dir(project.path("cache/leases")).into_iter().flatten().flatten();
-        for path in items.map(|item| item.path()) {
-            let lease =
-                std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-            if let Some(lease) = lease.filter(|lease| lease["stage"] == stage) {
-                return (path, lease);
-            }
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("nobody works on {stage}");
+    until("the stage runs", || project.has_begun(stage));
+    let items = std::fs::read_dir(project.path("cache/leases")).unwrap().flatten();
+    let leases = items.filter_map(|item| {
+        let lease: Value = serde_json::from_slice(&std::fs::read(item.path()).ok()?).ok()?;
+        Some((item.path(), lease))
+    });
+    leases.into_iter().find(|(_, lease)| lease["stage"] == stage).unwrap()
 }
 
 #[test]
@@ -81,6 +74,8 @@ fn a_host_waits_for_a_stage_that_another_runs() {
     let one = on_host(&project, "one", &["run", "run.toml", "--json"]).spawn().unwrap();
     assert_eq!(lease(&project, "slow").1["holder"]["host"], "one");
     let two = on_host(&project, "two", &["run", "run.toml", "--json"]).spawn().unwrap();
+    until("the other host waits", || project.has_event("waiting", "slow"));
+    project.open_gate();
     let (one, two) = (output(one), output(two));
     assert_eq!((one.0, two.0), (Some(0), Some(0)), "{}{}", one.1, two.1);
     assert!(two.1.contains("\"event\":\"waiting\""), "{}", two.1);
@@ -97,6 +92,8 @@ fn each_host_has_its_own_list_of_file_digests() {
         return;
     }
     let project = project();
+    project.open_gate();
+    // The digest of a file that has just changed is not kept.
     std::thread::sleep(Duration::from_millis(50));
     for host in ["one", "two"] {
         assert_eq!(output(on_host(&project, host, &["run", "run.toml"]).spawn().unwrap()).0, Some(0));
@@ -110,9 +107,6 @@ fn a_host_that_lost_its_lease_uses_the_other_result() {
     let run =
         project.command(&["run", "run.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (path, mut content) = lease(&project, "slow");
-    while !std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.contains("slow")) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
     // Another host overrules it, and lives.
     let key = path.file_name().unwrap().to_str().unwrap().split_once('.').unwrap().0.to_owned();
     let other = project.path(&format!("cache/leases/{key}.9.json"));
@@ -120,7 +114,8 @@ fn a_host_that_lost_its_lease_uses_the_other_result() {
     content["holder"] =
         json!({ "host": "elsewhere", "boot": "b", "pid_namespace": "", "pid": 1, "started": 1 });
     std::fs::write(&other, content.to_string()).unwrap();
-    std::thread::sleep(Duration::from_millis(2500));
+    project.open_gate();
+    until("it sees that its lease is lost", || project.has_event("waiting", "slow"));
     assert!(
         !project.path(&format!("cache/ac/{key}.json")).exists(),
         "one without the lease publishes nothing"
@@ -147,13 +142,10 @@ fn a_host_that_lost_its_lease_neither_fails_nor_disturbs_the_other() {
         json!({ "host": "elsewhere", "boot": "b", "pid_namespace": "", "pid": 1, "started": 1 });
     std::fs::write(&other, content.to_string()).unwrap();
     let work = project.path(&format!("cache/tmp/work/{key}"));
-    while !work.exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(200));
     std::fs::remove_dir_all(&work).unwrap();
     project.write(&format!("cache/tmp/work/{key}/other/out/number.txt"), "5\n");
-    std::thread::sleep(Duration::from_millis(2500));
+    project.open_gate();
+    until("it sees that its lease is lost", || project.has_event("waiting", "slow"));
     assert!(work.join("other/out/number.txt").exists());
     std::fs::remove_file(&other).unwrap();
     let (code, text) = output(run);
@@ -183,6 +175,7 @@ fn as_user(project: &Project, user: u32, arguments: &[&str]) -> Option<Command> 
 #[test]
 fn users_of_a_group_share_a_cache() {
     let project = project();
+    project.open_gate();
     for (user, value, expected) in [
         (4001, 4, "0 cached, 3 ran"),
         (4002, 4, "3 cached, 0 ran"),
@@ -208,6 +201,7 @@ fn users_of_a_group_share_a_cache() {
 #[test]
 fn an_unreadable_lease_counts_as_taken() {
     let project = project();
+    project.open_gate();
     let plan: Value = serde_json::from_str(&project.mcprl(&["plan", "run.toml", "--json"]).out).unwrap();
     let key = plan["nodes"][0]["key"].as_str().unwrap().to_owned();
     let Some(mut run) = as_user(&project, 4001, &["run", "run.toml"]) else { return };
@@ -223,7 +217,7 @@ fn an_unreadable_lease_counts_as_taken() {
     std::fs::write(&hidden, "{}").unwrap();
     std::fs::set_permissions(&hidden, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let mut run = run.spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1000));
     assert!(run.try_wait().unwrap().is_none());
     assert!(!project.path(&format!("cache/ac/{key}.json")).exists());
     std::fs::remove_file(&hidden).unwrap();
@@ -242,6 +236,7 @@ fn another_host_takes_over_from_a_dead_one_after_a_minute() {
     lease(&project, "slow");
     one.kill().unwrap();
     one.wait().unwrap();
+    project.open_gate();
     let began = Instant::now();
     let two = output(on_host(&project, "two", &["run", "run.toml"]).spawn().unwrap());
     assert_eq!(two.0, Some(0), "{}", two.1);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{self, Project};
+use crate::common::{self, Project, until};
 
 const TOY: &str = r#"
 name = "toy"
@@ -92,9 +92,7 @@ fn wait_for_programs(project: &Project) {
     let within = |process: std::fs::DirEntry| {
         std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder.join("cache")))
     };
-    while std::fs::read_dir("/proc").unwrap().flatten().any(within) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("the programs end", || !std::fs::read_dir("/proc").unwrap().flatten().any(within));
 }
 
 /// Concurrent runs may each have a folder; every finished one has the same result.

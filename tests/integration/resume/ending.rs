@@ -3,11 +3,13 @@
 use std::{
     collections::BTreeSet,
     io::Read,
-    process::{Child, Command, ExitStatus},
-    time::{Duration, Instant},
+    process::{Child, Command, Stdio},
+    time::Duration,
 };
 
-use crate::common::{CHAIN, Project, SLOW};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{CHAIN, Project, SLOW, is_running, until};
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
@@ -89,32 +91,28 @@ fn a_run_that_cannot_be_resumed_keeps_its_state() {
     assert!(state());
 }
 
-fn signal(run: &Child) {
-    let sent = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-    std::thread::sleep(Duration::from_millis(300));
+/// A run whose messages are in the file `messages`.
+fn start(project: &Project, more: &[&str]) -> Child {
+    let messages = std::fs::File::create(project.path("messages")).unwrap();
+    let mut command = project.command(&[&["run", "run.toml"], more].concat());
+    command.stdout(Stdio::null()).stderr(messages).spawn().unwrap()
 }
 
-/// Its exit status; none if it had to be killed.
-fn ended(run: &mut Child) -> Option<ExitStatus> {
-    let until = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < until {
-        if let Some(status) = run.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    run.kill().unwrap();
-    run.wait().unwrap();
-    None
+/// Stops a run a first time, and returns when it has noticed.
+fn stop(project: &Project, run: &Child) {
+    kill_process(Pid::from_child(run), Signal::INT).unwrap();
+    until("it notices the signal", || project.read("messages").contains("press Ctrl-C again"));
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Stops a run a second time.
+fn stop_at_once(run: &mut Child) {
+    kill_process(Pid::from_child(run), Signal::INT).unwrap();
+    let mut status = None;
+    until("it ends", || {
+        status = run.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(130));
 }
 
 #[test]
@@ -131,14 +129,12 @@ fn a_run_that_only_uploads_can_be_stopped() {
     std::fs::create_dir_all(shared.join("v1/ac")).unwrap();
     let pipe = shared.join(format!("v1/ac/{waiting}.json"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut run = project.spawn(&["run", "run.toml", "--set", &remote, "--set", "stages.start.value=2"]);
-    let ran = || project.path("log").exists() && project.read("log").lines().count() == 2;
-    wait_for("the stage has run", ran);
-    std::thread::sleep(Duration::from_millis(700));
+    let mut run = start(&project, &["--set", &remote, "--set", "stages.start.value=2"]);
+    until("the stage has run again", || project.count_events("finished", "start") == 2);
+    std::thread::sleep(Duration::from_millis(300));
     assert!(run.try_wait().unwrap().is_none(), "it waits for the shared cache");
-    signal(&run);
-    signal(&run);
-    assert_eq!(ended(&mut run).and_then(|status| status.code()), Some(130));
+    stop(&project, &run);
+    stop_at_once(&mut run);
 }
 
 #[test]
@@ -146,29 +142,23 @@ fn stopped_twice_it_leaves_no_program_behind() {
     let project = Project::new("name = \"toy\"\n[stages.deaf]\nkind = \"deaf\"\n");
     let script = "trap '' TERM INT\nsleep 60 &\necho $$ $! > \"$TOY_LOG.programs\"\nwait\n";
     project.kind("deaf", "pure", NUMBER, script);
-    let mut run = project.spawn(&["run", "run.toml"]);
+    let mut run = start(&project, &[]);
     let list = project.path("log.programs");
-    wait_for("the programs run", || std::fs::read_to_string(&list).is_ok_and(|text| text.ends_with('\n')));
-    signal(&run);
+    until("the programs run", || std::fs::read_to_string(&list).is_ok_and(|text| text.ends_with('\n')));
+    stop(&project, &run);
+    std::thread::sleep(Duration::from_millis(100));
     assert!(run.try_wait().unwrap().is_none(), "it waits for the stage");
-    signal(&run);
-    assert_eq!(ended(&mut run).and_then(|status| status.code()), Some(130));
-    let lives = |program: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
-        !stat.is_empty() && !stat.contains(") Z ")
-    };
-    wait_for("its programs end", || !project.read("log.programs").split_whitespace().any(lives));
+    stop_at_once(&mut run);
+    until("its programs end", || !project.read("log.programs").split_whitespace().any(is_running));
 }
 
 #[test]
 fn killed_at_any_moment_a_run_resumes_and_loses_nothing_finished() {
     let project = Project::new(SLOW);
-    let began = Instant::now();
     let mut run = project.spawn(&["run", "run.toml"]);
     let mut id = None;
     let mut pause = 20;
     for attempt in 0.. {
-        assert!(began.elapsed() < Duration::from_secs(60), "the run does not come to its end");
         std::thread::sleep(Duration::from_millis(pause));
         // Uneven steps, so that kills fall into every part of a stage.
         pause = 20 + (pause * 7 + 13) % 170;
@@ -207,11 +197,8 @@ fn killed_at_any_moment_a_run_resumes_and_loses_nothing_finished() {
 fn an_interrupted_run_prints_how_to_continue_and_resumes() {
     let project = Project::new(&SLOW.replace("0.03", "0.3"));
     let mut run = project.spawn(&["run", "run.toml"]);
-    while !std::fs::read_to_string(project.path("log")).is_ok_and(|log| log.lines().count() >= 2) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let pid = rustix::process::Pid::from_child(&run);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    until("a step begins", || project.has_begun("count[0001]/step"));
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
     let mut err = String::new();
     run.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(130));

@@ -1,13 +1,10 @@
 //! Stages with a process of their own: the same bytes, and what happens when that process, or the run, is killed.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::common::{self, CommandOutput, Project};
+use crate::common::{self, CommandOutput, Project, until};
 
 const APART: [&str; 2] = ["--set", "executor=process"];
 
@@ -106,14 +103,6 @@ fn workers(project: &Project) -> usize {
     let lines = items.filter_map(|item| std::fs::read(item.path().join("cmdline")).ok());
     let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
     lines.filter(|line| line.contains("\0worker\0") && line.contains(&cache)).count()
-}
-
-fn until(what: &str, is_it: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_it() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

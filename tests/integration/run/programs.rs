@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Project, output};
+use crate::common::{Project, is_running, output, until};
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
@@ -20,20 +20,12 @@ fn one(determinism: &str, card: &str, script: &str) -> Project {
 
 /// Waits for a file and gives its text.
 fn awaited(path: &Path) -> String {
-    let began = Instant::now();
-    loop {
-        match std::fs::read_to_string(path) {
-            Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
-            _ if began.elapsed() > Duration::from_secs(20) => panic!("{} does not come", path.display()),
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-}
-
-/// Whether a process has ended, be it unburied.
-fn has_ended(process: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+    let mut text = String::new();
+    until("the file is written", || {
+        text = std::fs::read_to_string(path).unwrap_or_default();
+        text.ends_with('\n')
+    });
+    text.trim().to_owned()
 }
 
 #[test]
@@ -41,21 +33,24 @@ fn a_stage_ends_with_its_program_whatever_that_leaves_running() {
     let project = one(
         "pure",
         "",
-        "sleep 60 &\necho $! > \"$TOY_LOG.left\"\necho 1 > \"$MCPRL_OUTPUT_NUMBER\"\necho the last line",
+        "sleep 600 &\necho $! > \"$TOY_LOG.left\"\necho 1 > \"$MCPRL_OUTPUT_NUMBER\"\necho the last line",
     );
     let began = Instant::now();
     let output = project.run(&[]).err;
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(50));
     assert!(output.contains("the last line"), "{output}");
     assert!(output.contains("left child processes running"), "{output}");
     #[cfg(target_os = "linux")]
-    assert!(has_ended(&awaited(&project.path("log.left"))));
+    {
+        let left = awaited(&project.path("log.left"));
+        until("what it left ends", || !is_running(&left));
+    }
     assert_eq!(project.result("end/number.txt"), "1");
 }
 
 #[test]
 fn the_last_output_of_a_failing_program_is_shown_though_others_keep_it_open() {
-    let project = one("pure", "", "sleep 60 &\necho no luck today >&2\nexit 3");
+    let project = one("pure", "", "sleep 600 &\necho no luck today >&2\nexit 3");
     let failed = project.mcprl(&["run", "run.toml"]);
     assert!(failed.err.contains("ended with exit status: 3\nno luck today"), "{}", failed.err);
 }
@@ -63,16 +58,12 @@ fn the_last_output_of_a_failing_program_is_shown_though_others_keep_it_open() {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_program_of_a_killed_run_is_killed_with_it() {
-    let project = one("pure", "", "echo $$ > \"$TOY_LOG.pid\"\nexec sleep 60");
+    let project = one("pure", "", "echo $$ > \"$TOY_LOG.pid\"\nexec sleep 600");
     let mut run = project.spawn(&["run", "run.toml"]);
     let process = awaited(&project.path("log.pid"));
     run.kill().unwrap();
     run.wait().unwrap();
-    let began = Instant::now();
-    while !has_ended(&process) {
-        assert!(began.elapsed() < Duration::from_secs(5), "process {process} survives");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("its program ends", || !is_running(&process));
 }
 
 #[test]

@@ -1,16 +1,13 @@
 //! Which stages run, when, how often, and at what cost: the real binary, toy stages.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::common::Project;
+use crate::common::{Project, until};
 
-/// `middle` can be made to fail; `late` is ready only after it did.
+/// `middle` fails; `late` is ready only after it did.
 const BRANCHES: &str = r#"
 name = "toy"
 
@@ -32,9 +29,8 @@ from = "@number"
 yields = "number"
 
 [stages.early]
-kind = "step"
+kind = "later"
 from = "start"
-sleep = 0.4
 
 [stages.late]
 kind = "step"
@@ -81,20 +77,13 @@ fn leased(project: &Project, stages: &[&str]) -> Vec<PathBuf> {
     stages.iter().map(take).collect()
 }
 
-fn wait_for(what: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !what() {
-        assert!(began.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn stages_that_wait_for_another_run_take_no_slots_from_others() {
     let project = Project::new(FIVE);
     let leases = leased(&project, &["one", "two", "three", "four"]);
     let mut run = project.spawn(&["run", "run.toml"]);
-    wait_for(|| std::fs::read_to_string(project.path("log")).is_ok_and(|log| log == "rest\n"));
+    until("the rest runs", || project.has_begun("rest"));
+    assert_eq!(project.read("log"), "rest\n");
     assert!(run.try_wait().unwrap().is_none());
     leases.iter().for_each(|lease| std::fs::remove_file(lease).unwrap());
     assert!(run.wait().unwrap().success());
@@ -110,11 +99,9 @@ fn a_failure_or_a_signal_ends_the_wait_for_another_run() {
         project.kind("fails", "seeded", NUMBER, "exit 3");
         let leases = leased(&project, &["one"]);
         let mut run = project.spawn(&[&["run", "run.toml"], keep_going].concat());
-        let failed =
-            || project.runs().len() == 1 && project.journal().iter().any(|line| line["event"] == "failed");
-        wait_for(failed);
+        until("the other stage fails", || project.has_event("failed", "rest"));
         if !keep_going.is_empty() {
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(300));
             assert!(run.try_wait().unwrap().is_none(), "its result may still come");
             kill_process(Pid::from_child(&run), Signal::INT).unwrap();
         }
@@ -127,8 +114,10 @@ fn a_failure_or_a_signal_ends_the_wait_for_another_run() {
 #[test]
 fn a_running_stage_is_expected_to_take_as_long_as_it_took_before() {
     let project = Project::new(
-        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.slow]\nkind = \"step\"\nfrom = \"start\"\nsleep = 1.5\n",
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.slow]\nkind = \"gate\"\nfrom = \"start\"\n",
     );
+    // So that there is a newest run.
+    project.run(&["--until", "start"]);
     let expected = |value: u64, wanted: &dyn Fn(&Value) -> bool| {
         let mut run = project.spawn(&["run", "run.toml", "--set", &format!("stages.start.value={value}")]);
         let progress = || {
@@ -136,23 +125,34 @@ fn a_running_stage_is_expected_to_take_as_long_as_it_took_before() {
             serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap_or_default())
                 .unwrap_or_default()
         };
-        wait_for(|| {
+        until("the time that it is expected to take", || {
             let stages = progress();
             let slow = stages.as_array().into_iter().flatten().find(|stage| stage["stage"] == "slow");
             slow.is_some_and(|slow| wanted(&slow["expected_s"]))
         });
+        project.open_gate();
         assert!(run.wait().unwrap().success());
+        std::fs::remove_file(project.path("log.go")).unwrap();
     };
-    // So that there is a newest run.
-    project.run(&["--until", "start"]);
     expected(2, &Value::is_null);
-    expected(3, &|seconds| seconds.as_f64().is_some_and(|seconds| (1.5..10.0).contains(&seconds)));
+    let took = project.journal().into_iter().find(|line| line["event"] == "finished" && line["id"] == "slow");
+    let took = took.unwrap()["result"]["cost"]["seconds"].as_f64().unwrap();
+    expected(3, &|seconds| seconds.as_f64().is_some_and(|seconds| (seconds - took).abs() < 0.01));
 }
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
+/// Until there is a line with this text, and for half a minute at most.
+fn wait_for_line(text: &str, files: &str) -> String {
+    format!("i=0\nuntil grep -qsF '{text}' {files} || [ $i = 1500 ]; do i=$((i + 1)); sleep 0.02; done\n")
+}
+
 fn failing() -> Project {
     let project = Project::new(BRANCHES);
+    let script =
+        wait_for_line("\"event\":\"failed\"", "\"$(dirname \"$TOY_LOG\")\"/cache/runs/*/journal.jsonl");
+    let script = script + "cat \"$MCPRL_INPUT_FROM\" > \"$MCPRL_OUTPUT_NUMBER\"";
+    project.kind("later", "seeded", &format!("[inputs.from]\ntype = \"number\"\n{NUMBER}"), &script);
     project.write("stages/half/run.sh", "echo no luck today >&2\nexit 3\n");
     project
 }
@@ -344,7 +344,7 @@ fn an_unknown_stage_to_resample_lists_those_that_can_be() {
     assert!(output.err.contains("hint: stages that can be resampled: count/draw"), "{}", output.err);
 }
 
-/// Each iteration acts for 0.3 s, then learns for 0.3 s.
+/// Each iteration acts, then learns.
 const LAGGED: &str = r#"
 name = "toy"
 
@@ -358,7 +358,6 @@ carry = { number = "start" }
 [loop.count.stages.act]
 kind = "step"
 from = "@number~1"
-sleep = 0.3
 
 [loop.count.stages.learn]
 kind = "learn"
@@ -367,11 +366,14 @@ before = "@number"
 yields = "number"
 "#;
 
-fn lagged(run_file: &str) -> Project {
+/// `wait` is what learning does first, in shell; `$iteration` is its number.
+fn lagged(run_file: &str, wait: &str) -> Project {
     let project = Project::new(run_file);
     let card = format!("[inputs.from]\ntype = \"number\"\n[inputs.before]\ntype = \"number\"\n{NUMBER}");
-    let script = "sleep 0.3\necho $(($(cat \"$MCPRL_INPUT_FROM\") + $(cat \"$MCPRL_INPUT_BEFORE\"))) > \"$MCPRL_OUTPUT_NUMBER\"";
-    project.kind("learn", "seeded", &card, script);
+    let iteration = "iteration=$(sed -n 's/^{.*\"stage\":\"count.000\\([0-9]\\).*/\\1/p' \"$MCPRL_STAGE\")";
+    let script =
+        "echo $(($(cat \"$MCPRL_INPUT_FROM\") + $(cat \"$MCPRL_INPUT_BEFORE\"))) > \"$MCPRL_OUTPUT_NUMBER\"";
+    project.kind("learn", "seeded", &card, &format!("{iteration}\n{wait}\n{script}"));
     project.run(&[]);
     project
 }
@@ -394,13 +396,14 @@ fn overlaps(project: &Project) -> [bool; 2] {
 
 #[test]
 fn one_iteration_behind_the_next_act_overlaps_this_learning() {
-    let project = lagged(LAGGED);
+    let next = wait_for_line("count[000'$((iteration + 1))']/act", "\"$TOY_LOG\"");
+    let project = lagged(LAGGED, &format!("if [ \"$iteration\" != 3 ]; then\n{next}fi"));
     assert_eq!(overlaps(&project), [true, true]);
     // From 1: the first and the second act on it, and the first learns 2 + 1; the third acts on that.
     assert_eq!(project.result("count.0002/act/number.txt"), "2");
     assert_eq!(project.result("count.0003/act/number.txt"), "4");
 
-    let project = lagged(&LAGGED.replace("~1", ""));
+    let project = lagged(&LAGGED.replace("~1", ""), "sleep 0.3");
     assert_eq!(overlaps(&project), [false, false]);
 }
 
@@ -415,6 +418,11 @@ fn independent_stages_run_concurrently() {
         step("two", 0.41),
         step("three", 0.42)
     ));
+    // They meet before they sleep.
+    let script = project.read("stages/step/run.sh");
+    let note = script.lines().next().unwrap();
+    let all = ["one", "two", "three"].map(|name| wait_for_line(name, "\"$TOY_LOG\"")).concat();
+    project.write("stages/step/run.sh", &script.replacen(note, &format!("{note}\n{all}"), 1));
     project.run(&[]);
     let begun = ["one", "two", "three"].map(|node| moment(&project, "started", node));
     let ended = ["one", "two", "three"].map(|node| moment(&project, "finished", node));
@@ -501,13 +509,19 @@ fn prices_change_no_key() {
     assert_eq!(project.ran(), [""; 0]);
 }
 
-/// Two stages that use the engine and write down the devices they were handed.
-fn on_devices(devices: &str) -> Project {
+/// Two stages that use the engine and write down the devices they were handed, after this in shell.
+fn on_devices(devices: &str, wait: &str) -> Project {
     let stage = |name: &str, seed: u32| format!("[stages.{name}]\nkind = \"compute\"\nseed = {seed}\n");
     let engine = format!("name = \"toy\"\n[engine]\ndevices = {devices}\n");
     let project = Project::new(&(engine + &stage("one", 1) + &stage("two", 2)));
-    let script = "sleep 0.3\nsed -n 's/.*\"devices\":\\[\\([^]]*\\)\\].*/\\1/p' \"$MCPRL_STAGE\" > \"$MCPRL_OUTPUT_NUMBER\"";
-    project.kind("compute", "seeded", &format!("uses = [\"engine\"]\n{NUMBER}"), script);
+    let script =
+        "sed -n 's/.*\"devices\":\\[\\([^]]*\\)\\].*/\\1/p' \"$MCPRL_STAGE\" > \"$MCPRL_OUTPUT_NUMBER\"";
+    project.kind(
+        "compute",
+        "seeded",
+        &format!("uses = [\"engine\"]\n{NUMBER}"),
+        &format!("{wait}\n{script}"),
+    );
     project.run(&[]);
     project
 }
@@ -516,12 +530,13 @@ fn on_devices(devices: &str) -> Project {
 fn two_stages_share_two_devices_and_take_turns_on_one() {
     let begun_before_the_other_ended =
         |project: &Project| moment(project, "started", "two") < moment(project, "finished", "one");
-    let project = on_devices("[\"cuda:0\", \"cuda:1\"]");
+    let both = ["one", "two"].map(|name| wait_for_line(name, "\"$TOY_LOG\"")).concat();
+    let project = on_devices("[\"cuda:0\", \"cuda:1\"]", &both);
     assert_eq!(project.result("one/number.txt"), "\"cuda:0\"");
     assert_eq!(project.result("two/number.txt"), "\"cuda:1\"");
     assert!(begun_before_the_other_ended(&project));
 
-    let project = on_devices("[\"cpu\"]");
+    let project = on_devices("[\"cpu\"]", "sleep 0.3");
     assert_eq!(project.result("two/number.txt"), "\"cpu\"");
     assert!(!begun_before_the_other_ended(&project));
 }

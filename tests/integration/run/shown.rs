@@ -1,78 +1,61 @@
 //! What a run prints and how it is watched: on the terminal that started it, on another, and for programs that collect logs.
 
 use std::{
-    process::Stdio,
-    time::{Duration, Instant},
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
 };
 
-use crate::common::{Project, output};
+use crate::common::{Project, output, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use mcprl::{data, eval};
 
-/// A stage, then one that waits for the file `go`.
+/// A stage, then one that waits for [`Project::open_gate`].
 fn waiting() -> Project {
-    let project = Project::new(
-        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.end]\nkind = \"wait\"\nfrom = \"start\"\n",
-    );
-    project.kind(
-        "wait",
-        "pure",
-        "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n",
-        "while [ ! -e \"$GO\" ]; do sleep 0.05; done; cp \"$MCPRL_INPUT_FROM\" \"$MCPRL_OUTPUT_NUMBER\"",
-    );
-    project
+    Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.end]\nkind = \"gate\"\nfrom = \"start\"\n",
+    )
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn has_started(project: &Project, stage: &str) -> bool {
-    let journals = std::fs::read_dir(project.path("cache/runs")).into_iter().flatten().flatten();
-    let is_started = |text: String| {
-        text.lines().any(|line| line.contains("\"started\"") && line.contains(&format!("\"{stage}\"")))
-    };
-    journals.filter_map(|run| std::fs::read_to_string(run.path().join("journal.jsonl")).ok()).any(is_started)
+/// The run of [`waiting`], once its second stage runs.
+fn running(project: &Project) -> Child {
+    let mut run = project.command(&["run", "run.toml"]);
+    let run = run.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    until("the second stage starts", || project.has_event("started", "end"));
+    run
 }
 
 #[test]
 fn watching_shows_what_was_and_what_comes_and_ends_with_the_run() {
     let project = waiting();
-    let go = project.path("go");
-    let mut run = project.command(&["run", "run.toml"]);
-    let mut run = run.env("GO", &go).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    until("the second stage starts", || has_started(&project, "end"));
-    let watch = project.spawn(&["watch"]);
-    std::thread::sleep(Duration::from_millis(300));
-    std::fs::write(&go, "").unwrap();
-    let watched = watch.wait_with_output().unwrap();
+    let mut run = running(&project);
+    let mut watch = project.spawn(&["watch"]);
+    let lines = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut shown = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        if line.starts_with("done") && line.contains(" start ") {
+            project.open_gate();
+        }
+        shown.push(line);
+    }
     assert!(run.wait().unwrap().success());
-    assert_eq!(watched.status.code(), Some(0));
-    let shown = String::from_utf8(watched.stderr).unwrap();
-    let stages: Vec<&str> = shown.lines().filter(|line| line.starts_with("done")).collect();
-    assert_eq!(stages.len(), 2, "{shown}");
-    assert!(stages[0].contains(" start ") && stages[1].contains(" end "), "{shown}");
-    assert!(shown.lines().last().unwrap().contains(" finished, after "), "{shown}");
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+    let stages: Vec<&String> = shown.iter().filter(|line| line.starts_with("done")).collect();
+    assert_eq!(stages.len(), 2, "{shown:?}");
+    assert!(stages[0].contains(" start ") && stages[1].contains(" end "), "{shown:?}");
+    assert!(shown.last().unwrap().contains(" finished, after "), "{shown:?}");
 }
 
 #[test]
 fn watching_a_run_that_is_killed_says_how_to_continue() {
     let project = waiting();
-    let mut run = project.command(&["run", "run.toml"]);
-    let mut run =
-        run.env("GO", project.path("go")).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    until("the second stage starts", || has_started(&project, "end"));
+    let mut run = running(&project);
     let watch = project.spawn(&["watch", "latest"]);
     kill_process(Pid::from_child(&run), Signal::KILL).unwrap();
     run.wait().unwrap();
     let watched = watch.wait_with_output().unwrap();
-    std::fs::write(project.path("go"), "").unwrap();
+    project.open_gate();
     let shown = String::from_utf8(watched.stderr).unwrap();
     assert_eq!(watched.status.code(), Some(1), "{shown}");
     assert!(shown.contains(&format!("mcprl resume {}", project.runs()[0])), "{shown}");
@@ -92,15 +75,10 @@ fn watching_a_failed_run_shows_the_error() {
 #[test]
 fn watching_a_resumed_run_shows_each_stage_once() {
     let project = waiting();
-    std::fs::write(project.path("go"), "").unwrap();
-    let killed = output(
-        project
-            .command(&["run", "run.toml"])
-            .env("GO", project.path("go"))
-            .env("MCPRL_FAILPOINT", "commit::after:1"),
-    );
+    project.open_gate();
+    let killed = output(project.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", "commit::after:1"));
     assert_eq!(killed.code, None);
-    let resumed = output(project.command(&["resume", "latest"]).env("GO", project.path("go")));
+    let resumed = project.mcprl(&["resume", "latest"]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.err);
     let watched = project.mcprl(&["watch"]);
     let ended = |stage: &str| {

@@ -13,6 +13,8 @@ use mcprl::{
 };
 use serde_json::{Map, Value, json};
 
+use crate::common::{is_running, until_async};
+
 const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
 
 fn spec(command: &[&str]) -> ServerSpec {
@@ -173,13 +175,10 @@ async fn the_stderr_of_a_server_that_dies_at_start_is_quoted() {
 #[tokio::test]
 async fn a_server_that_hangs_at_start_times_out() {
     let mut spec = spec(&["sh", "-c", "echo waiting for a licence >&2; sleep 600"]);
-    spec.limits.start_timeout = Duration::from_millis(300);
+    spec.limits.start_timeout = Duration::from_secs(3);
     let error = refused(&spec).await;
     assert_eq!(error.code(), "mcp::start_timeout");
-    assert!(
-        error.to_string().ends_with("was not ready within 300ms; stderr: waiting for a licence"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("was not ready within 3s; stderr: waiting for a licence"), "{error}");
 }
 
 #[tokio::test]
@@ -660,13 +659,7 @@ async fn nothing_of_a_sandboxed_server_survives_its_crash() {
         let mut commands = commands.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
         commands.any(|command| command == format!("sleep\0{mark}\0").as_bytes())
     };
-    for _ in 0..100 {
-        if !is_running() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the detached process runs on");
+    until_async("the detached process ends", async || !is_running()).await;
 }
 
 #[test]
@@ -689,20 +682,8 @@ async fn proxies_and_certificates() {
     assert_eq!(call(&session).await.text, "http://proxy:1 /ca.pem unset");
 }
 
-fn is_running(process: &str) -> bool {
-    // A killed process has an entry until init reaps it.
-    let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
-    status.is_ok_and(|status| !status.contains(") Z "))
-}
-
-async fn ends(process: &str) -> bool {
-    for _ in 0..100 {
-        if !is_running(process) {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    false
+async fn ends(process: &str) {
+    until_async("the process ends", async || !is_running(process)).await;
 }
 
 #[tokio::test]
@@ -717,7 +698,8 @@ async fn nothing_a_server_started_outlives_it() {
             true => session.close().await,
             false => drop(session),
         }
-        assert!(ends(server).await && ends(grandchild).await, "closed: {closed}");
+        ends(server).await;
+        ends(grandchild).await;
     }
 }
 
@@ -753,7 +735,7 @@ async fn what_a_server_detached_ends_with_it() {
                 }
             }
         }
-        assert!(ends(std::fs::read_to_string(&file).unwrap().trim()).await, "{way}");
+        ends(std::fs::read_to_string(&file).unwrap().trim()).await;
     }
     assert!(is_running(&other.id().to_string()), "only what the server started may end");
     other.kill().unwrap();
@@ -892,14 +874,13 @@ async fn a_reset_tool_is_called_before_every_episode() {
     assert_eq!(answers, [1, 2, 3].map(|n| format!("{process} {n}")));
 }
 
-/// A server with state in a file, which a call of `write` changes half a second later.
-fn slow_to_write(state: &std::path::Path) -> ServerSpec {
-    let mut server = scripted(
-        r#"*'"notifications/cancelled"'*) echo cancelled >> "$0.log";;
-           *'"name":"write"'*) (sleep 0.5; echo late > "$0"; reply '{"content":"written"}') & ;;
+/// A server with state in a file, which a call of `write` changes as many seconds later.
+fn slow_to_write(state: &std::path::Path, seconds: f64) -> ServerSpec {
+    let arms = r#"*'"notifications/cancelled"'*) echo cancelled >> "$0.log";;
+           *'"name":"write"'*) (sleep SECONDS; echo late > "$0"; reply '{"content":"written"}') & ;;
            *'"name":"reset"'*) : > "$0"; reply '{"content":"reset"}';;
-           *'"tools/call"'*) reply "{\"content\":\"$$ $(cat "$0")\"}";;"#,
-    );
+           *'"tools/call"'*) reply "{\"content\":\"$$ $(cat "$0")\"}";;"#;
+    let mut server = scripted(&arms.replace("SECONDS", &seconds.to_string()));
     let Transport::Stdio { command, .. } = &mut server.transport else { unreachable!() };
     command.push(state.display().to_string());
     server.state = State::ResetTool("reset".into());
@@ -911,17 +892,20 @@ fn slow_to_write(state: &std::path::Path) -> ServerSpec {
 async fn a_write_of_an_episode_that_ended_does_not_land_in_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
-    let pool = Pool::new(slow_to_write(&state));
+    let pool = Pool::new(slow_to_write(&state, 0.5));
     let first = pool.session().await.unwrap();
     let process = process_id(&first).await;
     let dropped = tokio::time::timeout(Duration::from_millis(100), first.call("write", Map::new())).await;
     assert!(dropped.is_err(), "the episode ends while the call is under way");
     drop(first);
     let second = pool.session().await.unwrap();
+    let log = folder.path().join("state.log");
+    let is_cancelled = async || std::fs::read_to_string(&log).is_ok_and(|log| log.ends_with('\n'));
+    until_async("the call is cancelled", is_cancelled).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let answer = call(&second).await.text;
     assert!(answer.ends_with(' ') && !answer.starts_with(&process), "{process} and then {answer}");
-    assert_eq!(std::fs::read_to_string(folder.path().join("state.log")).unwrap(), "cancelled\n");
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "cancelled\n");
     // Once all calls are answered, the session is used again.
     let process = process_id(&second).await;
     assert_eq!(second.call("write", Map::new()).await.unwrap().text, "written");
@@ -933,8 +917,8 @@ async fn a_write_of_an_episode_that_ended_does_not_land_in_the_next_one() {
 #[tokio::test]
 async fn a_session_whose_call_timed_out_is_not_used_again() {
     let folder = tempfile::tempdir().unwrap();
-    let mut server = slow_to_write(&folder.path().join("state"));
-    server.limits.call_timeout = Duration::from_millis(200);
+    let mut server = slow_to_write(&folder.path().join("state"), 4.0);
+    server.limits.call_timeout = Duration::from_secs(2);
     let pool = Pool::new(server);
     let first = pool.session().await.unwrap();
     let process = process_id(&first).await;
@@ -976,14 +960,13 @@ async fn a_tool_that_changes_while_its_server_runs_is_refused() {
     let pool = Pool::new(server).expecting(&tools);
     assert_eq!(call(&pool.session().await.unwrap()).await.text, "fine");
     // The announcement may arrive after the answer.
-    for _ in 0..100 {
-        if let Err(error) = pool.session().await {
-            assert_eq!(error.code(), "mcp::tool_changed");
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the change is not noticed");
+    let mut noticed = None;
+    until_async("the change is noticed", async || {
+        noticed = pool.session().await.err();
+        noticed.is_some()
+    })
+    .await;
+    assert_eq!(noticed.unwrap().code(), "mcp::tool_changed");
 }
 
 #[tokio::test]
@@ -1226,8 +1209,12 @@ async fn a_server_over_http_that_goes_away_is_lost() {
     let session = Session::connect(&at(url)).await.unwrap();
     assert_eq!(query(&session, "SELECT 1").await.text, "1\n1");
     runtime.shutdown_background();
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let error = session.call("list_tables", Map::new()).await.unwrap_err();
-    assert_eq!(error.code(), "mcp::lost");
+    let mut error = None;
+    until_async("the server is away", async || {
+        error = session.call("list_tables", Map::new()).await.err();
+        error.is_some()
+    })
+    .await;
+    assert_eq!(error.unwrap().code(), "mcp::lost");
     assert!(!session.is_alive(), "the next episode would get it");
 }

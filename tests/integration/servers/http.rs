@@ -31,6 +31,8 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
 };
 
+use crate::common::until_async;
+
 fn at(url: String) -> ServerSpec {
     let limits = Limits {
         start_timeout: Duration::from_secs(20),
@@ -162,7 +164,7 @@ async fn an_endpoint_at_another_origin_gets_nothing() {
 #[tokio::test]
 async fn a_stream_without_an_endpoint_is_given_up_at_the_start_timeout() {
     let (mut spec, _) = sse(Sse { endpoint: None, ..Sse::default() }).await;
-    spec.limits.start_timeout = Duration::from_millis(500);
+    spec.limits.start_timeout = Duration::from_secs(3);
     let error = refused(&spec).await;
     assert!(error.to_string().ends_with("failed: HTTP 405 Method Not Allowed"), "the first error: {error}");
 }
@@ -321,13 +323,17 @@ async fn calls_share_connections_however_they_are_answered() {
         let counting = Counting(listener, Arc::clone(&accepted));
         tokio::spawn(async move { axum::serve(counting, Router::new().route("/mcp", post(answer))).await });
         let session = Session::connect(&at(url)).await.unwrap();
-        let began = std::time::Instant::now();
-        for _ in 0..20 {
-            assert_eq!(call(&session).await.text, "fine");
-        }
-        let (accepted, took) = (accepted.load(Ordering::SeqCst), began.elapsed());
+        // A machine that is busy with something else gets more tries.
+        until_async("20 calls take less than 2 s", async || {
+            let began = std::time::Instant::now();
+            for _ in 0..20 {
+                assert_eq!(call(&session).await.text, "fine");
+            }
+            began.elapsed() < Duration::from_secs(2)
+        })
+        .await;
+        let accepted = accepted.load(Ordering::SeqCst);
         assert!(accepted <= 4, "{accepted} connections for 20 calls");
-        assert!(took < Duration::from_secs(2), "{took:?} for 20 calls");
         session.close().await;
     }
 }

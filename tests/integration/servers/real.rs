@@ -17,6 +17,8 @@ use mcprl::mcp::{
 };
 use serde_json::{Map, Value};
 
+use crate::common::until_async;
+
 /// A server and its episode. In its words, `{servers}`, `{reference}` and `{scratch}` are folders.
 struct Server {
     name: &'static str,
@@ -419,13 +421,7 @@ async fn check(server: &Server) {
     let again = Session::connect(&spec).await.unwrap();
     assert_eq!(check_tools(&again, server).await, digest, "{}", server.name);
     drop(again);
-    for _ in 0..200 {
-        if with_tag(&tag).is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{}: left {:?}", server.name, with_tag(&tag));
+    until_async(&format!("all processes of {} end", server.name), async || with_tag(&tag).is_empty()).await;
 }
 
 async fn check_tools(session: &Session, server: &Server) -> String {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::common::Project;
+use crate::common::{Project, until_async};
 use mcprl::data;
 use mcprl::mcp::{
     Expose, Inputs, ListChange, McpError, Pools, ServerSpec, Servers, Session, State, ToolLimits, Transport,
@@ -157,7 +157,7 @@ async fn a_changed_tool_stops_or_is_noted() {
         drop(session);
         // The announcement may arrive after the answer.
         let mut noticed = Vec::new();
-        for _ in 0..500 {
+        until_async("the change is noticed", async || {
             match pool.session().await {
                 Ok(session) => assert_eq!(call(&session, "search", json!({})).await.0.len(), 70),
                 Err(error) => {
@@ -166,11 +166,9 @@ async fn a_changed_tool_stops_or_is_noted() {
                 }
             }
             noticed.extend(pools.take_notes());
-            if !noticed.is_empty() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+            !noticed.is_empty()
+        })
+        .await;
         match on_list_change {
             ListChange::Stop => assert_eq!(noticed, ["stopped"]),
             ListChange::Note => {

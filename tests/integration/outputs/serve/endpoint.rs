@@ -1,14 +1,11 @@
 //! The models of `mcprl serve`, by OpenAI's API.
 
-use std::{
-    io::{BufRead, BufReader},
-    time::{Duration, Instant},
-};
+use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
 
 use super::{Served, added, user};
-use crate::common::{Project, training_run};
+use crate::common::{Project, training_run, until};
 
 /// Random text in which a token ends a turn now and then.
 fn babbler() -> (Project, Served) {
@@ -300,12 +297,8 @@ fn a_full_queue_refuses_and_a_client_that_goes_makes_room() {
     assert!(refused.head.to_lowercase().contains("retry-after: 1"), "{}", refused.head);
     assert!(refused.body.contains("rate_limit_error"), "{}", refused.body);
     drop(lines);
-    let begun = Instant::now();
-    while served.metric("mcprl_answers_in_progress") > 0.0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the place is not free");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert_eq!(served.metric("mcprl_cancelled_total"), 1.0);
+    until("its place is free", || served.metric("mcprl_answers_in_progress") == 0.0);
+    until("it is counted", || served.metric("mcprl_cancelled_total") == 1.0);
     let sampled = served.metric("mcprl_sampled_tokens_total{policy=\"llama\"}");
     assert!(sampled < 64.0 * 300.0, "{sampled} tokens were sampled for nobody");
     served.completion(&fine);

@@ -234,15 +234,14 @@ pub fn kill_left_behind(tag: &str) {
 
 /// Processes with this argument. A killed process may take a moment to end.
 fn left_behind(tag: &str) -> Vec<(i32, String)> {
-    let mut found = Vec::new();
-    for _ in 0..40 {
-        found = processes(tag);
-        if found.is_empty() {
-            break;
+    let began = Instant::now();
+    loop {
+        let found = processes(tag);
+        if found.is_empty() || began.elapsed() > SLACK {
+            return found;
         }
         std::thread::sleep(Duration::from_millis(25));
     }
-    found
 }
 
 /// Runs cases in a few threads and reports all that fail. `HOSTILE_CASE` chooses those with this text in their name.
