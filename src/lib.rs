@@ -41,7 +41,7 @@
 //! # }
 //! ```
 //!
-//! A module imports only from layers below its own (`tests/integration/layering.rs` checks it); ARCHITECTURE.md has the layers.
+//! A module imports only from layers below its own (`tests/integration/house/layering.rs` checks it); ARCHITECTURE.md has the layers.
 
 #[cfg(windows)]
 compile_error!("mcprl runs on Linux and macOS; on Windows, use WSL");

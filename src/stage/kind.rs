@@ -2,7 +2,7 @@
 //!
 //! A stage is a value: its parameters, parsed. Everything that differs from kind to kind is a method of
 //! [`StageKind`], implemented next to the parameters in `stage/<kind>/`. No other module compares the names of kinds
-//! (`tests/integration/layering.rs` checks it).
+//! (`tests/integration/house/layering.rs` checks it).
 
 use std::{collections::BTreeMap, future::Future, path::PathBuf, pin::Pin};
 

@@ -33,8 +33,8 @@ list)
         state=ENDED
         if [ -e "$job/cancelled" ]; then
             state=CANCELLED
-        elif [ -e "$job/waits" ]; then
-            state="WAITS held by a test"
+        elif [ -e "$job/waits" ] || [ ! -s "$job/pid" ]; then
+            state="WAITS held by a test, or being submitted"
         elif [ -e "$job/lost" ]; then
             state=LOST
         elif grep -qv ' Z ' "/proc/$(cat "$job/pid")/stat" 2>/dev/null; then

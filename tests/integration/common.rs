@@ -5,12 +5,79 @@
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::post};
 use candle_core::{Device, Tensor};
 use mcprl::model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors};
 use serde_json::{Value, json};
+
+/// The time in which what a test waits for comes, on any machine. Nothing takes as long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits for a condition; fails if it does not come.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LIMIT, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// [`until`] for a test that shares its thread with what it waits for.
+pub async fn until_async(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < LIMIT, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether a process runs. A killed one has an entry until it is reaped.
+pub fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// A run file of toy stages, one after another.
+pub const CHAIN: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "gen"
+value = 4
+
+[stages.middle]
+kind = "half"
+from = "start"
+
+[stages.end]
+kind = "step"
+from = "middle"
+"#;
+
+/// Twenty steps of 30 ms after one another.
+pub const SLOW: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "gen"
+
+[loop.count]
+iterations = 20
+carry = { number = "start" }
+
+[loop.count.stages.step]
+kind = "step"
+from = "@number"
+sleep = 0.03
+yields = "number"
+
+[stages.end]
+kind = "half"
+from = "count.number"
+"#;
 
 /// Sections of a run file: the demo server, its tools, and tasks from `tasks.jsonl`.
 pub const DEMO: &str = r#"
@@ -107,7 +174,8 @@ pub struct CommandOutput {
 const NOTE: &str = "sed -n 's/^{.*\"stage\":\"\\([^\"]*\\)\".*/\\1/p' \"$MCPRL_STAGE\" >> \"$TOY_LOG\"\n";
 
 impl Project {
-    /// Kinds: `gen` (a number), `step` (adds one), `half` (pure), `sum` (several), `copy` (a file), `draw` (external).
+    /// Kinds: `gen` (a number), `step` (adds one), `half` (pure), `sum` (several), `copy` (a file), `draw` (external),
+    /// `gate` (adds one, once [`Project::open_gate`] was called or the project is gone).
     pub fn new(run_file: &str) -> Self {
         let project = Self { folder: tempfile::tempdir().unwrap() };
         let number = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
@@ -126,6 +194,13 @@ impl Project {
              n=$(($(cat \"$MCPRL_INPUT_FROM\") + 1))\n\
              echo $n > \"$MCPRL_OUTPUT_NUMBER\"\n\
              echo \"{\\\"value\\\": $n}\" > \"$MCPRL_METRICS\"",
+        );
+        project.kind(
+            "gate",
+            "seeded",
+            &format!("{from}{number}"),
+            "until [ -e \"$TOY_LOG.go\" ] || [ ! -d \"${TOY_LOG%/*}\" ]; do sleep 0.02; done\n\
+             echo $(($(cat \"$MCPRL_INPUT_FROM\") + 1)) > \"$MCPRL_OUTPUT_NUMBER\"",
         );
         project.kind(
             "half",
@@ -279,6 +354,13 @@ impl Project {
         output
     }
 
+    /// What a command prints with `--json`.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.mcprl(&[arguments, &["--json"]].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        serde_json::from_str(&output.out).unwrap_or_else(|cause| panic!("{cause}: {}", output.out))
+    }
+
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -291,6 +373,33 @@ impl Project {
         let mut stages: Vec<_> = text.lines().map(str::to_owned).collect();
         stages.sort();
         stages
+    }
+
+    /// Lets stages of the kind `gate` go on.
+    pub fn open_gate(&self) {
+        self.write("log.go", "");
+    }
+
+    /// Whether the program of a stage has begun, since the last call of [`Project::ran`].
+    pub fn has_begun(&self, stage: &str) -> bool {
+        std::fs::read_to_string(self.path("log")).is_ok_and(|log| log.lines().any(|line| line == stage))
+    }
+
+    /// Whether the journal of a run has this event of a stage.
+    pub fn has_event(&self, event: &str, stage: &str) -> bool {
+        self.count_events(event, stage) > 0
+    }
+
+    /// How often the journals of all runs have this event of a stage.
+    pub fn count_events(&self, event: &str, stage: &str) -> usize {
+        let runs = std::fs::read_dir(self.path("cache/runs")).into_iter().flatten().flatten();
+        let journals = runs.filter_map(|run| std::fs::read_to_string(run.path().join("journal.jsonl")).ok());
+        // The last line may be half-written.
+        let is_it = |line: &&str| {
+            let entry: Value = serde_json::from_str(line).unwrap_or_default();
+            entry["event"] == event && entry["id"] == stage
+        };
+        journals.map(|journal| journal.lines().filter(is_it).count()).sum()
     }
 
     /// The text of an artifact of the newest run.
@@ -324,4 +433,22 @@ pub fn output(command: &mut Command) -> CommandOutput {
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// A plan's lines with `|` between columns, without what took how long.
+pub fn without_times(plan: &str) -> String {
+    let time = |cell: &&str| !(cell.starts_with('~') || cell.starts_with('(') && cell.ends_with(')'));
+    let row = |line: &str| {
+        let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).filter(time);
+        cells.collect::<Vec<_>>().join(" | ")
+    };
+    let lines =
+        plan.lines().filter(|line| !line.starts_with("estimated cost") && !line.starts_with("the cache "));
+    lines.map(|line| row(&word_apart(line))).collect::<Vec<_>>().join("\n")
+}
+
+/// The first word is padded to a width that leaves one space or several.
+fn word_apart(line: &str) -> String {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    format!("{word} {}", rest.trim_start())
 }

@@ -1,4 +1,4 @@
-"""The FastMCP server of tests/integration/real_servers.rs, with the schemas that other servers' tools lack.
+"""The FastMCP server of tests/integration/servers/real.rs, with the schemas that other servers' tools lack.
 
     fastmcp_server.py stdio
     fastmcp_server.py http PORT TOKEN    # streamable HTTP on /mcp, for this bearer token only

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the servers of tests/integration/real_servers.rs and benches/cells, at fixed versions:
+# Installs the servers of tests/integration/servers/real.rs and benches/cells, at fixed versions:
 #
 #     tests/reference/servers.sh [FOLDER]
 #

@@ -1,0 +1,177 @@
+//! The documentation names what there is; manual pages and completions.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::{CHAIN, Project};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(folder).unwrap() {
+        let path = item.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Codes of the errors in a source: `"area::problem"` in the bodies of `fn code`, and those that are derived from the names of
+/// variants. A variant with an arm in such a body has the code of its cause.
+fn codes(source: &str) -> Vec<String> {
+    let bodies = source.split("fn code(&self) -> &'static str {").skip(1);
+    let bodies: Vec<&str> = bodies.map(|rest| rest.split("\n    }").next().unwrap_or_default()).collect();
+    let strings = bodies.iter().flat_map(|body| body.split('"').skip(1).step_by(2));
+    let mut codes: Vec<String> = strings.filter(|text| text.contains("::")).map(str::to_owned).collect();
+    for rest in source.split("#[strum(prefix = \"").skip(1) {
+        let (prefix, rest) = rest.split_once('"').unwrap();
+        let mut own = None;
+        for line in rest.split("\n}\n").next().unwrap_or_default().lines() {
+            if let Some(name) = line.strip_prefix("    #[strum(serialize = \"") {
+                own = name.split('"').next().map(str::to_owned);
+            }
+            let Some(variant) = line.strip_prefix("    ").filter(|line| line.starts_with(char::is_uppercase))
+            else {
+                continue;
+            };
+            let variant = variant.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+            let has_arm = |body: &&str| {
+                let mut arms = body.split("Self::").skip(1);
+                arms.any(|arm| arm.split(|letter: char| !letter.is_alphanumeric()).next() == Some(variant))
+            };
+            let name = own.take().unwrap_or_else(|| snake_case(variant));
+            if !bodies.iter().any(has_arm) {
+                codes.push(format!("{prefix}{name}"));
+            }
+        }
+    }
+    codes
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
+
+#[test]
+fn every_error_code_is_listed() {
+    let list = std::fs::read_to_string(root().join("docs/reference/error-codes.md")).unwrap();
+    let sources = files(&root().join("src"), "rs");
+    let texts: Vec<String> = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let all: Vec<String> = texts.iter().flat_map(|text| codes(text)).collect();
+    assert!(all.len() > 300, "{} codes", all.len());
+    let missing: Vec<_> = all.iter().filter(|code| !list.contains(&format!("`{code}`"))).collect();
+    assert!(missing.is_empty(), "docs/reference/error-codes.md lacks {missing:?}");
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut pages = files(&root().join("docs"), "md");
+    pages.extend(
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)),
+    );
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = std::fs::read_to_string(page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            let is_local = !path.is_empty() && !path.contains("://") && !path.contains(' ');
+            if is_local && !page.parent().unwrap().join(path).exists() {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Digits as one `0` and one unit of memory: times, sizes and versions differ from machine to machine.
+fn without_numbers(text: &str) -> String {
+    let mut plain = String::new();
+    for letter in text.chars() {
+        match letter {
+            '0'..='9' if plain.ends_with('0') => {}
+            '.' if plain.ends_with('0') => {}
+            '0'..='9' => plain.push('0'),
+            other => plain.push(other),
+        }
+    }
+    plain.replace("GiB", "MiB")
+}
+
+/// `<!-- prints -->` before a block: its first line is a command, the others are what that prints. `MCPRL_UPDATE_DOCS=1`
+/// writes them.
+#[test]
+fn commands_print_what_the_documents_say() {
+    const MARK: &str = "<!-- prints -->\n```text\n";
+    let mut found = 0;
+    for page in files(&root().join("docs"), "md") {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let mut parts = text.split(MARK);
+        let mut updated = parts.next().unwrap().to_owned();
+        for part in parts {
+            let (block, rest) = part.split_once("\n```").unwrap();
+            let (command, shown) = block.split_once('\n').unwrap();
+            let words: Vec<&str> = command.strip_prefix("$ mcprl ").unwrap().split(' ').collect();
+            let cache = tempfile::tempdir().unwrap();
+            let folder = Path::new(env!("CARGO_BIN_EXE_mcprl")).parent().unwrap();
+            let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_mcprl"))
+                .args(&words)
+                .current_dir(root())
+                .env("MCPRL_CACHE", cache.path())
+                .env("PATH", path)
+                .env("COLUMNS", "120")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+            let (out, err) =
+                (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+            let printed = format!("{out}{err}");
+            let printed = printed.trim_end();
+            if std::env::var_os("MCPRL_UPDATE_DOCS").is_none() {
+                assert_eq!(without_numbers(printed), without_numbers(shown), "{}: {command}", page.display());
+            }
+            updated += &format!("{MARK}{command}\n{printed}\n```{rest}");
+            found += 1;
+        }
+        if std::env::var_os("MCPRL_UPDATE_DOCS").is_some() {
+            std::fs::write(&page, updated).unwrap();
+        }
+    }
+    assert!(found > 0, "no document shows what a command prints");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    let project = Project::new(CHAIN);
+    for shell in ["bash", "zsh", "fish"] {
+        let output = project.mcprl(&["completions", shell]);
+        assert_eq!(output.code, Some(0));
+        assert!(output.out.contains("mcprl") && output.out.contains("export"), "{shell}");
+    }
+    assert_eq!(project.mcprl(&["completions", "cmd"]).code, Some(2));
+}
+
+#[test]
+fn manual_pages_are_written_for_all_commands() {
+    let project = Project::new(CHAIN);
+    let output = project.mcprl(&["man", "man/man1"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    for page in ["mcprl.1", "mcprl-run.1", "mcprl-cache-gc.1"] {
+        assert!(project.read(format!("man/man1/{page}")).contains(".SH SYNOPSIS"), "{page}");
+    }
+    project.write("file", "");
+    let refused = project.mcprl(&["man", "file/man1"]);
+    assert!(refused.err.contains("cannot write manual pages to file/man1"), "{}", refused.err);
+}

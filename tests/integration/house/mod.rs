@@ -1,0 +1,5 @@
+//! What this repository keeps: layers of modules, documentation, dependencies.
+
+mod dependencies;
+mod docs;
+mod layering;

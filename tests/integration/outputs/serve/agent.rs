@@ -1,0 +1,255 @@
+//! The agent of `mcprl serve`: at the endpoint, and as an MCP server.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+};
+
+use mcprl::mcp::{ServerSpec, Session, State, Transport};
+use serde_json::{Map, Value, json};
+
+use super::{Served, added, user};
+use crate::common::{Project, training_run, until};
+
+const ANSWER: &str = "There are 8 departments.";
+
+/// A project with a model `caller` that answers everything with the same call and the same answer.
+fn project(tool: &str, arguments: &Value) -> Project {
+    let project = Project::new("");
+    let call = |name: &str, arguments: &Value| {
+        format!("<tool_call>\n{}\n</tool_call>\n", json!({"name": name, "arguments": arguments}))
+    };
+    project.replier("caller", &(call(tool, arguments) + &call("complete_task", &json!({"answer": ANSWER}))));
+    let server = json!({"command": env!("CARGO_BIN_EXE_mcprl"), "args": ["demo-server", "sqlite"]});
+    project.write("sqlite.json", &json!({"mcpServers": {"sqlite": server}}).to_string());
+    project
+}
+
+fn querying() -> Project {
+    project("run_query", &json!({"sql": "SELECT COUNT(*) AS n FROM departments"}))
+}
+
+const SERVE: [&str; 3] = ["caller", "--server", "sqlite.json"];
+
+#[test]
+fn the_agent_plays_the_conversation_and_its_answer_is_the_reply() {
+    let project = querying();
+    let served = Served::new(&project, &SERVE);
+    assert_eq!(served.models, ["caller", "agent"]);
+    let mut request = json!({"model": "agent", "messages": user("How many departments are there?")});
+    let answer = served.completion(&request);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(ANSWER), &json!("stop")));
+    assert!(choice["message"]["tool_calls"].is_null());
+    assert_eq!(added(&served.chunks(&request))["choices"], answer["choices"]);
+    let messages = request["messages"].as_array_mut().unwrap();
+    messages.push(choice["message"].clone());
+    messages.push(json!({"role": "user", "content": "Are you sure?"}));
+    let next = served.completion(&request);
+    assert_eq!(next["choices"][0]["message"]["content"], ANSWER);
+    assert!(next["usage"]["prompt_tokens"].as_u64() > answer["usage"]["prompt_tokens"].as_u64());
+    for (name, value) in [
+        ("n", json!(2)),
+        ("stop", json!("x")),
+        ("logprobs", json!(true)),
+        ("messages", json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])),
+    ] {
+        let mut request = request.clone();
+        request[name] = value;
+        let (status, body) = served.chat(&request);
+        assert!(status == 400 && body["error"]["param"].as_str().unwrap().starts_with(name), "{body}");
+    }
+}
+
+#[test]
+fn calls_of_the_agent_come_one_by_one_in_a_stream() {
+    let project = querying();
+    let call = |name: &str, arguments: Value| {
+        format!("<tool_call>\n{}\n</tool_call>\n", json!({"name": name, "arguments": arguments}))
+    };
+    let turns = [
+        call("list_tables", json!({})),
+        call("run_query", json!({"sql": "SELECT 7"})),
+        call("complete_task", json!({"answer": ANSWER})),
+    ];
+    project.replier("caller", &turns.concat());
+    let served = Served::new(&project, &SERVE);
+    let request = json!({"model": "agent", "messages": user("How many departments are there?")});
+    let chunks = served.chunks(&request);
+    let delta = |chunk: &Value| chunk["choices"][0]["delta"].clone();
+    let made: Vec<Value> = chunks.iter().map(|chunk| delta(chunk)["mcprl_calls"].clone()).collect();
+    let made: Vec<&Value> = made.iter().filter(|made| made.is_array()).collect();
+    assert_eq!(made.len(), 2, "a chunk each: {chunks:?}");
+    let shown = |made: &Value| (made[0]["index"].clone(), made[0]["tool"].clone());
+    assert_eq!(shown(made[0]), (json!(0), json!("list_tables")));
+    assert_eq!(shown(made[1]), (json!(1), json!("run_query")));
+    assert_eq!(added(&chunks)["choices"], served.completion(&request)["choices"]);
+}
+
+#[test]
+fn a_runs_agent_has_the_runs_limits() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let served = Served::new(&project, &[]);
+    let run = project.runs().pop().unwrap();
+    let answer = served.completion(&json!({"model": format!("{run}/agent"), "messages": user("Hi")}));
+    // Six tokens per turn and two turns, as in the run's exam.
+    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() <= 12, "{answer}");
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+/// An MCP server on standard input and output.
+struct Asked {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Asked {
+    fn new(project: &Project, arguments: &[&str]) -> Self {
+        let mut command = project.command(&[&["serve", "--mcp"], arguments].concat());
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut asked = Self { child, input, output };
+        let client = json!({"name": "test", "version": "1"});
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+        asked.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}));
+        assert_eq!(asked.receive()["result"]["serverInfo"]["name"], "mcprl");
+        asked.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        asked
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").unwrap();
+    }
+
+    fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"))
+    }
+
+    fn ask(&mut self, arguments: &Value) -> (Vec<Value>, Value) {
+        let params = json!({"name": "ask", "arguments": arguments, "_meta": {"progressToken": "p"}});
+        self.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}));
+        let mut progress = Vec::new();
+        loop {
+            let mut message = self.receive();
+            match message["method"].as_str() {
+                Some("notifications/progress") => progress.push(message["params"].take()),
+                _ => return (progress, message),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_asks_the_agent_as_one_tool() {
+    let project = querying();
+    let mut asked = Asked::new(&project, &SERVE);
+    asked.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}));
+    let tools = asked.receive()["result"]["tools"].take();
+    assert_eq!((tools.as_array().unwrap().len(), &tools[0]["name"]), (1, &json!("ask")));
+    let about = tools[0]["description"].as_str().unwrap();
+    assert!(about.contains("run_query"), "{about}");
+    let (progress, reply) = asked.ask(&json!({"task": "How many departments are there?"}));
+    let result = &reply["result"];
+    assert_eq!((&result["content"][0]["text"], &result["isError"]), (&json!(ANSWER), &json!(false)));
+    assert!(result["structuredContent"].is_null());
+    assert_eq!(
+        (&progress[0]["progressToken"], &progress[0]["progress"]),
+        (&json!("p"), &json!(1.0)),
+        "{progress:?}"
+    );
+    let (_, reply) = asked.ask(&json!({"task": "How many departments are there?", "calls": true}));
+    let calls = &reply["result"]["structuredContent"]["calls"];
+    assert_eq!((&calls[0]["tool"], &calls[0]["error"]), (&json!("run_query"), &Value::Null));
+    assert!(calls[0]["result"].as_str().unwrap().contains('8'), "{calls}");
+    for wrong in [json!({}), json!({"task": 7}), json!({"task": "x", "other": 1})] {
+        assert!(!asked.ask(&wrong).1["error"].is_null(), "{wrong}");
+    }
+    drop(asked.input);
+    assert!(asked.child.wait().unwrap().success(), "it ends with its client");
+}
+
+#[test]
+fn a_check_plays_the_exam_at_the_endpoint() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let check = project.mcprl(&["serve", "--check", "--json"]);
+    assert_eq!(check.code, Some(0), "{}", check.err);
+    let compared: Value = serde_json::from_str(check.out.trim()).unwrap();
+    assert!(compared["tasks"].as_u64().unwrap() > 0, "{compared}");
+    assert_eq!((&compared["served"], &compared["same_answers"]), (&compared["exam"], &compared["tasks"]));
+    let none = project.mcprl(&["serve", "llama", "--check", "--json"]);
+    assert!(none.code == Some(2) && none.err.contains("serve::no_exam"), "{}", none.err);
+}
+
+#[test]
+fn a_client_cancels_a_task_and_its_place_is_free() {
+    let project = querying();
+    // A server that is never called, so that its calls have no answer.
+    let server =
+        format!("grep --line-buffered -v tools/call | {} demo-server sqlite", env!("CARGO_BIN_EXE_mcprl"));
+    let server = json!({"command": "sh", "args": ["-c", server]});
+    project.write("silent.json", &json!({"mcpServers": {"silent": server}}).to_string());
+    let mut asked = Asked::new(&project, &["caller", "--server", "silent.json", "--max-requests", "1"]);
+    let task = |id: u64| {
+        let arguments = json!({"task": "Never mind."});
+        let params = json!({"name": "ask", "arguments": arguments, "_meta": {"progressToken": id}});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    };
+    asked.send(&task(7));
+    assert_eq!(asked.receive()["params"]["progressToken"], 7, "it calls");
+    asked.send(&task(8));
+    let busy = asked.receive();
+    assert!(busy["id"] == 8 && busy.to_string().contains("too many tasks"), "{busy}");
+    asked.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}));
+    let mut id = 8;
+    until("its place is free", || {
+        id += 1;
+        asked.send(&task(id));
+        let reply = asked.receive();
+        let is_busy = reply["id"] == id && reply.to_string().contains("too many tasks");
+        let begins = reply["params"]["progressToken"] == id;
+        assert!(is_busy || begins, "{reply}");
+        begins
+    });
+}
+
+#[test]
+fn calls_that_may_change_something_need_yes() {
+    let project = project("set_status", &json!({"ticket_id": "T-1", "status": "closed"}));
+    let command = [env!("CARGO_BIN_EXE_mcprl"), "demo-server", "desk"];
+    let file = format!(
+        "[server]\ncommand = {command:?}\nstate = \"fresh-process\"\n[stages.tools]\nkind = \"discover\"\n"
+    );
+    project.write("desk.toml", &file);
+    let error = |more: &[&str]| {
+        let mut asked = Asked::new(&project, &[&["caller", "--server", "desk.toml"], more].concat());
+        let (_, reply) = asked.ask(&json!({"task": "Close it.", "calls": true}));
+        let calls = &reply["result"]["structuredContent"]["calls"];
+        assert_eq!(calls[0]["tool"], "set_status", "{reply}");
+        calls[0]["error"].clone()
+    };
+    assert_eq!(error(&[]), "refused");
+    assert_eq!(error(&["--yes", "--deny", "*"]), "refused");
+    assert_ne!(error(&["--yes"]), "refused");
+}
+
+#[test]
+fn the_agent_is_an_mcp_server_over_http_too() {
+    let project = querying();
+    let served = Served::new(&project, &SERVE);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let text = runtime.block_on(async {
+        let transport = Transport::http(format!("http://{}/mcp", served.host));
+        let session = Session::connect(&ServerSpec::new(transport, State::ReadOnly)).await.unwrap();
+        let task = Map::from_iter([("task".to_owned(), json!("How many departments are there?"))]);
+        let text = session.call("ask", task).await.unwrap().text;
+        session.close().await;
+        text
+    });
+    assert_eq!(text, ANSWER);
+}

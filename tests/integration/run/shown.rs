@@ -1,0 +1,255 @@
+//! What a run prints and how it is watched: on the terminal that started it, on another, and for programs that collect logs.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+};
+
+use crate::common::{Project, output, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use mcprl::{data, eval};
+
+/// A stage, then one that waits for [`Project::open_gate`].
+fn waiting() -> Project {
+    Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.end]\nkind = \"gate\"\nfrom = \"start\"\n",
+    )
+}
+
+/// The run of [`waiting`], once its second stage runs.
+fn running(project: &Project) -> Child {
+    let mut run = project.command(&["run", "run.toml"]);
+    let run = run.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    until("the second stage starts", || project.has_event("started", "end"));
+    run
+}
+
+#[test]
+fn watching_shows_what_was_and_what_comes_and_ends_with_the_run() {
+    let project = waiting();
+    let mut run = running(&project);
+    let mut watch = project.spawn(&["watch"]);
+    let lines = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let mut shown = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        if line.starts_with("done") && line.contains(" start ") {
+            project.open_gate();
+        }
+        shown.push(line);
+    }
+    assert!(run.wait().unwrap().success());
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+    let stages: Vec<&String> = shown.iter().filter(|line| line.starts_with("done")).collect();
+    assert_eq!(stages.len(), 2, "{shown:?}");
+    assert!(stages[0].contains(" start ") && stages[1].contains(" end "), "{shown:?}");
+    assert!(shown.last().unwrap().contains(" finished, after "), "{shown:?}");
+}
+
+#[test]
+fn watching_a_run_that_is_killed_says_how_to_continue() {
+    let project = waiting();
+    let mut run = running(&project);
+    let watch = project.spawn(&["watch", "latest"]);
+    kill_process(Pid::from_child(&run), Signal::KILL).unwrap();
+    run.wait().unwrap();
+    let watched = watch.wait_with_output().unwrap();
+    project.open_gate();
+    let shown = String::from_utf8(watched.stderr).unwrap();
+    assert_eq!(watched.status.code(), Some(1), "{shown}");
+    assert!(shown.contains(&format!("mcprl resume {}", project.runs()[0])), "{shown}");
+}
+
+#[test]
+fn watching_a_failed_run_shows_the_error() {
+    let project = Project::new("name = \"toy\"\n[stages.start]\nkind = \"bad\"\n");
+    project.kind("bad", "pure", "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n", "exit 3");
+    assert_eq!(project.mcprl(&["run", "run.toml"]).code, Some(1));
+    let watched = project.mcprl(&["watch"]);
+    assert_eq!(watched.code, Some(1));
+    let failed = watched.err.lines().find(|line| line.starts_with("failed"));
+    assert!(failed.is_some_and(|line| line.contains("start") && line.contains('3')), "{}", watched.err);
+}
+
+#[test]
+fn watching_a_resumed_run_shows_each_stage_once() {
+    let project = waiting();
+    project.open_gate();
+    let killed = output(project.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", "commit::after:1"));
+    assert_eq!(killed.code, None);
+    let resumed = project.mcprl(&["resume", "latest"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    let watched = project.mcprl(&["watch"]);
+    let ended = |stage: &str| {
+        let is_its_end = |line: &&str| {
+            (line.starts_with("done") || line.starts_with("cached"))
+                && line.split_whitespace().nth(1) == Some(stage)
+        };
+        watched.err.lines().filter(is_its_end).count()
+    };
+    assert_eq!((ended("start"), ended("end")), (1, 1), "{}", watched.err);
+}
+
+#[test]
+fn a_quiet_run_says_nothing_if_all_is_well() {
+    let project = Project::new("name = \"toy\"\n[stages.start]\nkind = \"gen\"\n");
+    let quiet = project.run(&["-q"]);
+    assert_eq!((quiet.err.as_str(), quiet.out.as_str()), ("", ""));
+    assert_ne!(project.run(&[]).err, "");
+}
+
+#[test]
+fn a_quiet_run_reports_its_failure() {
+    let project = Project::new("name = \"toy\"\n[stages.start]\nkind = \"bad\"\n");
+    project.kind("bad", "pure", "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n", "exit 3");
+    let quiet = project.mcprl(&["run", "run.toml", "--quiet"]);
+    assert_eq!(quiet.code, Some(1));
+    assert!(quiet.err.contains("error: stage \"start\""), "{}", quiet.err);
+}
+
+#[test]
+fn a_verbose_run_shows_every_stage_of_an_iteration_with_all_metrics() {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[loop.count]\niterations = 2\ncarry = { number = \"start\" }\n\
+         [loop.count.stages.one]\nkind = \"step\"\nfrom = \"@number\"\n\
+         [loop.count.stages.two]\nkind = \"step\"\nfrom = \"one\"\nyields = \"number\"\n",
+    );
+    let verbose = project.run(&["-v"]);
+    for line in ["count[0001]/one", "count[0002]/two"] {
+        let shown = verbose.err.lines().find(|shown| shown.starts_with("done") && shown.contains(line));
+        assert!(shown.is_some_and(|shown| shown.contains("value ")), "{line}: {}", verbose.err);
+    }
+    let normal = project.run(&["--set", "stages.start.value=7"]);
+    assert!(
+        !normal.err.lines().any(|line| line.starts_with("done") && line.contains("/one")),
+        "{}",
+        normal.err
+    );
+}
+
+#[test]
+fn messages_can_be_one_json_object_per_line() {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[stages.end]\nkind = \"bad\"\nfrom = \"start\"\n",
+    );
+    project.kind(
+        "bad",
+        "pure",
+        "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n",
+        "exit 3",
+    );
+    let logged = project.mcprl(&["run", "run.toml", "--log-format", "json"]);
+    assert_eq!(logged.code, Some(1));
+    let lines: Vec<Value> = logged.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for line in &lines {
+        assert!(line["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+        assert!(["info", "warning", "error"].contains(&line["level"].as_str().unwrap()), "{line}");
+        assert!(line["message"].is_string(), "{line}");
+    }
+    let finished = lines.iter().find(|line| line["event"] == "finished").unwrap();
+    assert_eq!((&finished["id"], &finished["level"]), (&"start".into(), &"info".into()));
+    assert!(
+        lines.iter().any(|line| line["event"] == "failed" && line["id"] == "end" && line["level"] == "error")
+    );
+    let error = lines.iter().find(|line| line["error"].is_object()).unwrap();
+    assert!(error["error"]["code"].is_string() && error["level"] == "error", "{error}");
+}
+
+/// A stage that writes the verdict of an exam in which every answer of `trained` is right.
+fn examined() -> Project {
+    let project = Project::new("name = \"toy\"\n[stages.exam]\nkind = \"examine\"\n");
+    let names = ["base".to_owned(), "trained".to_owned()];
+    let scenario = |i: usize| data::Scenario {
+        id: format!("{i}"),
+        split: "a".into(),
+        family: format!("f{i}"),
+        task: "t".into(),
+        answer: Some("1".into()),
+        check: "number".into(),
+        entity: None,
+        reference: None,
+        checks: None,
+        candidates: None,
+        server: None,
+        working: None,
+    };
+    let scenarios: Vec<_> = (0..20).map(scenario).collect();
+    let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {
+        scenario: scenario.id.clone(),
+        policy: policy.clone(),
+        mode: eval::Mode::Greedy,
+        right: policy == "trained",
+        by_protocol: true,
+        any_right: None,
+        calls: 1,
+        turns: 1,
+        tokens: 1,
+        tool_errors: 0,
+        tools: vec![],
+    };
+    let episodes: Vec<_> =
+        scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
+    let exam = eval::Comparison {
+        policies: &names,
+        scenarios: &scenarios,
+        comparison_only: &[],
+        tools: &[],
+        resamples: 100,
+        seed: 1,
+    };
+    let verdict = project.path("made.parquet");
+    data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
+    let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
+        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n";
+    let script = format!(
+        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
+        verdict.display()
+    );
+    project.kind("examine", "pure", outputs, &script);
+    project
+}
+
+#[test]
+fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
+    let project = examined();
+    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001\n\
+        Use trained: it solves 100.0 points more than base [+100, +100].";
+    // The second run is all cached.
+    for _ in 0..2 {
+        let screen = std::fs::File::create(project.path("screen")).unwrap();
+        let mut run = project.command(&["run", "run.toml"]);
+        run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
+        let screen = project.read("screen");
+        assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
+        let tail: Vec<&str> = screen.lines().rev().take(16).collect();
+        assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
+        assert!(!screen.contains("every table"), "{screen}");
+    }
+    assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
+    let events = project.mcprl(&["--json", "run", "run.toml"]).out;
+    let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    let headline = &ended["verdicts"]["exam"];
+    assert_eq!(
+        (&headline["advice"]["use"], &headline["policies"][1]["success"]),
+        (&"trained".into(), &1.0.into())
+    );
+    assert_eq!(headline["differences"][0]["finding"], "better");
+}
+
+#[test]
+fn colour_is_printed_on_terminals_and_on_request() {
+    let project = examined();
+    let output = |name: &str, value: &str, arguments: &[&str]| {
+        let output = project.command(arguments).env(name, value).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let (run, mistake): (&[&str], &[&str]) = (&["run", "run.toml"], &["show", "latest/no"]);
+    let coloured = output("CLICOLOR_FORCE", "1", run) + &output("CLICOLOR_FORCE", "1", mistake);
+    for expected in ["\x1b[32mdone", "\x1b[32mtrained beats", "\x1b[1m\x1b[31merror:\x1b[0m"] {
+        assert!(coloured.contains(expected), "{expected:?}: {coloured:?}");
+    }
+    assert!(!output("NO_COLOR", "1", run).contains('\x1b'));
+    assert!(!output("TERM", "xterm", mistake).contains('\x1b'));
+    assert!(!output("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
+}
