@@ -33,3 +33,8 @@ impl DerefMut for Aligned {
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.words) }
     }
 }
+
+pub fn as_floats_mut(words: &mut [u32]) -> &mut [f32] {
+    // SAFETY: every bit pattern is an `f32`, and both are as large and as aligned.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<f32>(), words.len()) }
+}

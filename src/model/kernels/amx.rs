@@ -16,13 +16,13 @@ use std::{
 
 use super::{
     PANEL,
+    aligned::{Aligned, as_floats_mut},
+    frozen::convert::transpose,
     tile::{Accumulate, Block},
 };
 
 /// Rows of a tile, and words of one of its rows.
 pub const SIDE: usize = 16;
-/// Bytes from one row of a packed panel to the next.
-const PANEL_BYTES: usize = PANEL * size_of::<u32>();
 
 /// Whether machine and kernel let this process use tiles. Asks the kernel for them.
 pub fn is_available() -> bool {
@@ -82,13 +82,40 @@ fn configure(rows: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shape, options(nostack, readonly)) };
 }
 
-/// Computes the block on words that are pairs of bf16, adjacent in `k`. Panels of `B` are padded, words of a row of `A` adjacent, sums
-/// chains, and the depth counts from a multiple of 16 of the whole product's.
+/// Computes the block on words that are pairs of bf16, adjacent in `k`. Sums are chains, and the depth counts from a multiple of 16 of
+/// the whole product's.
 ///
 /// # Safety
 /// As [`Block::run`], and tiles are available.
 pub unsafe fn block(block: &Block) {
-    debug_assert!(block.accumulate != Accumulate::Sum && block.b_padded && block.a_column == 1);
+    debug_assert!(block.accumulate != Accumulate::Sum);
+    let (rows, depth) = (block.rows, block.depth.next_multiple_of(SIDE));
+    if block.a_column == 1 {
+        // SAFETY: the caller's contract.
+        return unsafe { panels(block, block.a.cast(), block.a_row) };
+    }
+    // Rows of a tile are contiguous.
+    let mut packed = Aligned::zeros(rows.next_multiple_of(SIDE) * depth);
+    for row in (0..rows).step_by(SIDE) {
+        for word in (0..depth).step_by(SIDE) {
+            let mut square = [0.0f32; SIDE * SIDE];
+            let (height, width) = (SIDE.min(block.depth - word), SIDE.min(rows - row));
+            for (i, to) in square.chunks_exact_mut(SIDE).enumerate().take(height) {
+                for (j, to) in to.iter_mut().enumerate().take(width) {
+                    // SAFETY: within the block.
+                    *to = unsafe { *block.a.add((row + j) * block.a_row + (word + i) * block.a_column) };
+                }
+            }
+            transpose(&square, SIDE, as_floats_mut(&mut packed[row * depth + word..]), depth);
+        }
+    }
+    // SAFETY: the caller's contract; the copy has all rows.
+    unsafe { panels(block, packed.as_ptr(), depth) };
+}
+
+/// # Safety
+/// As [`block`]; `a` is a copy of `A` with adjacent words, or `A` itself.
+unsafe fn panels(block: &Block, a: *const u32, a_row: usize) {
     let mut configured = 0;
     let mut padded = Padded::default();
     for column in (0..block.columns).step_by(PANEL) {
@@ -100,10 +127,10 @@ pub unsafe fn block(block: &Block) {
             }
             // SAFETY: rows and columns are within the block.
             unsafe {
-                let a = block.a.add(row * block.a_row).cast();
+                let a = a.add(row * a_row);
                 let b = block.b.add(column / PANEL * block.b_panel).cast();
                 let c = block.c.add(row * block.c_row + column);
-                panel(block, rows, width, (a, b, c), &mut padded);
+                panel(block, (rows, width), (a, a_row), b, c, &mut padded);
             }
         }
     }
@@ -125,27 +152,28 @@ impl Default for Padded {
     }
 }
 
-/// Up to 32 rows of one panel.
+/// Up to 32 rows and columns.
 ///
 /// # Safety
 /// As [`block`]; the tiles are configured for this number of rows.
 unsafe fn panel(
     block: &Block,
-    rows: usize,
-    width: usize,
-    (mut a, mut b, c): (*const u32, *const u32, *mut f32),
+    (rows, width): (usize, usize),
+    (mut a, a_row): (*const u32, usize),
+    mut b: *const u32,
+    c: *mut f32,
     padded: &mut Padded,
 ) {
     let two = rows > SIDE;
-    let whole = width == PANEL;
-    // SAFETY: rows, depth and columns are within the block; a narrow last panel is computed in a copy.
+    let is_whole = width == PANEL;
+    // SAFETY: rows, depth and columns are within the block; what is no whole tile is copied.
     unsafe {
         let copy_c = |from: *const f32, from_row: usize, to: *mut f32, to_row: usize| {
             for row in 0..rows {
                 std::ptr::copy_nonoverlapping(from.add(row * from_row), to.add(row * to_row), width);
             }
         };
-        let (at, c_row) = if whole { (c, block.c_row) } else { (padded.c.as_mut_ptr().cast(), PANEL) };
+        let (at, c_row) = if is_whole { (c, block.c_row) } else { (padded.c.as_mut_ptr().cast(), PANEL) };
         match block.accumulate {
             Accumulate::No => asm!(
                 "tilezero tmm0",
@@ -155,29 +183,38 @@ unsafe fn panel(
                 options(nostack, nomem)
             ),
             _ => {
-                if !whole {
+                if !is_whole {
                     copy_c(c, block.c_row, at, c_row);
                 }
                 load_c(at, c_row, two);
             }
         }
-        for _ in 0..block.depth / SIDE {
-            part(a, block.a_row, b, two);
-            a = a.add(SIDE);
-            b = b.add(SIDE * PANEL);
-        }
-        let rest = block.depth % SIDE;
-        if rest > 0 {
-            for (row, to) in padded.a.iter_mut().enumerate().take(rows) {
-                to[rest..].fill(0);
-                std::ptr::copy_nonoverlapping(a.add(row * block.a_row), to.as_mut_ptr(), rest);
+        for word in (0..block.depth).step_by(SIDE) {
+            let words = SIDE.min(block.depth - word);
+            let (mut left, mut right) = ((a, a_row), (b, block.b_step));
+            if words < SIDE {
+                for (row, to) in padded.a.iter_mut().enumerate().take(rows) {
+                    to[words..].fill(0);
+                    std::ptr::copy_nonoverlapping(a.add(row * a_row), to.as_mut_ptr(), words);
+                }
+                left = (padded.a.as_ptr().cast(), SIDE);
             }
-            padded.b.as_flattened_mut()[rest * PANEL..].fill(0);
-            std::ptr::copy_nonoverlapping(b, padded.b.as_mut_ptr().cast(), rest * PANEL);
-            part(padded.a.as_ptr().cast(), SIDE, padded.b.as_ptr().cast(), two);
+            if words < SIDE || !(is_whole || block.b_padded) {
+                let width = if block.b_padded { PANEL } else { width };
+                for (row, to) in padded.b.iter_mut().enumerate() {
+                    to.fill(0);
+                    if row < words {
+                        std::ptr::copy_nonoverlapping(b.add(row * block.b_step), to.as_mut_ptr(), width);
+                    }
+                }
+                right = (padded.b.as_ptr().cast(), PANEL);
+            }
+            part(left, right, two);
+            a = a.wrapping_add(SIDE);
+            b = b.wrapping_add(SIDE * block.b_step);
         }
         store_c(at, c_row, two);
-        if !whole {
+        if !is_whole {
             copy_c(at, c_row, c, block.c_row);
         }
     }
@@ -186,9 +223,10 @@ unsafe fn panel(
 /// Adds the products of 16 words.
 ///
 /// # Safety
-/// The configured rows of `a`, and 16 rows of a panel, are readable.
+/// The configured rows of `a`, and 16 rows of 32 words of `b`, are readable at their strides.
 #[inline(always)]
-unsafe fn part(a: *const u32, a_row: usize, b: *const u32, two: bool) {
+unsafe fn part((a, a_row): (*const u32, usize), (b, b_row): (*const u32, usize), two: bool) {
+    let (a_row, b_row) = (a_row * size_of::<u32>(), b_row * size_of::<u32>());
     // SAFETY: the caller's contract.
     unsafe {
         if two {
@@ -202,10 +240,10 @@ unsafe fn part(a: *const u32, a_row: usize, b: *const u32, two: bool) {
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 a = in(reg) a,
-                second = in(reg) a.wrapping_add(SIDE * a_row),
-                a_row = in(reg) a_row * size_of::<u32>(),
+                second = in(reg) a.wrapping_byte_add(SIDE * a_row),
+                a_row = in(reg) a_row,
                 b = in(reg) b,
-                b_row = in(reg) PANEL_BYTES,
+                b_row = in(reg) b_row,
                 options(nostack, readonly)
             );
         } else {
@@ -216,9 +254,9 @@ unsafe fn part(a: *const u32, a_row: usize, b: *const u32, two: bool) {
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 a = in(reg) a,
-                a_row = in(reg) a_row * size_of::<u32>(),
+                a_row = in(reg) a_row,
                 b = in(reg) b,
-                b_row = in(reg) PANEL_BYTES,
+                b_row = in(reg) b_row,
                 options(nostack, readonly)
             );
         }
@@ -259,6 +297,70 @@ unsafe fn store_c(c: *mut f32, c_row: usize, two: bool) {
                 "tilestored [{c} + {row}], tmm2", "tilestored [{c} + {row} + 64], tmm3",
                 c = in(reg) c.add(SIDE * c_row), row = in(reg) bytes, options(nostack)
             );
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::{
+        super::{
+            Lhs, Rhs,
+            frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
+            gemm::{tests::numbers, tiled_gemm},
+            multiplies_tiles, team,
+        },
+        *,
+    };
+
+    /// The order of AMX: of each 32 values along `k`, those at odd places and those at even ones are summed apart.
+    pub fn by_parts(m: usize, left: Lhs<'_>, right: Rhs<'_>, (c, n): (&mut [f32], usize), accumulate: bool) {
+        for (row, c) in c.chunks_exact_mut(n).enumerate().take(m) {
+            for (column, c) in c.iter_mut().enumerate() {
+                let mut sum = if accumulate { *c } else { 0.0 };
+                for part in (0..right.depth()).step_by(32) {
+                    let chain = |parity: usize| {
+                        (part + parity..right.depth().min(part + 32)).step_by(2).fold(0.0f32, |sum, k| {
+                            left.data[row * left.row + k * left.column].mul_add(right.at(k, column), sum)
+                        })
+                    };
+                    sum += chain(1) + chain(0);
+                }
+                *c = sum;
+            }
+        }
+    }
+
+    /// Also with rows and columns that fill no tile, and with `A` at both strides.
+    #[test]
+    fn tiles_give_the_bits_of_chains_of_parts_and_touch_no_other_value() {
+        if !multiplies_tiles() {
+            return;
+        }
+        for (m, k, n) in [(1, 2, 1), (3, 64, 40), (16, 31, 32), (17, 100, 33), (33, 600, 65), (70, 33, 8)] {
+            let [mut a, mut b] = [numbers(m * k, 1), numbers(k * n, 2)];
+            round_to_bf16(&mut a);
+            round_to_bf16(&mut b);
+            let across: Vec<f32> = (0..k * m).map(|i| a[i % m * k + i / m]).collect();
+            let (mut rows, mut columns, mut right) = (vec![0; m * k.div_ceil(2)], Vec::new(), Vec::new());
+            to_pairs(&a, k, k, &mut rows);
+            rows_to_pairs(&across, m, k, m, &mut columns);
+            rows_to_pairs(&b, n, k, n, &mut right);
+            let (half, stride) = (k.div_ceil(2), n + 3);
+            for left in [Lhs::rows(&rows, half), Lhs::transposed(&columns, m)] {
+                for accumulate in [false, true] {
+                    let old = numbers(m * stride, 3);
+                    let mut c = old.clone();
+                    let factor = Rhs::rows(&right, half, n);
+                    tiled_gemm(m, left, factor, (team::Shared::new(&mut c), 0), stride, accumulate);
+                    for (row, (c, old)) in c.chunks(stride).zip(old.chunks(stride)).enumerate() {
+                        let mut want = old.to_vec();
+                        let row = Lhs::rows(&a[row * k..], k);
+                        by_parts(1, row, Rhs::rows(&b, k, n), (&mut want[..n], n), accumulate);
+                        assert_eq!(c, want, "{m}x{k}x{n}");
+                    }
+                }
+            }
         }
     }
 }

@@ -202,7 +202,8 @@ pub(super) fn meter(operations: usize, work: impl FnOnce()) {
 /// If `a` or `c` is too short for its extent, or rows of `c` overlap: `stride` is less than `b`'s columns.
 pub fn gemm(m: usize, a: Lhs<'_>, b: Rhs<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
     let threads = team::threads(m.saturating_mul(b.n).saturating_mul(b.k));
-    on(threads, m, a, b, (team::Shared::new(c), 0), stride, Accumulate::Sum.blocks(accumulate));
+    let accumulate = Accumulate::Sum.blocks(accumulate);
+    on(f32::run, threads, m, a, b, (team::Shared::new(c), 0), stride, accumulate);
 }
 
 /// [`gemm`] on the current thread, into `c` from an index on: for parts of an operation that is already
@@ -218,10 +219,30 @@ pub(super) fn local_gemm<W: Word>(
     stride: usize,
     accumulate: bool,
 ) {
-    on(1, m, a, b, c, stride, Accumulate::Chain.blocks(accumulate));
+    on(W::run, 1, m, a, b, c, stride, Accumulate::Chain.blocks(accumulate));
 }
 
+/// [`local_gemm`] of pairs, by tiles where the machine has them. An element's chain then depends on where in `k` the call begins, so
+/// callers either have all of `k` in one call or need no more than the same bits for the same calls.
+pub(super) fn tiled_gemm(
+    m: usize,
+    a: Lhs<'_, u32>,
+    b: Rhs<'_, u32>,
+    c: (team::Shared, usize),
+    stride: usize,
+    accumulate: bool,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if super::multiplies_tiles() {
+        let accumulate = Accumulate::Chain.blocks(accumulate);
+        return on(super::amx::block, 1, m, a, b, c, stride, accumulate);
+    }
+    local_gemm(m, a, b, c, stride, accumulate);
+}
+
+#[expect(clippy::too_many_arguments, reason = "a product and how it is computed")]
 fn on<W: Word>(
+    run: unsafe fn(&Block),
     threads: usize,
     m: usize,
     a: Lhs<'_, W>,
@@ -253,7 +274,7 @@ fn on<W: Word>(
     );
     let part = |rows: Range<usize>, columns: Range<usize>| {
         let operations = rows.len() * columns.len() * k * W::VALUES;
-        meter(operations, || product(rows, columns, a, b, (c, at), stride, accumulate));
+        meter(operations, || product(run, rows, columns, a, b, (c, at), stride, accumulate));
     };
     if threads <= 1 {
         part(0..m, 0..n);
@@ -267,7 +288,9 @@ fn on<W: Word>(
 }
 
 /// The part of a product in these rows and columns. The first column is at the start of a panel.
+#[expect(clippy::too_many_arguments, reason = "a product and how it is computed")]
 fn product<W: Word>(
+    run: unsafe fn(&Block),
     rows: Range<usize>,
     columns: Range<usize>,
     a: Lhs<'_, W>,
@@ -295,7 +318,7 @@ fn product<W: Word>(
             };
             // SAFETY: `on` checked every extent that the block reaches, and parts are disjoint. Callers with
             // pairs checked that the machine multiplies them.
-            unsafe { W::run(&block) };
+            unsafe { run(&block) };
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     super::{
         Lhs, PANEL, Rhs,
         frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
-        gemm::local_gemm,
+        gemm::{local_gemm, tiled_gemm},
         multiplies_bf16, team,
     },
     Attention, Heads, Scratch, Span, blocks, format, gather, scatter, work,
@@ -211,11 +211,11 @@ impl Products {
                 rows_to_pairs(&scratch.scores[at..], columns, count, keys, left);
                 rows_to_pairs(douts, dim, count, dim, right);
                 let factor = Rhs::rows(right, count.div_ceil(2), dim);
-                local_gemm(keys, Lhs::transposed(left, keys), factor, dvalues, inputs.step(), true);
+                tiled_gemm(keys, Lhs::transposed(left, keys), factor, dvalues, inputs.step(), true);
                 left.resize(count * half, 0);
                 to_pairs(douts, dim, dim, left);
                 let values = Rhs::packed(&values[part.span][skipped * half..], half, keys);
-                local_gemm(count, Lhs::rows(left, half), values, dscores, columns, false);
+                tiled_gemm(count, Lhs::rows(left, half), values, dscores, columns, false);
             }
         }
     }
@@ -248,11 +248,11 @@ impl Products {
                 left.resize(count * half, 0);
                 to_pairs(dscores, columns, keys, left);
                 let factor = Rhs::rows(&key_pairs[part.span][skipped / 2 * dim..], half, dim);
-                local_gemm(count, Lhs::rows(left, half), factor, dquery, dim, true);
+                tiled_gemm(count, Lhs::rows(left, half), factor, dquery, dim, true);
                 rows_to_pairs(dscores, columns, count, keys, left);
                 rows_to_pairs(queries, dim, count, dim, right);
                 let factor = Rhs::rows(right, count.div_ceil(2), dim);
-                local_gemm(keys, Lhs::transposed(left, keys), factor, dkeys, inputs.step(), true);
+                tiled_gemm(keys, Lhs::transposed(left, keys), factor, dkeys, inputs.step(), true);
             }
         }
     }

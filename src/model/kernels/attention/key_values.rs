@@ -11,7 +11,7 @@ use super::{
     super::{
         Format, Lhs, PANEL, Rhs,
         frozen::convert::{round_to_bf16, rounded, to_pairs, widen_bf16},
-        gemm::local_gemm,
+        gemm::{local_gemm, tiled_gemm},
         multiplies_bf16, team,
     },
     Heads,
@@ -214,7 +214,7 @@ impl KeyValues {
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let pairs = Lhs::rows(&queries.pairs[first * half..], half);
                 let right = Rhs::packed(&heads[head].keys[skipped * half..], half, keys);
-                local_gemm(rows, pairs, right, (to, at), stride, false);
+                tiled_gemm(rows, pairs, right, (to, at), stride, false);
             }
             KvData::Pairs(heads) => {
                 let mut panel = vec![0.0; 2 * half * PANEL];

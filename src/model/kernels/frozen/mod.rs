@@ -19,7 +19,7 @@ use convert::{
 
 use super::{
     LANES, Level, PANEL,
-    aligned::Aligned,
+    aligned::{Aligned, as_floats_mut},
     gemm::{DEPTH, ROWS, meter},
     multiplies_bf16, multiplies_tiles, team,
     tile::{Accumulate, Block},
@@ -541,11 +541,6 @@ impl Frozen {
             (false, _) => widen_rows_bf16(&rows, out),
         }
     }
-}
-
-fn as_floats_mut(words: &mut [u32]) -> &mut [f32] {
-    // SAFETY: every bit pattern is an `f32`, and both are as large and as aligned.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<f32>(), words.len()) }
 }
 
 /// # Safety

@@ -4,6 +4,8 @@ use super::{
     convert::{half_value, round_to_bf16},
     *,
 };
+#[cfg(target_arch = "x86_64")]
+use crate::model::kernels::amx;
 use crate::model::kernels::{
     Lhs, Packed, Rhs, gemm,
     gemm::{local_gemm, tests::numbers},
@@ -39,27 +41,10 @@ fn product(
     accumulate: bool,
 ) {
     match format.is_multiplied_in_bf16() {
-        true if multiplies_tiles() => by_parts(m, left, right, (c, n), accumulate),
+        #[cfg(target_arch = "x86_64")]
+        true if multiplies_tiles() => amx::tests::by_parts(m, left, right, (c, n), accumulate),
         true => local_gemm(m, left, right, (team::Shared::new(c), 0), n, accumulate),
         false => gemm(m, left, right, c, n, accumulate),
-    }
-}
-
-/// The order of AMX: of each 32 values along `k`, those at odd places and those at even ones are summed apart.
-fn by_parts(m: usize, left: Lhs<'_>, right: Rhs<'_>, (c, n): (&mut [f32], usize), accumulate: bool) {
-    for (row, c) in c.chunks_exact_mut(n).enumerate().take(m) {
-        for (column, c) in c.iter_mut().enumerate() {
-            let mut sum = if accumulate { *c } else { 0.0 };
-            for part in (0..right.depth()).step_by(32) {
-                let chain = |parity: usize| {
-                    (part + parity..right.depth().min(part + 32)).step_by(2).fold(0.0f32, |sum, k| {
-                        left.data[row * left.row + k * left.column].mul_add(right.at(k, column), sum)
-                    })
-                };
-                sum += chain(1) + chain(0);
-            }
-            *c = sum;
-        }
     }
 }
 
