@@ -16,10 +16,7 @@
 //! that takes no more than a minute in all.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -123,7 +120,7 @@ impl LiveSession {
 
     /// Everything that the server offers, as of now, and notes on what was repaired or dropped.
     pub(super) async fn describe(&self) -> Result<(Description, Vec<String>), McpError> {
-        let info = self.info();
+        let info = self.service.peer_info();
         let (tools, mut notes) = self.tools().await?;
         let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
         let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
@@ -171,7 +168,7 @@ impl LiveSession {
 
     /// The server's tools and mcprl's `complete_task`, as of now, and notes on what was repaired or dropped.
     pub(super) async fn tools(&self) -> Result<(Vec<data::Tool>, Vec<String>), McpError> {
-        let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
+        let has_tools = self.service.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
         let mut notes = Vec::new();
         let mut listed = Vec::new();
@@ -307,7 +304,7 @@ impl LiveSession {
 
     /// Bytes of memory of a child process and everything it started, as far as the system reports them.
     pub(super) fn memory(&self) -> Option<usize> {
-        self.process.as_ref()?.memory()
+        self.process.as_ref()?.descendants.memory()
     }
 
     /// Whether the session can still answer calls.
@@ -373,10 +370,6 @@ impl LiveSession {
     /// As messages name it.
     fn server(&self) -> String {
         self.spec.transport.to_string()
-    }
-
-    fn info(&self) -> Option<Arc<ServerPeerInfo>> {
-        self.service.peer_info()
     }
 
     /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.

@@ -50,15 +50,7 @@ fn cut_at(value: &Value, depth: usize) -> Value {
 
 /// Whether [`without_depths`] leaves something out.
 pub(super) fn is_too_deep(value: &Value) -> bool {
-    fn exceeds(value: &Value, depth: usize) -> bool {
-        let Some(below) = depth.checked_sub(1) else { return true };
-        match value {
-            Value::Array(items) => items.iter().any(|item| exceeds(item, below)),
-            Value::Object(fields) => fields.values().any(|item| exceeds(item, below)),
-            _ => false,
-        }
-    }
-    exceeds(value, SCHEMA_DEPTH)
+    without_depths(value) != *value
 }
 
 /// Shortens a text to `limit` bytes: its beginning, a note of how much is missing, and its end.
