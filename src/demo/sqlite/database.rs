@@ -22,8 +22,9 @@ use rusqlite::{
 
 use super::{
     super::server::Answer,
-    company::{self, TABLES},
+    company::{self, tables},
 };
+use crate::text::start_of;
 
 /// Maximum rows of a result that are shown.
 const ROWS_SHOWN: usize = 5;
@@ -93,10 +94,9 @@ impl Database {
     }
 
     pub(super) fn describe_table(&self, table: &str) -> Answer {
-        let Some((_, columns)) = TABLES.iter().find(|(name, _)| name.eq_ignore_ascii_case(table.trim()))
-        else {
-            return Err(format!("no such table: {}\ntables: {}", shortened(table), table_names()));
-        };
+        let found = tables().find(|(name, _)| name.eq_ignore_ascii_case(table.trim()));
+        let (_, columns) =
+            found.ok_or_else(|| format!("no such table: {}\ntables: {}", shortened(table), table_names()))?;
         let columns: Vec<String> = columns.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
         Ok(columns.join(", "))
     }
@@ -209,10 +209,7 @@ fn value_text(value: ValueRef<'_>) -> String {
 }
 
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(VALUE_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    start_of(text, VALUE_CHARS)
 }
 
 /// The problem, and on the next lines the alternatives.
@@ -248,7 +245,7 @@ fn explain(error: &QueryError, sql: &str) -> String {
 /// The columns of the tables that a query names.
 fn columns_hint(sql: &str) -> String {
     let words: Vec<&str> = sql.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).collect();
-    let named = TABLES.iter().filter(|(table, _)| is_one_of(table, &words));
+    let named = tables().filter(|(table, _)| is_one_of(table, &words));
     let hints: String = named
         .map(|(table, columns)| {
             let columns: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
@@ -259,7 +256,7 @@ fn columns_hint(sql: &str) -> String {
 }
 
 fn table_names() -> String {
-    TABLES.map(|(name, _)| name).join(", ")
+    tables().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
