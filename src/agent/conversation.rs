@@ -48,22 +48,6 @@ pub trait PolicyHandle: Send {
     fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
 }
 
-impl<P: PolicyHandle> PolicyHandle for &mut P {
-    async fn turn(
-        &mut self,
-        append: &[u32],
-        stop: &[u32],
-        max_new: usize,
-        tokens: Option<TokenSender>,
-    ) -> Result<Sampled, EngineError> {
-        P::turn(self, append, stop, max_new, tokens).await
-    }
-
-    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
-        P::reopen(self, pieces);
-    }
-}
-
 impl PolicyHandle for Sequence {
     async fn turn(
         &mut self,
@@ -287,7 +271,8 @@ pub trait Dialogue: Send {
     /// template cannot carry it.
     fn say(&mut self, text: &str) -> bool;
 
-    /// Lets the agent write a turn of at most this many tokens, and answers its calls.
+    /// Lets the agent write a turn of at most this many tokens, and answers its calls, unless the server has got
+    /// `max_calls` of them since the conversation began.
     ///
     /// # Errors
     /// Only if the engine or the endpoint fails.
@@ -296,6 +281,7 @@ pub trait Dialogue: Send {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
+        max_calls: usize,
     ) -> impl Future<Output = AnyResult<Turned>> + Send;
 }
 
@@ -461,6 +447,7 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
+        max_calls: usize,
     ) -> AnyResult<Turned> {
         if !self.is_finished {
             self.return_to_mark();
@@ -508,13 +495,9 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         } else if turn.calls.is_empty() {
             Turned::Text(turn.text)
         } else {
-            let mut answers = Answers {
-                toolbox: &agent.toolbox,
-                settings: &agent.settings,
-                history: &mut self.history,
-                server,
-                hooks,
-            };
+            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let history = &mut self.history;
+            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
             match answers.calls(turn.calls, &turn.ids).await {
                 Ok(results) => {
                     let results = agent.chat.results(&turn.ids, &results);
