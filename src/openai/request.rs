@@ -6,6 +6,7 @@ use axum::{
     body::{Body, Bytes, HttpBody, to_bytes},
     http::StatusCode,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
@@ -249,28 +250,23 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
+    fn typed<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let typed =
+            serde_json::from_value(value).map_err(|_| self.invalid(name, format!("should be {expected}")));
+        typed.map(Some)
+    }
+
     fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.invalid(name, "should be a text")),
-        }
+        self.typed(name, "a text")
     }
 
     fn items(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Array(items)) => Ok(Some(items)),
-            Some(_) => Err(self.invalid(name, "should be a list")),
-        }
+        self.typed(name, "a list")
     }
 
     fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(value)),
-            Some(_) => Err(self.invalid(name, "should be true or false")),
-        }
+        self.typed(name, "true or false")
     }
 
     fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
@@ -336,9 +332,8 @@ impl Fields {
 }
 
 fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
-    /// The name of each call so far.
-    type Calls = BTreeMap<String, String>;
-    let mut called = Calls::new();
+    // The name of each call so far, by its id.
+    let mut called = BTreeMap::new();
     let message = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
         let mut fields = Fields::of(format!("messages[{index}]"), value)?;
         let role = fields.text("role")?.unwrap_or_default();
