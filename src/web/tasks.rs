@@ -1,6 +1,6 @@
 //! The tasks of a run in pages, with what people decide about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ use crate::{
     data::{Admission, Scenario, Table},
     error::Result,
     exec::review::{self, Decision, RecordedDecision},
-    view::{Run, Stage, episodes::start_of},
+    text::start_of,
+    view::{Run, Stage},
 };
 
 /// Most tasks of a page.
@@ -35,14 +36,12 @@ fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
 pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     let as_now = site.run(run)?;
     let makers = makers(&as_now);
-    let Some(stage) = makers.iter().rev().find(|stage| query.text("stage").is_none_or(|id| stage.id == id))
-    else {
+    let Some(stage) = makers.iter().rev().find(|stage| query.allows("stage", &stage.id)) else {
         return Ok(json!({ "stages": [], "tasks": [] }).to_string());
     };
     let (tasks, path) = (tasks_of(stage)?, site.review_path(run)?);
     let decided = review::decisions(&path)?;
     let state = |task: &Scenario| decided.get(&task.id).map_or("open", |decided| decided.decision.name());
-    let is = |wanted: Option<&str>, found: &str| wanted.is_none_or(|wanted| wanted == found);
     let text = query.text("text").map(str::to_lowercase);
     let has_text = |task: &Scenario| {
         text.as_ref().is_none_or(|text| {
@@ -53,19 +52,18 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     let mut matching: Vec<&Scenario> = tasks
         .iter()
         .filter(|task| {
-            is(query.text("split"), &task.split) && is(query.text("family"), &task.family) && has_text(task)
+            query.allows("split", &task.split) && query.allows("family", &task.family) && has_text(task)
         })
         .collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &matching {
         *counts.entry(state(task)).or_default() += 1;
     }
-    matching.retain(|task| is(query.text("decision"), state(task)));
+    matching.retain(|task| query.allows("decision", state(task)));
     let offset = query.parsed("offset")?.unwrap_or(0);
     let limit = query.parsed("limit")?.unwrap_or(25).min(MOST_TASKS);
     let shown = matching.iter().skip(offset).take(limit).map(|task| row(task, decided.get(&task.id)));
-    let values =
-        |of: fn(&Scenario) -> &String| tasks.iter().map(of).collect::<std::collections::BTreeSet<_>>();
+    let values = |of: fn(&Scenario) -> &String| tasks.iter().map(of).collect::<BTreeSet<_>>();
     let refused = stage.table::<Admission>().unwrap_or_default();
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for reason in refused.into_iter().filter_map(|row| row.reason) {
