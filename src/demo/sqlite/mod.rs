@@ -3,8 +3,6 @@
 mod company;
 mod database;
 
-use std::sync::Arc;
-
 use rmcp::model::Tool;
 
 use super::server::{Answer, Arguments, Demo, Effect::Reads, tool};
@@ -41,9 +39,5 @@ impl Demo for Company {
             "run_query" => arguments.text("sql").and_then(|sql| database.run_query(sql)),
             _ => return None,
         })
-    }
-
-    fn session(self: Arc<Self>) -> Arc<dyn Demo> {
-        self
     }
 }
