@@ -242,6 +242,7 @@ enum Next {
 }
 
 /// Where a conversation was before a message of the user.
+#[derive(Default)]
 struct Mark {
     /// The message, unless it is the prompt's.
     said: Option<String>,
@@ -307,16 +308,23 @@ impl<P: PolicyHandle> Conversation<P> {
         let mut history = History { messages, ..History::default() };
         history.append(&pieces.concat());
         let next = Some(Next::Append(Vec::new()));
-        let mark = Mark {
-            said: None,
-            messages: history.messages.len(),
-            tokens: history.tokens.len(),
-            rows: 0,
-            last_turn: 0,
-            prompt_pieces: pieces.clone(),
-            next: next.clone(),
-        };
-        Self { agent, policy, history, prompt_pieces: pieces, next, last_turn: 0, mark, is_finished: true }
+        let (prompt_pieces, mark) = (pieces, Mark::default());
+        let mut conversation =
+            Self { agent, policy, history, prompt_pieces, next, last_turn: 0, mark, is_finished: true };
+        conversation.mark = conversation.here(None);
+        conversation
+    }
+
+    fn here(&self, said: Option<String>) -> Mark {
+        Mark {
+            said,
+            messages: self.history.messages.len(),
+            tokens: self.history.tokens.len(),
+            rows: self.history.row_starts.len(),
+            last_turn: self.last_turn,
+            prompt_pieces: self.prompt_pieces.clone(),
+            next: self.next.clone(),
+        }
     }
 
     /// Forgets the user's last message and what followed it; of the prompt's message, what followed it.
@@ -408,20 +416,11 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         if self.last_turn == 0 {
             return false;
         }
-        let (last, waiting) = (self.last_turn, self.next.take());
-        self.mark = Mark {
-            said: Some(text.to_owned()),
-            messages: self.history.messages.len(),
-            tokens: self.history.tokens.len(),
-            rows: self.history.row_starts.len(),
-            last_turn: last,
-            prompt_pieces: self.prompt_pieces.clone(),
-            next: waiting.clone(),
-        };
+        self.mark = self.here(Some(text.to_owned()));
         let end = self.agent.chat.stop().first().copied();
         let behind_end = || end.into_iter().chain(tokens.iter().copied());
         let is_ended = self.history.tokens.last().is_some_and(|last| self.agent.chat.stop().contains(last));
-        let next = match waiting {
+        let next = match self.next.take() {
             // Results that the agent has not seen: it says nothing about them.
             Some(mut next) => {
                 self.history.messages.push(json!({"role": "assistant", "content": ""}));
