@@ -125,15 +125,13 @@ impl LiveSession {
         let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
         let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
         if offers.resources.is_some() {
-            let listed = self.list("resources", list_resources, &mut notes).await?;
-            resources = listing::resources(&listed);
+            resources = listing::resources(&self.list("resources", list_resources, &mut notes).await?);
             let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
             resource_templates = listing::resource_templates(&listed);
         }
         if offers.prompts.is_some() {
             let list_prompts = |params| ClientRequest::ListPromptsRequest(paged(params));
-            let listed = self.list("prompts", list_prompts, &mut notes).await?;
-            prompts = listing::prompts(&listed);
+            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
         }
         let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
         Ok((Description { server, tools, resources, resource_templates, prompts }, notes))

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     data::Label,
     error::Result,
-    exec::history::RunHistory,
+    exec::{history::RunHistory, labels},
     progress::now_ms,
     view::{
         curves::curves,
@@ -202,6 +202,6 @@ fn label(site: &Site, body: &[u8]) -> Result<String> {
         right,
         note: note.filter(|note| !note.trim().is_empty()),
     };
-    let labels = site.set_label(&run, label)?;
+    let labels = labels::set(site.store(&run)?, &run, label)?;
     text(&json!({ "labels": labels.len() }))
 }

@@ -1,24 +1,18 @@
 //! What the page can show: the runs of one or several caches, and what is kept of them in memory.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    hash::Hash,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::HashMap, hash::Hash, path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
 
 use super::{WebError, overview::Planned};
 use crate::{
     chat::Vocabulary,
-    data::{Label, Scenario},
+    data::Label,
     error::Result,
     exec::{
         folder,
         history::{self, RunHistory},
-        labels, progress_file,
-        review::{self, Decision, RecordedDecision},
+        labels, progress_file, review,
     },
     hash::Digest,
     progress::Progress,
@@ -182,21 +176,8 @@ impl Site {
         Ok(review::path(self.store(run)?, run))
     }
 
-    pub(super) fn decide(
-        &self,
-        run: &str,
-        task: &Scenario,
-        decision: Option<Decision>,
-    ) -> Result<BTreeMap<String, RecordedDecision>> {
-        Ok(review::set(&self.review_path(run)?, task, decision)?)
-    }
-
     pub(super) fn labels(&self, run: &str) -> Result<Vec<Label>> {
         Ok(labels::read(self.store(run)?, run)?)
-    }
-
-    pub(super) fn set_label(&self, run: &str, label: Label) -> Result<Vec<Label>> {
-        labels::set(self.store(run)?, run, label)
     }
 }
 

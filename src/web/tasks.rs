@@ -157,6 +157,6 @@ pub(super) fn decide(site: &Site, body: &[u8]) -> Result<String> {
         }
         _ => task.clone(),
     };
-    let decided = site.decide(&new.run, &task, decision)?;
+    let decided = review::set(&site.review_path(&new.run)?, &task, decision)?;
     Ok(json!({ "task": row(&task, decided.get(&task.id)), "decided": decided.len() }).to_string())
 }
