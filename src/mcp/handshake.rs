@@ -327,7 +327,7 @@ impl ClientHandler for Client {
         request: ElicitRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        Ok(self.inputs.elicited(&request))
+        Ok(self.inputs.elicited(&serde_json::to_value(request).unwrap_or_default()))
     }
 
     async fn create_message(

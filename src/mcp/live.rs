@@ -201,12 +201,11 @@ impl LiveSession {
         limit: Duration,
     ) -> Result<Reply, McpError> {
         let arguments = self.scratch.places().real_arguments(arguments);
-        let read: fn(Untrusted<Value>) -> Answer;
-        let request = match self.spec.expose.request(name, &arguments) {
+        type Read = fn(Untrusted<Value>) -> Answer;
+        let (request, read): (_, Read) = match self.spec.expose.request(name, &arguments) {
             None => {
-                read = Answer::from_result;
                 let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-                ClientRequest::CallToolRequest(CallToolRequest::new(params))
+                (ClientRequest::CallToolRequest(CallToolRequest::new(params)), Answer::from_result)
             }
             Some(exposed::Request::Lacking(argument)) => {
                 return Ok(Reply::Answer(Answer::failed(format!("the argument `{argument}` is missing"))));
@@ -215,14 +214,10 @@ impl LiveSession {
                 let listed = self.list_resources(limit).await;
                 return self.reply(listed, limit, Answer::of_text).await;
             }
-            Some(exposed::Request::ReadResource { uri }) => {
-                read = Answer::from_result;
-                read_resource(uri)
-            }
+            Some(exposed::Request::ReadResource { uri }) => (read_resource(uri), Answer::from_result),
             Some(exposed::Request::GetPrompt { name, arguments }) => {
-                read = Answer::from_prompt;
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
-                ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+                (ClientRequest::GetPromptRequest(GetPromptRequest::new(params)), Answer::from_prompt)
             }
         };
         let answer = self.ask_with_inputs(request, limit).await;
