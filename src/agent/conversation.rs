@@ -356,14 +356,12 @@ impl<P: PolicyHandle> Conversation<P> {
             return Next::Append(results);
         };
         // Pieces that are kept whole are not recomputed.
-        let mut pieces: Vec<Arc<[u32]>> = Vec::new();
         let mut end = 0;
-        for piece in self.prompt_pieces.iter().take_while(|piece| {
+        let is_kept = |piece: &&Arc<[u32]>| {
             end += piece.len();
             end <= kept
-        }) {
-            pieces.push(piece.clone());
-        }
+        };
+        let mut pieces: Vec<Arc<[u32]>> = self.prompt_pieces.iter().take_while(is_kept).cloned().collect();
         let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
         pieces.push([&before[whole..kept], &turn].concat().into());
         pieces.extend((!header.is_empty()).then(|| header.into()));

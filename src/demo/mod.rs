@@ -20,7 +20,7 @@ use rmcp::transport::{
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, fixture::Fixture, sqlite::Company, world::World};
+use self::{desk::Desk, fixture::Fixture, sqlite::Database, world::World};
 
 pub use self::{error::DemoError, server::Server, sqlite::DatabaseError};
 
@@ -92,7 +92,7 @@ impl HttpServer {
 /// If there is no such server, or its data cannot be built.
 pub fn open(kind: Kind<'_>) -> Result<Server, DemoError> {
     match kind.name {
-        "sqlite" => Ok(Server::new(Company::open().map_err(DemoError::DemoDatabase)?)),
+        "sqlite" => Ok(Server::new(Database::open().map_err(DemoError::DemoDatabase)?)),
         "desk" => Ok(Server::new(Desk::open())),
         // Not in `KINDS`: nothing to try mcprl with.
         "conformance" => Ok(Server::new(Fixture)),

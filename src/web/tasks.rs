@@ -19,11 +19,6 @@ const MOST_TASKS: usize = 200;
 /// Most characters of a text in a page of tasks.
 const SHOWN: usize = 2000;
 
-/// The stages that made tasks.
-fn makers(run: &Run) -> Vec<&Stage> {
-    run.writers(Scenario::NAME).collect()
-}
-
 /// All tasks that a stage made, for training and held out.
 fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
     let gone = |problem| WebError::NotFound(format!("the tasks of {}: {problem}", stage.id));
@@ -35,7 +30,7 @@ fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
 /// A page of the tasks of one stage, filtered.
 pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     let as_now = site.run(run)?;
-    let makers = makers(&as_now);
+    let makers: Vec<&Stage> = as_now.writers(Scenario::NAME).collect();
     let Some(stage) = makers.iter().rev().find(|stage| query.allows("stage", &stage.id)) else {
         return Ok(json!({ "stages": [], "tasks": [] }).to_string());
     };
@@ -87,7 +82,7 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
 
 /// The stage that made tasks, by its id.
 fn maker<'r>(run: &'r Run, id: &str) -> Result<&'r Stage, WebError> {
-    let stage = makers(run).into_iter().find(|stage| stage.id == id);
+    let stage = run.writers(Scenario::NAME).find(|stage| stage.id == id);
     stage.ok_or_else(|| WebError::NotFound(format!("stage \"{id}\" made no tasks")))
 }
 

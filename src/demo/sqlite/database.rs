@@ -43,7 +43,7 @@ const HEAP_BYTES: u32 = 64 << 20;
 
 const ONLY_SELECT: &str = "only SELECT is allowed: the database is read-only";
 
-pub(super) struct Database {
+pub(in crate::demo) struct Database {
     connection: Mutex<Connection>,
     /// Instructions that the current query has executed.
     steps: Arc<AtomicU64>,
@@ -51,7 +51,7 @@ pub(super) struct Database {
 
 impl Database {
     /// Builds the company in a temporary file, which is unlinked before this returns.
-    pub(super) fn open() -> Result<Self, DatabaseError> {
+    pub(in crate::demo) fn open() -> Result<Self, DatabaseError> {
         let file = tempfile::NamedTempFile::new().map_err(DatabaseError::File)?;
         let mut writer = Connection::open(file.path())?;
         writer.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
@@ -87,10 +87,6 @@ impl Database {
         };
         connection.progress_handler(STEPS_PER_CHECK as i32, Some(handler))?;
         Ok(Self { connection: Mutex::new(connection), steps })
-    }
-
-    pub(super) fn list_tables(&self) -> String {
-        table_names()
     }
 
     pub(super) fn describe_table(&self, table: &str) -> Answer {
@@ -255,7 +251,7 @@ fn columns_hint(sql: &str) -> String {
     if hints.is_empty() { format!("\ntables: {}", table_names()) } else { hints }
 }
 
-fn table_names() -> String {
+pub(super) fn table_names() -> String {
     tables().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
@@ -372,7 +368,7 @@ mod tests {
     #[test]
     fn tables_are_described_on_one_line() {
         let database = Database::open().unwrap();
-        insta::assert_snapshot!(database.list_tables(), @"departments, employees, projects");
+        insta::assert_snapshot!(table_names(), @"departments, employees, projects");
         insta::assert_snapshot!(database.describe_table("Employees").unwrap(), @"emp_id integer, full_name text, job_title text, dept_id integer, annual_pay integer, hire_year integer");
         insta::assert_snapshot!(database.describe_table("staff").unwrap_err(), @r"
         no such table: staff

@@ -63,18 +63,14 @@ pub(in crate::mcp) fn truncate_middle(text: String, limit: usize) -> String {
         return text[..boundary_before(&text, limit)].to_owned();
     };
     let head = boundary_before(&text, kept.div_ceil(2));
-    let tail = boundary_after(&text, text.len() - kept / 2);
+    let tail =
+        (text.len() - kept / 2..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len());
     format!("{}{}{}", &text[..head], marker(tail - head), &text[tail..])
 }
 
 /// The last character boundary at or before `index`.
 fn boundary_before(text: &str, index: usize) -> usize {
     (0..=index).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
-}
-
-/// The first character boundary at or after `index`.
-fn boundary_after(text: &str, index: usize) -> usize {
-    (index..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len())
 }
 
 #[cfg(test)]
