@@ -1,5 +1,6 @@
 //! Characters that a reader cannot see: one list for what is removed from a server's texts, and for what reports and the live
-//! page make visible. All of them can hide instructions, or split a word that a filter looks for.
+//! page make visible. All of them can hide instructions, or split a word that a filter looks for. And the start of a text
+//! that is too long to be shown.
 
 /// Ranges of hidden characters, both ends included.
 pub const HIDDEN: [(char, char); 18] = [
@@ -36,6 +37,14 @@ pub fn is_hidden(letter: char) -> bool {
     match letter {
         ' '..='~' | '\n' | '\t' => false,
         _ => HIDDEN.iter().any(|(first, last)| (*first..=*last).contains(&letter)),
+    }
+}
+
+/// The start of a text: at most this many characters, and `…` if there are more.
+pub fn start_of(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -4,7 +4,6 @@ use serde_json::{Map, Value, json};
 
 use super::{
     conversation::{History, Hooks, LostCall, Refusal, Server, Turned},
-    settings::AgentSettings,
     toolbox::{Action, Toolbox},
 };
 use crate::{
@@ -15,7 +14,10 @@ use crate::{
 /// Answers the calls of a turn in order, and adds the answers to the history.
 pub(super) struct Answers<'a, S, H> {
     pub toolbox: &'a Toolbox,
-    pub settings: &'a AgentSettings,
+    /// Characters of a result that the policy sees.
+    pub result_chars: usize,
+    /// Calls of the conversation that may reach the server.
+    pub max_calls: usize,
     pub history: &'a mut History,
     pub server: &'a S,
     pub hooks: &'a mut H,
@@ -82,6 +84,9 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
             Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
             Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
         };
+        if self.history.tools.len() >= self.max_calls {
+            return Ok(self.refuse(CallError::NoCallsLeft, "no calls are left; complete the task"));
+        }
         let mut permitted = arguments.clone();
         if let Err(Refusal(error, why)) = self.hooks.permit(&call.name, &mut permitted, self.history).await {
             return Ok(self.refuse(error, &why));
@@ -98,7 +103,7 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
         self.history.tools.push(call.name);
         self.history.tool_errors += u32::from(outcome.is_error);
         let whole = outcome.text.len();
-        let (text, is_clipped) = result_view(outcome.text, self.settings.result_chars);
+        let (text, is_clipped) = result_view(outcome.text, self.result_chars);
         let error = outcome.is_error.then_some(CallError::Tool);
         Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
     }

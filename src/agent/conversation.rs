@@ -48,22 +48,6 @@ pub trait PolicyHandle: Send {
     fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
 }
 
-impl<P: PolicyHandle> PolicyHandle for &mut P {
-    async fn turn(
-        &mut self,
-        append: &[u32],
-        stop: &[u32],
-        max_new: usize,
-        tokens: Option<TokenSender>,
-    ) -> Result<Sampled, EngineError> {
-        P::turn(self, append, stop, max_new, tokens).await
-    }
-
-    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
-        P::reopen(self, pieces);
-    }
-}
-
 impl PolicyHandle for Sequence {
     async fn turn(
         &mut self,
@@ -258,6 +242,7 @@ enum Next {
 }
 
 /// Where a conversation was before a message of the user.
+#[derive(Default)]
 struct Mark {
     /// The message, unless it is the prompt's.
     said: Option<String>,
@@ -287,7 +272,8 @@ pub trait Dialogue: Send {
     /// template cannot carry it.
     fn say(&mut self, text: &str) -> bool;
 
-    /// Lets the agent write a turn of at most this many tokens, and answers its calls.
+    /// Lets the agent write a turn of at most this many tokens, and answers its calls, unless the server has got
+    /// `max_calls` of them since the conversation began.
     ///
     /// # Errors
     /// Only if the engine or the endpoint fails.
@@ -296,6 +282,7 @@ pub trait Dialogue: Send {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
+        max_calls: usize,
     ) -> impl Future<Output = AnyResult<Turned>> + Send;
 }
 
@@ -321,16 +308,23 @@ impl<P: PolicyHandle> Conversation<P> {
         let mut history = History { messages, ..History::default() };
         history.append(&pieces.concat());
         let next = Some(Next::Append(Vec::new()));
-        let mark = Mark {
-            said: None,
-            messages: history.messages.len(),
-            tokens: history.tokens.len(),
-            rows: 0,
-            last_turn: 0,
-            prompt_pieces: pieces.clone(),
-            next: next.clone(),
-        };
-        Self { agent, policy, history, prompt_pieces: pieces, next, last_turn: 0, mark, is_finished: true }
+        let (prompt_pieces, mark) = (pieces, Mark::default());
+        let mut conversation =
+            Self { agent, policy, history, prompt_pieces, next, last_turn: 0, mark, is_finished: true };
+        conversation.mark = conversation.here(None);
+        conversation
+    }
+
+    fn here(&self, said: Option<String>) -> Mark {
+        Mark {
+            said,
+            messages: self.history.messages.len(),
+            tokens: self.history.tokens.len(),
+            rows: self.history.row_starts.len(),
+            last_turn: self.last_turn,
+            prompt_pieces: self.prompt_pieces.clone(),
+            next: self.next.clone(),
+        }
     }
 
     /// Forgets the user's last message and what followed it; of the prompt's message, what followed it.
@@ -362,14 +356,12 @@ impl<P: PolicyHandle> Conversation<P> {
             return Next::Append(results);
         };
         // Pieces that are kept whole are not recomputed.
-        let mut pieces: Vec<Arc<[u32]>> = Vec::new();
         let mut end = 0;
-        for piece in self.prompt_pieces.iter().take_while(|piece| {
+        let is_kept = |piece: &&Arc<[u32]>| {
             end += piece.len();
             end <= kept
-        }) {
-            pieces.push(piece.clone());
-        }
+        };
+        let mut pieces: Vec<Arc<[u32]>> = self.prompt_pieces.iter().take_while(is_kept).cloned().collect();
         let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
         pieces.push([&before[whole..kept], &turn].concat().into());
         pieces.extend((!header.is_empty()).then(|| header.into()));
@@ -422,20 +414,11 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         if self.last_turn == 0 {
             return false;
         }
-        let (last, waiting) = (self.last_turn, self.next.take());
-        self.mark = Mark {
-            said: Some(text.to_owned()),
-            messages: self.history.messages.len(),
-            tokens: self.history.tokens.len(),
-            rows: self.history.row_starts.len(),
-            last_turn: last,
-            prompt_pieces: self.prompt_pieces.clone(),
-            next: waiting.clone(),
-        };
+        self.mark = self.here(Some(text.to_owned()));
         let end = self.agent.chat.stop().first().copied();
         let behind_end = || end.into_iter().chain(tokens.iter().copied());
         let is_ended = self.history.tokens.last().is_some_and(|last| self.agent.chat.stop().contains(last));
-        let next = match waiting {
+        let next = match self.next.take() {
             // Results that the agent has not seen: it says nothing about them.
             Some(mut next) => {
                 self.history.messages.push(json!({"role": "assistant", "content": ""}));
@@ -461,6 +444,7 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
+        max_calls: usize,
     ) -> AnyResult<Turned> {
         if !self.is_finished {
             self.return_to_mark();
@@ -508,13 +492,9 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         } else if turn.calls.is_empty() {
             Turned::Text(turn.text)
         } else {
-            let mut answers = Answers {
-                toolbox: &agent.toolbox,
-                settings: &agent.settings,
-                history: &mut self.history,
-                server,
-                hooks,
-            };
+            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let history = &mut self.history;
+            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
             match answers.calls(turn.calls, &turn.ids).await {
                 Ok(results) => {
                     let results = agent.chat.results(&turn.ids, &results);

@@ -154,6 +154,7 @@ impl Dialogue for EndpointConversation {
         server: &impl Server,
         hooks: &mut H,
         max_tokens: usize,
+        max_calls: usize,
     ) -> AnyResult<Turned> {
         if !self.is_finished {
             self.truncate(self.asked);
@@ -206,13 +207,9 @@ impl Dialogue for EndpointConversation {
                 let name = call.name;
                 call.arguments.map(|arguments| ToolCall { name, arguments })
             });
-            let mut answers = Answers {
-                toolbox: &agent.toolbox,
-                settings: &agent.settings,
-                history: &mut self.history,
-                server,
-                hooks,
-            };
+            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let history = &mut self.history;
+            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
             match answers.calls(calls.collect(), &ids).await {
                 Ok(_) => Turned::Called,
                 Err(turned) => turned,

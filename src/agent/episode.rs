@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 use super::{
     conversation::{
-        Agent, Conversation, Dialogue, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
-        Turned,
+        Agent, Conversation, Dialogue, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server, Turned,
     },
     endpoint::{EndpointAgent, EndpointConversation, EndpointSampling},
     settings::AgentSettings,
 };
 use crate::{
-    data::{AnswerSource, CallError, End},
+    data::{AnswerSource, End},
     error::Result,
 };
 
@@ -57,46 +54,6 @@ impl From<End> for Ending {
 struct NoHooks;
 
 impl Hooks for NoHooks {}
-
-/// Refuses calls beyond a number of them; lets `inner` decide about the others.
-struct CallLimit<'h, H> {
-    inner: &'h mut H,
-    /// Calls of the conversation that may reach the server.
-    most: usize,
-}
-
-impl<H: Hooks> Hooks for CallLimit<'_, H> {
-    const SEES_TOKENS: bool = H::SEES_TOKENS;
-
-    fn token(&mut self, token: u32) {
-        self.inner.token(token);
-    }
-
-    fn growing_text(&mut self, reasoning: &str, text: &str) {
-        self.inner.growing_text(reasoning, text);
-    }
-
-    fn text(&mut self, reasoning: &str, text: &str) {
-        self.inner.text(reasoning, text);
-    }
-
-    async fn permit(
-        &mut self,
-        tool: &str,
-        arguments: &mut Map<String, Value>,
-        history: &History,
-    ) -> Result<(), Refusal> {
-        if history.tools.len() >= self.most {
-            let why = "no calls are left; complete the task".into();
-            return Err(Refusal(CallError::NoCallsLeft, why));
-        }
-        self.inner.permit(tool, arguments, history).await
-    }
-
-    fn answered(&mut self, messages: &[Value]) {
-        self.inner.answered(messages);
-    }
-}
 
 /// Runs one episode to its end.
 ///
@@ -150,13 +107,12 @@ pub async fn answer<H: Hooks>(
     hooks: &mut H,
 ) -> Result<Ending> {
     let History { turns: before, tools, .. } = conversation.history();
-    let before = *before;
-    let mut hooks = CallLimit { most: tools.len() + settings.max_calls as usize, inner: hooks };
+    let (before, max_calls) = (*before, tools.len() + settings.max_calls as usize);
     let mut is_reminded = false;
     let has_turns = |history: &History| history.turns - before < settings.max_turns;
     while has_turns(conversation.history()) {
         let left = settings.max_episode_tokens.saturating_sub(conversation.context_tokens());
-        let text = match conversation.turn(server, &mut hooks, left).await? {
+        let text = match conversation.turn(server, hooks, left, max_calls).await? {
             Turned::Called => continue,
             Turned::Text(text) => text,
             Turned::Completed(answer) => return Ok(Ending::completed(answer, AnswerSource::Tool)),

@@ -1,5 +1,6 @@
 //! Conversations with an agent outside a stage, one after another: what the user says, and what comes of it.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -48,7 +49,7 @@ impl Diagnostic for OneMessage {
 }
 
 /// A call as it was made or refused.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Made {
     pub tool: String,
     pub arguments: Value,
@@ -75,18 +76,13 @@ impl Made {
     pub fn last(messages: &[Value]) -> Option<Self> {
         calls(messages).pop()
     }
-
-    pub fn json(&self) -> Value {
-        let Self { tool, arguments, result, error } = self;
-        json!({"tool": tool, "arguments": arguments, "result": result, "error": error})
-    }
 }
 
 impl Reply {
     pub fn json(&self) -> Value {
         json!({
-            "answer": self.answer, "calls": self.calls.iter().map(Made::json).collect::<Vec<_>>(),
-            "end": self.end.to_string(), "tokens": {"sampled": self.sampled, "context": self.context},
+            "answer": self.answer, "calls": self.calls, "end": self.end.to_string(),
+            "tokens": {"sampled": self.sampled, "context": self.context},
         })
     }
 }
@@ -131,13 +127,11 @@ impl<S: Source> Talk<S> {
     /// # Errors
     /// If the template cannot carry the message, or the engine fails.
     pub async fn reply<H: Hooks>(&mut self, text: &str, reminds: bool, hooks: &mut H) -> Result<Reply> {
-        match self.conversation.as_mut().filter(|_| self.is_answered) {
-            Some(conversation) => {
-                if !conversation.say(text) {
-                    return Err(OneMessage.into());
-                }
-            }
-            None => return self.begin(self.source.prompt(text)?, reminds, hooks).await,
+        let Some(conversation) = self.conversation.as_mut().filter(|_| self.is_answered) else {
+            return self.begin(self.source.prompt(text)?, reminds, hooks).await;
+        };
+        if !conversation.say(text) {
+            return Err(OneMessage.into());
         }
         self.answered(reminds, hooks).await
     }

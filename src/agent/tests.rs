@@ -51,6 +51,22 @@ impl PolicyHandle for Script {
     }
 }
 
+impl<P: PolicyHandle> PolicyHandle for &mut P {
+    async fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+        tokens: Option<TokenSender>,
+    ) -> Result<Sampled, EngineError> {
+        P::turn(self, append, stop, max_new, tokens).await
+    }
+
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
+        P::reopen(self, pieces);
+    }
+}
+
 /// A server that answers `look` with its argument and `count` with a long text, fails on `fail` and is lost on `crash`.
 #[derive(Default)]
 struct ScriptedServer {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     error::{Class, Diagnostic, Result, did_you_mean},
     mcp::{Outcome, ServerSpec, Session},
+    text::start_of,
 };
 
 /// Sessions that play the episode at the same time.
@@ -198,13 +199,7 @@ async fn play(session: &Session, calls: &[Call]) -> Result<Vec<Outcome>> {
 
 fn difference(calls: &[Call], first: &[Outcome], other: &[Outcome]) -> Option<Difference> {
     let index = first.iter().zip(other).position(|(first, other)| first != other)?;
-    let quoted = |outcome: &Outcome| {
-        let line = outcome.text.replace('\n', " ");
-        match line.char_indices().nth(QUOTED) {
-            Some((end, _)) => format!("{}…", &line[..end]),
-            None => line,
-        }
-    };
+    let quoted = |outcome: &Outcome| start_of(&outcome.text.replace('\n', " "), QUOTED);
     Some(Difference {
         call: index + 1,
         tool: calls[index].tool.clone(),

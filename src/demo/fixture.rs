@@ -1,8 +1,6 @@
 //! The tools that the server scenarios of the MCP conformance suite (`@modelcontextprotocol/conformance`) call, as far as
 //! they concern what a demo server does: texts, errors, and schemas of any form.
 
-use std::sync::Arc;
-
 use rmcp::model::Tool;
 use serde_json::json;
 
@@ -50,9 +48,5 @@ impl Demo for Fixture {
             "json_schema_2020_12_tool" => Ok("ok".into()),
             _ => return None,
         })
-    }
-
-    fn session(self: Arc<Self>) -> Arc<dyn Demo> {
-        self
     }
 }

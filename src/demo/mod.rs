@@ -11,7 +11,7 @@ mod server;
 mod sqlite;
 mod world;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
 use futures::future::BoxFuture;
 use rmcp::transport::{
@@ -20,7 +20,7 @@ use rmcp::transport::{
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, fixture::Fixture, sqlite::Company, world::World};
+use self::{desk::Desk, fixture::Fixture, sqlite::Database, world::World};
 
 pub use self::{error::DemoError, server::Server, sqlite::DatabaseError};
 
@@ -64,16 +64,18 @@ impl HttpServer {
 
     /// The URL to write into a run file.
     pub fn url(&self) -> Result<String, DemoError> {
-        let address = self.listener.local_addr().map_err(|error| DemoError::Serve(error.into()))?;
-        Ok(format!("http://{address}{HTTP_PATH}"))
+        Ok(format!("http://{}{HTTP_PATH}", self.address()?))
+    }
+
+    fn address(&self) -> Result<SocketAddr, DemoError> {
+        self.listener.local_addr().map_err(|error| DemoError::Serve(error.into()))
     }
 
     /// Until the process ends.
     pub fn serve(self) -> BoxFuture<'static, Result<(), DemoError>> {
         Box::pin(async move {
-            let address = self.listener.local_addr().map_err(|error| DemoError::Serve(error.into()))?;
-            let own =
-                ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
+            let port = self.address()?.port();
+            let own = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{port}"));
             let server = self.server;
             let service = StreamableHttpService::new(
                 move || Ok(server.session()),
@@ -90,11 +92,11 @@ impl HttpServer {
 /// If there is no such server, or its data cannot be built.
 pub fn open(kind: Kind<'_>) -> Result<Server, DemoError> {
     match kind.name {
-        "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(DemoError::DemoDatabase)?))),
-        "desk" => Ok(Server::new(Arc::new(Desk::open()))),
+        "sqlite" => Ok(Server::new(Database::open().map_err(DemoError::DemoDatabase)?)),
+        "desk" => Ok(Server::new(Desk::open())),
         // Not in `KINDS`: nothing to try mcprl with.
-        "conformance" => Ok(Server::new(Arc::new(Fixture))),
-        "world" => Ok(Server::new(Arc::new(World::open(kind.seed)))),
+        "conformance" => Ok(Server::new(Fixture)),
+        "world" => Ok(Server::new(World::open(kind.seed))),
         unknown => Err(DemoError::UnknownDemo(unknown.to_owned())),
     }
 }

@@ -35,8 +35,10 @@ pub(super) trait Demo: Send + Sync + 'static {
         None
     }
 
-    /// What a new session talks to: the same data if nothing can change it.
-    fn session(self: Arc<Self>) -> Arc<dyn Demo>;
+    /// Data of its own for a new session; none if nothing can change the data.
+    fn session(&self) -> Option<Arc<dyn Demo>> {
+        None
+    }
 }
 
 /// The arguments of a call.
@@ -111,31 +113,27 @@ pub(super) fn tool(
 
 /// One session with a demo.
 #[derive(Clone)]
-pub struct Server {
-    demo: Arc<dyn Demo>,
-    tools: Arc<Vec<Tool>>,
-}
+pub struct Server(Arc<dyn Demo>);
 
 impl Server {
-    pub(super) fn new(demo: Arc<dyn Demo>) -> Self {
-        let tools = Arc::new(demo.tools());
-        Self { demo, tools }
+    pub(super) fn new(demo: impl Demo) -> Self {
+        Self(Arc::new(demo))
     }
 
     pub(super) fn session(&self) -> Self {
-        Self { demo: self.demo.clone().session(), tools: self.tools.clone() }
+        Self(self.0.session().unwrap_or_else(|| self.0.clone()))
     }
 }
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let tools = ServerCapabilities::builder().enable_tools();
-        let capabilities = match self.demo.families() {
+        let capabilities = match self.0.families() {
             Some(_) => tools.enable_resources().build(),
             None => tools.build(),
         };
         ServerConfig::new(capabilities)
-            .with_server_info(Implementation::new(self.demo.name(), env!("CARGO_PKG_VERSION")))
+            .with_server_info(Implementation::new(self.0.name(), env!("CARGO_PKG_VERSION")))
     }
 
     async fn list_tools(
@@ -143,7 +141,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.tools.to_vec()))
+        Ok(ListToolsResult::with_all_items(self.0.tools()))
     }
 
     async fn list_resources(
@@ -151,7 +149,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let families = self.demo.families().map(|_| Resource::new(FAMILIES_URI, "families"));
+        let families = self.0.families().map(|_| Resource::new(FAMILIES_URI, "families"));
         Ok(ListResourcesResult::with_all_items(families.into_iter().collect()))
     }
 
@@ -160,7 +158,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        match self.demo.families() {
+        match self.0.families() {
             Some(families) if request.uri == FAMILIES_URI => {
                 Ok(ReadResourceResult::new(vec![ResourceContents::text(families, FAMILIES_URI)]).into())
             }
@@ -173,7 +171,7 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let demo = self.demo.clone();
+        let demo = self.0.clone();
         // A query may take 0.1 s; other requests are answered in the meantime.
         let answer = tokio::task::spawn_blocking(move || {
             demo.call(&request.name, Arguments(request.arguments.as_ref()))

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Common, Log, id, time};
 use crate::{
     data::{EpisodeRow, EpisodeSampled, TurnTokens},
+    text::start_of,
     view::{
         conversation::{Called, Message, Turn, conversation, turns},
         episode::components,
@@ -213,10 +214,7 @@ impl Sample {
 /// The value with the start of each long text.
 fn thin(value: &Value) -> Value {
     match value {
-        Value::String(text) => match text.char_indices().nth(SUMMARY) {
-            Some((at, _)) => format!("{}…", &text[..at]).into(),
-            None => value.clone(),
-        },
+        Value::String(text) => start_of(text, SUMMARY).into(),
         Value::Array(items) => items.iter().map(thin).collect(),
         Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), thin(value))).collect(),
         value => value.clone(),

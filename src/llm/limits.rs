@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::LlmError;
@@ -28,13 +28,9 @@ impl RateLimiter {
         Self { requests_per_minute, tokens_per_minute, next }
     }
 
-    fn next(&self) -> MutexGuard<'_, Next> {
-        self.next.lock()
-    }
-
     /// When a request of about this many tokens may be sent. Its place is taken.
     pub fn reserve(&self, now: Instant, tokens: u64) -> Instant {
-        let mut next = self.next();
+        let mut next = self.next.lock();
         let at = now.max(next.request).max(next.token);
         if let Some(most) = self.requests_per_minute {
             next.request = at + share(1, most);
@@ -48,7 +44,7 @@ impl RateLimiter {
     /// Corrects an estimate of tokens by what the endpoint counted.
     pub fn correct(&self, estimated: u64, counted: u64) {
         let Some(most) = self.tokens_per_minute else { return };
-        let mut next = self.next();
+        let mut next = self.next.lock();
         let at = next.token;
         next.token = match counted.checked_sub(estimated) {
             Some(more) => at + share(more, most),
@@ -58,7 +54,7 @@ impl RateLimiter {
 
     /// Sends nothing before this moment: the endpoint asked for it.
     pub fn pause(&self, until: Instant) {
-        let mut next = self.next();
+        let mut next = self.next.lock();
         next.request = next.request.max(until);
     }
 }
@@ -88,10 +84,6 @@ impl Ceiling {
         Self { dollars, state: Mutex::default(), released: Notify::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, Spent> {
-        self.state.lock()
-    }
-
     /// Reserves money for a request. Waits for those in flight if only their reservations stand in the way.
     ///
     /// # Errors
@@ -102,7 +94,7 @@ impl Ceiling {
             tokio::pin!(released);
             released.as_mut().enable();
             {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if state.spent + state.reserved + most <= self.dollars {
                     state.reserved += most;
                     return Ok(Reservation { ceiling: self, most, cost: most });
@@ -125,7 +117,7 @@ pub struct Reservation<'c> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut state = self.ceiling.state();
+        let mut state = self.ceiling.state.lock();
         state.spent += self.cost;
         // Sums of floats may leave a residue.
         state.reserved = if state.reserved - self.most < 1e-12 { 0.0 } else { state.reserved - self.most };

@@ -43,8 +43,8 @@ pub use error::LlmError;
 use limits::{Ceiling, RateLimiter, Reservation};
 use stream::Growing;
 pub use stream::{Added, Parts};
+use wire::Refused;
 pub use wire::{Provider, Reply, Tokens};
-use wire::{Refused, Settings};
 
 use crate::{
     hash::Encoder,
@@ -201,9 +201,7 @@ impl Ask for Request<'_> {
     type Reply = Reply;
 
     fn body(&self, endpoint: &Endpoint, refused: Refused) -> Value {
-        let Endpoint { provider, model, temperature, max_tokens, .. } = endpoint;
-        let settings = Settings { model, temperature: *temperature, max_tokens: *max_tokens };
-        provider.body(self, &settings, refused)
+        endpoint.provider.body(self, endpoint, refused)
     }
 
     fn bytes(&self) -> usize {
@@ -380,7 +378,8 @@ impl Client {
             let may_cost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
             return Err(Failed { error, next, may_cost });
         }
-        self.read(request, &text)
+        let reply = serde_json::from_str(&text).map_err(|error| self.wrong(error.to_string()))?;
+        self.read(request, &reply)
     }
 
     /// The body, up to a limit.
@@ -393,11 +392,6 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn read<A: Ask>(&self, request: &A, text: &str) -> Result<A::Reply, Failed> {
-        let reply: Value = serde_json::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
-        self.read_whole(request, &reply)
     }
 
     /// A stream is not asked for again once somebody has heard some of it.
@@ -428,10 +422,10 @@ impl Client {
         // A busy endpoint may say so in its stream.
         let next = if growing.is_heard { Next::GiveUp } else { Next::Retry(None) };
         let reply = growing.whole().map_err(|reason| Failed { next, ..self.wrong(reason) })?;
-        self.read_whole(request, &reply)
+        self.read(request, &reply)
     }
 
-    fn read_whole<A: Ask>(&self, request: &A, reply: &Value) -> Result<A::Reply, Failed> {
+    fn read<A: Ask>(&self, request: &A, reply: &Value) -> Result<A::Reply, Failed> {
         let reply = request.read(&self.endpoint, reply).map_err(|reason| self.wrong(reason))?;
         if let Some(Tokens { prompt, completion }) = A::tokens(&reply) {
             let mut usage = self.usage.lock();

@@ -7,7 +7,7 @@ use reqwest::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Message, Request};
+use super::{Endpoint, Message, Request};
 
 /// The wire format of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,20 +115,18 @@ impl Provider {
     }
 
     pub fn headers(self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        if self == Self::Anthropic {
-            headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
-        }
-        headers
+        let version = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
+        (self == Self::Anthropic).then_some(version).into_iter().collect()
     }
 
-    pub fn body(self, request: &Request<'_>, settings: &Settings<'_>, refused: Refused) -> Value {
+    pub fn body(self, request: &Request<'_>, endpoint: &Endpoint, refused: Refused) -> Value {
+        let Endpoint { model, max_tokens, .. } = endpoint;
         let schema = request.schema.filter(|_| !refused.schema);
-        let temperature = (!refused.temperature).then_some(settings.temperature);
+        let temperature = (!refused.temperature).then_some(endpoint.temperature);
         match self {
             Self::Openai => {
-                let mut body = json!({ "model": settings.model, "messages": request.messages });
-                body[refused.limit_name()] = settings.max_tokens.into();
+                let mut body = json!({ "model": model, "messages": request.messages });
+                body[refused.limit_name()] = (*max_tokens).into();
                 if let Some(temperature) = temperature {
                     body["temperature"] = temperature.into();
                 }
@@ -143,9 +141,7 @@ impl Provider {
             Self::Anthropic => {
                 let messages: Vec<Value> =
                     request.messages.iter().map(|message| anthropic_message(message, request)).collect();
-                let mut body = json!({
-                    "model": settings.model, "messages": messages, "max_tokens": settings.max_tokens,
-                });
+                let mut body = json!({ "model": model, "messages": messages, "max_tokens": max_tokens });
                 if let Some(temperature) = temperature {
                     body["temperature"] = temperature.into();
                 }
@@ -161,7 +157,7 @@ impl Provider {
                     .messages
                     .iter()
                     .map(|message| json!({ "role": role(message), "parts": [{ "text": message.content }] }));
-                let mut generation = json!({ "maxOutputTokens": settings.max_tokens });
+                let mut generation = json!({ "maxOutputTokens": max_tokens });
                 if let Some(temperature) = temperature {
                     generation["temperature"] = temperature.into();
                 }
@@ -242,14 +238,6 @@ pub fn first_choice(reply: &Value) -> Result<(&Value, bool), String> {
 
 /// Name of the schema, where one is required.
 const TOOL: &str = "scores";
-
-/// What is the same in all requests.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings<'a> {
-    pub model: &'a str,
-    pub temperature: f64,
-    pub max_tokens: u32,
-}
 
 /// Marks what the provider's cache should keep: the beginning that questions share, and the whole question if it is asked
 /// again. Other providers find common beginnings themselves.

@@ -259,8 +259,7 @@ impl Cassette {
             Some(index) => {
                 let call = &self.calls[*index];
                 history.push(|| call.link());
-                let RecordedCall { text, is_error, .. } = call;
-                Ok(Answer { text: text.clone(), is_error: *is_error })
+                Ok(Answer { text: call.text.clone(), is_error: call.is_error })
             }
             None => Err(McpError::NotRecorded {
                 tool: shorten(tool),

@@ -5,7 +5,7 @@
 //! | an answer that names a request under way | passed on | passed on | passed on |
 //! | an answer that names another | passed on: rmcp refuses it | dropped | passed on |
 //! | an error without an id | is for the only request under way, if there is one | the same | passed on |
-//! | an unreadable answer | is for the request that it names, or the only one under way | the same | is for the request that it names |
+//! | an unreadable answer | is for the request that it names, or the only one under way | is for that request, if it still waits | is for the request that it names |
 //! | a request | passed on, up to [`REQUESTS_PER_SECOND`]: rmcp keeps every request that it has not answered yet | the same | the same |
 //! | a notification | passed on | passed on | passed on |
 
@@ -16,7 +16,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rmcp::model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, JsonRpcNotification, RequestId, ServerJsonRpcMessage,
+};
 
 use super::message::{Incoming, unreadable};
 
@@ -67,13 +69,12 @@ impl Correlator {
 
     pub(super) fn sent(&self, message: &ClientJsonRpcMessage) {
         match message {
-            ClientJsonRpcMessage::Request(request) => {
-                self.0.lock().requests.insert(request.id.clone());
-            }
-            ClientJsonRpcMessage::Notification(notification) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                    && let Some(id) = &cancelled.params.request_id
-                {
+            ClientJsonRpcMessage::Request(request) => _ = self.0.lock().requests.insert(request.id.clone()),
+            ClientJsonRpcMessage::Notification(JsonRpcNotification {
+                notification: ClientNotification::CancelledNotification(cancelled),
+                ..
+            }) => {
+                if let Some(id) = &cancelled.params.request_id {
                     self.0.lock().requests.remove(id);
                 }
             }
@@ -99,6 +100,8 @@ impl Correlator {
             }
             Incoming::Message(message) => Some(message),
             Incoming::Unreadable { id, reason } => {
+                // What stands for an id may be of the content that was cut.
+                let id = id.filter(|_| waiting.carries != Carries::One);
                 waiting.answered(id.as_ref()).map(|id| unreadable(id, &reason))
             }
             Incoming::Noise => None,
@@ -215,7 +218,7 @@ mod tests {
         let other = RequestId::Number(1);
         check(&Correlator::of_request(other.clone()), result(json!(2)), "-");
         check(&Correlator::of_request(other.clone()), error(Some(2)), "-");
-        check(&Correlator::of_request(other.clone()), broken(Some(2)), "-");
+        check(&Correlator::of_request(other.clone()), broken(Some(2)), "1");
         let response = Correlator::of_request(other.clone());
         check(&response, result(json!(1)), "1");
         check(&response, result(json!(1)), "-");

@@ -59,8 +59,8 @@ impl Descendants {
         let listed = std::mem::take(&mut *self.found.lock());
         for _ in 0..ROUNDS {
             let running = running();
-            let mut alive: BTreeSet<Process> =
-                listed.iter().copied().filter(|process| is_among(&running, *process)).collect();
+            let is_alive = |listed: &Process| running.get(&listed.id).is_some_and(|(_, now)| now == listed);
+            let mut alive: BTreeSet<Process> = listed.iter().copied().filter(is_alive).collect();
             alive.extend(below(&running, alive.iter().map(|process| process.id).collect()));
             if alive.is_empty() {
                 return;
@@ -73,10 +73,6 @@ impl Descendants {
 
 /// The running processes by number, each with its parent's number.
 type Running = BTreeMap<i32, (i32, Process)>;
-
-fn is_among(running: &Running, process: Process) -> bool {
-    running.get(&process.id).is_some_and(|(_, other)| *other == process)
-}
 
 fn below(running: &Running, mut parents: BTreeSet<i32>) -> BTreeSet<Process> {
     let mut found = BTreeSet::new();

@@ -208,6 +208,13 @@ mod tests {
                 "{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{\"content\":\"\u{FFFD}\",\"mcprl/unreadable\":\"a text is not UTF-8\"}}",
             )],
         );
+        // What stands behind the last `"id":` is not its id.
+        check(
+            b"data: {\"jsonrpc\":\"2.0\",\"result\":{\"row\":{\"id\":7\n\n",
+            &[Some(
+                r#"{"jsonrpc":"2.0","id":5,"error":{"code":-2147483648,"message":"the server's answer cannot be read: it is not JSON: it ends in the middle at byte 40"}}"#,
+            )],
+        );
         check(b"data: hello\n\n", &[]);
         check(b"data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n", &[]);
     }

@@ -71,29 +71,18 @@ impl Expose {
                 "Lists the resources: the URI, name and description of each, and templates of further URIs.";
             added.push(tools::added(LIST_RESOURCES, "list_resources", about.to_owned(), json!({}), &[]));
             let about = "Reads a resource.".to_owned();
-            added.push(tools::added(
-                READ_RESOURCE,
-                "read_resource",
-                about,
-                json!({"uri": {"type": "string"}}),
-                &["uri"],
-            ));
+            let properties = json!({"uri": {"type": "string"}});
+            added.push(tools::added(READ_RESOURCE, "read_resource", about, properties, &["uri"]));
         }
         if self.prompts && !prompts.is_empty() {
-            let about =
-                format!("Gets a prompt.\n{}", prompts.iter().map(line).collect::<Vec<_>>().join("\n"));
+            let lines: Vec<String> = prompts.iter().map(line).collect();
+            let about = truncate_middle(format!("Gets a prompt.\n{}", lines.join("\n")), TEXT_BYTES);
             let names: Vec<&str> = prompts.iter().map(|prompt| prompt.name.as_str()).collect();
             let properties = json!({
                 "name": {"type": "string", "enum": names},
                 "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
             });
-            added.push(tools::added(
-                GET_PROMPT,
-                "get_prompt",
-                truncate_middle(about, TEXT_BYTES),
-                properties,
-                &["name"],
-            ));
+            added.push(tools::added(GET_PROMPT, "get_prompt", about, properties, &["name"]));
         }
         tools::with_added(tools, added)
     }

@@ -152,7 +152,8 @@ async fn open(
                 handshake(connector.streamable(&spec.state), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)
-                && may_be_sse(&*error.error)
+                // Refused so, a server may offer the older transport.
+                && Refusal::of(&*error.error).is_some_and(|refusal| matches!(refusal.status, 400 | 404 | 405))
                 && let Some(over_sse) = handshake_over_sse(&connector, spec, lifecycle, deadline).await
             {
                 connected = Some(over_sse);
@@ -191,11 +192,6 @@ async fn open(
 
 fn discover() -> ClientLifecycleMode {
     ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
-}
-
-/// Whether a server that refused a handshake so may offer the older transport.
-fn may_be_sse(error: &(dyn std::error::Error + 'static)) -> bool {
-    Refusal::of(error).is_some_and(|refusal| matches!(refusal.status, 400 | 404 | 405))
 }
 
 /// Whether the server rejected the handshake with an error of its own.
@@ -327,7 +323,7 @@ impl ClientHandler for Client {
         request: ElicitRequestParams,
         _: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        Ok(self.inputs.elicited(&request))
+        Ok(self.inputs.elicited(&serde_json::to_value(request).unwrap_or_default()))
     }
 
     async fn create_message(

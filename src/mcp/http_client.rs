@@ -316,8 +316,7 @@ fn answer(body: &Buffer, asked: &RequestId) -> Option<ServerJsonRpcMessage> {
         Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
             format!("it answers the request {} instead of {asked}", response.id)
         }
-        Incoming::Message(_) => "it is a message of another kind".to_owned(),
-        Incoming::Unreadable { reason, .. } => reason.clone(),
+        _ => "it is a message of another kind".to_owned(),
     };
     let answer = Correlator::of_request(asked.clone()).received(incoming);
     let is_answer = |message: &ServerJsonRpcMessage| {

@@ -7,8 +7,8 @@
 #![expect(deprecated, reason = "servers of the revisions before 2026-07-28 may ask for samples")]
 
 use rmcp::model::{
-    ClientCapabilities, CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ElicitationCapability, FormElicitationCapability, InputResponses, SamplingCapability, SamplingMessage,
+    ClientCapabilities, CreateMessageResult, ElicitResult, ElicitationAction, ElicitationCapability,
+    FormElicitationCapability, InputResponses, SamplingCapability, SamplingMessage,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -40,14 +40,10 @@ impl Inputs {
         capabilities
     }
 
-    pub(super) fn elicited(&self, request: &ElicitRequestParams) -> ElicitResult {
-        let schema = match request {
-            ElicitRequestParams::FormElicitationParams { requested_schema, .. } => {
-                serde_json::to_value(requested_schema).unwrap_or_default()
-            }
-            _ => return ElicitResult::new(ElicitationAction::Decline),
-        };
-        match self.form(&schema) {
+    /// The answer to an elicitation with these parameters. Only forms are filled in: an address is not opened.
+    pub(super) fn elicited(&self, params: &Value) -> ElicitResult {
+        let is_form = params.get("mode").is_none_or(|mode| mode == "form");
+        match self.form(&params["requestedSchema"]).filter(|_| is_form) {
             Some(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content.into()),
             None => ElicitResult::new(ElicitationAction::Decline),
         }
@@ -86,14 +82,7 @@ impl Inputs {
         };
         let answer = |(key, request): (&String, &Value)| {
             let answer = match request.get("method").and_then(Value::as_str)? {
-                "elicitation/create" => {
-                    let params = &request["params"];
-                    let is_form = params.get("mode").is_none_or(|mode| mode == "form");
-                    match self.form(&params["requestedSchema"]).filter(|_| is_form) {
-                        Some(values) => json!({"action": "accept", "content": values}),
-                        None => json!({"action": "decline"}),
-                    }
-                }
+                "elicitation/create" => serde_json::to_value(self.elicited(&request["params"])).ok()?,
                 "sampling/createMessage" => serde_json::to_value(self.sampled()?).ok()?,
                 "roots/list" => json!({"roots": []}),
                 _ => return None,

@@ -3,7 +3,7 @@
 //! A fault (`NaN`, a number out of range, text that is not Unicode, too deep a nesting) does not end the reading: its value
 //! is replaced, and its place is reported. Broken syntax ends it.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde_json::{Map, Value};
 
@@ -51,8 +51,7 @@ pub(super) struct Broken {
 
 /// The value and its faults.
 pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Fault>), Broken> {
-    let mut reader =
-        Reader { text, at: 0, path: Vec::new(), skipped: 0, faults: Vec::new(), read: Map::new() };
+    let mut reader = Reader { text, ..Reader::default() };
     let parsed = reader.value().and_then(|value| {
         reader.space();
         match reader.peek() {
@@ -66,12 +65,11 @@ pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Fault>), Broken> {
     }
 }
 
+#[derive(Default)]
 struct Reader<'t> {
     text: &'t [u8],
     at: usize,
     path: Vec<Step>,
-    /// Open brackets below [`DEPTH`].
-    skipped: usize,
     faults: Vec<Fault>,
     read: Map<String, Value>,
 }
@@ -150,10 +148,8 @@ impl Reader<'_> {
                 self.read.insert(key.clone(), value.clone());
             }
             members.insert(key, value);
-            match (self.takes(b','), self.takes(b'}')) {
-                (true, _) => {}
-                (false, true) => return Ok(members.into()),
-                (false, false) => return Err(self.unclosed()),
+            if !self.continues(b'}')? {
+                return Ok(members.into());
             }
         }
     }
@@ -168,24 +164,29 @@ impl Reader<'_> {
             self.path.push(Step::Index(items.len()));
             items.push(self.value()?);
             self.path.pop();
-            match (self.takes(b','), self.takes(b']')) {
-                (true, _) => {}
-                (false, true) => return Ok(items.into()),
-                (false, false) => return Err(self.unclosed()),
+            if !self.continues(b']')? {
+                return Ok(items.into());
             }
         }
     }
 
-    fn unclosed(&self) -> &'static str {
-        if self.at == self.text.len() { ENDS } else { "a comma or a closing bracket is missing" }
+    /// Whether an object or array goes on behind an item, or is closed by this bracket.
+    fn continues(&mut self, close: u8) -> Parsed<bool> {
+        match self.takes(b',') {
+            true => Ok(true),
+            false if self.takes(close) => Ok(false),
+            false if self.at == self.text.len() => Err(ENDS),
+            false => Err("a comma or a closing bracket is missing"),
+        }
     }
 
     /// Passes over a value that is nested too deeply.
     fn skip(&mut self) -> Parsed<()> {
+        let mut open = 0_usize;
         loop {
             match self.peek().ok_or(ENDS)? {
-                b'{' | b'[' => self.skipped += 1,
-                b'}' | b']' => self.skipped -= 1,
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open -= 1,
                 b'"' => {
                     self.end_of_string()?;
                     continue;
@@ -193,43 +194,32 @@ impl Reader<'_> {
                 _ => {}
             }
             self.at += 1;
-            if self.skipped == 0 {
+            if open == 0 {
                 return Ok(());
             }
         }
     }
 
-    /// Moves behind a string; true if it has an escape.
-    fn end_of_string(&mut self) -> Parsed<bool> {
+    /// Moves behind a string.
+    fn end_of_string(&mut self) -> Parsed<()> {
         self.at += 1;
-        let mut is_escaped = false;
         loop {
-            match self.peek().ok_or(ENDS)? {
-                b'"' => {
-                    self.at += 1;
-                    return Ok(is_escaped);
-                }
-                b'\\' => {
-                    is_escaped = true;
-                    self.at += 2;
-                }
-                _ => self.at += 1,
+            let byte = self.peek().ok_or(ENDS)?;
+            self.at += if byte == b'\\' { 2 } else { 1 };
+            if byte == b'"' {
+                return Ok(());
             }
         }
     }
 
     fn string(&mut self) -> Parsed<String> {
         let start = self.at;
-        let is_escaped = self.end_of_string()?;
-        let inner = &self.text[start + 1..self.at - 1];
-        let text = match str::from_utf8(inner) {
-            Ok(text) => text.to_owned(),
-            Err(_) => {
-                self.fault("a text is not UTF-8");
-                String::from_utf8_lossy(inner).into_owned()
-            }
-        };
-        if is_escaped { self.unescape(&text) } else { Ok(text) }
+        self.end_of_string()?;
+        let text = String::from_utf8_lossy(&self.text[start + 1..self.at - 1]);
+        if matches!(text, Cow::Owned(_)) {
+            self.fault("a text is not UTF-8");
+        }
+        self.unescape(&text)
     }
 
     fn unescape(&mut self, text: &str) -> Parsed<String> {
@@ -251,15 +241,13 @@ impl Reader<'_> {
                     let unit = code_unit(rest).ok_or(WRONG)?;
                     rest = &rest[4..];
                     let low = rest.strip_prefix("\\u").and_then(code_unit);
-                    match (char::from_u32(unit.into()), low) {
-                        (Some(letter), _) => letter,
-                        (None, Some(low)) if unit < 0xDC00 && (0xDC00..0xE000).contains(&low) => {
-                            rest = &rest[6..];
-                            let pair = [unit, low];
-                            let letter = char::decode_utf16(pair).next().and_then(Result::ok);
-                            letter.unwrap_or(char::REPLACEMENT_CHARACTER)
+                    match char::decode_utf16([unit].into_iter().chain(low)).next() {
+                        Some(Ok(letter)) => {
+                            // Of a pair, the second half too.
+                            rest = &rest[6 * (letter.len_utf16() - 1)..];
+                            letter
                         }
-                        (None, _) => {
+                        _ => {
                             self.fault("a text has half of a surrogate pair");
                             char::REPLACEMENT_CHARACTER
                         }
@@ -296,11 +284,8 @@ impl Reader<'_> {
 }
 
 fn code_unit(text: &str) -> Option<u16> {
-    u16::from_str_radix(
-        text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?,
-        16,
-    )
-    .ok()
+    let is_hex = |digits: &&str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u16::from_str_radix(text.get(..4).filter(is_hex)?, 16).ok()
 }
 
 /// Whether it has a number's form, so that only its size can be wrong.
@@ -380,6 +365,8 @@ mod tests {
             assert_eq!((broken.at, broken.reason), (at, reason), "{text}");
             assert_eq!(broken.read.get("id"), Some(&json!(7)), "{text}");
         }
+        let trailing = parse(b"[1,]2]").unwrap_err();
+        assert_eq!((trailing.at, trailing.reason), (3, "a value is none of JSON's"));
         for text in ["", "{", "[1,", "\"\\", "{\"a\"", "nul", "-"] {
             assert_eq!(parse(text.as_bytes()).unwrap_err().reason, ENDS, "{text}");
         }

@@ -16,10 +16,7 @@
 //! that takes no more than a minute in all.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -123,20 +120,18 @@ impl LiveSession {
 
     /// Everything that the server offers, as of now, and notes on what was repaired or dropped.
     pub(super) async fn describe(&self) -> Result<(Description, Vec<String>), McpError> {
-        let info = self.info();
+        let info = self.service.peer_info();
         let (tools, mut notes) = self.tools().await?;
         let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
         let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
         if offers.resources.is_some() {
-            let listed = self.list("resources", list_resources, &mut notes).await?;
-            resources = listing::resources(&listed);
+            resources = listing::resources(&self.list("resources", list_resources, &mut notes).await?);
             let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
             resource_templates = listing::resource_templates(&listed);
         }
         if offers.prompts.is_some() {
             let list_prompts = |params| ClientRequest::ListPromptsRequest(paged(params));
-            let listed = self.list("prompts", list_prompts, &mut notes).await?;
-            prompts = listing::prompts(&listed);
+            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
         }
         let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
         Ok((Description { server, tools, resources, resource_templates, prompts }, notes))
@@ -171,7 +166,7 @@ impl LiveSession {
 
     /// The server's tools and mcprl's `complete_task`, as of now, and notes on what was repaired or dropped.
     pub(super) async fn tools(&self) -> Result<(Vec<data::Tool>, Vec<String>), McpError> {
-        let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
+        let has_tools = self.service.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
         let mut notes = Vec::new();
         let mut listed = Vec::new();
@@ -206,12 +201,11 @@ impl LiveSession {
         limit: Duration,
     ) -> Result<Reply, McpError> {
         let arguments = self.scratch.places().real_arguments(arguments);
-        let read: fn(Untrusted<Value>) -> Answer;
-        let request = match self.spec.expose.request(name, &arguments) {
+        type Read = fn(Untrusted<Value>) -> Answer;
+        let (request, read): (_, Read) = match self.spec.expose.request(name, &arguments) {
             None => {
-                read = Answer::from_result;
                 let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-                ClientRequest::CallToolRequest(CallToolRequest::new(params))
+                (ClientRequest::CallToolRequest(CallToolRequest::new(params)), Answer::from_result)
             }
             Some(exposed::Request::Lacking(argument)) => {
                 return Ok(Reply::Answer(Answer::failed(format!("the argument `{argument}` is missing"))));
@@ -220,14 +214,10 @@ impl LiveSession {
                 let listed = self.list_resources(limit).await;
                 return self.reply(listed, limit, Answer::of_text).await;
             }
-            Some(exposed::Request::ReadResource { uri }) => {
-                read = Answer::from_result;
-                read_resource(uri)
-            }
+            Some(exposed::Request::ReadResource { uri }) => (read_resource(uri), Answer::from_result),
             Some(exposed::Request::GetPrompt { name, arguments }) => {
-                read = Answer::from_prompt;
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
-                ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+                (ClientRequest::GetPromptRequest(GetPromptRequest::new(params)), Answer::from_prompt)
             }
         };
         let answer = self.ask_with_inputs(request, limit).await;
@@ -307,7 +297,7 @@ impl LiveSession {
 
     /// Bytes of memory of a child process and everything it started, as far as the system reports them.
     pub(super) fn memory(&self) -> Option<usize> {
-        self.process.as_ref()?.memory()
+        self.process.as_ref()?.descendants.memory()
     }
 
     /// Whether the session can still answer calls.
@@ -373,10 +363,6 @@ impl LiveSession {
     /// As messages name it.
     fn server(&self) -> String {
         self.spec.transport.to_string()
-    }
-
-    fn info(&self) -> Option<Arc<ServerPeerInfo>> {
-        self.service.peer_info()
     }
 
     /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.

@@ -85,7 +85,12 @@ impl Buffer {
     }
 
     pub(super) fn read(&self) -> Incoming {
-        if self.is_oversized { read_oversized(&self.head, &self.tail) } else { read(&self.head) }
+        match self.is_oversized {
+            true => {
+                read_ends(&self.head, &self.tail, format!("it is longer than {} MiB", MESSAGE_BYTES >> 20))
+            }
+            false => read(&self.head),
+        }
     }
 }
 
@@ -95,9 +100,6 @@ fn read(text: &[u8]) -> Incoming {
         return Incoming::Noise;
     }
     if has_more_values(text, VALUES) {
-        if !is_message(text, text) {
-            return Incoming::Noise;
-        }
         return read_ends(text, text, format!("it has more than {VALUES} values"));
     }
     if let Ok(message) = serde_json::from_slice(text) {
@@ -120,22 +122,17 @@ fn read(text: &[u8]) -> Incoming {
     }
 }
 
-/// A message of more than [`MESSAGE_BYTES`], of which only its beginning and end were kept.
-fn read_oversized(head: &[u8], tail: &[u8]) -> Incoming {
-    if !is_message(head, tail) {
-        return Incoming::Noise;
-    }
-    read_ends(head, tail, format!("it is longer than {} MiB", MESSAGE_BYTES >> 20))
-}
-
 /// Whether a text with this beginning and end is meant as a message.
 fn is_message(head: &[u8], tail: &[u8]) -> bool {
-    let has_version = |text| contains(text, b"\"jsonrpc\"");
+    let has_version = |text| memchr::memmem::find(text, b"\"jsonrpc\"").is_some();
     head.trim_ascii_start().starts_with(b"{") && (has_version(head) || has_version(tail))
 }
 
 /// An answer of which only the id is read, at its beginning or end.
 fn read_ends(head: &[u8], tail: &[u8], reason: String) -> Incoming {
+    if !is_message(head, tail) {
+        return Incoming::Noise;
+    }
     let head = &head[..head.len().min(HEAD_BYTES)];
     let of_head = match json::parse(head.trim_ascii_start()) {
         Err(broken) => broken.read.get("id").and_then(request_id),
@@ -243,10 +240,6 @@ fn id_at_end(text: &[u8]) -> Option<RequestId> {
     digits.parse().ok().map(RequestId::Number)
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,6 +325,9 @@ mod tests {
 
     #[test]
     fn the_id_of_a_message_that_is_too_long_is_at_either_end() {
+        let read_oversized = |head: &[u8], tail: &[u8]| {
+            Buffer { head: head.to_vec(), tail: tail.to_vec(), is_oversized: true }.read()
+        };
         let long = "x".repeat(2000);
         let head = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{{"text":"{long}"#);
         let expected = "4 unreadable: it is longer than 16 MiB";

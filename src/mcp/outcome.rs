@@ -4,7 +4,7 @@
 //! sees the structured result, with a description of what else there is.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
     message::UNREADABLE,
@@ -120,9 +120,8 @@ fn text_of(result: &Value) -> String {
         Some(structured) if (text.is_empty() || !has_text) && !structured.is_null() => structured.to_string(),
         // A server that sends its answer without the envelope.
         None if !members.contains_key("content") && !members.contains_key("contents") => {
-            let answer = members.iter().filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
-            let answer: Map<String, Value> =
-                answer.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let mut answer = members.clone();
+            answer.retain(|name, _| !ENVELOPE.contains(&name.as_str()));
             if answer.is_empty() { String::new() } else { Value::Object(answer).to_string() }
         }
         _ => String::new(),

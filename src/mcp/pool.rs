@@ -30,8 +30,8 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode,
-    session::SettledSession, tools, tools_digest, untrusted::shorten,
+    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::CassetteMode, tools, tools_digest,
+    untrusted::shorten,
 };
 use crate::{data, hash::Digest};
 
@@ -68,8 +68,8 @@ struct Shared {
     own: Arc<Semaphore>,
     /// `None` if the number of exclusive sessions is fixed.
     capacity: Option<Mutex<Capacity>>,
-    /// Exclusive sessions that are idle.
-    idle: Mutex<Vec<SettledSession>>,
+    /// Exclusive sessions that are idle. Only a reset makes one fit for an episode again.
+    idle: Mutex<Vec<Session>>,
     /// Sessions that several episodes use.
     slots: Vec<tokio::sync::Mutex<Slot>>,
     /// How many episodes use each slot.
@@ -160,10 +160,10 @@ impl Pool {
     }
 
     /// Refuses a server that has not all of these tools, as they are here.
-    pub fn expecting(mut self, tools: &[data::Tool]) -> Self {
+    pub fn expecting<'t>(mut self, tools: impl IntoIterator<Item = &'t data::Tool>) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.expected =
-                tools.iter().filter(|tool| !tool.synthetic).map(data::Tool::as_listed).collect();
+                tools.into_iter().filter(|tool| !tool.synthetic).map(data::Tool::as_listed).collect();
         }
         self
     }
@@ -175,28 +175,33 @@ impl Pool {
 
     /// The same, with a place that was reserved before.
     pub async fn session_with(&self, reservation: Option<Reservation>) -> Result<PooledSession, McpError> {
-        if self.is_exclusive() {
-            self.own_session_with(reservation).await
-        } else {
-            self.acquire_shared().await
+        match self.is_exclusive() {
+            true => self.own_session(reservation).await,
+            false => self.shared_session().await,
         }
     }
 
-    /// Hands out an exclusive session; for a read-only server, a new one.
-    pub async fn own_session(&self) -> Result<PooledSession, McpError> {
-        self.own_session_with(None).await
-    }
-
-    /// The same, with a place that was reserved before.
-    pub async fn own_session_with(
-        &self,
-        reservation: Option<Reservation>,
-    ) -> Result<PooledSession, McpError> {
+    /// Hands out an exclusive session; for a read-only server, a new one. Takes the place that was reserved before, if there
+    /// is one.
+    pub async fn own_session(&self, reservation: Option<Reservation>) -> Result<PooledSession, McpError> {
         let Reservation(permit) = match reservation {
             Some(reservation) => reservation,
             None => self.reserve().await?,
         };
-        self.acquire_exclusive(permit).await
+        let reset_tool = self.shared.spec.state.reset_tool();
+        let session = match reset_tool {
+            None => self.shared.connect().await?,
+            Some(tool) => self.shared.reset_session(tool).await?,
+        };
+        self.shared.measure(&session);
+        let own = ExclusiveSession {
+            session,
+            shared: Arc::clone(&self.shared),
+            permit,
+            reused: reset_tool.is_some(),
+            runtime: Handle::current(),
+        };
+        Ok(PooledSession { session: Some(Checkout::Exclusive(Box::new(own))) })
     }
 
     /// Whether [`Pool::session`] is for one episode alone.
@@ -238,18 +243,16 @@ impl Pool {
     /// Closes every idle session. Sessions in use close when they are returned.
     pub async fn close(self) {
         self.shared.own.close();
-        let idle = std::mem::take(&mut *self.shared.idle.lock());
-        let mut closing = Vec::new();
+        let mut closing = std::mem::take(&mut *self.shared.idle.lock());
         for slot in &self.shared.slots {
             closing.extend(slot.lock().await.session.take().and_then(Arc::into_inner));
         }
-        let idle = futures::future::join_all(idle.into_iter().map(SettledSession::close));
-        tokio::join!(idle, futures::future::join_all(closing.into_iter().map(Session::close)));
+        futures::future::join_all(closing.into_iter().map(Session::close)).await;
         self.shared.closing.close();
         self.shared.closing.wait().await;
     }
 
-    async fn acquire_shared(&self) -> Result<PooledSession, McpError> {
+    async fn shared_session(&self) -> Result<PooledSession, McpError> {
         if self.shared.own.is_closed() {
             return Err(McpError::PoolClosed);
         }
@@ -270,23 +273,6 @@ impl Pool {
         let session = Arc::new(self.shared.connect().await?);
         slot.session = Some(Arc::clone(&session));
         Ok(PooledSession { session: Some(Checkout::Shared(session, user)) })
-    }
-
-    async fn acquire_exclusive(&self, permit: OwnedSemaphorePermit) -> Result<PooledSession, McpError> {
-        let reset_tool = self.shared.spec.state.reset_tool();
-        let session = match reset_tool {
-            None => self.shared.connect().await?,
-            Some(tool) => self.shared.reset_session(tool).await?,
-        };
-        self.shared.measure(&session);
-        let own = ExclusiveSession {
-            session,
-            shared: Arc::clone(&self.shared),
-            permit,
-            reused: reset_tool.is_some(),
-            runtime: Handle::current(),
-        };
-        Ok(PooledSession { session: Some(Checkout::Exclusive(Box::new(own))) })
     }
 }
 
@@ -370,24 +356,22 @@ impl Shared {
     async fn reset_session(&self, tool: &str) -> Result<Session, McpError> {
         loop {
             let idle = self.idle.lock().pop();
-            let reset = match idle {
+            let is_new = idle.is_none();
+            let session = match idle {
                 Some(idle) => {
-                    self.check_change(idle.session()).await?;
-                    idle.reset(tool).await.ok()
+                    self.check_change(&idle).await?;
+                    idle
                 }
-                None => {
-                    let session = self.connect().await?;
-                    let outcome = session.reset(tool).await?;
-                    Some((session, outcome))
-                }
+                None => self.connect().await?,
             };
-            match reset {
-                Some((_, outcome)) if outcome.is_error => {
+            match session.reset(tool).await {
+                Ok(outcome) if outcome.is_error => {
                     return Err(McpError::Reset { tool: tool.to_owned(), reason: outcome.text });
                 }
-                Some((session, _)) => return Ok(session),
+                Ok(_) => return Ok(session),
+                Err(cause) if is_new => return Err(cause),
                 // It died while it was idle.
-                None => self.count_restart()?,
+                Err(_) => self.count_restart()?,
             }
         }
     }
@@ -447,12 +431,9 @@ impl Drop for PooledSession {
         let Some(Checkout::Exclusive(own)) = self.session.take() else { return };
         let ExclusiveSession { session, shared, permit, reused, runtime } = *own;
         shared.measure(&session);
-        let settled =
-            if reused && !shared.own.is_closed() { session.settle() } else { Err(Box::new(session)) };
-        let session = match settled {
-            Ok(settled) => return shared.idle.lock().push(settled),
-            Err(session) => session,
-        };
+        if reused && !shared.own.is_closed() && session.is_settled() {
+            return shared.idle.lock().push(session);
+        }
         let close = async move {
             session.close().await;
             drop(permit);

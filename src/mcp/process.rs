@@ -66,7 +66,8 @@ const NPM_ADVICE: [&str; 2] =
 /// A running server process. When it is dropped and its stdin is closed, it ends within [`GRACE`].
 pub(super) struct Process {
     stderr: Arc<Stderr>,
-    descendants: Descendants,
+    /// To be marked before stdin is closed.
+    pub(super) descendants: Descendants,
     /// Its exit status, once it has ended.
     ended: watch::Receiver<Option<String>>,
     _stop: DropGuard,
@@ -107,15 +108,6 @@ impl Process {
         Ok((Self { stderr, descendants, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
     }
 
-    /// To be marked before stdin is closed.
-    pub(super) fn descendants(&self) -> Descendants {
-        self.descendants.clone()
-    }
-
-    pub(super) fn memory(&self) -> Option<usize> {
-        self.descendants.memory()
-    }
-
     /// Resolves when the process has ended.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut ended = self.ended.clone();
@@ -128,31 +120,24 @@ impl Process {
         self.ended.borrow().is_some()
     }
 
-    /// As [`Self::server_output`]; nothing without a process.
+    /// The exit status and the last lines of stderr; waits up to [`OUTPUT_WAIT`] for both. Nothing without a process.
     pub(super) async fn output_of(process: Option<&Self>) -> ServerOutput {
-        match process {
-            Some(process) => process.server_output().await,
-            None => ServerOutput::default(),
-        }
-    }
-
-    /// The exit status and the last lines of stderr; waits up to [`OUTPUT_WAIT`] for both.
-    async fn server_output(&self) -> ServerOutput {
-        let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
+        let Some(process) = process else { return ServerOutput::default() };
+        let mut closed = process.stderr.closed.clone();
         let both = async {
-            let _ = ended.wait_for(Option::is_some).await;
+            process.ended().await;
             // The sender is dropped when stderr is closed.
             while closed.changed().await.is_ok() {}
         };
         let _ = timeout(OUTPUT_WAIT, both).await;
-        ServerOutput { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
+        ServerOutput { status: process.ended.borrow().clone(), stderr: process.stderr.quote() }
     }
 
     /// Ends the process and everything it started. Its stdin must be closed already.
     pub(super) async fn end(self) {
-        let mut ended = self.ended.clone();
+        let ended = self.ended();
         drop(self);
-        let _ = ended.wait_for(Option::is_some).await;
+        ended.await;
     }
 }
 
@@ -165,23 +150,19 @@ pub(super) fn command(
     let Transport::Stdio { command, env, cwd, files } = transport else {
         return Err(McpError::EmptyCommand);
     };
+    let failed = |source| McpError::Spawn { server: transport.to_string(), source };
     let this = match command.iter().any(|word| word.contains("{mcprl}")) {
-        true => std::env::current_exe()
-            .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?,
+        true => std::env::current_exe().map_err(failed)?,
         false => PathBuf::new(),
     };
     let words: Vec<String> =
         command.iter().map(|word| places.fill(word).replace("{mcprl}", &this.to_string_lossy())).collect();
     let cwd = cwd.as_ref().map(|cwd| PathBuf::from(places.fill(&cwd.to_string_lossy())));
-    let [program, arguments @ ..] = &words[..] else { return Err(McpError::EmptyCommand) };
-    if program.is_empty() {
-        return Err(McpError::EmptyCommand);
-    }
+    let program = words.first().filter(|program| !program.is_empty()).ok_or(McpError::EmptyCommand)?;
     let mut command = match sandbox {
         None => Command::new(program),
         Some(sandbox) => {
-            let cwd = std::path::absolute(cwd.as_deref().unwrap_or(Path::new(".")))
-                .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?;
+            let cwd = std::path::absolute(cwd.as_deref().unwrap_or(Path::new("."))).map_err(failed)?;
             let named =
                 words.iter().map(|word| cwd.join(word)).filter(|path| path.is_absolute() && path.exists());
             let needed: Vec<PathBuf> = named.chain(files.iter().cloned()).chain([cwd.clone()]).collect();
@@ -194,7 +175,7 @@ pub(super) fn command(
             command
         }
     };
-    command.args(arguments).env_clear().stdin(Stdio::piped());
+    command.args(&words[1..]).env_clear().stdin(Stdio::piped());
     command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     for (name, value) in env {
         command.env(name, reference::expand(&places.fill(value))?);

@@ -65,13 +65,9 @@ fn pieces(value: &str) -> Result<Vec<Piece<'_>>, BadReference> {
                 pieces.push(Piece::Variable(name));
                 behind
             }
-            (None, Some(behind)) => {
+            (None, behind) => {
                 pieces.push(Piece::Text("$"));
-                behind
-            }
-            (None, None) => {
-                pieces.push(Piece::Text("$"));
-                after
+                behind.unwrap_or(after)
             }
         };
     }

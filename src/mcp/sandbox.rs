@@ -55,26 +55,10 @@ impl Sandbox {
     /// The words before a command that runs in this sandbox. `needed` are paths that the server must be able to read,
     /// wherever they are.
     pub(super) fn words(&self, home: Option<&Path>, cwd: &Path, needed: &[PathBuf]) -> Vec<OsString> {
-        let mut words: Vec<OsString> = [
-            BWRAP,
-            "--unshare-all",
-            "--die-with-parent",
-            "--new-session",
-            "--cap-drop",
-            "ALL",
-            "--ro-bind",
-            "/",
-            "/",
-            "--dev",
-            "/dev",
-            "--proc",
-            "/proc",
-            "--setenv",
-            "TMPDIR",
-            "/tmp",
-        ]
-        .map(OsString::from)
-        .into();
+        let always = "--unshare-all --die-with-parent --new-session --cap-drop ALL \
+                      --ro-bind / / --dev /dev --proc /proc --setenv TMPDIR /tmp";
+        let mut words: Vec<OsString> =
+            [BWRAP].into_iter().chain(always.split(' ')).map(OsString::from).collect();
         words.extend(HIDDEN.iter().flat_map(|folder| ["--tmpfs", folder]).map(OsString::from));
         let mut add = |option: &str, from: &Path, to: &Path| {
             words.extend([OsString::from(option), from.into(), to.into()]);

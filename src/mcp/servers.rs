@@ -52,7 +52,7 @@ impl Servers {
 
     /// The server of a tool, from its `server_name`.
     pub fn of_tool(&self, wire_name: &str) -> Option<&ServerSpec> {
-        find(&self.by_name, wire_name).map(|(_, spec, _)| spec)
+        find(&self.by_name, wire_name).ok().map(|(_, spec, _)| spec)
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -66,13 +66,18 @@ fn split(wire_name: &str, is_single: bool) -> Option<(&str, &str)> {
 }
 
 /// The entry of a tool's server, and the server's own name for the tool.
+///
+/// # Errors
+/// If there is no such server.
 fn find<'m, 't, N: Borrow<str> + Ord, V>(
     by_name: &'m BTreeMap<N, V>,
     wire_name: &'t str,
-) -> Option<(&'m N, &'m V, &'t str)> {
-    let (server, tool) = split(wire_name, by_name.contains_key(""))?;
-    let (name, entry) = by_name.get_key_value(server)?;
-    Some((name, entry, tool))
+) -> Result<(&'m N, &'m V, &'t str), McpError> {
+    let found = split(wire_name, by_name.contains_key("")).and_then(|(server, tool)| {
+        let (name, entry) = by_name.get_key_value(server)?;
+        Some((name, entry, tool))
+    });
+    found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
 }
 
 /// A pool of sessions for each server.
@@ -88,15 +93,12 @@ impl Pools {
 
     /// Refuses a server that has not all of its tools among these, as they are here.
     pub fn expecting(self, tools: &[data::Tool]) -> Self {
-        let of = |name: &str| -> Vec<data::Tool> {
+        let expecting = |(name, pool): (String, Pool)| {
             let is_of = |tool: &&data::Tool| {
                 split(&tool.server_name, name.is_empty()).is_some_and(|(server, _)| server == name)
             };
-            tools.iter().filter(is_of).cloned().collect()
-        };
-        let expecting = |(name, pool): (String, Pool)| {
-            let expected = of(&name);
-            (name, pool.expecting(&expected))
+            let pool = pool.expecting(tools.iter().filter(is_of));
+            (name, pool)
         };
         Self { by_name: self.by_name.into_iter().map(expecting).collect() }
     }
@@ -129,10 +131,7 @@ impl Pools {
     /// # Errors
     /// If there is no such server.
     pub fn route<'t>(&self, wire_name: &'t str) -> Result<(&Pool, &'t str), McpError> {
-        match find(&self.by_name, wire_name) {
-            Some((_, pool, tool)) => Ok((pool, tool)),
-            None => Err(McpError::NoServerOfTool { tool: wire_name.to_owned() }),
-        }
+        find(&self.by_name, wire_name).map(|(_, pool, tool)| (pool, tool))
     }
 
     /// Notes on changes of the servers' tools and on what cassettes lack, each once.
@@ -204,10 +203,8 @@ impl<'p> Visit<'p> {
     /// # Errors
     /// If there is no such server.
     pub fn place<'t>(&self, wire_name: &'t str) -> Result<CallTarget<'_, 'p, 't>, McpError> {
-        match find(&self.sessions, wire_name) {
-            Some((server, (pool, session), tool)) => Ok(CallTarget { server, pool, session, tool }),
-            None => Err(McpError::NoServerOfTool { tool: wire_name.to_owned() }),
-        }
+        let (server, (pool, session), tool) = find(&self.sessions, wire_name)?;
+        Ok(CallTarget { server, pool, session, tool })
     }
 }
 

@@ -165,11 +165,10 @@ impl Session {
         reply
     }
 
-    /// The session between two episodes; the session itself if another must take its place: it is dead, or the server may still be at work
-    /// on a request, whose effect would land in the next episode.
-    pub(super) fn settle(self) -> Result<SettledSession, Box<Self>> {
-        let is_settled = self.live().is_none_or(LiveSession::is_settled);
-        if is_settled && self.is_alive() { Ok(SettledSession(self)) } else { Err(Box::new(self)) }
+    /// Whether it may be kept between two episodes. It must not if it is dead, or if the server may still be at work on a
+    /// request, whose effect would land in the next episode.
+    pub(super) fn is_settled(&self) -> bool {
+        self.live().is_none_or(LiveSession::is_settled) && self.is_alive()
     }
 
     /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
@@ -198,24 +197,5 @@ impl Session {
         if let Source::Live(live, _) = self.source {
             live.close().await;
         }
-    }
-}
-
-/// A session that is alive and has no open request. Only a reset makes it one for an episode again.
-pub(super) struct SettledSession(Session);
-
-impl SettledSession {
-    pub(super) fn session(&self) -> &Session {
-        &self.0
-    }
-
-    /// The session after its reset.
-    pub(super) async fn reset(self, tool: &str) -> Result<(Session, Outcome), McpError> {
-        let outcome = self.0.reset(tool).await?;
-        Ok((self.0, outcome))
-    }
-
-    pub(super) async fn close(self) {
-        self.0.close().await;
     }
 }

@@ -73,7 +73,7 @@ impl Lines {
             end.cancel();
         });
         Self {
-            mark: Some(Arc::new(MarkOnDrop(process.descendants()))),
+            mark: Some(Arc::new(MarkOnDrop(process.descendants.clone()))),
             output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
             input: Some(Arc::new(Mutex::new(input))),
             correlator: Correlator::of_connection(),

@@ -107,9 +107,7 @@ fn input_schema(declared: Option<Value>) -> Option<Map<String, Value>> {
         Some(Value::Object(schema)) => schema,
         _ => Map::new(),
     };
-    if schema.get("type").and_then(Value::as_str) != Some("object") {
-        schema.insert("type".into(), "object".into());
-    }
+    schema.insert("type".into(), "object".into());
     if !schema.get("properties").is_some_and(Value::is_object) {
         schema.insert("properties".into(), json!({}));
     }

@@ -44,7 +44,10 @@ impl ApiError {
     }
 
     pub fn too_long(tokens: usize, context: usize) -> Self {
-        let message = format!("the messages have {tokens} tokens, the context of the model is {context}");
+        Self::no_room(format!("the messages have {tokens} tokens, the context of the model is {context}"))
+    }
+
+    fn no_room(message: String) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, TOO_LONG, message);
         Self { param: Some("messages".into()), ..error }
     }
@@ -78,10 +81,7 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Context { tokens, context } => Self::too_long(tokens, context),
-            EngineError::Cache { .. } => {
-                let error = Self::new(StatusCode::BAD_REQUEST, TOO_LONG, error.to_string());
-                Self { param: Some("messages".into()), ..error }
-            }
+            EngineError::Cache { .. } => Self::no_room(error.to_string()),
             EngineError::Guide { .. } => {
                 Self::new(StatusCode::BAD_REQUEST, "unsupported_schema", error.to_string())
             }

@@ -6,6 +6,7 @@ use axum::{
     body::{Body, Bytes, HttpBody, to_bytes},
     http::StatusCode,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
@@ -174,13 +175,7 @@ impl ChatRequest {
                 _ => return Err(ApiError::invalid(at, "should be auto, none, required or a function")),
             },
             named => {
-                let mut named = Fields::of(at, named)?;
-                if named.text("type")?.as_deref() != Some("function") {
-                    return Err(ApiError::unsupported(named.path("type"), ", except \"function\""));
-                }
-                let mut function =
-                    Fields::of(named.path("function"), named.take("function").unwrap_or_default())?;
-                named.end()?;
+                let mut function = Fields::of(at, named)?.function()?;
                 let name = function.text("name")?;
                 let is_named = |tool: &&Value| tool["function"]["name"].as_str() == name.as_deref();
                 let Some(tool) = self.tools.iter().find(is_named) else {
@@ -249,45 +244,52 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
-    fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(self.invalid(name, "should be a text")),
+    fn typed<T: DeserializeOwned>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let typed =
+            serde_json::from_value(value).map_err(|_| self.invalid(name, format!("should be {expected}")));
+        typed.map(Some)
+    }
+
+    /// A field that is an object.
+    fn inner(&mut self, name: &str) -> Result<Self, ApiError> {
+        Self::of(self.path(name), self.take(name).unwrap_or_default())
+    }
+
+    /// The function of an object of that type, which has nothing else.
+    fn function(mut self) -> Result<Self, ApiError> {
+        if self.text("type")?.as_deref() != Some("function") {
+            return Err(ApiError::unsupported(self.path("type"), ", except \"function\""));
         }
+        let function = self.inner("function")?;
+        self.end()?;
+        Ok(function)
+    }
+
+    fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        self.typed(name, "a text")
     }
 
     fn items(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Array(items)) => Ok(Some(items)),
-            Some(_) => Err(self.invalid(name, "should be a list")),
-        }
+        self.typed(name, "a list")
     }
 
     fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        match self.take(name) {
-            None => Ok(None),
-            Some(Value::Bool(value)) => Ok(Some(value)),
-            Some(_) => Err(self.invalid(name, "should be true or false")),
-        }
+        self.typed(name, "true or false")
     }
 
     fn number(&mut self, name: &str, least: f64, most: f64) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        match value.as_f64().filter(|number| (least..=most).contains(number)) {
-            Some(number) => Ok(Some(number as f32)),
-            None => Err(self.invalid(name, format!("should be a number from {least} to {most}"))),
-        }
+        let number = value.as_f64().filter(|number| (least..=most).contains(number));
+        let wrong = || self.invalid(name, format!("should be a number from {least} to {most}"));
+        number.map(|number| Some(number as f32)).ok_or_else(wrong)
     }
 
     fn integer(&mut self, name: &str, least: usize, most: usize) -> Result<Option<usize>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
-        match number.filter(|number| (least..=most).contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => Err(self.invalid(name, format!("should be a whole number from {least} to {most}"))),
-        }
+        let wrong = || self.invalid(name, format!("should be a whole number from {least} to {most}"));
+        number.filter(|number| (least..=most).contains(number)).map(Some).ok_or_else(wrong)
     }
 
     fn seed(&mut self) -> Result<Option<u64>, ApiError> {
@@ -336,9 +338,8 @@ impl Fields {
 }
 
 fn messages(given: Vec<Value>) -> Result<Vec<Value>, ApiError> {
-    /// The name of each call so far.
-    type Calls = BTreeMap<String, String>;
-    let mut called = Calls::new();
+    // The name of each call so far, by its id.
+    let mut called = BTreeMap::new();
     let message = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
         let mut fields = Fields::of(format!("messages[{index}]"), value)?;
         let role = fields.text("role")?.unwrap_or_default();
@@ -407,8 +408,7 @@ fn answer_schema(given: Option<Value>) -> Result<Option<Value>, ApiError> {
         Some("text") => None,
         Some("json_object") => Some(json!({"type": "object"})),
         Some("json_schema") => {
-            let at = format.path("json_schema");
-            let mut named = Fields::of(at, format.take("json_schema").unwrap_or_default())?;
+            let mut named = format.inner("json_schema")?;
             // It is followed, whether `strict` or not.
             for name in ["name", "description", "strict"] {
                 named.take(name);
@@ -442,7 +442,7 @@ fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
     let id = call.text("id")?.ok_or_else(|| call.invalid("id", "should be a text"))?;
     call.neutral("type", &[json!("function")])?;
     call.take("index");
-    let mut function = Fields::of(call.path("function"), call.take("function").unwrap_or_default())?;
+    let mut function = call.inner("function")?;
     call.end()?;
     let name = function.text("name")?.ok_or_else(|| function.invalid("name", "should be a text"))?;
     let arguments = match function.take("arguments") {
@@ -462,12 +462,7 @@ fn call(at: String, value: Value) -> Result<(String, String, Value), ApiError> {
 fn tools(given: Vec<Value>) -> Result<(Vec<Value>, bool), ApiError> {
     let mut is_strict = false;
     let mut tool = |(index, value): (usize, Value)| -> Result<Value, ApiError> {
-        let mut tool = Fields::of(format!("tools[{index}]"), value)?;
-        if tool.text("type")?.as_deref() != Some("function") {
-            return Err(ApiError::unsupported(tool.path("type"), ", except \"function\""));
-        }
-        let mut function = Fields::of(tool.path("function"), tool.take("function").unwrap_or_default())?;
-        tool.end()?;
+        let mut function = Fields::of(format!("tools[{index}]"), value)?.function()?;
         is_strict |= function.boolean("strict")?.unwrap_or(false);
         let name = function.text("name")?.filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| function.invalid("name", "should be a text"))?;

@@ -54,11 +54,9 @@ impl Rows {
         row.tokens.extend(&prompt[row.tokens.len()..]);
         row.sampled.resize(row.tokens.len(), false);
         row.logprobs.resize(row.tokens.len(), 0.0);
-        for (token, logprob) in answer {
-            row.tokens.push(*token);
-            row.sampled.push(true);
-            row.logprobs.push(*logprob);
-        }
+        row.tokens.extend(answer.iter().map(|(token, _)| *token));
+        row.sampled.resize(row.tokens.len(), true);
+        row.logprobs.extend(answer.iter().map(|(_, logprob)| *logprob));
         row.messages = messages;
         self.0.push(row);
     }

@@ -228,16 +228,16 @@ impl Answer<'_> {
         self.logprobs.push(logprob);
     }
 
-    fn ended(&self, reason: &'static str) -> Option<End> {
+    fn ended(&self, reason: &'static str) -> End {
         let tokens = self.turn.tokens.iter().copied().zip(self.logprobs.iter().copied());
-        Some(End { reason, tokens: tokens.collect(), likeliest: Vec::new() })
+        End { reason, tokens: tokens.collect(), likeliest: Vec::new() }
     }
 
     /// What became certain; the end if a stop string was written.
     fn more(&mut self, chat: &Chat) -> Part {
         let more = self.turn.more(chat);
         let (text, is_stopped) = self.stops.pass(&more.text, false);
-        let end = if is_stopped { self.ended("stop") } else { None };
+        let end = is_stopped.then(|| self.ended("stop"));
         Part { reasoning: more.reasoning, text, end, ..Part::default() }
     }
 
@@ -286,7 +286,7 @@ impl Answer<'_> {
             () if calls.is_empty() => "stop",
             () => "tool_calls",
         };
-        let end = self.ended(reason).map(|end| End { likeliest: sampled.alternatives.clone(), ..end });
+        let end = Some(End { likeliest: sampled.alternatives.clone(), ..self.ended(reason) });
         Part { reasoning, text, calls, end, ..Part::default() }
     }
 }

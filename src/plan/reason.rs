@@ -18,6 +18,7 @@ use crate::{
     mcp::secret::shareable,
     stage::{CardFile, CardParts},
     store::{DRAW, SERVER_NAME},
+    text::start_of,
 };
 
 /// One cause of a rerun. Compares with the newest earlier result of the same stage.
@@ -242,11 +243,7 @@ fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
 /// Long values are truncated; the stored fields keep them whole.
 fn shown<T: fmt::Display>(value: &Option<T>) -> String {
     let Some(value) = value else { return "none".into() };
-    let text = value.to_string();
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    start_of(&value.to_string(), 60)
 }
 
 fn digest(value: &Value) -> Option<Digest> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::keep::{Keeper, Origin};
@@ -58,7 +58,7 @@ impl Hooks for Following<'_> {
     fn answered(&mut self, messages: &[Value]) {
         if let (Some(made), Some(last)) = (&self.heard.made, Made::last(messages)) {
             // Nobody may listen any more.
-            _ = made.send(Part { made: vec![last.json()], ..Part::default() });
+            _ = made.send(Part { made: vec![json!(last)], ..Part::default() });
         }
     }
 }

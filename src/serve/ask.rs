@@ -1,9 +1,6 @@
 //! The agent as an MCP server with one tool: `ask`.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::Arc;
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -15,7 +12,7 @@ use rmcp::{
     service::RequestContext,
 };
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc::unbounded_channel};
 
 use super::agent::{Agent, Calls, Heard};
@@ -98,11 +95,11 @@ impl ServerHandler for AskServer {
         };
         let (sender, mut called) = unbounded_channel::<String>();
         let follow: Calls = Arc::new(move |tool| _ = sender.send(tool.to_owned()));
-        let count = AtomicU32::new(0);
         let progress = async {
             let Some(token) = context.meta.get_progress_token() else { return std::future::pending().await };
+            let mut number = 0_u32;
             while let Some(tool) = called.recv().await {
-                let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+                number += 1;
                 let mut made = ProgressNotificationParam::new(token.clone(), f64::from(number));
                 made.message = Some(format!("calls {tool}"));
                 // A client that is gone cancels the request.
@@ -125,11 +122,9 @@ impl ServerHandler for AskServer {
             (None, None) => failed(&format!("the agent has no answer: {}", reply.end)),
         };
         if calls {
-            let structured: Map<String, Value> = match reply.json() {
-                Value::Object(all) => all.into_iter().filter(|(name, _)| name != "tokens").collect(),
-                _ => Map::new(),
-            };
-            result.structured_content = Some(structured.into());
+            let mut structured = reply.json();
+            structured.as_object_mut().and_then(|all| all.shift_remove("tokens"));
+            result.structured_content = Some(structured);
         }
         Ok(result.into())
     }

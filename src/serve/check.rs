@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use axum::http::StatusCode;
 use futures::{StreamExt, stream};
-use reqwest::Client;
+use reqwest::{Client, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -67,7 +66,7 @@ pub async fn check(url: &str, key: Option<&str>, exam: Vec<(Scenario, OutcomeRow
         let response = request.send().await.map_err(|cause| failed(cause.to_string()))?;
         let status = response.status();
         let body: Value = response.json().await.map_err(|cause| failed(cause.to_string()))?;
-        match status.as_u16() == StatusCode::OK.as_u16() {
+        match status == StatusCode::OK {
             true => Ok(body["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned()),
             false => Err(failed(body["error"]["message"].as_str().unwrap_or_default().to_owned())),
         }

@@ -46,7 +46,6 @@ impl Metrics {
                 _ = writeln!(text, "mcprl_{name}{labels} {value}");
             }
         };
-        let one = |value: &AtomicU64| [(String::new(), value.load(Ordering::Relaxed) as f64)];
         let responses = self.responses.lock();
         let by_path = responses.iter().map(|((path, status), count)| {
             (format!("{{path=\"{path}\",status=\"{status}\"}}"), *count as f64)
@@ -54,22 +53,16 @@ impl Metrics {
         metric("responses_total", "counter", "Responses.", &by_path.collect::<Vec<_>>());
         let now = [(String::new(), in_progress as f64)];
         metric("answers_in_progress", "gauge", "Answers that are sampled or wait for it.", &now);
-        metric(
-            "cancelled_total",
-            "counter",
-            "Requests whose client went before the end.",
-            &one(&self.cancelled),
-        );
-        metric("finished_total", "counter", "Requests that were answered to the end.", &one(&self.finished));
-        let seconds = [(String::new(), self.milliseconds.load(Ordering::Relaxed) as f64 / 1000.0)];
-        metric("finished_seconds_total", "counter", "Time that those took.", &seconds);
-        metric("prompt_tokens_total", "counter", "Tokens of their prompts.", &one(&self.prompt_tokens));
-        metric(
-            "completion_tokens_total",
-            "counter",
-            "Tokens of their answers.",
-            &one(&self.completion_tokens),
-        );
+        let count = |value: &AtomicU64| value.load(Ordering::Relaxed) as f64;
+        for (name, about, value) in [
+            ("cancelled_total", "Requests whose client went before the end.", count(&self.cancelled)),
+            ("finished_total", "Requests that were answered to the end.", count(&self.finished)),
+            ("finished_seconds_total", "Time that those took.", count(&self.milliseconds) / 1000.0),
+            ("prompt_tokens_total", "Tokens of their prompts.", count(&self.prompt_tokens)),
+            ("completion_tokens_total", "Tokens of their answers.", count(&self.completion_tokens)),
+        ] {
+            metric(name, "counter", about, &[(String::new(), value)]);
+        }
         let policies: Vec<(&str, [u64; 3])> = policies.collect();
         for (index, (name, about)) in [
             ("sampled_tokens_total", "Tokens that a policy has sampled."),

@@ -261,8 +261,7 @@ impl Service {
 }
 
 fn fingerprint(digest: &str) -> String {
-    let end = digest.char_indices().nth(16).map_or(digest.len(), |(at, _)| at);
-    format!("mcprl-{}", &digest[..end])
+    format!("mcprl-{digest:.16}")
 }
 
 /// A request that is answered. Its place in the queue is free when it is dropped.

@@ -25,6 +25,7 @@ use crate::{
     grpo::{Advantage, NoSignal, Scale, ScoredRollout, advantages},
     hash::Digest,
     plan::{InLoop, NodeName, stage_name},
+    text::start_of,
 };
 
 /// Bytes of conversation texts that are kept in memory, over all runs. Beyond it they are read again for each search.
@@ -506,14 +507,6 @@ pub struct Page<'e> {
 
 /// Longest text of an answer or task in a row, in characters.
 pub const SHOWN: usize = 200;
-
-/// The start of a text: at most this many characters.
-pub fn start_of(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
-}
 
 impl Episodes {
     /// Reads the texts of all conversations, so that a later search need not.

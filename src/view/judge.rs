@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use super::{
     episode::components,
-    episodes::{EpisodeTable, Episodes, RewardSource, SHOWN, Unavailable, start_of, why_unavailable},
+    episodes::{EpisodeTable, Episodes, RewardSource, SHOWN, Unavailable, why_unavailable},
 };
 use crate::{
     data::{self, JudgeAudit, Label, RewardComponents},
     judge::pairs,
+    text::start_of,
 };
 
 /// Most pairs that are listed.

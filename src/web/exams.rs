@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{WebError, query::Query, site::Site};
+use super::{answers::text, query::Query, site::Site};
 use crate::{
     error::Result,
     view::{
@@ -35,15 +34,6 @@ pub(super) fn exams(run: &Run) -> Value {
     json!({ "exams": found, "unavailable": unavailable })
 }
 
-#[derive(Serialize)]
-struct Page<'e> {
-    counts: BTreeMap<Change, usize>,
-    matching: usize,
-    offset: usize,
-    pairs: Vec<&'e Pair>,
-    problem: Option<String>,
-}
-
 /// The scenarios of a comparison, filtered.
 pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
     let stage = query.required("stage")?;
@@ -55,11 +45,10 @@ pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
             .find(|change| change.name().replace(' ', "-") == name)
     })?;
     let calls_tool = query.text("tool").map(|tool| scenarios_with(&episodes, stage, tool));
-    let is = |wanted: Option<&str>, found: &str| wanted.is_none_or(|wanted| wanted == found);
     let passes = |pair: &&Pair| {
-        is(query.text("family"), &pair.family)
-            && is(query.text("split"), &pair.split)
-            && is(query.text("policy"), &pair.policy)
+        query.allows("family", &pair.family)
+            && query.allows("split", &pair.split)
+            && query.allows("policy", &pair.policy)
             && calls_tool.as_ref().is_none_or(|scenarios| scenarios.contains(pair.scenario.as_str()))
     };
     let (all, problem) = match &exam.pairs {
@@ -67,7 +56,7 @@ pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
         Err(problem) => (&[][..], Some(problem.to_string())),
     };
     let mut matching: Vec<&Pair> = all.iter().filter(passes).collect();
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<Change, usize> = BTreeMap::new();
     for pair in &matching {
         *counts.entry(pair.change).or_default() += 1;
     }
@@ -76,14 +65,10 @@ pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
     matching.sort_by_key(|pair| pair.change);
     let offset = query.parsed("offset")?.unwrap_or(0);
     let limit = query.parsed("limit")?.unwrap_or(30).min(MOST_PAIRS);
-    let page = Page {
-        counts,
-        matching: matching.len(),
-        offset,
-        pairs: matching.into_iter().skip(offset).take(limit).collect(),
-        problem,
-    };
-    Ok(serde_json::to_string(&page).map_err(|cause| WebError::BadRequest(cause.to_string()))?)
+    let pairs: Vec<&&Pair> = matching.iter().skip(offset).take(limit).collect();
+    text(&json!({
+        "counts": counts, "matching": matching.len(), "offset": offset, "pairs": pairs, "problem": problem,
+    }))
 }
 
 /// The scenarios in which a policy called a tool.

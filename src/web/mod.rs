@@ -57,6 +57,10 @@ impl WebError {
     fn nothing(name: &str) -> Self {
         Self::NotFound(format!("there is no \"{name}\" here"))
     }
+
+    fn no_text() -> Self {
+        Self::NotFound("there is no such text".into())
+    }
 }
 
 impl Diagnostic for WebError {

@@ -28,6 +28,11 @@ impl Query {
         self.0.get(name).cloned()
     }
 
+    /// Whether a value passes the filter of this name.
+    pub fn allows(&self, name: &str, value: &str) -> bool {
+        self.text(name).is_none_or(|wanted| wanted == value)
+    }
+
     pub fn required(&self, name: &str) -> Result<&str, WebError> {
         self.text(name).ok_or_else(|| WebError::BadRequest(format!("the request needs `{name}`")))
     }

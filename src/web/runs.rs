@@ -19,6 +19,7 @@ use super::{
 use crate::{
     data::Label,
     error::Result,
+    exec::{history::RunHistory, labels},
     progress::now_ms,
     view::{
         curves::curves,
@@ -40,7 +41,67 @@ impl Page for Site {
     }
 
     fn read(&self, name: &str, query: &Query) -> Result<String> {
-        read(self, name, query)
+        let run = || query.required("run");
+        match name {
+            "runs" => {
+                let with_headline = |run: RunHistory| {
+                    let mut value = json!(run);
+                    value["headline"] = json!(run.headline());
+                    value
+                };
+                let runs: Vec<Value> = self.runs().into_iter().map(with_headline).collect();
+                text(&json!({ "runs": runs, "chosen": self.chosen }))
+            }
+            "run" => {
+                let (mut shown, planned) = (self.run(run()?)?, self.planned(run()?));
+                if let Some(planned) = &planned {
+                    planned.complete(&mut shown);
+                }
+                let progress = self.progress(run()?);
+                text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
+            }
+            "curves" => text(&curves(&self.run(run()?)?)),
+            "exams" => text(&exams(&self.run(run()?)?)),
+            "pairs" => pairs(self, run()?, query),
+            "episodes" => {
+                let episodes = self.loaded(run()?)?;
+                let labels = self.labels(run()?)?;
+                let found = text(&episodes.page(&filter(query)?, &page(query)?, &labels)?);
+                std::thread::spawn(move || episodes.read_ahead());
+                found
+            }
+            "episode" => {
+                let named = Named::new(self, query)?;
+                let labels = self.labels(run()?)?;
+                text(&episode(&named.table, named.row, named.episode(), &labels)?)
+            }
+            "text" => {
+                let named = Named::new(self, query)?;
+                let message = query.parsed("message")?.unwrap_or(0);
+                let which = query.named("part", TextPart::named)?.unwrap_or(TextPart::Content);
+                let from = query.parsed("from")?.unwrap_or(0);
+                let found = part(&named.table, named.row, message, &which, from)?;
+                text(&found.ok_or_else(WebError::no_text)?)
+            }
+            "tools" => text(&offered_tools(&Named::new(self, query)?.table)),
+            "tokens" => {
+                let named = Named::new(self, query)?;
+                let found = named.episode();
+                let policy = named.table.writer_of(&found.summary.policy);
+                let vocabulary = self.vocabulary(self.store(run()?)?, policy);
+                let vocabulary = vocabulary.as_deref().map_err(Clone::clone);
+                let from = query.parsed("from")?.unwrap_or(0);
+                let limit = query.parsed("limit")?.unwrap_or(4000).min(MOST_TOKENS);
+                text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
+            }
+            "tasks" => tasks(self, run()?, query),
+            "task" => task(self, run()?, query),
+            "judges" => {
+                let episodes = self.loaded(run()?)?;
+                text(&judges(&episodes, &self.labels(run()?)?))
+            }
+            _ => Err(WebError::nothing(name).into()),
+        }
     }
 
     fn change(&self, name: &str, body: &[u8]) -> Result<String> {
@@ -85,73 +146,6 @@ impl Named {
 
     fn episode(&self) -> &IndexedEpisode {
         &self.table.episodes[self.row]
-    }
-}
-
-fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
-    let run = || query.required("run");
-    match name {
-        "runs" => {
-            let runs: Vec<Value> = site
-                .runs()
-                .iter()
-                .map(|run| {
-                    let mut value = json!(run);
-                    value["headline"] = json!(run.headline());
-                    value
-                })
-                .collect();
-            text(&json!({ "runs": runs, "chosen": site.chosen }))
-        }
-        "run" => {
-            let (mut shown, planned) = (site.run(run()?)?, site.planned(run()?));
-            if let Some(planned) = &planned {
-                planned.complete(&mut shown);
-            }
-            let progress = site.progress(run()?);
-            text(&overview(&shown, planned.as_deref(), &progress, now_ms()))
-        }
-        "curves" => text(&curves(&site.run(run()?)?)),
-        "exams" => text(&exams(&site.run(run()?)?)),
-        "pairs" => pairs(site, run()?, query),
-        "episodes" => {
-            let episodes = site.loaded(run()?)?;
-            let labels = site.labels(run()?)?;
-            let found = text(&episodes.page(&filter(query)?, &page(query)?, &labels)?);
-            std::thread::spawn(move || episodes.read_ahead());
-            found
-        }
-        "episode" => {
-            let named = Named::new(site, query)?;
-            let labels = site.labels(run()?)?;
-            text(&episode(&named.table, named.row, named.episode(), &labels)?)
-        }
-        "text" => {
-            let named = Named::new(site, query)?;
-            let message = query.parsed("message")?.unwrap_or(0);
-            let which = query.named("part", TextPart::named)?.unwrap_or(TextPart::Content);
-            let from = query.parsed("from")?.unwrap_or(0);
-            let found = part(&named.table, named.row, message, &which, from)?;
-            text(&found.ok_or_else(|| WebError::NotFound("there is no such text".into()))?)
-        }
-        "tools" => text(&offered_tools(&Named::new(site, query)?.table)),
-        "tokens" => {
-            let named = Named::new(site, query)?;
-            let found = named.episode();
-            let policy = named.table.writer_of(&found.summary.policy);
-            let vocabulary = site.vocabulary(site.store(run()?)?, policy);
-            let vocabulary = vocabulary.as_deref().map_err(Clone::clone);
-            let from = query.parsed("from")?.unwrap_or(0);
-            let limit = query.parsed("limit")?.unwrap_or(4000).min(MOST_TOKENS);
-            text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
-        }
-        "tasks" => tasks(site, run()?, query),
-        "task" => task(site, run()?, query),
-        "judges" => {
-            let episodes = site.loaded(run()?)?;
-            text(&judges(&episodes, &site.labels(run()?)?))
-        }
-        _ => Err(WebError::nothing(name).into()),
     }
 }
 
@@ -208,6 +202,6 @@ fn label(site: &Site, body: &[u8]) -> Result<String> {
         right,
         note: note.filter(|note| !note.trim().is_empty()),
     };
-    let labels = site.set_label(&run, label)?;
+    let labels = labels::set(site.store(&run)?, &run, label)?;
     text(&json!({ "labels": labels.len() }))
 }

@@ -1,23 +1,18 @@
 //! What the page can show: the runs of one or several caches, and what is kept of them in memory.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::HashMap, hash::Hash, path::PathBuf, sync::Arc};
 
 use parking_lot::Mutex;
 
 use super::{WebError, overview::Planned};
 use crate::{
     chat::Vocabulary,
-    data::{Label, Scenario},
+    data::Label,
     error::Result,
     exec::{
         folder,
         history::{self, RunHistory},
-        labels, progress_file,
-        review::{self, Decision, RecordedDecision},
+        labels, progress_file, review,
     },
     hash::Digest,
     progress::Progress,
@@ -30,17 +25,16 @@ use crate::{
     },
 };
 
-/// The episodes of a run when its journal had this length.
-struct Loaded {
-    journal_bytes: u64,
-    episodes: Arc<Episodes>,
-}
-
 /// The plan of a run; made once, since the request of a run does not change. None while it is made.
 type Plans = HashMap<String, Option<Arc<Planned>>>;
 
-/// Comparisons by run and stage, each with the length of the journal when it was read.
-type Exams = HashMap<(String, String), (u64, Arc<Exam>)>;
+/// What was read of runs, each with the length of the journal at that time.
+type AsOf<K, T> = Mutex<HashMap<K, (u64, Arc<T>)>>;
+
+fn known<K: Eq + Hash, T>(kept: &AsOf<K, T>, key: &K, journal_bytes: u64) -> Option<Arc<T>> {
+    let kept = kept.lock();
+    kept.get(key).filter(|(bytes, _)| *bytes == journal_bytes).map(|(_, known)| Arc::clone(known))
+}
 
 /// The runs that the page shows.
 pub struct Site {
@@ -48,8 +42,9 @@ pub struct Site {
     /// The runs that were asked for, with their stores.
     pub(super) chosen: Vec<String>,
     episodes: EpisodeCache,
-    loaded: Mutex<HashMap<String, Loaded>>,
-    exams: Mutex<Exams>,
+    loaded: AsOf<String, Episodes>,
+    /// By run and stage.
+    exams: AsOf<(String, String), Exam>,
     plans: Arc<Mutex<Plans>>,
     vocabularies: Mutex<HashMap<Digest, Arc<Vocabulary>>>,
 }
@@ -88,37 +83,32 @@ impl Site {
     /// Differs whenever a run has changed.
     pub(super) fn stamp(&self, run: &str) -> String {
         let Ok(store) = self.store(run) else { return "gone".into() };
-        let is_live = store.live_runs().iter().any(|live| live == run);
-        let plans = self.plans.lock();
-        let is_planned = plans.get(run).is_some_and(Option::is_some);
-        format!("{}-{is_live}-{is_planned}", journal_bytes(store, run))
+        let is_planned = self.plans.lock().get(run).is_some_and(Option::is_some);
+        format!("{}-{}-{is_planned}", journal_bytes(store, run), is_live(store, run))
     }
 
     /// How far the running stages of a run are.
     pub(super) fn progress(&self, run: &str) -> Vec<Progress> {
         let Ok(store) = self.store(run) else { return Vec::new() };
+        let mut stages = progress_file::progress(store, run);
         // The file of a run that was killed stays.
-        let is_live = || store.live_runs().iter().any(|live| live == run);
-        Some(progress_file::progress(store, run))
-            .filter(|stages| !stages.is_empty() && is_live())
-            .unwrap_or_default()
+        if !stages.is_empty() && !is_live(store, run) {
+            stages.clear();
+        }
+        stages
     }
 
     /// The episodes of a run.
     pub(super) fn loaded(&self, run: &str) -> Result<Arc<Episodes>> {
         let store = self.store(run)?;
-        let journal_bytes = journal_bytes(store, run);
-        {
-            let known = self.loaded.lock();
-            if let Some(known) = known.get(run).filter(|known| known.journal_bytes == journal_bytes) {
-                return Ok(Arc::clone(&known.episodes));
-            }
+        let (key, journal_bytes) = (run.to_owned(), journal_bytes(store, run));
+        if let Some(known) = known(&self.loaded, &key, journal_bytes) {
+            return Ok(known);
         }
         let episodes = Arc::new(self.episodes.episodes(sources(&self.run(run)?)));
         // What cannot be read now may be there later.
         if episodes.unavailable.is_empty() {
-            let loaded = Loaded { journal_bytes, episodes: Arc::clone(&episodes) };
-            self.loaded.lock().insert(run.to_owned(), loaded);
+            self.loaded.lock().insert(key, (journal_bytes, Arc::clone(&episodes)));
         }
         Ok(episodes)
     }
@@ -149,9 +139,8 @@ impl Site {
     pub(super) fn exam(&self, run: &str, stage: &str) -> Result<Arc<Exam>> {
         let key = (run.to_owned(), stage.to_owned());
         let journal_bytes = journal_bytes(self.store(run)?, run);
-        let known = self.exams.lock().get(&key).cloned();
-        if let Some((_, exam)) = known.filter(|(bytes, _)| *bytes == journal_bytes) {
-            return Ok(exam);
+        if let Some(known) = known(&self.exams, &key, journal_bytes) {
+            return Ok(known);
         }
         let as_now = self.run(run)?;
         let none = |why: String| WebError::NotFound(format!("the comparison of stage \"{stage}\": {why}"));
@@ -159,8 +148,7 @@ impl Site {
         let exam = Arc::new(exam(&as_now, found).map_err(|missing| none(missing.to_string()))?);
         // Without its episodes it may be read again.
         if exam.pairs.is_ok() {
-            let mut exams = self.exams.lock();
-            exams.insert(key, (journal_bytes, Arc::clone(&exam)));
+            self.exams.lock().insert(key, (journal_bytes, Arc::clone(&exam)));
         }
         Ok(exam)
     }
@@ -174,14 +162,11 @@ impl Site {
         if let Some(found) = known.get(&digest) {
             return Ok(Arc::clone(found));
         }
-        let gone = || {
-            "the model with the tokenizer is no longer in the cache, so tokens have numbers only".to_owned()
-        };
         if !folder.join("tokenizer.json").is_file() {
-            return Err(gone());
+            let gone = "the model with the tokenizer is no longer in the cache, so tokens have numbers only";
+            return Err(gone.to_owned());
         }
-        let vocabulary = tokens::tokenizer(&folder).map_err(|cause| cause.to_string())?;
-        let vocabulary = Arc::new(vocabulary);
+        let vocabulary = Arc::new(tokens::tokenizer(&folder).map_err(|cause| cause.to_string())?);
         known.insert(digest, Arc::clone(&vocabulary));
         Ok(vocabulary)
     }
@@ -191,22 +176,13 @@ impl Site {
         Ok(review::path(self.store(run)?, run))
     }
 
-    pub(super) fn decide(
-        &self,
-        run: &str,
-        task: &Scenario,
-        decision: Option<Decision>,
-    ) -> Result<BTreeMap<String, RecordedDecision>> {
-        Ok(review::set(&self.review_path(run)?, task, decision)?)
-    }
-
     pub(super) fn labels(&self, run: &str) -> Result<Vec<Label>> {
         Ok(labels::read(self.store(run)?, run)?)
     }
+}
 
-    pub(super) fn set_label(&self, run: &str, label: Label) -> Result<Vec<Label>> {
-        labels::set(self.store(run)?, run, label)
-    }
+fn is_live(store: &Store, run: &str) -> bool {
+    store.live_runs().iter().any(|live| live == run)
 }
 
 fn journal_bytes(store: &Store, run: &str) -> u64 {

@@ -1,6 +1,6 @@
 //! The tasks of a run in pages, with what people decide about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,18 +10,14 @@ use crate::{
     data::{Admission, Scenario, Table},
     error::Result,
     exec::review::{self, Decision, RecordedDecision},
-    view::{Run, Stage, episodes::start_of},
+    text::start_of,
+    view::{Run, Stage},
 };
 
 /// Most tasks of a page.
 const MOST_TASKS: usize = 200;
 /// Most characters of a text in a page of tasks.
 const SHOWN: usize = 2000;
-
-/// The stages that made tasks.
-fn makers(run: &Run) -> Vec<&Stage> {
-    run.writers(Scenario::NAME).collect()
-}
 
 /// All tasks that a stage made, for training and held out.
 fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
@@ -34,15 +30,13 @@ fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
 /// A page of the tasks of one stage, filtered.
 pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     let as_now = site.run(run)?;
-    let makers = makers(&as_now);
-    let Some(stage) = makers.iter().rev().find(|stage| query.text("stage").is_none_or(|id| stage.id == id))
-    else {
+    let makers: Vec<&Stage> = as_now.writers(Scenario::NAME).collect();
+    let Some(stage) = makers.iter().rev().find(|stage| query.allows("stage", &stage.id)) else {
         return Ok(json!({ "stages": [], "tasks": [] }).to_string());
     };
     let (tasks, path) = (tasks_of(stage)?, site.review_path(run)?);
     let decided = review::decisions(&path)?;
     let state = |task: &Scenario| decided.get(&task.id).map_or("open", |decided| decided.decision.name());
-    let is = |wanted: Option<&str>, found: &str| wanted.is_none_or(|wanted| wanted == found);
     let text = query.text("text").map(str::to_lowercase);
     let has_text = |task: &Scenario| {
         text.as_ref().is_none_or(|text| {
@@ -53,19 +47,18 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
     let mut matching: Vec<&Scenario> = tasks
         .iter()
         .filter(|task| {
-            is(query.text("split"), &task.split) && is(query.text("family"), &task.family) && has_text(task)
+            query.allows("split", &task.split) && query.allows("family", &task.family) && has_text(task)
         })
         .collect();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &matching {
         *counts.entry(state(task)).or_default() += 1;
     }
-    matching.retain(|task| is(query.text("decision"), state(task)));
+    matching.retain(|task| query.allows("decision", state(task)));
     let offset = query.parsed("offset")?.unwrap_or(0);
     let limit = query.parsed("limit")?.unwrap_or(25).min(MOST_TASKS);
     let shown = matching.iter().skip(offset).take(limit).map(|task| row(task, decided.get(&task.id)));
-    let values =
-        |of: fn(&Scenario) -> &String| tasks.iter().map(of).collect::<std::collections::BTreeSet<_>>();
+    let values = |of: fn(&Scenario) -> &String| tasks.iter().map(of).collect::<BTreeSet<_>>();
     let refused = stage.table::<Admission>().unwrap_or_default();
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for reason in refused.into_iter().filter_map(|row| row.reason) {
@@ -89,7 +82,7 @@ pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
 
 /// The stage that made tasks, by its id.
 fn maker<'r>(run: &'r Run, id: &str) -> Result<&'r Stage, WebError> {
-    let stage = makers(run).into_iter().find(|stage| stage.id == id);
+    let stage = run.writers(Scenario::NAME).find(|stage| stage.id == id);
     stage.ok_or_else(|| WebError::NotFound(format!("stage \"{id}\" made no tasks")))
 }
 
@@ -159,6 +152,6 @@ pub(super) fn decide(site: &Site, body: &[u8]) -> Result<String> {
         }
         _ => task.clone(),
     };
-    let decided = site.decide(&new.run, &task, decision)?;
+    let decided = review::set(&site.review_path(&new.run)?, &task, decision)?;
     Ok(json!({ "task": row(&task, decided.get(&task.id)), "decided": decided.len() }).to_string())
 }

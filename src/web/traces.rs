@@ -16,11 +16,11 @@ use crate::{
         Decision,
         traces::{Decided, decisions, digest, editable, edited, set},
     },
+    text::start_of,
     traces::{Found, Trace},
     view::{
         conversation,
         episode::{TextPart, part_of, shown},
-        episodes::start_of,
     },
 };
 
@@ -94,9 +94,7 @@ impl TraceReview {
         for at in &matching {
             *counts.entry(self.state(*at, &decisions)).or_default() += 1;
         }
-        if let Some(state) = query.text("state") {
-            matching.retain(|at| self.state(*at, &decisions) == state);
-        }
+        matching.retain(|at| query.allows("state", self.state(*at, &decisions)));
         let offset = query.parsed("offset")?.unwrap_or(0);
         let limit = query.parsed("limit")?.unwrap_or(25).min(MOST);
         let rows = matching.iter().skip(offset).take(limit).map(|at| self.row(*at, &decisions));
@@ -194,15 +192,14 @@ impl Page for TraceReview {
                 let which = query.named("part", TextPart::named)?.unwrap_or(TextPart::Content);
                 let from = query.parsed("from")?.unwrap_or(0);
                 let found = part_of(spoken, number("message")?, &which, from);
-                text(&found.ok_or_else(|| WebError::NotFound("there is no such text".into()))?)
+                text(&found.ok_or_else(WebError::no_text)?)
             }
             // What an edit begins with: the whole of it.
             "editable" => {
                 let messages = self.messages(number("index")?, &self.decisions()?)?;
-                let found = messages.get(number("message")?).and_then(editable);
-                text(&json!({
-                    "text": found.ok_or_else(|| WebError::NotFound("there is no such text".into()))?,
-                }))
+                let found =
+                    messages.get(number("message")?).and_then(editable).ok_or_else(WebError::no_text)?;
+                text(&json!({ "text": found }))
             }
             _ => Err(WebError::nothing(name).into()),
         }
@@ -215,10 +212,8 @@ impl Page for TraceReview {
         let wrong = |problem: String| WebError::BadRequest(format!("the request is no decision: {problem}"));
         let new: NewDecision = serde_json::from_slice(body).map_err(|cause| wrong(cause.to_string()))?;
         let (found, trace) = self.trace(new.index)?;
-        let decision = match new.decision.as_deref() {
-            None => None,
-            Some(name) => Some(Decision::named(name).ok_or_else(|| wrong(format!("`{name}`")))?),
-        };
+        let named = |name: &String| Decision::named(name).ok_or_else(|| wrong(format!("`{name}`")));
+        let decision = new.decision.as_ref().map(named).transpose()?;
         let mut kept = trace.clone();
         if decision == Some(Decision::Edit) {
             kept.messages = self.messages(new.index, &self.decisions()?)?;

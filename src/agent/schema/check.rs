@@ -41,13 +41,7 @@ impl Schema {
         let mut check = Check { schema: self, steps: STEPS, depth: DEPTH };
         let mut violations = Vec::new();
         check.apply(&self.root, &arguments, "", &mut violations).ok()?;
-        let mut texts: Vec<String> = Vec::new();
-        for violation in violations {
-            let text = violation.text();
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let mut texts = distinct(violations.iter().map(Violation::text));
         texts.truncate(REPORTED);
         Some(texts)
     }
@@ -452,13 +446,7 @@ fn of_alternatives(failed: Vec<Vec<Violation>>, value: &Value, path: &str) -> Ve
         (None, _) => {
             let here = failed.into_iter().flatten().filter(|violation| violation.path == path);
             let types = here.filter_map(|violation| violation.types).flatten();
-            let mut distinct: Vec<String> = Vec::new();
-            for kind in types {
-                if !distinct.contains(&kind) {
-                    distinct.push(kind);
-                }
-            }
-            vec![mistyped(path, distinct, value)]
+            vec![mistyped(path, distinct(types), value)]
         }
         (Some(only), None) => only.clone(),
         // The one with the fewest violations is most likely the one that is meant.
@@ -467,6 +455,12 @@ fn of_alternatives(failed: Vec<Vec<Violation>>, value: &Value, path: &str) -> Ve
             typed.min_by_key(Vec::len).unwrap_or_default()
         }
     }
+}
+
+/// Each text once, in order.
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    texts.filter(|text| seen.insert(text.clone())).collect()
 }
 
 fn number(keywords: &Map<String, Value>, value: &Value, path: &str, out: &mut Vec<Violation>) {

@@ -16,6 +16,8 @@ use percent_encoding::percent_decode_str;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
+use crate::text::start_of;
+
 /// Maximum bytes of a compiled pattern.
 const PATTERN_BYTES: usize = 1 << 18;
 /// Maximum number of patterns of one schema.
@@ -108,7 +110,15 @@ impl Schema {
     pub(super) fn compile(root: Value) -> Result<Self, String> {
         let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-07", "draft-06", "draft-04"].iter().any(|old| dialect.contains(old));
-        let mut compiler = Compiler { root: &root, is_old, ..Compiler::new(&root) };
+        let mut compiler = Compiler {
+            root: &root,
+            is_old,
+            anchors: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            patterns: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            pending: Vec::new(),
+        };
         compiler.anchors(&root, "");
         compiler.schema(&root, String::new())?;
         while let Some(pointer) = compiler.pending.pop() {
@@ -137,18 +147,6 @@ struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(root: &'a Value) -> Self {
-        Self {
-            root,
-            is_old: false,
-            anchors: BTreeMap::new(),
-            targets: BTreeMap::new(),
-            patterns: BTreeMap::new(),
-            seen: BTreeSet::new(),
-            pending: Vec::new(),
-        }
-    }
-
     /// Finds anchors. Those in examples and defaults are found too; nothing refers to them.
     fn anchors(&mut self, value: &'a Value, pointer: &str) {
         match value {
@@ -169,9 +167,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn schema(&mut self, schema: &Value, pointer: String) -> Result<(), String> {
-        let place = pointer.clone();
-        if !self.seen.insert(pointer) {
+    fn schema(&mut self, schema: &Value, place: String) -> Result<(), String> {
+        if !self.seen.insert(place.clone()) {
             return Ok(());
         }
         let fields = match schema {
@@ -262,10 +259,8 @@ impl<'a> Compiler<'a> {
     fn reference(&mut self, reference: &str) -> Result<(), String> {
         let id = self.root.get("$id").and_then(Value::as_str).filter(|id| !id.is_empty());
         let local = reference.strip_prefix(id.unwrap_or_default()).unwrap_or(reference);
-        let pointer = match local
-            .strip_prefix('#')
-            .map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned())
-        {
+        let fragment = local.strip_prefix('#');
+        let pointer = match fragment.map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned()) {
             Some(fragment) if fragment.is_empty() || fragment.starts_with('/') => Some(fragment),
             Some(anchor) => self.anchors.get(&*anchor).cloned(),
             None if local.is_empty() => Some(String::new()),
@@ -308,9 +303,5 @@ fn shown(pointer: &str) -> String {
 
 /// The beginning of a long text.
 fn cut(text: &str) -> String {
-    const CHARS: usize = 80;
-    match text.char_indices().nth(CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    start_of(text, 80)
 }

@@ -124,7 +124,7 @@ async fn reply(
     hooks: &mut impl Hooks,
 ) -> Turned {
     loop {
-        match conversation.turn(server, hooks, 1000).await.unwrap() {
+        match conversation.turn(server, hooks, 1000, usize::MAX).await.unwrap() {
             Turned::Called => {}
             end => return end,
         }
@@ -156,7 +156,7 @@ async fn two_messages_of_a_user_are_one_conversation_with_a_live_server() {
     let mut hooks = Watching::default();
     assert_eq!(said(&reply(&mut conversation, &session, &mut hooks).await), "There are 8.");
     // Nobody has asked anything more.
-    assert_eq!(said(&conversation.turn(&session, &mut hooks, 1000).await.unwrap()), "");
+    assert_eq!(said(&conversation.turn(&session, &mut hooks, 1000, usize::MAX).await.unwrap()), "");
     assert!(conversation.say("And how many of nothing?"));
     assert_eq!(said(&reply(&mut conversation, &session, &mut hooks).await), "There is no such table.");
 
@@ -291,9 +291,15 @@ async fn a_user_may_speak_after_results_and_after_a_turn_that_was_cut() {
     let server = ScriptedServer::default();
     let mut conversation = started(&mut script, &chat);
     let mut hooks = Watching::default();
-    assert!(matches!(conversation.turn(&server, &mut hooks, 1000).await.unwrap(), Turned::Called));
+    assert!(matches!(
+        conversation.turn(&server, &mut hooks, 1000, usize::MAX).await.unwrap(),
+        Turned::Called
+    ));
     assert!(conversation.say("And?"));
-    assert!(matches!(conversation.turn(&server, &mut hooks, 3).await.unwrap(), Turned::Cut { tokens: 3 }));
+    assert!(matches!(
+        conversation.turn(&server, &mut hooks, 3, usize::MAX).await.unwrap(),
+        Turned::Cut { tokens: 3 }
+    ));
     assert!(conversation.say("Shorter."));
     assert_eq!(said(&reply(&mut conversation, &server, &mut hooks).await), "There.");
     let history = conversation.into_history();

@@ -178,14 +178,14 @@ async fn a_turn_that_was_not_finished_is_asked_for_again() {
     ])
     .await;
     let mut conversation = EndpointConversation::new(agent, "Hi", GREEDY);
-    let lost = conversation.turn(&Notes, &mut NoHooks, 100).await.unwrap();
+    let lost = conversation.turn(&Notes, &mut NoHooks, 100, usize::MAX).await.unwrap();
     assert!(matches!(lost, Turned::Lost(_)));
-    let text = conversation.turn(&Notes, &mut NoHooks, 100).await.unwrap();
+    let text = conversation.turn(&Notes, &mut NoHooks, 100, usize::MAX).await.unwrap();
     assert!(matches!(text, Turned::Text(text) if text == "Hello."));
     assert!(conversation.say("Look."));
-    conversation.turn(&Notes, &mut NoHooks, 100).await.unwrap();
+    conversation.turn(&Notes, &mut NoHooks, 100, usize::MAX).await.unwrap();
     assert!(conversation.say("Never mind."), "in place of the message that was not answered");
-    conversation.turn(&Notes, &mut NoHooks, 100).await.unwrap();
+    conversation.turn(&Notes, &mut NoHooks, 100, usize::MAX).await.unwrap();
     let requests = &script.lock().unwrap().1;
     let said = |request: &Value| -> Vec<String> {
         let messages = request["messages"].as_array().unwrap().iter().skip(1);

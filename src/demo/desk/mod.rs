@@ -60,19 +60,15 @@ impl Desk {
 
     fn find_customer(&self, name: &str) -> Answer {
         let is_named = |known: &str| known.eq_ignore_ascii_case(name.trim());
-        match self.records.customers.iter().find(|customer| is_named(&customer.name)) {
-            Some(customer) => {
-                Ok(format!("id | name | plan\n{} | {} | {}", customer.id, customer.name, customer.plan))
-            }
-            None => {
-                let is_short = |known: &&Customer| known.short().eq_ignore_ascii_case(name.trim());
-                let hint = match self.records.customers.iter().find(is_short) {
-                    Some(customer) => format!("did you mean {}?", customer.name),
-                    None => "list_customers lists them".to_owned(),
-                };
-                Err(format!("not_found: no customer named {name}; {hint}"))
-            }
+        let customers = &self.records.customers;
+        if let Some(Customer { id, name, plan }) = customers.iter().find(|known| is_named(&known.name)) {
+            return Ok(format!("id | name | plan\n{id} | {name} | {plan}"));
         }
+        let hint = match customers.iter().find(|known| is_named(known.short())) {
+            Some(customer) => format!("did you mean {}?", customer.name),
+            None => "list_customers lists them".to_owned(),
+        };
+        Err(format!("not_found: no customer named {name}; {hint}"))
     }
 
     fn list_customers(&self, offset: Option<&str>) -> Answer {
@@ -240,8 +236,8 @@ impl Demo for Desk {
         })
     }
 
-    fn session(self: Arc<Self>) -> Arc<dyn Demo> {
-        Arc::new(Self::of(self.records.clone()))
+    fn session(&self) -> Option<Arc<dyn Demo>> {
+        Some(Arc::new(Self::of(self.records.clone())))
     }
 }
 

@@ -10,36 +10,6 @@ use rusqlite::{Connection, params};
 
 use crate::random::shuffle;
 
-/// The tables and their columns with SQL types, in the order they were created.
-pub(super) const TABLES: [(&str, &[(&str, &str)]); 3] = [
-    (
-        "departments",
-        &[("dept_id", "integer"), ("dept_name", "text"), ("location", "text"), ("annual_budget", "integer")],
-    ),
-    (
-        "employees",
-        &[
-            ("emp_id", "integer"),
-            ("full_name", "text"),
-            ("job_title", "text"),
-            ("dept_id", "integer"),
-            ("annual_pay", "integer"),
-            ("hire_year", "integer"),
-        ],
-    ),
-    (
-        "projects",
-        &[
-            ("proj_id", "integer"),
-            ("proj_name", "text"),
-            ("dept_id", "integer"),
-            ("lead_id", "integer"),
-            ("cost", "integer"),
-            ("state", "text"),
-        ],
-    ),
-];
-
 const SCHEMA: &str = "
 CREATE TABLE departments (
     dept_id integer PRIMARY KEY,
@@ -63,6 +33,18 @@ CREATE TABLE projects (
     cost integer NOT NULL,
     state text NOT NULL
 );";
+
+/// The tables and their columns with SQL types, in the order they are created.
+pub(super) fn tables() -> impl Iterator<Item = (&'static str, Vec<(&'static str, &'static str)>)> {
+    SCHEMA.split("CREATE TABLE ").filter_map(|table| {
+        let (name, columns) = table.split_once(" (\n")?;
+        let columns = columns.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((words.next()?, words.next()?))
+        });
+        Some((name, columns.collect()))
+    })
+}
 
 const SEED: u64 = 20;
 
@@ -150,26 +132,26 @@ const PROJECTS: [&str; 24] = [
 
 /// Creates the tables and fills them. Money is in thousands.
 pub(super) fn fill(connection: &mut Connection) -> rusqlite::Result<()> {
-    let mut random = Random(ChaCha8Rng::seed_from_u64(SEED));
+    let rng = &mut ChaCha8Rng::seed_from_u64(SEED);
     let transaction = connection.transaction()?;
     transaction.execute_batch(SCHEMA)?;
 
-    let sizes = random.shuffled(SIZES);
-    let cities = random.shuffled(CITIES);
-    let budgets = random.shuffled(120..990);
-    for (index, name) in random.shuffled(DEPARTMENTS).into_iter().enumerate() {
+    let sizes = shuffled(SIZES, rng);
+    let cities = shuffled(CITIES, rng);
+    let budgets = shuffled(120..990, rng);
+    for (index, name) in shuffled(DEPARTMENTS, rng).into_iter().enumerate() {
         transaction.execute(
             "INSERT INTO departments VALUES (?, ?, ?, ?)",
             params![id(index), name, cities[index], budgets[index]],
         )?;
     }
 
-    let departments = random.shuffled(repeated(sizes.iter().map(|(employees, _)| *employees).enumerate()));
-    let titles = random.shuffled(repeated(TITLES));
-    let firsts = random.shuffled(FIRST_NAMES);
-    let lasts = random.shuffled(LAST_NAMES);
-    let pays = random.shuffled(38..190);
-    let mut years: Vec<Vec<i64>> = sizes.iter().map(|_| random.shuffled(1999..2024)).collect();
+    let departments = shuffled(repeated(sizes.iter().map(|(employees, _)| *employees).enumerate()), rng);
+    let titles = shuffled(repeated(TITLES), rng);
+    let firsts = shuffled(FIRST_NAMES, rng);
+    let lasts = shuffled(LAST_NAMES, rng);
+    let pays = shuffled(38..190, rng);
+    let mut years: Vec<Vec<i64>> = sizes.iter().map(|_| shuffled(1999..2024, rng)).collect();
     let mut staff: Vec<Vec<i64>> = vec![Vec::new(); sizes.len()];
     for (index, &department) in departments.iter().enumerate() {
         // Company-wide, one employee was hired first and one last.
@@ -186,11 +168,11 @@ pub(super) fn fill(connection: &mut Connection) -> rusqlite::Result<()> {
         staff[department].push(id(index));
     }
 
-    let departments = random.shuffled(repeated(sizes.iter().map(|(_, projects)| *projects).enumerate()));
-    let states = random.shuffled(repeated(STATES));
-    let costs = random.shuffled(20..990);
-    let mut leads: Vec<Vec<i64>> = staff.into_iter().map(|ids| random.shuffled(ids)).collect();
-    for (index, name) in random.shuffled(PROJECTS).into_iter().enumerate() {
+    let departments = shuffled(repeated(sizes.iter().map(|(_, projects)| *projects).enumerate()), rng);
+    let states = shuffled(repeated(STATES), rng);
+    let costs = shuffled(20..990, rng);
+    let mut leads: Vec<Vec<i64>> = staff.into_iter().map(|ids| shuffled(ids, rng)).collect();
+    for (index, name) in shuffled(PROJECTS, rng).into_iter().enumerate() {
         let department = departments[index];
         transaction.execute(
             "INSERT INTO projects VALUES (?, ?, ?, ?, ?, ?)",
@@ -210,15 +192,10 @@ fn repeated<T: Clone>(counts: impl IntoIterator<Item = (T, usize)>) -> Vec<T> {
     counts.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
 }
 
-struct Random(ChaCha8Rng);
-
-impl Random {
-    /// Fisher–Yates.
-    fn shuffled<T>(&mut self, items: impl IntoIterator<Item = T>) -> Vec<T> {
-        let mut items: Vec<T> = items.into_iter().collect();
-        shuffle(&mut items, &mut self.0);
-        items
-    }
+fn shuffled<T>(items: impl IntoIterator<Item = T>, rng: &mut ChaCha8Rng) -> Vec<T> {
+    let mut items: Vec<T> = items.into_iter().collect();
+    shuffle(&mut items, rng);
+    items
 }
 
 #[cfg(test)]
@@ -257,7 +234,7 @@ mod tests {
     fn the_company_is_the_same_everywhere() {
         let company = company();
         let mut encoder = Encoder::new("demo company");
-        for (table, _) in TABLES {
+        for (table, _) in tables() {
             for row in rows(&company, &format!("SELECT * FROM {table} ORDER BY 1")) {
                 row.iter().for_each(|value| _ = encoder.text(value));
             }
@@ -268,7 +245,7 @@ mod tests {
     #[test]
     fn the_declared_columns_are_those_of_the_tables() {
         let company = company();
-        for (table, columns) in TABLES {
+        for (table, columns) in tables() {
             let declared: Vec<Vec<String>> =
                 columns.iter().map(|(name, kind)| vec![(*name).to_owned(), (*kind).to_owned()]).collect();
             assert_eq!(

@@ -22,8 +22,9 @@ use rusqlite::{
 
 use super::{
     super::server::Answer,
-    company::{self, TABLES},
+    company::{self, tables},
 };
+use crate::text::start_of;
 
 /// Maximum rows of a result that are shown.
 const ROWS_SHOWN: usize = 5;
@@ -42,7 +43,7 @@ const HEAP_BYTES: u32 = 64 << 20;
 
 const ONLY_SELECT: &str = "only SELECT is allowed: the database is read-only";
 
-pub(super) struct Database {
+pub(in crate::demo) struct Database {
     connection: Mutex<Connection>,
     /// Instructions that the current query has executed.
     steps: Arc<AtomicU64>,
@@ -50,7 +51,7 @@ pub(super) struct Database {
 
 impl Database {
     /// Builds the company in a temporary file, which is unlinked before this returns.
-    pub(super) fn open() -> Result<Self, DatabaseError> {
+    pub(in crate::demo) fn open() -> Result<Self, DatabaseError> {
         let file = tempfile::NamedTempFile::new().map_err(DatabaseError::File)?;
         let mut writer = Connection::open(file.path())?;
         writer.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")?;
@@ -88,15 +89,10 @@ impl Database {
         Ok(Self { connection: Mutex::new(connection), steps })
     }
 
-    pub(super) fn list_tables(&self) -> String {
-        table_names()
-    }
-
     pub(super) fn describe_table(&self, table: &str) -> Answer {
-        let Some((_, columns)) = TABLES.iter().find(|(name, _)| name.eq_ignore_ascii_case(table.trim()))
-        else {
-            return Err(format!("no such table: {}\ntables: {}", shortened(table), table_names()));
-        };
+        let found = tables().find(|(name, _)| name.eq_ignore_ascii_case(table.trim()));
+        let (_, columns) =
+            found.ok_or_else(|| format!("no such table: {}\ntables: {}", shortened(table), table_names()))?;
         let columns: Vec<String> = columns.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
         Ok(columns.join(", "))
     }
@@ -209,10 +205,7 @@ fn value_text(value: ValueRef<'_>) -> String {
 }
 
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(VALUE_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    start_of(text, VALUE_CHARS)
 }
 
 /// The problem, and on the next lines the alternatives.
@@ -248,7 +241,7 @@ fn explain(error: &QueryError, sql: &str) -> String {
 /// The columns of the tables that a query names.
 fn columns_hint(sql: &str) -> String {
     let words: Vec<&str> = sql.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).collect();
-    let named = TABLES.iter().filter(|(table, _)| is_one_of(table, &words));
+    let named = tables().filter(|(table, _)| is_one_of(table, &words));
     let hints: String = named
         .map(|(table, columns)| {
             let columns: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
@@ -258,8 +251,8 @@ fn columns_hint(sql: &str) -> String {
     if hints.is_empty() { format!("\ntables: {}", table_names()) } else { hints }
 }
 
-fn table_names() -> String {
-    TABLES.map(|(name, _)| name).join(", ")
+pub(super) fn table_names() -> String {
+    tables().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -375,7 +368,7 @@ mod tests {
     #[test]
     fn tables_are_described_on_one_line() {
         let database = Database::open().unwrap();
-        insta::assert_snapshot!(database.list_tables(), @"departments, employees, projects");
+        insta::assert_snapshot!(table_names(), @"departments, employees, projects");
         insta::assert_snapshot!(database.describe_table("Employees").unwrap(), @"emp_id integer, full_name text, job_title text, dept_id integer, annual_pay integer, hire_year integer");
         insta::assert_snapshot!(database.describe_table("staff").unwrap_err(), @r"
         no such table: staff

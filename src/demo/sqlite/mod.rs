@@ -3,24 +3,15 @@
 mod company;
 mod database;
 
-use std::sync::Arc;
-
 use rmcp::model::Tool;
 
 use super::server::{Answer, Arguments, Demo, Effect::Reads, tool};
-use database::Database;
+use database::table_names;
 
+pub(super) use database::Database;
 pub use database::DatabaseError;
 
-pub(super) struct Company(Database);
-
-impl Company {
-    pub(super) fn open() -> Result<Self, DatabaseError> {
-        Database::open().map(Self)
-    }
-}
-
-impl Demo for Company {
+impl Demo for Database {
     fn name(&self) -> &'static str {
         "mcprl-demo-sqlite"
     }
@@ -34,16 +25,11 @@ impl Demo for Company {
     }
 
     fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer> {
-        let Self(database) = self;
         Some(match tool {
-            "list_tables" => Ok(database.list_tables()),
-            "describe_table" => arguments.text("table_name").and_then(|table| database.describe_table(table)),
-            "run_query" => arguments.text("sql").and_then(|sql| database.run_query(sql)),
+            "list_tables" => Ok(table_names()),
+            "describe_table" => arguments.text("table_name").and_then(|table| self.describe_table(table)),
+            "run_query" => arguments.text("sql").and_then(|sql| self.run_query(sql)),
             _ => return None,
         })
-    }
-
-    fn session(self: Arc<Self>) -> Arc<dyn Demo> {
-        self
     }
 }

@@ -19,12 +19,11 @@ use rmcp::model::Tool;
 
 use super::server::{Answer, Arguments, Demo, Effect::Reads, tool};
 use crate::random::shuffle;
-use words::{FIRST, LINKS, NOUNS, NUMBERS, SECOND, VALUES, WORDS};
+use words::{FIRST, LINKS, NOUNS, NUMBERS, SECOND, VALUES, WORDS, plural};
 
 pub(super) struct World {
     kinds: Vec<Kind>,
     style: Style,
-    tools: Vec<Tool>,
     actions: Vec<(String, Action)>,
     families: String,
 }
@@ -32,7 +31,6 @@ pub(super) struct World {
 /// A kind of thing.
 struct Kind {
     noun: &'static str,
-    plural: &'static str,
     /// The name and the id of each thing.
     things: Vec<(String, String)>,
     properties: Vec<Property>,
@@ -153,10 +151,8 @@ impl World {
             unknown: one(&UNKNOWN, rng),
         };
         let kinds = kinds(rng);
-        let mut world =
-            Self { kinds, style, tools: Vec::new(), actions: Vec::new(), families: String::new() };
+        let mut world = Self { kinds, style, actions: Vec::new(), families: String::new() };
         world.actions = world.actions(rng);
-        world.tools = world.actions.iter().map(|(name, action)| world.tool(name, *action)).collect();
         world.families = families::families(&world);
         world
     }
@@ -166,7 +162,7 @@ impl World {
         let Style { getter, finder, lister, .. } = self.style;
         let mut actions = Vec::new();
         for (index, kind) in self.kinds.iter().enumerate() {
-            actions.push((lister(kind.plural), Action::List(index)));
+            actions.push((lister(&plural(kind.noun)), Action::List(index)));
             if kind.by_id {
                 actions.push((finder(kind.noun), Action::Find(index)));
             }
@@ -182,7 +178,7 @@ impl World {
         let parameter = self.parameter(action);
         let parameters: Vec<&str> = parameter.iter().map(String::as_str).collect();
         let description = match action {
-            Action::List(kind) => self.style.lists.replace("{n}", self.kinds[kind].plural),
+            Action::List(kind) => self.style.lists.replace("{n}", &plural(self.kinds[kind].noun)),
             Action::Find(kind) => self.style.finds.replace("{n}", self.kinds[kind].noun),
             Action::Get(kind, position) => {
                 let kind = &self.kinds[kind];
@@ -253,9 +249,8 @@ fn kinds(rng: &mut ChaCha8Rng) -> Vec<Kind> {
     shuffle(&mut ids, rng);
     let mut kinds: Vec<Kind> = nouns
         .into_iter()
-        .map(|(noun, plural)| Kind {
+        .map(|noun| Kind {
             noun,
-            plural,
             things: names.drain(..THINGS).zip(ids.drain(..THINGS)).collect(),
             properties: Vec::new(),
             by_id: below(rng, 3) == 0,
@@ -294,7 +289,7 @@ impl Demo for World {
     }
 
     fn tools(&self) -> Vec<Tool> {
-        self.tools.clone()
+        self.actions.iter().map(|(name, action)| self.tool(name, *action)).collect()
     }
 
     fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer> {
@@ -304,10 +299,6 @@ impl Demo for World {
 
     fn families(&self) -> Option<&str> {
         Some(&self.families)
-    }
-
-    fn session(self: std::sync::Arc<Self>) -> std::sync::Arc<dyn Demo> {
-        self
     }
 }
 

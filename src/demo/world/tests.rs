@@ -11,7 +11,7 @@ fn ask(world: &World, tool: &str, arguments: Value) -> Answer {
 
 #[test]
 fn worlds_differ_by_seed_and_are_the_same_for_the_same_seed() {
-    let tools = |seed| World::open(seed).tools.iter().map(|tool| format!("{tool:?}")).collect::<Vec<_>>();
+    let tools = |seed| World::open(seed).tools().iter().map(|tool| format!("{tool:?}")).collect::<Vec<_>>();
     assert_eq!(tools(3), tools(3));
     let all: BTreeSet<Vec<String>> = (0..200).map(tools).collect();
     assert_eq!(all.len(), 200);

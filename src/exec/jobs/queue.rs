@@ -16,6 +16,7 @@ use crate::{
     error::chain,
     net,
     plan::{Action, JobsSpec},
+    text::start_of,
 };
 
 /// How long a command or a request may take.
@@ -283,11 +284,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 fn shown(text: &str) -> String {
-    let text = text.trim();
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    start_of(text.trim(), SHOWN)
 }
 
 /// The values that a job's templates see besides options and resources.

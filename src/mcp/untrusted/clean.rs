@@ -50,15 +50,7 @@ fn cut_at(value: &Value, depth: usize) -> Value {
 
 /// Whether [`without_depths`] leaves something out.
 pub(super) fn is_too_deep(value: &Value) -> bool {
-    fn exceeds(value: &Value, depth: usize) -> bool {
-        let Some(below) = depth.checked_sub(1) else { return true };
-        match value {
-            Value::Array(items) => items.iter().any(|item| exceeds(item, below)),
-            Value::Object(fields) => fields.values().any(|item| exceeds(item, below)),
-            _ => false,
-        }
-    }
-    exceeds(value, SCHEMA_DEPTH)
+    without_depths(value) != *value
 }
 
 /// Shortens a text to `limit` bytes: its beginning, a note of how much is missing, and its end.
@@ -71,18 +63,14 @@ pub(in crate::mcp) fn truncate_middle(text: String, limit: usize) -> String {
         return text[..boundary_before(&text, limit)].to_owned();
     };
     let head = boundary_before(&text, kept.div_ceil(2));
-    let tail = boundary_after(&text, text.len() - kept / 2);
+    let tail =
+        (text.len() - kept / 2..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len());
     format!("{}{}{}", &text[..head], marker(tail - head), &text[tail..])
 }
 
 /// The last character boundary at or before `index`.
 fn boundary_before(text: &str, index: usize) -> usize {
     (0..=index).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
-}
-
-/// The first character boundary at or after `index`.
-fn boundary_after(text: &str, index: usize) -> usize {
-    (index..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len())
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ impl LazySessions<'_> {
             let reservation = self.sessions.reservation(server, self.exclusive).await?;
             match self.exclusive {
                 false => pool.session_with(reservation).await,
-                true => pool.own_session_with(reservation).await,
+                true => pool.own_session(reservation).await,
             }
         };
         let Some(outage) = self.outage else { return session.await };

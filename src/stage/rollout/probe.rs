@@ -51,7 +51,7 @@ impl Player {
             None => None,
         };
         for pool in self.pools.iter() {
-            let session = pool.own_session().await?;
+            let session = pool.own_session(None).await?;
             session.describe().await?;
             if let Some(((answering, tool), arguments)) = &request
                 && std::ptr::eq(*answering, pool)

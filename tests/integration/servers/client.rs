@@ -933,10 +933,10 @@ async fn shared_and_exclusive_sessions_of_a_server_share_its_limit() {
     let pool = Arc::new(Pool::new(counting(State::ReadOnly, 2)));
     let (one, two) = (pool.session().await.unwrap(), pool.session().await.unwrap());
     let processes = [process_id(&one).await, process_id(&two).await];
-    let waiting = tokio::time::timeout(Duration::from_millis(200), pool.own_session()).await;
+    let waiting = tokio::time::timeout(Duration::from_millis(200), pool.own_session(None)).await;
     assert!(waiting.is_err(), "a third process was started");
     let (waits, waiting) = (Arc::clone(&pool), tokio::spawn);
-    let waiting = waiting(async move { waits.own_session().await });
+    let waiting = waiting(async move { waits.own_session(None).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(one);
     let own = waiting.await.unwrap().unwrap();
