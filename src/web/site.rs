@@ -180,7 +180,7 @@ impl Site {
         if !folder.join("tokenizer.json").is_file() {
             return Err(gone());
         }
-        let vocabulary = tokens::tokenizer(&folder).map_err(|cause| cause.to_string())?;
+        let vocabulary = Vocabulary::of(&folder).map_err(|cause| cause.to_string())?;
         let vocabulary = Arc::new(vocabulary);
         known.insert(digest, Arc::clone(&vocabulary));
         Ok(vocabulary)
