@@ -88,7 +88,7 @@ impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let chosen = if self.all { self.server.each()? } else { vec![self.server.clone()] };
         let servers: Vec<NamedServer> =
-            chosen.iter().map(|server| server.resolve(true)).collect::<Result<_>>()?;
+            chosen.iter().map(ServerArgs::without_secrets).collect::<Result<_>>()?;
         if self.out.exists() {
             return Err(InitError::Exists { path: self.out }.into());
         }
@@ -102,7 +102,7 @@ impl Init {
         let folder = self.out.parent().unwrap_or(Path::new(""));
         // With literal secrets of a client's configuration, whose variables may not be set yet.
         let listed: Vec<Result<Vec<Tool>>> =
-            chosen.iter().map(|server| server.resolve(false).and_then(|server| tools(server.spec))).collect();
+            chosen.iter().map(|server| server.resolve().and_then(|server| tools(server.spec))).collect();
         let isolation: Vec<Isolation> =
             listed.iter().map(|listed| Isolation::of(listed.as_deref().ok())).collect();
         create(&self.out, &run_file(&servers, &self.model, self.tasks.as_deref(), folder, &isolation))?;
@@ -116,11 +116,9 @@ impl Init {
             OutputFormat::Human => {
                 let out = self.out.display();
                 let mut steps = vec![format!("{out} written")];
-                steps.extend(
-                    exports
-                        .iter()
-                        .map(|name| format!("export {name}=…    {out} refers to the secret by this name")),
-                );
+                for name in &exports {
+                    steps.push(format!("export {name}=…    {out} refers to the secret by this name"));
+                }
                 if secrets {
                     steps.push(format!(
                         "note: the command in {out} contains a secret; variables are better, with `--env`"
@@ -271,8 +269,6 @@ fn agent(knows_thinking: Option<bool>) -> String {
     match knows_thinking {
         Some(true) => format!("\n[agent]\nthinking = \"off\"        # {about}\n"),
         Some(false) => String::new(),
-        None => {
-            format!("\n# [agent]\n# thinking = \"off\"      # if it can reason: {about}\n")
-        }
+        None => format!("\n# [agent]\n# thinking = \"off\"      # if it can reason: {about}\n"),
     }
 }

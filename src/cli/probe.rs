@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
     error::{Class, Diagnostic, Result, did_you_mean},
     mcp::{Outcome, ServerSpec, Session},
+    view::episodes::start_of,
 };
 
 /// Sessions that play the episode at the same time.
@@ -62,19 +63,22 @@ impl Diagnostic for ProbeError {
 }
 
 /// What the replays of an episode showed.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Probe {
     calls: usize,
     /// Calls that failed in the first session.
     failed: usize,
     /// The first call that was answered otherwise than in the first session, where one was:
     /// again in the same session, in a later session, and in one of several sessions at once.
+    #[serde(rename = "same_session_differs")]
     repeated: Option<Difference>,
+    #[serde(rename = "later_session_differs")]
     later: Option<Difference>,
+    #[serde(rename = "concurrent_session_differs")]
     concurrent: Option<Difference>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Difference {
     /// Counted from 1.
     call: usize,
@@ -119,19 +123,9 @@ impl Probe {
     }
 
     pub fn json(&self) -> Value {
-        let difference = |found: &Option<Difference>| {
-            found.as_ref().map(|Difference { call, tool, first, other }| {
-                json!({ "call": call, "tool": tool, "first": first, "other": other })
-            })
-        };
-        json!({
-            "calls": self.calls,
-            "failed": self.failed,
-            "same_session_differs": difference(&self.repeated),
-            "later_session_differs": difference(&self.later),
-            "concurrent_session_differs": difference(&self.concurrent),
-            "leaks": self.leaks(),
-        })
+        let mut json = json!(self);
+        json["leaks"] = self.leaks().into();
+        json
     }
 
     /// Whether a session saw effects of another one.
@@ -178,12 +172,8 @@ fn calls(path: &Path) -> Result<Vec<Call>, ProbeError> {
         std::fs::read_to_string(path).map_err(|source| ProbeError::Read { path: path.to_owned(), source })?;
     let mut calls = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |cause: serde_json::Error| ProbeError::Line {
-            path: path.to_owned(),
-            line: index + 1,
-            reason: cause.to_string(),
-        };
-        calls.push(serde_json::from_str(line).map_err(wrong)?);
+        let wrong = |reason| ProbeError::Line { path: path.to_owned(), line: index + 1, reason };
+        calls.push(serde_json::from_str(line).map_err(|cause| wrong(cause.to_string()))?);
     }
     if calls.is_empty() { Err(ProbeError::Empty { path: path.to_owned() }) } else { Ok(calls) }
 }
@@ -198,13 +188,7 @@ async fn play(session: &Session, calls: &[Call]) -> Result<Vec<Outcome>> {
 
 fn difference(calls: &[Call], first: &[Outcome], other: &[Outcome]) -> Option<Difference> {
     let index = first.iter().zip(other).position(|(first, other)| first != other)?;
-    let quoted = |outcome: &Outcome| {
-        let line = outcome.text.replace('\n', " ");
-        match line.char_indices().nth(QUOTED) {
-            Some((end, _)) => format!("{}…", &line[..end]),
-            None => line,
-        }
-    };
+    let quoted = |outcome: &Outcome| start_of(&outcome.text.replace('\n', " "), QUOTED);
     Some(Difference {
         call: index + 1,
         tool: calls[index].tool.clone(),

@@ -15,12 +15,13 @@ use super::{
     approval::{Approval, Cancelled, RuleArgs},
     locations::Locations,
     runtime,
-    subject::{Named, Subject, SubjectError},
+    subject::{Named, Setting, Subject, SubjectError},
+    unless_interrupted,
 };
 use crate::{
     agent::Refusal,
     data::CallError,
-    error::{Class, Diagnostic, Failure, Interrupted, Result},
+    error::{Class, Diagnostic, Failure, Result},
     mcp::serve_stdio,
     report::escape::visible,
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
@@ -151,10 +152,7 @@ impl Serve {
                 drop(scratch);
                 Ok(Outcome::Success)
             };
-            tokio::select! {
-                served = served => served,
-                _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-            }
+            unless_interrupted(served).await
         })
     }
 
@@ -172,8 +170,8 @@ impl Serve {
             base: self.base.as_deref(),
             locations: &self.locations,
         };
-        let Subject { policy, run, policies, tools, about, settings, context, notes, scratch, .. } =
-            named.find().await?;
+        let Subject { policy, run, policies, about, setting } = named.find().await?;
+        let Setting { tools, settings, context, notes, scratch } = setting;
         let open = Arc::new(OpenPolicy::open(&context, &policy, &settings).await?);
         let queue = usize::from(self.max_requests);
         let report = move |failure: ServeError| {

@@ -125,15 +125,12 @@ impl Submit {
         store.prepare()?;
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         jobs::place(&script, text.as_bytes())?;
-        let runtime = runtime()?;
-        runtime.block_on(async {
+        runtime()?.block_on(async {
             queue.check().await?;
             queue.submit(&about).await
         })?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "job": job, "script": script, "log": log })),
-            OutputFormat::Human => printer.data(&format!("job {job}\nlog {}", log.display())),
-        }
+        let text = || format!("job {job}\nlog {}", log.display());
+        printer.show(&json!({ "job": job, "script": script, "log": log }), text);
         Ok(Outcome::Success)
     }
 }
