@@ -26,7 +26,7 @@ use crate::{
     error::{Class, Diagnostic, Result},
     mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
     stage::model::knows_thinking,
-    ui::{OutputFormat, Printer},
+    ui::Printer,
 };
 
 /// Longest wait for the server. The file can be written without its tools.
@@ -109,35 +109,33 @@ impl Init {
         let is_confirmed = isolation.iter().all(Isolation::is_confirmed);
         let state = isolation.iter().find(|one| !one.is_confirmed()).unwrap_or(&isolation[0]).state();
         let failures: Vec<_> = listed.into_iter().filter_map(Result::err).collect();
-        match printer.format {
-            OutputFormat::Json => printer.json(&serde_json::json!({
-                "run_file": self.out, "exports": exports, "state": state, "server": failures.first(),
-            })),
-            OutputFormat::Human => {
-                let out = self.out.display();
-                let mut steps = vec![format!("{out} written")];
-                for name in &exports {
-                    steps.push(format!("export {name}=…    {out} refers to the secret by this name"));
-                }
-                if secrets {
-                    steps.push(format!(
-                        "note: the command in {out} contains a secret; variables are better, with `--env`"
-                    ));
-                }
-                for failure in failures {
-                    steps.push(format!("note: the server did not list its tools: {failure}"));
-                    steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
-                }
-                if !is_confirmed {
-                    steps.push(format!(
-                        "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
-                    ));
-                }
-                steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
-                steps.push(format!("mcprl plan {out}      shows what will run"));
-                printer.data(&steps.join("\n"));
+        let json = serde_json::json!({
+            "run_file": self.out, "exports": exports, "state": state, "server": failures.first(),
+        });
+        printer.show(&json, || {
+            let out = self.out.display();
+            let mut steps = vec![format!("{out} written")];
+            for name in &exports {
+                steps.push(format!("export {name}=…    {out} refers to the secret by this name"));
             }
-        }
+            if secrets {
+                steps.push(format!(
+                    "note: the command in {out} contains a secret; variables are better, with `--env`"
+                ));
+            }
+            for failure in &failures {
+                steps.push(format!("note: the server did not list its tools: {failure}"));
+                steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
+            }
+            if !is_confirmed {
+                steps.push(format!(
+                    "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
+                ));
+            }
+            steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
+            steps.push(format!("mcprl plan {out}      shows what will run"));
+            steps.join("\n")
+        });
         Ok(Outcome::Success)
     }
 }

@@ -149,13 +149,11 @@ impl Rejudge {
             tables.after.append(&mut rejudged.tables.after);
         }
         let total = compare_rewards(&tables.trajectories, &tables.before, &tables.after);
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "run": run.id, "total": total, "stages": all })),
-            OutputFormat::Human => {
-                all.iter().flat_map(|stage| &stage.notes).for_each(|note| printer.say(note));
-                printer.data(&text(&run.id, &total, &all));
-            }
+        if printer.format == OutputFormat::Human {
+            all.iter().flat_map(|stage| &stage.notes).for_each(|note| printer.say(note));
         }
+        let json = json!({ "run": run.id, "total": total, "stages": all });
+        printer.show(&json, || text(&run.id, &total, &all));
         Ok(Outcome::Success)
     }
 

@@ -245,18 +245,15 @@ impl Serve {
 /// Prints how the endpoint compares with the exam.
 fn compare(printer: Printer, compared: &check::Comparison) -> Outcome {
     let check::Comparison { tasks, left_out, exam, served, same_answers } = *compared;
-    match printer.format {
-        OutputFormat::Json => printer.json(compared),
-        OutputFormat::Human => {
-            printer.data(&format!(
-                "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {}",
-                served as i64 - exam as i64
-            ));
-            printer.data(&format!("{same_answers} answers are the same"));
-            if left_out > 0 {
-                printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
-            }
-        }
+    let difference = served as i64 - exam as i64;
+    printer.show(compared, || {
+        format!(
+            "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {difference}\n\
+             {same_answers} answers are the same"
+        )
+    });
+    if left_out > 0 && printer.format == OutputFormat::Human {
+        printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
     }
     if served == exam { Outcome::Success } else { Outcome::Failed }
 }

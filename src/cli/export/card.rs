@@ -112,32 +112,36 @@ impl Card<'_> {
         let parser = chat.vllm_parser();
         let vllm = |model: &str| {
             format!(
-                "vllm serve {model} --max-model-len {context} \\\n    \
+                "# vLLM\nvllm serve {model} --max-model-len {context} \\\n    \
                  --enable-auto-tool-choice --tool-call-parser {parser}\n"
             )
         };
+        let mcprl = |policy: &str| {
+            format!(
+                "# mcprl, with the sections [server] and [agent] of the run file\n\
+                 mcprl serve {policy} --server run.toml\n\n"
+            )
+        };
         let file = file.unwrap_or("MODEL.gguf");
-        match form {
-            Form::Adapter => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve . --base {base} --server run.toml\n\n# vLLM\n{}```\n",
-                vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
-            ),
-            Form::Model => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve . --server run.toml\n\n# vLLM\n{}```\n",
-                vllm(&format!(". --served-model-name {name}"))
-            ),
-            Form::GgufModel => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve {file} --server run.toml\n\n# llama.cpp\n\
-                 llama-server -m {file} --jinja -c {context}\n\n# Ollama\nollama create {name} -f Modelfile\n```\n"
-            ),
+        let commands = match form {
+            Form::Adapter => {
+                mcprl(&format!(". --base {base}"))
+                    + &vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
+            }
+            Form::Model => mcprl(".") + &vllm(&format!(". --served-model-name {name}")),
+            Form::GgufModel => {
+                mcprl(file)
+                    + &format!(
+                        "# llama.cpp\nllama-server -m {file} --jinja -c {context}\n\n\
+                         # Ollama\nollama create {name} -f Modelfile\n"
+                    )
+            }
             Form::GgufAdapter => format!(
-                "```sh\n# llama.cpp, with a GGUF file of the base\n\
-                 llama-server -m BASE.gguf --lora {file} --jinja -c {context}\n```\n"
+                "# llama.cpp, with a GGUF file of the base\n\
+                 llama-server -m BASE.gguf --lora {file} --jinja -c {context}\n"
             ),
-        }
+        };
+        format!("```sh\n{commands}```\n")
     }
 }
 
