@@ -5,10 +5,7 @@ use clap_complete::Shell;
 use serde_json::json;
 
 use super::{Arguments, Outcome};
-use crate::{
-    error::Result,
-    ui::{OutputFormat, Printer},
-};
+use crate::{error::Result, ui::Printer};
 
 #[derive(Args)]
 pub struct Completions {
@@ -20,10 +17,7 @@ impl Completions {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "mcprl", &mut script);
         let script = String::from_utf8_lossy(&script);
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "shell": self.shell.to_string(), "script": script })),
-            OutputFormat::Human => printer.data(&script),
-        }
+        printer.show(&json!({ "shell": self.shell.to_string(), "script": script }), || script.to_string());
         Ok(Outcome::Success)
     }
 }

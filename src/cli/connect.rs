@@ -19,7 +19,7 @@ use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Result, did_you_mean},
     mcp::{self, Description, Limits, Login, McpError, Sandbox, Session, Transport},
-    ui::{OutputFormat, Printer, plural},
+    ui::{Printer, plural},
 };
 
 #[derive(Args)]
@@ -127,7 +127,7 @@ impl Connect {
                 Some((tool.clone(), arguments))
             }
         };
-        let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve(false)?;
+        let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve()?;
         // A cassette holds the calls of runs only.
         spec.record = None;
         let is_command = matches!(spec.transport, Transport::Stdio { .. });
@@ -147,19 +147,13 @@ impl Connect {
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
         if let Some(path) = &self.probe_state {
             let probe = runtime()?.block_on(Probe::run(&spec, path)).at(|| spec.transport.to_string())?;
-            match printer.format {
-                OutputFormat::Json => printer.json(&probe.json()),
-                OutputFormat::Human => printer.data(&probe.text()),
-            }
+            printer.show(&probe.json(), || probe.text());
             return Ok(if probe.leaks() { Outcome::Failed } else { Outcome::Success });
         }
         if let Some(path) = &self.drift {
             let drift = runtime()?.block_on(Drift::run(&spec, path, is_of_run_file));
             let drift = drift.at(|| spec.transport.to_string())?;
-            match printer.format {
-                OutputFormat::Json => printer.json(&drift),
-                OutputFormat::Human => printer.data(&drift.text()),
-            }
+            printer.show(&drift, || drift.text());
             return Ok(if drift.is_none() { Outcome::Success } else { Outcome::Failed });
         }
         let visits = || visit(&spec, call.clone());
@@ -169,10 +163,7 @@ impl Connect {
             false => runtime()?.block_on(visits()),
         };
         let visit = visit.at(|| spec.transport.to_string())?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&visit.json()),
-            OutputFormat::Human => printer.data(&visit.text()),
-        }
+        printer.show(&visit.json(), || visit.text());
         let failed = visit.called.is_some_and(|(outcome, _)| outcome.is_error);
         Ok(if failed { Outcome::Failed } else { Outcome::Success })
     }
@@ -193,13 +184,10 @@ pub async fn with_logins<T>(
         let cause: &dyn std::error::Error = failure.cause();
         let asked = cause.downcast_ref().and_then(McpError::asked_login);
         let Some(challenge) = asked else { return Err(failure) };
-        let client_secret = match &client.client_secret_env {
-            Some(variable) => {
-                let unset = |_| McpError::UnsetVariable { variable: variable.clone() };
-                Some(std::env::var(variable).map_err(unset)?)
-            }
-            None => None,
-        };
+        let secret = client.client_secret_env.as_ref().map(|variable| {
+            std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.clone() })
+        });
+        let client_secret = secret.transpose()?;
         let (client_id, scopes) = (client.client_id.clone(), client.scopes.clone());
         Login { client_id, client_secret, scopes, challenge }.run(transport, &show).await?;
     }
@@ -210,35 +198,29 @@ async fn visit(spec: &mcp::ServerSpec, call: Option<(String, Map<String, Value>)
     let began = Instant::now();
     let session = Session::connect(spec).await?;
     let connected = began.elapsed().as_secs_f64();
-    let found = ask(&session, call).await;
+    let visit = ask(&session, call, connected).await;
     let notes = session.take_notes();
     session.close().await;
-    let (found, listed, called) = found?;
-    Ok(Visit { found, notes, connected, listed, called })
+    Ok(Visit { notes, ..visit? })
 }
 
-type Found = (Description, f64, Option<(mcp::Outcome, f64)>);
-
-async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>) -> Result<Found> {
+async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>, connected: f64) -> Result<Visit> {
     let began = Instant::now();
     let mut found = session.describe().await?;
     let listed = began.elapsed().as_secs_f64();
     found.tools.retain(|tool| !tool.synthetic);
-    let tools = &found.tools;
-    let called = match call {
-        None => None,
-        Some((name, arguments)) => {
-            let Some(tool) = tools.iter().find(|tool| tool.name == name || tool.server_name == name) else {
-                let meant =
-                    did_you_mean(&name, tools.iter().map(|tool| tool.name.as_str())).map(str::to_owned);
-                return Err(ConnectError::NoTool { name, meant }.into());
-            };
-            let began = Instant::now();
-            let outcome = session.call(&tool.server_name, arguments).await?;
-            Some((outcome, began.elapsed().as_secs_f64()))
-        }
-    };
-    Ok((found, listed, called))
+    let mut called = None;
+    if let Some((name, arguments)) = call {
+        let tools = &found.tools;
+        let Some(tool) = tools.iter().find(|tool| tool.name == name || tool.server_name == name) else {
+            let meant = did_you_mean(&name, tools.iter().map(|tool| tool.name.as_str())).map(str::to_owned);
+            return Err(ConnectError::NoTool { name, meant }.into());
+        };
+        let began = Instant::now();
+        let outcome = session.call(&tool.server_name, arguments).await?;
+        called = Some((outcome, began.elapsed().as_secs_f64()));
+    }
+    Ok(Visit { found, notes: Vec::new(), connected, listed, called })
 }
 
 impl Visit {

@@ -47,7 +47,7 @@ use crate::{
     ui::{OutputFormat, Printer, plural},
 };
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Export {
     /// A run, for its newest policy; a stage of a run, as in `RUN/train[3]/update`; or the folder of a run,
     /// as `run` printed it, or of a policy. With `--inspect`: a run, or a stage with episodes.
@@ -222,13 +222,8 @@ impl Export {
         Self {
             policy: run.to_owned(),
             out: Some(folder.to_owned()),
-            labels: None,
-            inspect: None,
-            merge: false,
-            gguf: None,
-            base: None,
-            base_name: None,
             locations: locations.clone(),
+            ..Self::default()
         }
     }
 
@@ -405,8 +400,7 @@ impl Export {
     /// Writes what people said about the episodes of a run.
     fn write_labels(&self, printer: Printer, file: &Path) -> Result<Outcome> {
         let Target { store, run, .. } = Target::new(&self.locations, &self.policy)?;
-        let run = folder::named(&store, &run);
-        history::run(&store, &run)?;
+        let run = history::run(&store, &run)?.id;
         let labels = labels::read(&store, &run)?;
         if labels.is_empty() {
             return Err(ExportError::NoLabels { run }.into());
@@ -435,12 +429,8 @@ impl Export {
             }
             _ => return Err(ExportError::NotALabelFile(file.to_owned()).into()),
         };
-        match printer.format {
-            OutputFormat::Json => {
-                printer.json(&json!({ "run": run, "labels": labels.len(), "out": file }));
-            }
-            OutputFormat::Human => printer.data(&format!("{written} written to {}", file.display())),
-        }
+        let text = || format!("{written} written to {}", file.display());
+        printer.show(&json!({ "run": run, "labels": labels.len(), "out": file }), text);
         Ok(Outcome::Success)
     }
 
@@ -561,11 +551,13 @@ pub fn find(text: &str, locations: &Locations) -> Result<PolicySource> {
 pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<PolicySource> {
     let run = history::run(&store, id)?;
     let path = store.runs().join(id);
+    // The place in the run's folder.
+    let inner = |policy: &Path| Some(policy.strip_prefix(&path).ok()?.to_str()?.to_owned());
     let mut policies = folder::policies(&store, id);
     if let Some(part) = part {
         run.named(part)?;
         let named = NodeName::parse(part);
-        policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
+        policies.retain(|policy| inner(policy).is_some_and(|inner| named.means(&inner)));
     }
     let none = || match part {
         None if run.state != RunState::Finished => ExportError::NoneYet { run: id.to_owned() },
@@ -576,7 +568,7 @@ pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<
     if !folder::is_policy(&folder) {
         return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
     }
-    let writer = folder.strip_prefix(&path).ok().and_then(Path::to_str).and_then(|at| run.node(at).ok());
+    let writer = inner(&folder).and_then(|at| run.node(&at).ok());
     if let Some(node) = writer.filter(|_| part.is_none() && run.state != RunState::Finished)
         && is_start(&store, &Stages::new(&store, &run).stage(node))
     {
@@ -619,11 +611,6 @@ fn source_text(run: &RunHistory, stage: &str) -> String {
         RunState::Finished => format!("policy of {stage} in run {}", run.id),
         _ => format!("newest policy of run {}, which has not finished: {stage}", run.id),
     }
-}
-
-/// Whether `named` includes the output at this path in a run's folder.
-fn means(named: &NodeName, inner: &Path) -> bool {
-    inner.to_str().is_some_and(|inner| named.means(inner))
 }
 
 /// Whether a stage's policy is the one that the run started with.

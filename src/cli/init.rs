@@ -26,7 +26,7 @@ use crate::{
     error::{Class, Diagnostic, Result},
     mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
     stage::model::knows_thinking,
-    ui::{OutputFormat, Printer},
+    ui::Printer,
 };
 
 /// Longest wait for the server. The file can be written without its tools.
@@ -88,7 +88,7 @@ impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let chosen = if self.all { self.server.each()? } else { vec![self.server.clone()] };
         let servers: Vec<NamedServer> =
-            chosen.iter().map(|server| server.resolve(true)).collect::<Result<_>>()?;
+            chosen.iter().map(ServerArgs::without_secrets).collect::<Result<_>>()?;
         if self.out.exists() {
             return Err(InitError::Exists { path: self.out }.into());
         }
@@ -102,44 +102,40 @@ impl Init {
         let folder = self.out.parent().unwrap_or(Path::new(""));
         // With literal secrets of a client's configuration, whose variables may not be set yet.
         let listed: Vec<Result<Vec<Tool>>> =
-            chosen.iter().map(|server| server.resolve(false).and_then(|server| tools(server.spec))).collect();
+            chosen.iter().map(|server| server.resolve().and_then(|server| tools(server.spec))).collect();
         let isolation: Vec<Isolation> =
             listed.iter().map(|listed| Isolation::of(listed.as_deref().ok())).collect();
         create(&self.out, &run_file(&servers, &self.model, self.tasks.as_deref(), folder, &isolation))?;
         let is_confirmed = isolation.iter().all(Isolation::is_confirmed);
         let state = isolation.iter().find(|one| !one.is_confirmed()).unwrap_or(&isolation[0]).state();
         let failures: Vec<_> = listed.into_iter().filter_map(Result::err).collect();
-        match printer.format {
-            OutputFormat::Json => printer.json(&serde_json::json!({
-                "run_file": self.out, "exports": exports, "state": state, "server": failures.first(),
-            })),
-            OutputFormat::Human => {
-                let out = self.out.display();
-                let mut steps = vec![format!("{out} written")];
-                steps.extend(
-                    exports
-                        .iter()
-                        .map(|name| format!("export {name}=…    {out} refers to the secret by this name")),
-                );
-                if secrets {
-                    steps.push(format!(
-                        "note: the command in {out} contains a secret; variables are better, with `--env`"
-                    ));
-                }
-                for failure in failures {
-                    steps.push(format!("note: the server did not list its tools: {failure}"));
-                    steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
-                }
-                if !is_confirmed {
-                    steps.push(format!(
-                        "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
-                    ));
-                }
-                steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
-                steps.push(format!("mcprl plan {out}      shows what will run"));
-                printer.data(&steps.join("\n"));
+        let json = serde_json::json!({
+            "run_file": self.out, "exports": exports, "state": state, "server": failures.first(),
+        });
+        printer.show(&json, || {
+            let out = self.out.display();
+            let mut steps = vec![format!("{out} written")];
+            for name in &exports {
+                steps.push(format!("export {name}=…    {out} refers to the secret by this name"));
             }
-        }
+            if secrets {
+                steps.push(format!(
+                    "note: the command in {out} contains a secret; variables are better, with `--env`"
+                ));
+            }
+            for failure in &failures {
+                steps.push(format!("note: the server did not list its tools: {failure}"));
+                steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
+            }
+            if !is_confirmed {
+                steps.push(format!(
+                    "set `state` in {out}    says what keeps episodes apart; `mcprl run` refuses until then"
+                ));
+            }
+            steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
+            steps.push(format!("mcprl plan {out}      shows what will run"));
+            steps.join("\n")
+        });
         Ok(Outcome::Success)
     }
 }
@@ -271,8 +267,6 @@ fn agent(knows_thinking: Option<bool>) -> String {
     match knows_thinking {
         Some(true) => format!("\n[agent]\nthinking = \"off\"        # {about}\n"),
         Some(false) => String::new(),
-        None => {
-            format!("\n# [agent]\n# thinking = \"off\"      # if it can reason: {about}\n")
-        }
+        None => format!("\n# [agent]\n# thinking = \"off\"      # if it can reason: {about}\n"),
     }
 }

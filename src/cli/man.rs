@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Arguments, Outcome};
 use crate::{
     error::{Diagnostic, Result},
-    ui::{OutputFormat, Printer},
+    ui::Printer,
 };
 
 #[derive(Args)]
@@ -36,12 +36,8 @@ impl Man {
         std::fs::create_dir_all(&folder)
             .and_then(|()| clap_mangen::generate_to(Arguments::command(), &folder))
             .map_err(|source| ManError { folder: folder.clone(), source })?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "folder": folder })),
-            OutputFormat::Human => {
-                printer.data(&format!("man -l {} shows them\n", folder.join("mcprl.1").display()));
-            }
-        }
+        let text = || format!("man -l {} shows them", folder.join("mcprl.1").display());
+        printer.show(&json!({ "folder": folder }), text);
         Ok(Outcome::Success)
     }
 }

@@ -22,6 +22,7 @@ mod probe;
 mod push;
 mod rejudge;
 mod report;
+mod review;
 mod run;
 mod run_args;
 mod runs;
@@ -47,7 +48,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     child, engine,
-    error::{Class, Diagnostic, Result},
+    error::{Class, Diagnostic, Interrupted, Result},
     ui::{LogFormat, OutputFormat, Printer},
 };
 
@@ -204,13 +205,11 @@ impl Command {
     }
 }
 
-/// Asks a person, and reads a line. None at the end of the input.
-fn asked(input: &mut impl std::io::BufRead, say: &mut dyn FnMut(&str), question: &str) -> Option<String> {
-    say(question);
-    let mut line = String::new();
-    match input.read_line(&mut line) {
-        Ok(1..) => Some(line.trim().to_owned()),
-        Ok(0) | Err(_) => None,
+/// The result of this work, unless Ctrl-C comes first.
+async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
     }
 }
 

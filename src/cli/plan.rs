@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     plan::{self, PlanError, PlanReport, Source},
     store::FileDigests,
-    ui::{OutputFormat, Printer, plan_text},
+    ui::{Printer, plan_text},
 };
 
 #[derive(Args)]
@@ -32,10 +32,7 @@ impl Plan {
         let plan = plan::Plan::new(&source, &self.args.overrides(), &locations.cards(Some(file)), &files)?;
         let (resample, plan) = (plan.resampled(resample)?, plan.until(until)?);
         let report = PlanReport::new(&plan, &store, &resample)?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&report),
-            OutputFormat::Human => printer.data(&plan_text(&report)),
-        }
+        printer.show(&report, || plan_text(&report));
         report.notes.iter().for_each(|note| printer.note(note));
         match report.problems.is_empty() {
             true => Ok(Outcome::Success),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -63,19 +63,22 @@ impl Diagnostic for ProbeError {
 }
 
 /// What the replays of an episode showed.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Probe {
     calls: usize,
     /// Calls that failed in the first session.
     failed: usize,
     /// The first call that was answered otherwise than in the first session, where one was:
     /// again in the same session, in a later session, and in one of several sessions at once.
+    #[serde(rename = "same_session_differs")]
     repeated: Option<Difference>,
+    #[serde(rename = "later_session_differs")]
     later: Option<Difference>,
+    #[serde(rename = "concurrent_session_differs")]
     concurrent: Option<Difference>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Difference {
     /// Counted from 1.
     call: usize,
@@ -120,19 +123,9 @@ impl Probe {
     }
 
     pub fn json(&self) -> Value {
-        let difference = |found: &Option<Difference>| {
-            found.as_ref().map(|Difference { call, tool, first, other }| {
-                json!({ "call": call, "tool": tool, "first": first, "other": other })
-            })
-        };
-        json!({
-            "calls": self.calls,
-            "failed": self.failed,
-            "same_session_differs": difference(&self.repeated),
-            "later_session_differs": difference(&self.later),
-            "concurrent_session_differs": difference(&self.concurrent),
-            "leaks": self.leaks(),
-        })
+        let mut json = json!(self);
+        json["leaks"] = self.leaks().into();
+        json
     }
 
     /// Whether a session saw effects of another one.
@@ -179,12 +172,8 @@ fn calls(path: &Path) -> Result<Vec<Call>, ProbeError> {
         std::fs::read_to_string(path).map_err(|source| ProbeError::Read { path: path.to_owned(), source })?;
     let mut calls = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |cause: serde_json::Error| ProbeError::Line {
-            path: path.to_owned(),
-            line: index + 1,
-            reason: cause.to_string(),
-        };
-        calls.push(serde_json::from_str(line).map_err(wrong)?);
+        let wrong = |reason| ProbeError::Line { path: path.to_owned(), line: index + 1, reason };
+        calls.push(serde_json::from_str(line).map_err(|cause| wrong(cause.to_string()))?);
     }
     if calls.is_empty() { Err(ProbeError::Empty { path: path.to_owned() }) } else { Ok(calls) }
 }

@@ -8,9 +8,9 @@ use std::{
 use clap::Args;
 use serde_json::json;
 
-use super::{Outcome, export::Export, locations::Locations, runtime};
+use super::{Outcome, export::Export, locations::Locations, runtime, unless_interrupted};
 use crate::{
-    error::{Interrupted, Result},
+    error::Result,
     hub::{self, File, Hub, HubError, Kind, Repo, Step},
     stage::model::hub_settings,
     traces::secrets,
@@ -58,13 +58,7 @@ impl Push {
         if !self.allow_secrets {
             files.iter().try_for_each(search)?;
         }
-        let runtime = runtime()?;
-        runtime.block_on(async {
-            tokio::select! {
-                done = self.upload(&hub, &repo, &files, printer) => done,
-                _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-            }
-        })
+        runtime()?.block_on(unless_interrupted(self.upload(&hub, &repo, &files, printer)))
     }
 
     async fn upload(&self, hub: &Hub, repo: &Repo, files: &[File], printer: Printer) -> Result<Outcome> {
@@ -100,12 +94,10 @@ impl Push {
             printer.say(&format!("{}: {what}", file.name));
         };
         let commit = hub.upload(repo, files, &self.message, say).await?;
-        match printer.format {
-            OutputFormat::Json => {
-                printer.json(&json!({"repo": repo.to_string(), "private": is_private, "files": files.len(), "bytes": all, "commit": commit}));
-            }
-            OutputFormat::Human => printer.data(&commit),
-        }
+        printer.show(
+            &json!({"repo": repo.to_string(), "private": is_private, "files": files.len(), "bytes": all, "commit": commit}),
+            || commit.clone(),
+        );
         Ok(Outcome::Success)
     }
 

@@ -19,9 +19,8 @@ use crate::{
     error::{At, Class, Diagnostic, Result},
     exec::{
         StageRows,
-        history::{self, StageHistory, Stages, Written},
+        history::{self, StageHistory, Stages},
     },
-    hash::Digest,
     plan::{Job, Ledger, Node, NodeIndex, Overrides, Plan, ReadyInputs, ResolvedInput, Source, top_level},
     stage::{self, Cards, Context, Input, Metrics, RewardChange, compare_rewards},
     store::{FileDigests, Output, Store, StoreError},
@@ -98,14 +97,6 @@ struct Rejudged {
     tables: Tables,
 }
 
-/// What the stages of the run wrote.
-#[derive(Default)]
-struct RunOutputs {
-    paths: BTreeMap<Digest, PathBuf>,
-    /// By stage and output.
-    written: BTreeMap<(String, String), Digest>,
-}
-
 /// Episodes with both rewards.
 #[derive(Default)]
 struct Tables {
@@ -130,13 +121,7 @@ impl Rejudge {
             return Err(RejudgeError::NoRewards { run: run.id }.into());
         }
         let (plan, shown) = self.plan(&store, &run.id, &cards, &judged)?;
-        let mut of_run = RunOutputs::default();
-        for stage in run.nodes.iter().map(|node| stages.stage(node)) {
-            for Written { output, digest, path } in stage.outputs {
-                of_run.paths.insert(digest, path);
-                of_run.written.insert((stage.node.id.clone(), output), digest);
-            }
-        }
+        let of_run: Vec<StageHistory> = run.nodes.iter().map(|node| stages.stage(node)).collect();
 
         let mut ledger = Ledger::new(&plan, &store);
         for index in plan.order() {
@@ -164,13 +149,11 @@ impl Rejudge {
             tables.after.append(&mut rejudged.tables.after);
         }
         let total = compare_rewards(&tables.trajectories, &tables.before, &tables.after);
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "run": run.id, "total": total, "stages": all })),
-            OutputFormat::Human => {
-                all.iter().flat_map(|stage| &stage.notes).for_each(|note| printer.say(note));
-                printer.data(&text(&run.id, &total, &all));
-            }
+        if printer.format == OutputFormat::Human {
+            all.iter().flat_map(|stage| &stage.notes).for_each(|note| printer.say(note));
         }
+        let json = json!({ "run": run.id, "total": total, "stages": all });
+        printer.show(&json, || text(&run.id, &total, &all));
         Ok(Outcome::Success)
     }
 
@@ -181,7 +164,7 @@ impl Rejudge {
         store: &Store,
         node: &Node,
         judged: &StageHistory,
-        of_run: &RunOutputs,
+        of_run: &[StageHistory],
     ) -> Result<BTreeMap<String, Vec<Input>>> {
         let mut inputs: BTreeMap<String, Vec<Input>> = BTreeMap::new();
         let is_set = |role: &str| {
@@ -197,18 +180,22 @@ impl Rejudge {
             let known =
                 judged.inputs.iter().find(|input| (&input.role, &input.name) == (&edge.role, &edge.name));
             let known = known.filter(|_| is_of_run || !is_set(&edge.role)).map(|input| input.digest);
-            let writer = || {
-                let (writer, port) = edge.from.output()?;
-                Some((ledger.plan().node(writer).id.clone(), port.to_owned()))
+            let writer =
+                edge.from.output().map(|(writer, port)| (ledger.plan().node(writer).id.as_str(), port));
+            let written = || {
+                let (id, port) = writer.filter(|_| is_run)?;
+                let stage = of_run.iter().find(|stage| stage.node.id == id)?;
+                Some(stage.outputs.iter().find(|written| written.output == port)?.digest)
             };
-            let written = || of_run.written.get(&writer().filter(|_| is_run)?).copied();
             let (digest, path) = match known.or_else(written) {
                 Some(digest) => {
-                    let path = of_run.paths.get(&digest).cloned();
-                    (digest, path.ok_or_else(|| StoreError::Absent { digest: digest.short() })?)
+                    let mut outputs = of_run.iter().flat_map(|stage| &stage.outputs);
+                    let found = outputs.rfind(|written| written.digest == digest);
+                    let found = found.ok_or_else(|| StoreError::Absent { digest: digest.short() })?;
+                    (digest, found.path.clone())
                 }
                 None => {
-                    let (role, writer) = (edge.role.clone(), writer().unwrap_or_default().0);
+                    let (role, writer) = (edge.role.clone(), writer.unwrap_or_default().0.to_owned());
                     let output = ledger.read(edge).ok_or(RejudgeError::NoInput { role, writer })?;
                     (output.digest, store.path(&output))
                 }

@@ -104,7 +104,7 @@ impl Run {
             extended: source.extended(),
         };
         if self.seeds.is_empty() && self.sweep.is_none() {
-            return Ok(start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))?.0);
+            return Ok(start(printer, store, &source, &spec, None, (self.ui, self.shown))?.0);
         }
         let files = FileDigests::load(&store);
         let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
@@ -119,7 +119,7 @@ impl Run {
             let names: Vec<String> = names.into_iter().flatten().filter(|name| !name.is_empty()).collect();
             printer.say(&names.join(", "));
             let store = Store::open(&root)?;
-            let (outcome, id) = start(printer, store, &source, &spec, RunStart::New, (self.ui, self.shown))?;
+            let (outcome, id) = start(printer, store, &source, &spec, None, (self.ui, self.shown))?;
             if outcome != Outcome::Success && !(self.keep_going && outcome == Outcome::Failed) {
                 return Ok(outcome);
             }
@@ -136,23 +136,18 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = spec.source()?;
-        Ok(start(printer, store, &source, &spec, RunStart::Resumed(folder), (self.ui, self.shown))?.0)
+        Ok(start(printer, store, &source, &spec, Some(folder), (self.ui, self.shown))?.0)
     }
 }
 
-enum RunStart {
-    New,
-    Resumed(RunFolder),
-}
-
-/// Plans and runs. Creates a new run's folder only after planning, so that an invalid run file leaves none
-/// behind. Returns the run's id, too.
+/// Plans and runs. `resumed` is the folder of a resumed run. Creates a new run's folder only after planning, so that an invalid
+/// run file leaves none behind. Returns the run's id, too.
 fn start(
     printer: Printer,
     store: Store,
     source: &Source,
     spec: &RunSpec,
-    begin: RunStart,
+    resumed: Option<RunFolder>,
     (with_ui, shown): (bool, ShownArgs),
 ) -> Result<(Outcome, String)> {
     let began = Instant::now();
@@ -160,32 +155,30 @@ fn start(
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
         .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan.until(&spec.until)?)))
         .and_then(|(resample, plan)| plan.check_confirmed().map(|()| (resample, plan)).map_err(Into::into));
-    let (resample, plan) = match (planned, &begin) {
-        (Err(refused), RunStart::Resumed(folder)) => {
-            folder.refused()?;
-            return Err(refused);
-        }
-        (planned, _) => planned?,
-    };
+    if let (Err(_), Some(folder)) = (&planned, &resumed) {
+        folder.refused()?;
+    }
+    let (resample, plan) = planned?;
     let verbosity = shown.verbosity();
     let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
     let listener = Arc::new(RunView::new(printer, verbosity, stages));
-    let folder = match begin {
-        RunStart::Resumed(folder) => folder,
-        RunStart::New => {
+    let folder = match resumed {
+        Some(folder) => folder,
+        None => {
             if let Some(run) = exec::up_to_date(&plan, &store, &resample)? {
                 // Saves new digests of outside files; without them the next run reads the files again.
                 _ = files.save(&store);
                 let mut summary = run.report(&*listener);
                 // They may be new in the run file.
                 let live = Live::begin(&plan.track, &store, &run.id, listener.clone());
-                let tracked = finish(live, &Signals::listen(), &track_command(&store, &run.id));
-                if tracked == Tracked::Waited {
+                let is_tracked = finish(live, &Signals::listen(), &track_command(&store, &run.id));
+                if is_tracked {
                     summary.traffic = exec::push_queued(&plan, &store);
                 }
                 listener.flush();
                 let ending = ClosingReport::new(&plan, &store, &run.id, &run.path, began);
-                return Ok((tracked.outcome(ending.report(printer, verbosity, &summary)), run.id));
+                let outcome = ending.report(printer, verbosity, &summary);
+                return Ok((if is_tracked { outcome } else { Outcome::Interrupted }, run.id));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
@@ -214,41 +207,24 @@ fn start(
         program: Some(program),
         cancel: signals.stop(move || stopping.event(&Event::Stopping)),
     });
-    let tracked = finish(live, &signals, &track);
+    let is_tracked = finish(live, &signals, &track);
     drop(signals);
     listener.flush();
-    let outcome = tracked.outcome(ending.report(printer, verbosity, &summary?));
-    Ok((outcome, ending.id))
+    let outcome = ending.report(printer, verbosity, &summary?);
+    Ok((if is_tracked { outcome } else { Outcome::Interrupted }, ending.id))
 }
 
-/// The end of the wait for trackers.
-#[derive(PartialEq)]
-enum Tracked {
-    Waited,
-    /// By a signal.
-    Stopped,
-}
-
-impl Tracked {
-    fn outcome(&self, of_run: Outcome) -> Outcome {
-        match self {
-            Self::Waited => of_run,
-            Self::Stopped => Outcome::Interrupted,
-        }
-    }
-}
-
-/// Updates the trackers a last time, until a signal.
-fn finish(live: Option<Live>, signals: &Signals, track: &str) -> Tracked {
-    let Some(live) = live else { return Tracked::Waited };
+/// Updates the trackers a last time. False if a signal stopped it.
+fn finish(live: Option<Live>, signals: &Signals, track: &str) -> bool {
+    let Some(live) = live else { return true };
     let stop = signals.stop(|| {});
     live.finish(track, &stop);
-    if !stop.is_cancelled() {
-        return Tracked::Waited;
+    let is_stopped = stop.is_cancelled();
+    if is_stopped {
+        // Some upload for a tracker.
+        exec::kill_children();
     }
-    // Some upload for a tracker.
-    exec::kill_children();
-    Tracked::Stopped
+    !is_stopped
 }
 
 /// The command that sends a run to its trackers.
@@ -307,12 +283,10 @@ impl ClosingReport {
         };
         let written: Vec<&Artifact> = self.artifacts.iter().filter(|artifact| done(&artifact.node)).collect();
         // A later iteration replaces an earlier one.
-        let paths: BTreeMap<String, &PathBuf> = written
-            .iter()
-            .map(|Artifact { node, port, link, .. }| {
-                (format!("{}.{port}", stage_name(node).replace('/', ".")), link)
-            })
-            .collect();
+        let mut paths: BTreeMap<String, &PathBuf> = BTreeMap::new();
+        for Artifact { node, port, link, .. } in &written {
+            paths.insert(format!("{}.{port}", stage_name(node).replace('/', ".")), link);
+        }
         match printer.format {
             OutputFormat::Json => printer.data(&self.json(summary, &written, &paths).to_string()),
             OutputFormat::Human => self.print(printer, verbosity, summary, &written, &paths),

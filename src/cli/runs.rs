@@ -48,17 +48,14 @@ impl Runs {
         let runs = history::runs(&store);
         match printer.format {
             OutputFormat::Json => {
-                let all: Vec<Value> = runs
-                    .iter()
-                    .map(|run| {
-                        let mut value = summary(run);
-                        for outcome in StageOutcome::ALL {
-                            value[outcome.name()] = run.count(outcome).into();
-                        }
-                        value
-                    })
-                    .collect();
-                printer.json(&all);
+                let counted = |run: &RunHistory| {
+                    let mut value = summary(run);
+                    for outcome in StageOutcome::ALL {
+                        value[outcome.name()] = run.count(outcome).into();
+                    }
+                    value
+                };
+                printer.json(&runs.iter().map(counted).collect::<Vec<Value>>());
             }
             OutputFormat::Human if runs.is_empty() => {
                 printer.say(&format!("no runs in {}", store.root().display()));
@@ -80,10 +77,9 @@ fn summary(run: &RunHistory) -> Value {
 
 /// The text reports of a stage, such as that of an exam.
 fn reports(stage: &StageHistory) -> String {
-    let reports =
-        stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
-    let texts = reports.filter_map(|output| std::fs::read_to_string(&output.path).ok());
-    texts.map(|text| format!("{text}\n")).collect()
+    let paths = stage.outputs.iter().map(|output| &output.path);
+    let reports = paths.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    reports.filter_map(|path| Some(std::fs::read_to_string(path).ok()? + "\n")).collect()
 }
 
 /// Reports the shared caches that lack some results.
@@ -110,10 +106,9 @@ impl Show {
                 printer.json(&value);
             }
             None => printer.data(&run_text(&run, &stages)),
-            Some((_, Ok(node))) if is_json => printer.json(&stages.stage(node)),
             Some((_, Ok(node))) => {
                 let stage = stages.stage(node);
-                printer.data(&(reports(&stage) + &stage_text(&run, &stage)));
+                printer.show(&stage, || reports(&stage) + &stage_text(&run, &stage));
             }
             // A loop, or one of its iterations.
             Some((part, Err(unknown))) => {
@@ -136,27 +131,20 @@ impl Diff {
         let Target { run: new, .. } = Target::new(&self.locations, &self.new)?;
         let (old, new) = (history::run(&store, &old)?, history::run(&store, &new)?);
         let (found, alike) = history::compare(&store, &old, &new);
-        match printer.format {
-            OutputFormat::Json => {
-                let runs = [summary(&old), summary(&new)];
-                printer.json(&json!({
-                    "old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found,
-                }));
-            }
-            OutputFormat::Human => {
-                let side = |run| Side { run, verdicts: verdicts(&store, run) };
-                printer.data(&diff_text(&side(&old), &side(&new), &found, alike));
-            }
-        }
+        let runs = [summary(&old), summary(&new)];
+        let json = json!({"old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found});
+        let verdicts = |run| verdicts(&store, run).iter().map(|rows| eval::text(rows)).collect();
+        let side = |run| Side { run, verdicts: verdicts(run) };
+        printer.show(&json, || diff_text(&side(&old), &side(&new), &found, alike));
         Ok(Outcome::Success)
     }
 }
 
-/// The verdicts of a run's policy comparisons, as text.
-fn verdicts(store: &Store, run: &RunHistory) -> Vec<String> {
+/// The results of a run's policy comparisons.
+pub(super) fn verdicts(store: &Store, run: &RunHistory) -> Vec<Vec<VerdictRow>> {
     let stages = Stages::new(store, run);
     let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
     let verdicts = outputs.filter(|output| output.output == "verdict");
     // Outputs that are not verdicts are skipped.
-    verdicts.filter_map(|output| Some(eval::text(&data::read::<VerdictRow>(&output.path).ok()?))).collect()
+    verdicts.filter_map(|output| data::read(&output.path).ok()).collect()
 }

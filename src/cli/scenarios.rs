@@ -12,7 +12,12 @@ use std::{
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Outcome, asked, locations::Locations, target::Target};
+use super::{
+    Outcome,
+    locations::Locations,
+    review::{self, Choice},
+    target::Target,
+};
 use crate::{
     data::{self, Scenario},
     error::Result,
@@ -146,38 +151,22 @@ fn review(
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
 ) -> Result<usize, ReviewError> {
     let open: Vec<&Scenario> = tasks.iter().filter(|task| !decided.contains_key(&task.id)).collect();
-    let mut answer = |say: &mut dyn FnMut(&str), question: &str| asked(input, say, question);
-    let mut skipped = 0;
-    for (place, task) in open.iter().enumerate() {
-        say(&card(task, place + 1, open.len()));
-        loop {
-            let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
-            match key.as_deref().map(str::to_lowercase).as_deref() {
-                Some("a") => save(&line(task, Decision::Accept))?,
-                Some("d") => save(&line(task, Decision::Drop))?,
-                Some("s") => skipped += 1,
-                Some("e") => {
-                    let left = open.len() - place + skipped;
-                    let Some(text) = answer(say, "task (empty keeps it): ") else { return Ok(left) };
-                    let Some(result) = answer(say, "answer (empty keeps it): ") else { return Ok(left) };
-                    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-                    let (text, result) = (given(&text), given(&result));
-                    let edited = match edited(tasks, task, text.as_deref(), result.as_deref()) {
-                        Ok(edited) => edited,
-                        Err(refused) => {
-                            say(&format!("{refused}\n"));
-                            continue;
-                        }
-                    };
-                    save(&line(&edited, Decision::Edit))?;
+    let shown = |task: &&Scenario, place: usize| card(task, place, open.len());
+    let questions = ["task (empty keeps it): ", "answer (empty keeps it): "];
+    review::review(&open, input, say, shown, questions, |task, choice| {
+        let decided = match choice {
+            Choice::Accept => line(task, Decision::Accept),
+            Choice::Drop => line(task, Decision::Drop),
+            Choice::Edit(texts) => {
+                let [text, answer] = texts.map(|text| Some(text).filter(|text| !text.is_empty()));
+                match edited(tasks, task, text.as_deref(), answer.as_deref()) {
+                    Ok(edited) => line(&edited, Decision::Edit),
+                    Err(refused) => return Ok(Some(refused.to_string())),
                 }
-                None | Some("q") => return Ok(open.len() - place + skipped),
-                Some(_) => continue,
             }
-            break;
-        }
-    }
-    Ok(skipped)
+        };
+        save(&decided).map(|()| None)
+    })
 }
 
 fn card(task: &Scenario, place: usize, of: usize) -> String {

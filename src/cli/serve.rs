@@ -15,12 +15,13 @@ use super::{
     approval::{Approval, Cancelled, RuleArgs},
     locations::Locations,
     runtime,
-    subject::{Named, Subject, SubjectError},
+    subject::{Named, Setting, Subject, SubjectError},
+    unless_interrupted,
 };
 use crate::{
     agent::Refusal,
     data::CallError,
-    error::{Class, Diagnostic, Failure, Interrupted, Result},
+    error::{Class, Diagnostic, Failure, Result},
     mcp::serve_stdio,
     report::escape::visible,
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
@@ -151,10 +152,7 @@ impl Serve {
                 drop(scratch);
                 Ok(Outcome::Success)
             };
-            tokio::select! {
-                served = served => served,
-                _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
-            }
+            unless_interrupted(served).await
         })
     }
 
@@ -172,8 +170,8 @@ impl Serve {
             base: self.base.as_deref(),
             locations: &self.locations,
         };
-        let Subject { policy, run, policies, tools, about, settings, context, notes, scratch, .. } =
-            named.find().await?;
+        let Subject { policy, run, policies, about, setting } = named.find().await?;
+        let Setting { tools, settings, context, notes, scratch } = setting;
         let open = Arc::new(OpenPolicy::open(&context, &policy, &settings).await?);
         let queue = usize::from(self.max_requests);
         let report = move |failure: ServeError| {
@@ -247,18 +245,15 @@ impl Serve {
 /// Prints how the endpoint compares with the exam.
 fn compare(printer: Printer, compared: &check::Comparison) -> Outcome {
     let check::Comparison { tasks, left_out, exam, served, same_answers } = *compared;
-    match printer.format {
-        OutputFormat::Json => printer.json(compared),
-        OutputFormat::Human => {
-            printer.data(&format!(
-                "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {}",
-                served as i64 - exam as i64
-            ));
-            printer.data(&format!("{same_answers} answers are the same"));
-            if left_out > 0 {
-                printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
-            }
-        }
+    let difference = served as i64 - exam as i64;
+    printer.show(compared, || {
+        format!(
+            "{served} of {tasks} tasks solved at the endpoint, {exam} in the exam: difference {difference}\n\
+             {same_answers} answers are the same"
+        )
+    });
+    if left_out > 0 && printer.format == OutputFormat::Human {
+        printer.say(&format!("note: left out {left_out} tasks that an answer alone does not decide"));
     }
     if served == exam { Outcome::Success } else { Outcome::Failed }
 }

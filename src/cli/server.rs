@@ -20,7 +20,7 @@ use crate::{
     store::FileDigests,
 };
 
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub struct ServerArgs {
     /// The server: its URL, a client's `mcp.json`, a run file, or after `--` the command that starts it.
     #[arg(required = true, value_name = "URL | FILE | -- COMMAND")]
@@ -145,14 +145,7 @@ impl NamedServer {
 impl ServerArgs {
     /// A server that these words name, in a file of several by its name.
     pub fn of(words: &[String], name: Option<&str>) -> Self {
-        Self {
-            server: words.to_vec(),
-            name: name.map(str::to_owned),
-            bearer_env: None,
-            headers: Vec::new(),
-            env: Vec::new(),
-            cwd: None,
-        }
+        Self { server: words.to_vec(), name: name.map(str::to_owned), ..Self::default() }
     }
 
     /// One for each server of a client's configuration.
@@ -160,47 +153,43 @@ impl ServerArgs {
     /// # Errors
     /// If this is another server, or the file lists none.
     pub fn each(&self) -> Result<Vec<Self>, ServerArgsError> {
-        let [file] = self.server.as_slice() else {
-            return Err(ServerArgsError::Stray { option: "--all", to: "a client's mcp.json" });
-        };
+        let stray = |to| ServerArgsError::Stray { option: "--all", to };
+        let [file] = self.server.as_slice() else { return Err(stray("a client's mcp.json")) };
         if !has_extension(file, "json") || self.name.is_some() {
-            return Err(ServerArgsError::Stray {
-                option: "--all",
-                to: "a client's mcp.json without `--name`",
-            });
+            return Err(stray("a client's mcp.json without `--name`"));
         }
         let names = config(Path::new(file))?;
         Ok(names.keys().map(|name| Self { name: Some(name.clone()), ..self.clone() }).collect())
     }
 
-    /// `hides_secrets`: replaces literal secrets by references to variables, except in the words of a command.
-    pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer> {
-        let mut server = self.named()?;
-        if hides_secrets {
-            let NamedServer { spec, exports, .. } = &mut server;
-            let values = match &mut spec.transport {
-                Transport::Stdio { env, .. } => Some(env),
-                Transport::Http { url, headers, .. } => {
-                    *url = without_secrets(url, exports);
-                    Some(headers)
-                }
-                Transport::Cassette(_) => None,
-            };
-            for (name, value) in values.into_iter().flatten() {
-                if let Some(Substitute { text, variable }) = substitute(name, value) {
-                    *value = text;
-                    exports.push(variable);
-                }
+    /// The server with literal secrets replaced by references to variables, except in the words of a command.
+    pub fn without_secrets(&self) -> Result<NamedServer> {
+        let mut server = self.resolve()?;
+        let NamedServer { spec, exports, .. } = &mut server;
+        let values = match &mut spec.transport {
+            Transport::Stdio { env, .. } => Some(env),
+            Transport::Http { url, headers, .. } => {
+                *url = without_secrets(url, exports);
+                Some(headers)
+            }
+            Transport::Cassette(_) => None,
+        };
+        for (name, value) in values.into_iter().flatten() {
+            if let Some(Substitute { text, variable }) = substitute(name, value) {
+                *value = text;
+                exports.push(variable);
             }
         }
         Ok(server)
     }
 
-    fn named(&self) -> Result<NamedServer> {
+    pub fn resolve(&self) -> Result<NamedServer> {
         let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
+        let of_command = [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())];
+        let of_url = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
         match self.server.as_slice() {
             [url] if is_url(url) => {
-                only("a command", [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())])?;
+                only("a command", &of_command)?;
                 let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
                 let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or(authority));
                 let host = host.and_then(|host| host.split(':').next());
@@ -210,13 +199,7 @@ impl ServerArgs {
                 Ok(NamedServer::new(name, transport, Vec::new()))
             }
             [file] if has_extension(file, "json") || has_extension(file, "toml") => {
-                let given = [
-                    ("--env", !env.is_empty()),
-                    ("--cwd", self.cwd.is_some()),
-                    ("--header", !headers.is_empty()),
-                    ("--bearer-env", self.bearer_env.is_some()),
-                ];
-                only("a command or URL", given)?;
+                only("a command or URL", &[of_command, of_url].concat())?;
                 match has_extension(file, "toml") {
                     true => from_run_file(Path::new(file), self.name.as_deref()),
                     false => Ok(from_config(Path::new(file), self.name.as_deref())?),
@@ -224,8 +207,7 @@ impl ServerArgs {
             }
             [word] if is_address(word) => Err(ServerArgsError::NoScheme { word: word.clone() }.into()),
             command => {
-                let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
-                only("a URL", given)?;
+                only("a URL", &of_url)?;
                 let name = self.name.clone().unwrap_or_else(|| program(command));
                 let transport = Transport::Stdio {
                     command: command.to_vec(),
@@ -275,8 +257,8 @@ fn program(command: &[String]) -> String {
 }
 
 /// Refuses options that apply only to another kind of server.
-fn only<const N: usize>(to: &'static str, given: [(&'static str, bool); N]) -> Result<(), ServerArgsError> {
-    match given.into_iter().find(|(_, given)| *given) {
+fn only(to: &'static str, given: &[(&'static str, bool)]) -> Result<(), ServerArgsError> {
+    match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
         None => Ok(()),
     }
@@ -303,23 +285,29 @@ fn from_run_file(path: &Path, wanted: Option<&str>) -> Result<NamedServer> {
     let files = FileDigests::load(&locations.store(Some(path))?);
     let overrides = Overrides::new(environment(), Vec::new());
     let plan = Plan::new(&Source::read(path)?, &overrides, &locations.cards(Some(path)), &files)?;
-    let servers: Vec<(&str, &ServerSpec)> = plan.servers.iter().flat_map(Servers::iter).collect();
-    let known: Vec<String> = servers.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let found = match (wanted, servers.as_slice()) {
-        (None, [only]) => Some(only),
-        (None, []) => {
-            let reason = "it has no [server]".to_owned();
-            return Err(ServerArgsError::Config { path: path.to_owned(), reason }.into());
-        }
-        (None, _) => return Err(ServerArgsError::ManyServers { path: path.to_owned(), known }.into()),
-        (Some(wanted), servers) => servers.iter().find(|(name, _)| *name == wanted),
-    };
-    let Some((name, spec)) = found else {
-        let name = wanted.unwrap_or_default().to_owned();
-        return Err(ServerArgsError::NoServer { path: path.to_owned(), name, known }.into());
-    };
-    let (name, spec) = ((*name).to_owned(), (*spec).clone());
-    Ok(NamedServer { name, spec, is_of_run_file: true, exports: Vec::new() })
+    let mut servers = plan.servers.iter().flat_map(Servers::iter).peekable();
+    if servers.peek().is_none() && wanted.is_none() {
+        let reason = "it has no [server]".to_owned();
+        return Err(ServerArgsError::Config { path: path.to_owned(), reason }.into());
+    }
+    let (name, spec) = chosen(path, wanted, servers)?;
+    Ok(NamedServer { name: name.to_owned(), spec: spec.clone(), is_of_run_file: true, exports: Vec::new() })
+}
+
+/// The wanted server of a file, or its only one.
+fn chosen<'s, T>(
+    path: &Path,
+    wanted: Option<&str>,
+    servers: impl Iterator<Item = (&'s str, T)>,
+) -> Result<(&'s str, T), ServerArgsError> {
+    let mut servers: Vec<(&str, T)> = servers.collect();
+    let (path, known) = (path.to_owned(), servers.iter().map(|(name, _)| (*name).to_owned()).collect());
+    servers.retain(|(name, _)| wanted.is_none_or(|wanted| *name == wanted));
+    match (servers.pop(), wanted) {
+        (Some(found), _) if servers.is_empty() => Ok(found),
+        (_, None) => Err(ServerArgsError::ManyServers { path, known }),
+        (_, Some(name)) => Err(ServerArgsError::NoServer { path, name: name.to_owned(), known }),
+    }
 }
 
 fn pairs(option: &'static str, given: &[String]) -> Result<BTreeMap<String, String>, ServerArgsError> {
@@ -358,26 +346,13 @@ fn config(path: &Path) -> Result<Map<String, Value>, ServerArgsError> {
 fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerArgsError> {
     let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
     let servers = config(path)?;
-    let known = || servers.keys().cloned().collect::<Vec<_>>();
-    let name = match wanted {
-        Some(name) => name,
-        None => match servers.keys().collect::<Vec<_>>()[..] {
-            [name] => name,
-            _ => return Err(ServerArgsError::ManyServers { path: path.to_owned(), known: known() }),
-        },
-    };
-    let entry = servers.get(name).ok_or_else(|| ServerArgsError::NoServer {
-        path: path.to_owned(),
-        name: name.to_owned(),
-        known: known(),
-    })?;
+    let (name, entry) = chosen(path, wanted, servers.iter().map(|(name, entry)| (name.as_str(), entry)))?;
     let entry = Entry::deserialize(entry).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
     let mut exports = Vec::new();
     let mut values = |given: BTreeMap<String, Value>| -> BTreeMap<String, String> {
         let value = |(name, value): (String, Value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let text = reference(&text, &mut exports);
-            (name, text)
+            (name, reference(&text, &mut exports))
         };
         given.into_iter().map(value).collect()
     };

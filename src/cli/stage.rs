@@ -101,10 +101,7 @@ impl Named {
 
     fn show(&self, printer: Printer) -> Result<Outcome> {
         let card = self.locations.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&card),
-            OutputFormat::Human => printer.data(&describe(&card)),
-        }
+        printer.show(&card, || describe(&card));
         Ok(Outcome::Success)
     }
 

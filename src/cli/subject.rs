@@ -47,7 +47,7 @@ pub struct Named<'a> {
     pub locations: &'a Locations,
 }
 
-/// What a model behind an endpoint plays with.
+/// What a policy, or a model behind an endpoint, plays with.
 pub struct Setting {
     /// A table of tools; none without a server.
     pub tools: Option<PathBuf>,
@@ -61,20 +61,12 @@ pub struct Setting {
 /// A policy, and everything that it plays with.
 pub struct Subject {
     pub policy: Input,
-    /// What the policy is called in traces.
-    pub label: String,
     /// All policies of the run, by the names that its comparison and its stages give them; otherwise this one.
     pub policies: Vec<Input>,
-    /// A table of tools; none without a server.
-    pub tools: Option<PathBuf>,
-    pub settings: AgentSettings,
-    pub context: Context,
-    pub notes: Arc<Notes>,
     /// The run, if it is one.
     pub run: Option<String>,
     pub about: About,
-    /// What was made for this command alone.
-    pub scratch: tempfile::TempDir,
+    pub setting: Setting,
 }
 
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -171,15 +163,6 @@ impl About {
     }
 }
 
-/// What was found.
-struct Chosen {
-    policy: Input,
-    policies: Vec<Input>,
-    tools: Option<PathBuf>,
-    run: Option<String>,
-    about: About,
-}
-
 /// A model and a server without a run: its stages, with the defaults of their cards.
 const STAGES: &str = "[stages.model]\nkind = \"model\"\n[stages.adapter]\nkind = \"adapter\"\n[stages.tools]\nkind = \"discover\"\n[stages.play]\nkind = \"rollout\"\n";
 
@@ -222,13 +205,8 @@ impl Named<'_> {
         let overrides = Overrides::new(environment(), spec.overrides.spelled());
         let plan = Plan::new(&source, &overrides, &Cards::new(spec.stages), &FileDigests::load(&store))?;
         let written = |stage: &StageHistory| {
-            let read = stage.inputs.iter().find(|input| input.role == "tools")?;
-            let writes =
-                |stage: &&StageHistory| stage.outputs.iter().any(|written| written.digest == read.digest);
-            let writer = finished.iter().find(writes)?;
-            let table = writer.outputs.iter().find(|written| written.digest == read.digest)?;
-            let servers = writer.outputs.iter().find(|written| written.output == "server");
-            Some((table.path.clone(), servers.map(|written| written.path.clone())))
+            let (writer, tools) = writer_of(&finished, stage, "tools")?;
+            Some((tools.path.clone(), output(writer, "server")))
         };
         let played = finished.iter().rev().find_map(|stage| {
             let node = nodes(&plan).find(|node| node.id == stage.node.id)?;
@@ -244,7 +222,8 @@ impl Named<'_> {
             engine: plan.engine.clone(),
         };
         let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
-        let compared = compared(&plan, &finished).pop().unwrap_or_default();
+        let (examiner, compared) = compared(&plan, &finished).pop().unzip();
+        let compared: Vec<Read> = compared.unwrap_or_default();
         let examined = compared.last().map(|read| read.digest);
         let compared =
             compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
@@ -266,11 +245,14 @@ impl Named<'_> {
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
-            exam: exam(&plan, &finished),
-            verdict: verdict(&plan, &finished),
+            exam: examiner.and_then(|stage| {
+                let (_, tasks) = writer_of(&finished, stage, "scenarios")?;
+                Some((tasks.path.clone(), output(stage, "episodes")?))
+            }),
+            verdict: examiner.and_then(|stage| output(stage, "verdict")),
         };
-        let chosen = Chosen { policy, policies, tools: Some(tools), run: Some(run.id), about };
-        subject(chosen, play, &store, scratch(&store)?)
+        let setting = setting(play, Some(&tools), &store, scratch(&store)?)?;
+        Ok(Subject { policy, policies, run: Some(run.id), about, setting })
     }
 
     /// The folder of the policy, and its name.
@@ -288,7 +270,8 @@ impl Named<'_> {
             Ok((found.folder, format!("{}{stage}", run.id)))
         };
         let Some(name) = self.policy else { return found(part) };
-        let compared: Vec<Read> = compared(plan, finished).into_iter().rev().flatten().collect();
+        let compared: Vec<Read> =
+            compared(plan, finished).into_iter().rev().flat_map(|(_, read)| read).collect();
         if let Some(input) = compared.iter().find(|input| input.name == name) {
             return Ok((store.artifact(&input.digest), format!("{}/{name}", run.id)));
         }
@@ -307,8 +290,7 @@ impl Named<'_> {
     /// If no server is named, or it cannot be used.
     pub async fn without_policy(&self) -> Result<Setting> {
         let ServerSide { play, tools, store, scratch, .. } = self.server_side().await?;
-        let tools = tools.ok_or_else(|| SubjectError::NoServer { model: self.subject.to_owned() })?;
-        setting(play, Some(&tools), &store, scratch)
+        setting(play, tools.as_deref(), &store, scratch)
     }
 
     /// The server of a model, with the settings of the run file that names it, or else the defaults.
@@ -331,7 +313,7 @@ impl Named<'_> {
         let servers = match &plan {
             Some(plan) => plan.servers.clone(),
             None if self.server.is_empty() => None,
-            None => Some(ServerArgs::of(self.server, self.server_name).resolve(false)?.spec.into()),
+            None => Some(ServerArgs::of(self.server, self.server_name).resolve()?.spec.into()),
         };
         let engine = plan.as_ref().map(|plan| plan.engine.clone()).unwrap_or_default();
         let of_plan = |wanted: &dyn Fn(&Node) -> bool| {
@@ -373,10 +355,9 @@ impl Named<'_> {
 
     async fn of_model(&self, path: &Path, is_adapter: bool) -> Result<Subject> {
         let ServerSide { play, tools, title, cards, store, scratch } = self.server_side().await?;
-        let base_in_store = |folder: &Path| {
-            let of: AdapterOf =
-                serde_json::from_slice(&std::fs::read(folder.join(AdapterOf::FILE)).ok()?).ok()?;
-            store.inspect(&of.base).is_intact().then_some(())
+        let has_base_in_store = |folder: &Path| {
+            let text = std::fs::read(folder.join(AdapterOf::FILE)).unwrap_or_default();
+            serde_json::from_slice(&text).is_ok_and(|of: AdapterOf| store.inspect(&of.base).is_intact())
         };
         let import = async |name: &str, from: &Path, base: Option<&Input>| -> Result<Input> {
             let (card, mut params) = default(&cards, name)?;
@@ -388,7 +369,7 @@ impl Named<'_> {
         };
         let (policy, base) = match is_adapter {
             false => (import(KIND, path, None).await?, None),
-            true if self.base.is_none() && base_in_store(path).is_some() => {
+            true if self.base.is_none() && has_base_in_store(path) => {
                 let path = absolute(path);
                 (Input { name: self.subject.to_owned(), digest: digest_of(&path), path }, None)
             }
@@ -400,16 +381,11 @@ impl Named<'_> {
             }
         };
         let about = About { title, ..About::default() };
-        let mut subject = subject(
-            Chosen { policies: vec![policy.clone()], policy, tools, run: None, about },
-            play,
-            &store,
-            scratch,
-        )?;
+        let mut setting = setting(play, tools.as_deref(), &store, scratch)?;
         if let Some(base) = base {
-            subject.context.artifacts = Arc::new(Imported(base));
+            setting.context.artifacts = Arc::new(Imported(base));
         }
-        Ok(subject)
+        Ok(Subject { policies: vec![policy.clone()], policy, run: None, about, setting })
     }
 }
 
@@ -462,37 +438,32 @@ fn digest_of(path: &Path) -> Digest {
     Encoder::new("mcprl chat policy v1").text(&path.to_string_lossy()).finish()
 }
 
-/// The tasks and the episodes of the last stage that compares policies.
-fn exam(plan: &Plan, finished: &[StageHistory]) -> Option<(PathBuf, PathBuf)> {
-    let stage = examiner(plan, finished)?;
-    let read = stage.inputs.iter().find(|input| input.role == "scenarios")?;
-    let tasks =
-        finished.iter().flat_map(|stage| &stage.outputs).find(|written| written.digest == read.digest)?;
-    let episodes = stage.outputs.iter().find(|written| written.output == "episodes")?;
-    Some((tasks.path.clone(), episodes.path.clone()))
+/// The path of an output.
+fn output(stage: &StageHistory, name: &str) -> Option<PathBuf> {
+    stage.outputs.iter().find(|written| written.output == name).map(|written| written.path.clone())
 }
 
-/// The results of the last stage that compares policies.
-fn verdict(plan: &Plan, finished: &[StageHistory]) -> Option<PathBuf> {
-    let stage = examiner(plan, finished)?;
-    stage.outputs.iter().find(|written| written.output == "verdict").map(|written| written.path.clone())
+/// The stage that wrote what this one read in a role, and what it read.
+fn writer_of<'f>(
+    finished: &'f [StageHistory],
+    stage: &StageHistory,
+    role: &str,
+) -> Option<(&'f StageHistory, &'f Written)> {
+    let read = stage.inputs.iter().find(|input| input.role == role)?;
+    finished.iter().find_map(|writer| {
+        Some((writer, writer.outputs.iter().find(|written| written.digest == read.digest)?))
+    })
 }
 
-/// The last stage that compares policies.
-fn examiner<'f>(plan: &Plan, finished: &'f [StageHistory]) -> Option<&'f StageHistory> {
-    let compares = |stage: &&StageHistory| !compared(plan, std::slice::from_ref(*stage)).is_empty();
-    finished.iter().rev().find(compares)
-}
-
-/// What the stages that compare policies read, one list per stage, in the order of the stages.
-fn compared(plan: &Plan, finished: &[StageHistory]) -> Vec<Vec<Read>> {
-    let of_stage = |stage: &StageHistory| {
+/// The stages that compare policies, in their order, each with the policies that it read.
+fn compared<'f>(plan: &Plan, finished: &'f [StageHistory]) -> Vec<(&'f StageHistory, Vec<Read>)> {
+    let of_stage = |stage: &'f StageHistory| {
         let node = nodes(plan).find(|node| node.id == stage.node.id)?;
         let is_compared = |role: &str| {
             node.stage.card.inputs.get(role).is_some_and(|role| role.many && role.artifact == "policy")
         };
         let read: Vec<Read> = stage.inputs.iter().filter(|input| is_compared(&input.role)).cloned().collect();
-        (!read.is_empty()).then_some(read)
+        (!read.is_empty()).then_some((stage, read))
     };
     finished.iter().filter_map(of_stage).collect()
 }
@@ -532,18 +503,6 @@ async fn run(
     let (card, params) = stage;
     stage::parse(card, params)?.run(&context).await.at(|| card.kind.clone())?;
     Ok(context)
-}
-
-fn subject(
-    Chosen { policy, policies, tools, run, about }: Chosen,
-    play: Play,
-    store: &Store,
-    scratch: tempfile::TempDir,
-) -> Result<Subject> {
-    let Setting { tools, settings, context, notes, scratch } =
-        setting(play, tools.as_deref(), store, scratch)?;
-    let label = policy.name.clone();
-    Ok(Subject { policy, label, policies, tools, settings, context, notes, run, about, scratch })
 }
 
 fn setting(play: Play, tools: Option<&Path>, store: &Store, scratch: tempfile::TempDir) -> Result<Setting> {

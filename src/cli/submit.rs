@@ -9,7 +9,7 @@ use crate::{
     exec::jobs::{self, Call, Queue},
     plan::{self, Plan, Source, TEMPLATES},
     store::{FileDigests, StoreError},
-    ui::{OutputFormat, Printer},
+    ui::Printer,
 };
 
 #[derive(Args)]
@@ -61,20 +61,10 @@ impl Diagnostic for SubmitError {
 impl Executors {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let Some(kind) = self.kind else {
-            let about = |text: &str| {
-                let template = plan::Template::parse(text).ok();
-                template.map(|template| template.about).unwrap_or_default()
-            };
-            match printer.format {
-                OutputFormat::Json => {
-                    printer.json(&TEMPLATES.map(|(name, text)| json!({ "kind": name, "about": about(text) })))
-                }
-                OutputFormat::Human => {
-                    TEMPLATES
-                        .iter()
-                        .for_each(|(name, text)| printer.data(&format!("{name:<12} {}", about(text))));
-                }
-            }
+            let about = |text: &str| plan::Template::parse(text).map_or(String::new(), |found| found.about);
+            let known = TEMPLATES.map(|(name, text)| (name, about(text)));
+            let json = known.each_ref().map(|(name, about)| json!({ "kind": name, "about": about }));
+            printer.show(&json, || known.map(|(name, about)| format!("{name:<12} {about}\n")).concat());
             return Ok(Outcome::Success);
         };
         let names = TEMPLATES.map(|(name, _)| name);
@@ -125,15 +115,12 @@ impl Submit {
         store.prepare()?;
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         jobs::place(&script, text.as_bytes())?;
-        let runtime = runtime()?;
-        runtime.block_on(async {
+        runtime()?.block_on(async {
             queue.check().await?;
             queue.submit(&about).await
         })?;
-        match printer.format {
-            OutputFormat::Json => printer.json(&json!({ "job": job, "script": script, "log": log })),
-            OutputFormat::Human => printer.data(&format!("job {job}\nlog {}", log.display())),
-        }
+        let text = || format!("job {job}\nlog {}", log.display());
+        printer.show(&json!({ "job": job, "script": script, "log": log }), text);
         Ok(Outcome::Success)
     }
 }

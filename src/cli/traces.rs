@@ -13,7 +13,10 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Outcome, asked};
+use super::{
+    Outcome,
+    review::{self, Choice},
+};
 use crate::{
     error::Result,
     exec::review::{
@@ -72,8 +75,9 @@ impl Traces {
                 review(&open, &mut std::io::stdin().lock(), say, &mut save)?
             }
             false => {
-                open.iter()
-                    .try_for_each(|(found, trace)| save(&line(found, trace, Decision::Accept, trace)))?;
+                for (found, trace) in &open {
+                    save(&line(found, trace, Decision::Accept, trace))?;
+                }
                 0
             }
         };
@@ -143,44 +147,25 @@ fn review(
     say: &mut dyn FnMut(&str),
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
 ) -> Result<usize, ReviewError> {
-    let mut answer = |say: &mut dyn FnMut(&str), question: &str| asked(input, say, question);
-    let mut skipped = 0;
-    for (place, (found, trace)) in open.iter().enumerate() {
-        say(&shown(found, trace, place + 1, open.len()));
-        let left = open.len() - place + skipped;
-        loop {
-            let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
-            match key.as_deref().map(str::to_lowercase).as_deref() {
-                Some("a") => save(&line(found, trace, Decision::Accept, trace))?,
-                Some("d") => save(&line(found, trace, Decision::Drop, trace))?,
-                Some("s") => skipped += 1,
-                Some("e") => {
-                    let Some(task) = answer(say, "first user message (empty keeps it): ") else {
-                        return Ok(left);
-                    };
-                    let Some(result) = answer(say, "last answer (empty keeps it): ") else { return Ok(left) };
-                    let texts = given(trace, task, result);
-                    save(&line(found, trace, Decision::Edit, &edited(trace, &texts)))?;
-                }
-                None | Some("q") => return Ok(left),
-                Some(_) => continue,
-            }
-            break;
-        }
-    }
-    Ok(skipped)
+    let card = |(found, trace): &(&Found, &Trace), place: usize| shown(found, trace, place, open.len());
+    let questions = ["first user message (empty keeps it): ", "last answer (empty keeps it): "];
+    review::review(open, input, say, card, questions, |(found, trace), choice| {
+        let decided = match choice {
+            Choice::Accept => line(found, trace, Decision::Accept, trace),
+            Choice::Drop => line(found, trace, Decision::Drop, trace),
+            Choice::Edit(texts) => line(found, trace, Decision::Edit, &edited(trace, &given(trace, texts))),
+        };
+        save(&decided).map(|()| None)
+    })
 }
 
 /// The new texts of an edit by the number of their message: of the first of the user and of the last answer, unless empty.
-fn given(trace: &Trace, task: String, answer: String) -> BTreeMap<usize, String> {
+fn given(trace: &Trace, [task, answer]: [String; 2]) -> BTreeMap<usize, String> {
     let first = trace.messages.iter().position(|message| message["role"] == "user");
     let is_answer = |message: &Value| message["role"] == "assistant" && editable(message).is_some();
-    let texts = [(first, task), (trace.messages.iter().rposition(is_answer), answer)];
-    texts
-        .into_iter()
-        .filter_map(|(place, text)| Some((place?, text)))
-        .filter(|(_, text)| !text.is_empty())
-        .collect()
+    let texts = [(first, task), (trace.messages.iter().rposition(is_answer), answer)].into_iter();
+    let texts = texts.filter_map(|(place, text)| Some((place?, text)));
+    texts.filter(|(_, text)| !text.is_empty()).collect()
 }
 
 /// Characters of a message that are shown.
@@ -193,11 +178,9 @@ fn shown(found: &Found, trace: &Trace, place: usize, of: usize) -> String {
         let role = message["role"].as_str().unwrap_or_default();
         let mut said = message["content"].as_str().unwrap_or_default().to_owned();
         for call in message["tool_calls"].as_array().into_iter().flatten() {
-            said += &format!(
-                " → {} {}",
-                call["function"]["name"].as_str().unwrap_or_default(),
-                call["function"]["arguments"]
-            );
+            let function = &call["function"];
+            let name = function["name"].as_str().unwrap_or_default();
+            said += &format!(" → {name} {}", function["arguments"]);
         }
         text += &format!("{role}: {}\n", cut(said.trim()));
     }

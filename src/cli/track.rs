@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     error::{Result, did_you_mean},
-    exec::{folder, history},
+    exec::history,
     plan::{self, MlflowSpec, OtlpSpec, TrackSpec, url_mistake},
     track::{self, LogReader, TrackError},
     ui::{OutputFormat, Printer},
@@ -36,9 +36,7 @@ const TRACKERS: [&str; 5] = ["tensorboard", "wandb", "mlflow", "trackio", "otlp"
 impl Track {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let Target { store, run, .. } = Target::new(&self.locations, &self.run)?;
-        let run = folder::named(&store, &run);
-        // Reports a run that does not exist.
-        history::run(&store, &run)?;
+        let run = history::run(&store, &run)?.id;
         let own = match history::spec(&store, &run) {
             Some(spec) => plan::track_spec(&spec.source()?, &spec.overrides)?,
             None => TrackSpec::default(),

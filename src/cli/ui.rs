@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Outcome, locations::Locations, runtime, target::Target};
 use crate::{
     error::Result,
-    exec::{folder, history},
+    exec::history,
     store::Store,
     ui::{OutputFormat, Printer},
     web::{Page, Site, WebServer},
@@ -31,9 +31,7 @@ impl Ui {
         let latest = vec!["latest".to_owned()];
         for run in if self.runs.is_empty() { &latest } else { &self.runs } {
             let Target { store, run, .. } = Target::new(&self.locations, run)?;
-            let id = folder::named(&store, &run);
-            // Reports a run that does not exist.
-            history::run(&store, &id)?;
+            let id = history::run(&store, &run)?.id;
             if !stores.iter().any(|known| known.root() == store.root()) {
                 stores.push(store);
             }

@@ -8,16 +8,12 @@ use super::{
     Outcome,
     locations::{self, Locations},
     run::ShownArgs,
+    runs::verdicts,
     target::Target,
 };
 use crate::{
-    data::{self, VerdictRow},
     error::Result,
-    exec::{
-        Event, Listener, RunState, TimedEvent, folder,
-        history::{self, Stages},
-        progress_file,
-    },
+    exec::{Event, Listener, RunState, TimedEvent, folder, history, progress_file},
     store::Store,
     ui::{OutputFormat, Printer, RunView, seconds, verdict_text},
     view::Run,
@@ -98,11 +94,7 @@ fn ended(printer: Printer, store: &Store, id: &str) -> Result<Outcome> {
     };
     printer.say(&format!("{id} {what}, after {}", seconds(run.seconds)));
     if printer.format == OutputFormat::Human {
-        let stages = Stages::new(store, &run);
-        let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
-        let verdicts = outputs.filter(|output| output.output == "verdict");
-        let rows = verdicts.filter_map(|verdict| data::read::<VerdictRow>(&verdict.path).ok());
-        rows.for_each(|rows| printer.data(&verdict_text(&rows)));
+        verdicts(store, &run).iter().for_each(|rows| printer.data(&verdict_text(rows)));
     }
     Ok(match run.state {
         RunState::Finished => Outcome::Success,

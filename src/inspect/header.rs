@@ -9,17 +9,20 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Common, Log, id,
-    sample::{Sample, Usage},
+    sample::{Sample, add_usage, usage_json},
     time,
 };
-use crate::eval::{Clusters, Mode};
+use crate::{
+    data::TurnTokens,
+    eval::{Clusters, Mode},
+};
 
 /// Sums over the samples of a log.
 #[derive(Default)]
 pub struct Totals {
     samples: usize,
     epochs: BTreeSet<u32>,
-    usage: Usage,
+    usage: TurnTokens,
     /// Ids of the scenarios in the order of the samples.
     scenarios: Vec<String>,
     /// Of each score: by scenario, the sum and the number of its values.
@@ -30,7 +33,7 @@ impl Totals {
     pub fn add(&mut self, scenario: &str, sample: &Sample) {
         self.samples += 1;
         self.epochs.insert(sample.epoch);
-        self.usage.add(sample.usage);
+        add_usage(&mut self.usage, sample.usage);
         if self.scenarios.last().is_none_or(|last| last != scenario) {
             self.scenarios.push(scenario.to_owned());
         }
@@ -167,7 +170,7 @@ pub fn header(log: &Log<'_>, common: &Common, totals: &Totals) -> Value {
         "stats": {
             "started_at": time(common.begin),
             "completed_at": time(stage.ended_ms.unwrap_or(common.begin)),
-            "model_usage": { model.as_str(): totals.usage.json() },
+            "model_usage": { model.as_str(): usage_json(totals.usage) },
             "role_usage": {},
             "connection_limit_history": [],
         },

@@ -14,6 +14,7 @@ mod schema;
 mod tests;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     io::{self, Seek, Write},
     sync::Arc,
@@ -102,18 +103,14 @@ pub struct Log<'r> {
 /// If there are no such episodes, or if they cannot be read.
 pub fn logs<'r>(run: &'r Run, part: Option<&str>) -> Result<Vec<Log<'r>>, InspectError> {
     let with_episodes: Vec<&Stage> = run.writers("trajectories").collect();
-    let stages: Vec<&Stage> = match part {
-        Some(part) => {
-            let named = NodeName::parse(part);
-            with_episodes.iter().copied().filter(|stage| named.means(&stage.id)).collect()
+    let mut stages = with_episodes.clone();
+    match part.map(NodeName::parse) {
+        Some(named) => stages.retain(|stage| named.means(&stage.id)),
+        None => {
+            stages.retain(|stage| stage.artifact("verdict").is_some());
+            stages.drain(..stages.len().saturating_sub(1));
         }
-        None => with_episodes
-            .iter()
-            .rfind(|stage| stage.artifact("verdict").is_some())
-            .copied()
-            .into_iter()
-            .collect(),
-    };
+    }
     if stages.is_empty() {
         let (run, stages) = (run.id.clone(), with_episodes.iter().map(|stage| stage.id.clone()).collect());
         return Err(match part {
@@ -229,18 +226,15 @@ impl Log<'_> {
     }
 
     fn common(&self) -> Common {
-        let mut unknown: BTreeMap<&str, Scenario> = BTreeMap::new();
+        let mut scenarios: BTreeMap<&str, Cow<'_, Scenario>> = BTreeMap::new();
         for outcome in self.part.rows.iter().map(|row| self.outcome(*row)) {
+            let (id, family) = (&outcome.scenario_id, &outcome.family);
             // The scenarios may be gone from the cache.
-            if !self.table.scenarios.contains_key(&outcome.scenario_id) {
-                let (id, family) = (outcome.scenario_id.clone(), outcome.family.clone());
-                unknown.insert(&outcome.scenario_id, Scenario { id, family, ..Scenario::default() });
-            }
+            let unknown = || Scenario { id: id.clone(), family: family.clone(), ..Scenario::default() };
+            let known = self.table.scenarios.get(id).map(Cow::Borrowed);
+            scenarios.insert(id, known.unwrap_or_else(|| Cow::Owned(unknown())));
         }
-        let ids: BTreeSet<&str> =
-            self.part.rows.iter().map(|row| self.outcome(*row).scenario_id.as_str()).collect();
-        let scenarios: Vec<&Scenario> =
-            ids.iter().filter_map(|id| self.table.scenarios.get(*id).or_else(|| unknown.get(id))).collect();
+        let scenarios: Vec<&Scenario> = scenarios.values().map(Cow::as_ref).collect();
         let (clustered_by, labels) = eval::clusters(&scenarios);
         let clusters = scenarios.iter().map(|scenario| scenario.id.clone()).zip(labels).collect();
         let judges = self.table.source.rewards.iter().enumerate();

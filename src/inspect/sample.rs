@@ -9,6 +9,7 @@ use crate::{
     view::{
         conversation::{Called, Message, Turn, conversation, turns},
         episode::components,
+        episodes::start_of,
     },
 };
 
@@ -26,34 +27,20 @@ pub struct Sample {
     /// Turns of the policy.
     pub turns: usize,
     /// Tokens of all turns.
-    pub usage: Usage,
+    pub usage: TurnTokens,
     /// Values of the scores by name.
     pub scores: Vec<(String, f64)>,
 }
 
 /// Tokens as an endpoint counts them: the context anew at every turn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    pub input: usize,
-    pub output: usize,
+pub fn add_usage(sum: &mut TurnTokens, more: TurnTokens) {
+    sum.context += more.context;
+    sum.sampled += more.sampled;
 }
 
-impl Usage {
-    pub fn add(&mut self, more: Self) {
-        self.input += more.input;
-        self.output += more.output;
-    }
-
-    pub fn json(self) -> Value {
-        let total = self.input + self.output;
-        json!({ "input_tokens": self.input, "output_tokens": self.output, "total_tokens": total })
-    }
-}
-
-impl From<TurnTokens> for Usage {
-    fn from(turn: TurnTokens) -> Self {
-        Self { input: turn.context, output: turn.sampled }
-    }
+/// Tokens as Inspect's `ModelUsage`.
+pub fn usage_json(TurnTokens { context, sampled }: TurnTokens) -> Value {
+    json!({ "input_tokens": context, "output_tokens": sampled, "total_tokens": context + sampled })
 }
 
 impl Sample {
@@ -73,15 +60,15 @@ impl Sample {
         let tokens = sampled.turns();
         // Without a run of sampled tokens for each turn, the episode's tokens belong to no turn.
         let by_turn = tokens.len() == turns.len();
-        let mut usage = Usage::default();
-        tokens.iter().for_each(|turn| usage.add((*turn).into()));
+        let mut usage = TurnTokens::default();
+        tokens.iter().for_each(|turn| add_usage(&mut usage, *turn));
 
         let task =
             || spoken.iter().find(|message| message.role == "user").map(|message| message.text.clone());
         let input = scenario.map(|scenario| scenario.task.clone()).or_else(task).unwrap_or_default();
         let target = scenario.and_then(|scenario| scenario.answer.clone()).unwrap_or_default();
         let (scores, values) = scores(common, episode);
-        let mut metadata = json!({
+        let metadata = without_nulls(json!({
             "family": episode.family,
             "split": episode.split,
             "policy": log.part.policy,
@@ -96,10 +83,7 @@ impl Sample {
             "advantage": indexed.advantage.and_then(Result::ok),
             "no_signal": indexed.advantage.and_then(Result::err),
             "episode": episode.id,
-        });
-        if let Some(fields) = metadata.as_object_mut() {
-            fields.retain(|_, value| !value.is_null());
-        }
+        }));
 
         let last = messages.iter().rfind(|message| message["role"] == "assistant");
         let stop = stop_reason(episode, turns.last().is_some_and(|turn| !turn.calls.is_empty()));
@@ -110,7 +94,7 @@ impl Sample {
                 spoken.iter().rfind(|message| message.role == "assistant").map(|message| &message.text);
             output["completion"] = json!(episode.answer.as_ref().or(text));
             if let Some(turn) = tokens.last().filter(|_| by_turn) {
-                output["usage"] = Usage::from(*turn).json();
+                output["usage"] = usage_json(*turn);
             }
         }
         let mut attachments = Map::new();
@@ -132,7 +116,7 @@ impl Sample {
                 "choices": [{ "message": pool[turn.at], "stop_reason": reason }],
             });
             if by_turn {
-                output["usage"] = Usage::from(tokens[number]).json();
+                output["usage"] = usage_json(tokens[number]);
             }
             events.add(
                 "model",
@@ -179,7 +163,7 @@ impl Sample {
             "metadata": metadata,
             "store": {},
             "events": events,
-            "model_usage": { common.model.as_str(): usage.json() },
+            "model_usage": { common.model.as_str(): usage_json(usage) },
             "role_usage": {},
             "uuid": id("sample", &[&log.run.id, &log.stage.id, &log.part.policy, &episode.id]),
             "error_retries": [],
@@ -310,10 +294,8 @@ pub(super) fn messages(spoken: &[Message], turns: &[Turn], episode: &str, model:
             }
             "tool" => {
                 let call = calls.iter().find(|called| called.result == Some(at));
-                json["tool_call_id"] = match call {
-                    Some(called) => called.id.as_str().into(),
-                    None => message.call_id.as_deref().unwrap_or_default().into(),
-                };
+                let id = call.map(|called| called.id.as_str()).or(message.call_id.as_deref());
+                json["tool_call_id"] = id.unwrap_or_default().into();
                 json["function"] = message.tool.as_deref().unwrap_or_default().into();
                 if let Some(error) = &message.error {
                     json["error"] = json!({ "type": error_type(error), "message": message.text });
@@ -369,8 +351,8 @@ fn scores(common: &Common, episode: &EpisodeRow) -> (Map<String, Value>, Vec<(St
     let (mut scores, mut values) = (Map::new(), Vec::new());
     let explanation = (episode.end != "completed").then(|| format!("the episode ended {}", episode.end));
     if let Some(right) = episode.correct {
-        let mut score = json!({ "value": if right { "C" } else { "I" }, "answer": episode.answer });
-        score["explanation"] = explanation.into();
+        let value = if right { "C" } else { "I" };
+        let score = json!({ "value": value, "answer": episode.answer, "explanation": explanation });
         scores.insert("correct".into(), without_nulls(score));
         values.push(("correct".to_owned(), f64::from(u8::from(right))));
     }
@@ -378,9 +360,8 @@ fn scores(common: &Common, episode: &EpisodeRow) -> (Map<String, Value>, Vec<(St
         let Some(reward) = rewards.get(&episode.id).filter(|reward| reward.reward.is_finite()) else {
             continue;
         };
-        let parts = components(&reward.components);
-        let parts: Map<String, Value> =
-            parts.into_iter().map(|part| (part.name, part.value.into())).collect();
+        let parts = components(&reward.components).into_iter();
+        let parts: Map<String, Value> = parts.map(|part| (part.name, part.value.into())).collect();
         let score = json!({
             "value": reward.reward,
             "answer": episode.answer,

@@ -34,9 +34,8 @@ fn cleaned(schema: &Value, depth: usize) -> Map<String, Value> {
             ("type", Value::Array(types)) if types.iter().all(is_type) => value.clone(),
             ("format" | "description" | "pattern", Value::String(_)) => value.clone(),
             ("default", _) | ("enum" | "examples", Value::Array(_)) => value.clone(),
-            ("items", Value::Object(_)) => inner(value),
+            ("items" | "additionalProperties", Value::Object(_)) => inner(value),
             ("additionalProperties", Value::Bool(_)) => value.clone(),
-            ("additionalProperties", Value::Object(_)) => inner(value),
             ("properties", Value::Object(properties)) => {
                 Value::Object(properties.iter().map(|(name, value)| (name.clone(), inner(value))).collect())
             }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Tone,
     document::{Block, Cell, Document, Table},
     plot::{self, Effect},
     run,
 };
 use crate::{
-    data::{OutcomeRow, Scenario, VerdictRow, keeps_protocol},
-    eval::{self, Comparison, Episode, Finding, Mode, verdict},
+    data::{OutcomeRow, Scenario, keeps_protocol},
+    eval::{self, Comparison, Episode, Mode, verdict},
     view::{
         Run,
         exam::{self, Exam},
@@ -100,13 +99,18 @@ pub(super) fn episodes_of(played: &LastExam, policy: &str, name: &str, mode: &st
     rows.map(episode).collect()
 }
 
-/// The tasks of an exam, or if their table is gone those that a policy's episodes name.
+/// The tasks of an exam, or if their table is gone what a policy's episodes tell of them.
 pub(super) fn shown_tasks(played: &LastExam, policy: &str) -> Vec<Scenario> {
-    if played.scenarios.is_empty() {
-        of_episodes(played.episodes.get(policy).map_or(&[], Vec::as_slice))
-    } else {
-        played.scenarios.clone()
+    if !played.scenarios.is_empty() {
+        return played.scenarios.clone();
     }
+    let scenario = |row: &OutcomeRow| Scenario {
+        id: row.scenario_id.clone(),
+        family: row.family.clone(),
+        split: row.split.clone(),
+        ..Scenario::default()
+    };
+    played.episodes.get(policy).into_iter().flatten().map(scenario).collect()
 }
 
 /// The comparison of two or more runs; the first is the baseline.
@@ -144,10 +148,6 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
             .into(),
     ]));
     Ok(page)
-}
-
-fn tone(row: Option<&VerdictRow>) -> Tone {
-    run::tone(row.and_then(Finding::of))
 }
 
 fn differences(page: &mut Document, runs: &[Comparable]) {
@@ -202,19 +202,11 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
         counts.join(", ")
     ));
     let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
-    page.push(Block::Statement(tone(last), eval::comparison(&rows)));
+    page.push(Block::Statement(run::tone(last), eval::comparison(&rows)));
     let effects = rows.iter().filter(|row| row.scope != "tool").filter_map(|row| {
         let several = names.len() > 2;
         let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };
-        Some(Effect {
-            label: if several { format!("{slice}: {}", row.policy) } else { slice.to_owned() },
-            count: row.scenarios,
-            value: row.gain?,
-            low: row.gain_low?,
-            high: row.gain_high?,
-            tone: tone(Some(row)),
-            is_total: row.scope == "all",
-        })
+        run::effect(row, if several { format!("{slice}: {}", row.policy) } else { slice.to_owned() })
     });
     let effects: Vec<Effect> = effects.take(30).collect();
     if let Some(plot) = plot::forest("Gain over the first run in points", &effects) {
@@ -223,34 +215,22 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
             "Difference in success on the same tasks, with its 95 % interval.".into(),
         ));
     }
-    let mut table =
-        Table::new(["slice", "tasks", "run", "success %", "gain", "95 %", "p", "better", "worse", "calls"]);
-    for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
+    let shown = rows.iter().filter(|row| row.scope == "all" || row.scope == "split");
+    page.table(Table::of(shown, |row| {
         let count = |count: Option<u32>| count.map_or(String::new(), |count| count.to_string());
-        table.row([
-            Cell::code(row.slice.clone()),
-            Cell::number(row.scenarios.to_string()),
-            Cell::code(row.policy.clone()),
-            Cell::number(format!("{:.1}", 100.0 * row.success)),
-            Cell::number(row.gain.map_or(String::new(), |gain| plot::points(gain, 1))).tone(tone(Some(row))),
-            Cell::number(run::gain_interval(row)),
-            Cell::number(row.p_adjusted.map_or(String::new(), |p| format!("{p:.3}"))),
-            Cell::number(count(row.better)),
-            Cell::number(count(row.worse)),
-            Cell::number(format!("{:.2}", row.calls)),
-        ]);
-    }
-    page.table(table);
+        let gain = row.gain.map_or(String::new(), |gain| plot::points(gain, 1));
+        [
+            ("slice", Cell::code(row.slice.clone())),
+            ("tasks", Cell::number(row.scenarios.to_string())),
+            ("run", Cell::code(row.policy.clone())),
+            ("success %", Cell::number(format!("{:.1}", 100.0 * row.success))),
+            ("gain", Cell::number(gain).tone(run::tone(Some(row)))),
+            ("95 %", Cell::number(run::gain_interval(row))),
+            ("p", Cell::number(row.p_adjusted.map_or(String::new(), |p| format!("{p:.3}")))),
+            ("better", Cell::number(count(row.better))),
+            ("worse", Cell::number(count(row.worse))),
+            ("calls", Cell::number(format!("{:.2}", row.calls))),
+        ]
+    }));
     true
-}
-
-/// What episodes tell of their scenarios, if the table of scenarios is gone.
-fn of_episodes(episodes: &[OutcomeRow]) -> Vec<Scenario> {
-    let scenario = |row: &OutcomeRow| Scenario {
-        id: row.scenario_id.clone(),
-        family: row.family.clone(),
-        split: row.split.clone(),
-        ..Scenario::default()
-    };
-    episodes.iter().map(scenario).collect()
 }

@@ -89,6 +89,20 @@ impl Table {
         Self { head: head.map(str::to_owned).into(), rows: Vec::new() }
     }
 
+    /// A row for each item, as cells with the names of their columns.
+    pub fn of<'n, T, const N: usize>(
+        items: impl IntoIterator<Item = T>,
+        row: impl Fn(T) -> [(&'n str, Cell); N],
+    ) -> Self {
+        let mut table = Self::default();
+        for item in items {
+            let (head, cells) = row(item).map(|(name, cell)| (name.to_owned(), cell)).into_iter().unzip();
+            table.head = head;
+            table.rows.push(cells);
+        }
+        table
+    }
+
     pub fn row(&mut self, cells: impl Into<Vec<Cell>>) {
         self.rows.push(cells.into());
     }

@@ -44,16 +44,7 @@ impl Plot {
     }
 }
 
-/// A line of a chart: x, y and the interval of y.
-#[derive(Debug, Clone)]
-pub struct Series {
-    /// Empty if the chart has one line.
-    pub name: String,
-    /// `blue`, `good`, `bad`, `grey` or `amber`.
-    pub colour: &'static str,
-    pub points: Vec<Point>,
-}
-
+/// A point of a chart, with the interval of y.
 #[derive(Debug, Clone, Copy)]
 pub struct Point {
     pub x: f64,
@@ -70,19 +61,39 @@ pub enum Scale {
     Values,
 }
 
-/// A chart of lines over iterations or steps. None if no series has a point.
-pub fn lines(title: &str, x_name: &str, series: &[Series], scale: Scale, size: (f64, f64)) -> Option<Plot> {
-    let (width, height) = size;
-    let points = || series.iter().flat_map(|series| &series.points).filter(|point| point.y.is_finite());
-    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-    let (mut first, mut last) = (f64::INFINITY, f64::NEG_INFINITY);
-    for point in points() {
-        (first, last) = (first.min(point.x), last.max(point.x));
-        (low, high) = (low.min(point.y), high.max(point.y));
-    }
+/// The title of a plot.
+fn title_at(x: f64, y: f64, title: &str) -> String {
+    format!("<text class=\"title\" x=\"{x:.0}\" y=\"{y:.0}\">{}</text>\n", escape::html(title))
+}
+
+/// A horizontal line with its value at the left.
+fn grid_line(left: f64, right: f64, y: f64, label: &str) -> String {
+    format!(
+        "<line class=\"grid\" x1=\"{left:.0}\" x2=\"{right:.0}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"dim end\" x=\"{:.0}\" y=\"{:.1}\">{label}</text>\n",
+        left - 6.0,
+        y + 4.0
+    )
+}
+
+/// A text below the x axis.
+fn below(x: f64, y: f64, text: &str) -> String {
+    format!("<text class=\"dim mid\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape::html(text))
+}
+
+/// A chart of a line over iterations or steps. None without points.
+pub fn line(
+    title: &str,
+    x_name: &str,
+    points: &[Point],
+    scale: Scale,
+    (width, height): (f64, f64),
+) -> Option<Plot> {
+    let points: Vec<&Point> = points.iter().filter(|point| point.y.is_finite()).collect();
+    let (first, last) = range(points.iter().map(|point| point.x));
     if !first.is_finite() {
         return None;
     }
+    let (low, high) = range(points.iter().map(|point| point.y));
     let ticks = match scale {
         Scale::Percent => vec![0.0, 0.25, 0.5, 0.75, 1.0],
         Scale::Values => ticks(low, high),
@@ -91,75 +102,41 @@ pub fn lines(title: &str, x_name: &str, series: &[Series], scale: Scale, size: (
     let (left, top, right, bottom) = (52.0, 30.0, width - 14.0, height - 34.0);
     let x_of = |x: f64| left + (right - left) * if last > first { (x - first) / (last - first) } else { 0.5 };
     let y_of = |y: f64| bottom - (bottom - top) * ((y.clamp(low, high) - low) / (high - low));
-    let mut body = String::new();
-    _ = writeln!(body, "<text class=\"title\" x=\"{left:.0}\" y=\"16\">{}</text>", escape::html(title));
+    let at = |x: f64, y: f64| format!("{:.1},{:.1}", x_of(x), y_of(y));
+    let mut body = title_at(left, 16.0, title);
     for tick in &ticks {
-        let (y, label) = (y_of(*tick), if scale == Scale::Percent { percent(*tick) } else { number(*tick) });
-        _ = writeln!(
-            body,
-            "<line class=\"grid\" x1=\"{left:.0}\" x2=\"{right:.0}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"dim end\" x=\"{:.0}\" y=\"{:.1}\">{label}</text>",
-            left - 6.0,
-            y + 4.0
-        );
+        let label = if scale == Scale::Percent { percent(*tick) } else { number(*tick) };
+        body += &grid_line(left, right, y_of(*tick), &label);
     }
-    for Series { colour, points, .. } in series {
-        let mut banded =
-            points.iter().filter(|point| point.y.is_finite() && point.interval.is_some()).peekable();
-        if banded.peek().is_some() {
-            let banded: Vec<&Point> = banded.collect();
-            let ends = |of: fn((f64, f64)) -> f64| {
-                banded.iter().map(move |point| (point.x, of(point.interval.unwrap_or_default())))
-            };
-            let outline: Vec<String> = ends(|interval| interval.1)
-                .chain(ends(|interval| interval.0).rev())
-                .map(|(x, y)| format!("{:.1},{:.1}", x_of(x), y_of(y)))
-                .collect();
-            _ = writeln!(body, "<polygon class=\"{colour} band\" points=\"{}\"/>", outline.join(" "));
+    let banded: Vec<(f64, (f64, f64))> =
+        points.iter().filter_map(|point| Some((point.x, point.interval?))).collect();
+    if !banded.is_empty() {
+        let upper = banded.iter().map(|(x, (_, high))| at(*x, *high));
+        let lower = banded.iter().rev().map(|(x, (low, _))| at(*x, *low));
+        let outline: Vec<String> = upper.chain(lower).collect();
+        _ = writeln!(body, "<polygon class=\"blue band\" points=\"{}\"/>", outline.join(" "));
+    }
+    let line: Vec<String> = points.iter().map(|point| at(point.x, point.y)).collect();
+    _ = writeln!(body, "<polyline class=\"blue stroke\" points=\"{}\"/>", line.join(" "));
+    if line.len() <= 64 {
+        for at in &line {
+            let (x, y) = at.split_once(',').unwrap_or_default();
+            _ = write!(body, "<circle class=\"blue fill\" cx=\"{x}\" cy=\"{y}\" r=\"2.2\"/>");
         }
-        let line: Vec<String> = points
-            .iter()
-            .filter(|point| point.y.is_finite())
-            .map(|point| format!("{:.1},{:.1}", x_of(point.x), y_of(point.y)))
-            .collect();
-        _ = writeln!(body, "<polyline class=\"{colour} stroke\" points=\"{}\"/>", line.join(" "));
-        if line.len() <= 64 {
-            for at in &line {
-                let (x, y) = at.split_once(',').unwrap_or_default();
-                _ = write!(body, "<circle class=\"{colour} fill\" cx=\"{x}\" cy=\"{y}\" r=\"2.2\"/>");
-            }
-            body.push('\n');
-        }
+        body.push('\n');
     }
-    let mut x = right;
-    for Series { name, colour, .. } in series.iter().rev().filter(|series| !series.name.is_empty()) {
-        _ = writeln!(body, "<text class=\"end\" x=\"{x:.0}\" y=\"16\">{}</text>", escape::html(name));
-        x -= 7.0 * name.chars().count() as f64 + 6.0;
-        _ = writeln!(
-            body,
-            "<rect class=\"{colour} fill\" x=\"{:.0}\" y=\"7\" width=\"10\" height=\"10\"/>",
-            x - 8.0
-        );
-        x -= 20.0;
-    }
-    let middle = first + ((last - first) / 2.0).floor();
-    let mut marks = vec![first, middle, last];
+    let mut marks = vec![first, first + ((last - first) / 2.0).floor(), last];
     marks.dedup();
     for mark in marks {
-        _ = write!(
-            body,
-            "<text class=\"dim mid\" x=\"{:.1}\" y=\"{:.1}\">{mark:.0}</text>",
-            x_of(mark),
-            bottom + 15.0
-        );
+        body += &below(x_of(mark), bottom + 15.0, &format!("{mark:.0}"));
     }
-    let centre = f64::midpoint(left, right);
-    _ = writeln!(
-        body,
-        "<text class=\"dim mid\" x=\"{centre:.1}\" y=\"{:.1}\">{}</text>",
-        bottom + 29.0,
-        escape::html(x_name)
-    );
+    _ = writeln!(body, "{}", below(f64::midpoint(left, right), bottom + 29.0, x_name));
     Some(Plot { title: title.to_owned(), width, height, body })
+}
+
+/// The least and the greatest value; infinities without values.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
 /// A row of a forest plot: a difference with its interval.
@@ -190,15 +167,13 @@ pub fn forest(title: &str, effects: &[Effect]) -> Option<Plot> {
     let (low, high) = (ticks[0], *ticks.last().unwrap_or(&1.0));
     let x_of = |value: f64| left + (right - left) * ((value.clamp(low, high) - low) / (high - low));
     let bottom = top + row * effects.len() as f64;
-    let mut body = String::new();
-    _ = writeln!(body, "<text class=\"title\" x=\"8\" y=\"18\">{}</text>", escape::html(title));
+    let mut body = title_at(8.0, 18.0, title);
     for tick in &ticks {
         let (x, class) = (x_of(*tick), if *tick == 0.0 { "zero" } else { "grid" });
+        let label = below(x, bottom + 16.0, &points(*tick, 0));
         _ = writeln!(
             body,
-            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.0}\" y2=\"{bottom:.0}\"/><text class=\"dim mid\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-            bottom + 16.0,
-            points(*tick, 0)
+            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.0}\" y2=\"{bottom:.0}\"/>{label}"
         );
     }
     for (index, effect) in effects.iter().enumerate() {
@@ -242,8 +217,7 @@ pub fn stacks(title: &str, x_name: &str, labels: &[u32], parts: &[Part], size: (
     if labels.is_empty() {
         return None;
     }
-    let mut body = String::new();
-    _ = writeln!(body, "<text class=\"title\" x=\"{left:.0}\" y=\"16\">{}</text>", escape::html(title));
+    let mut body = title_at(left, 16.0, title);
     let mut x = left;
     for Part { name, colour, .. } in parts {
         _ = writeln!(
@@ -254,14 +228,7 @@ pub fn stacks(title: &str, x_name: &str, labels: &[u32], parts: &[Part], size: (
         x += 32.0 + 6.4 * name.len() as f64;
     }
     for tick in [0.0, 0.5, 1.0] {
-        let y = bottom - (bottom - top) * tick;
-        _ = writeln!(
-            body,
-            "<line class=\"grid\" x1=\"{left:.0}\" x2=\"{right:.0}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"dim end\" x=\"{:.0}\" y=\"{:.1}\">{}</text>",
-            left - 6.0,
-            y + 4.0,
-            percent(tick)
-        );
+        body += &grid_line(left, right, bottom - (bottom - top) * tick, &percent(tick));
     }
     let pitch = (right - left) / labels.len() as f64;
     let bar = (pitch * 0.8).min(40.0);
@@ -284,21 +251,10 @@ pub fn stacks(title: &str, x_name: &str, labels: &[u32], parts: &[Part], size: (
         }
         body.push('\n');
         if index == 0 || index + 1 == labels.len() || index == labels.len() / 2 {
-            _ = writeln!(
-                body,
-                "<text class=\"dim mid\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
-                x + bar / 2.0,
-                bottom + 15.0
-            );
+            _ = writeln!(body, "{}", below(x + bar / 2.0, bottom + 15.0, &label.to_string()));
         }
     }
-    let centre = f64::midpoint(left, right);
-    _ = writeln!(
-        body,
-        "<text class=\"dim mid\" x=\"{centre:.1}\" y=\"{:.1}\">{}</text>",
-        bottom + 29.0,
-        escape::html(x_name)
-    );
+    _ = writeln!(body, "{}", below(f64::midpoint(left, right), bottom + 29.0, x_name));
     Some(Plot { title: title.to_owned(), width, height, body })
 }
 
@@ -349,9 +305,7 @@ pub fn number(value: f64) -> String {
 /// A line of blocks, for terminals: `▁▂▅█`. At most this many; several values become their mean.
 pub fn sparkline(values: &[f64], most: usize) -> String {
     let means = means(values, most);
-    let low = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    blocks(&means, (low, high))
+    blocks(&means, range(means.iter().copied()))
 }
 
 /// The same for shares: the lowest block is 0, the highest 1.
@@ -397,7 +351,7 @@ mod tests {
 
     #[test]
     fn plots_of_nothing_are_none_and_hostile_names_are_text() {
-        assert!(lines("t", "x", &[], Scale::Percent, (400.0, 200.0)).is_none());
+        assert!(line("t", "x", &[], Scale::Percent, (400.0, 200.0)).is_none());
         assert!(forest("t", &[]).is_none());
         let label = "</text><script>x</script>".to_owned();
         let effect = Effect {
@@ -419,12 +373,8 @@ mod tests {
     #[test]
     fn a_single_point_and_values_that_are_no_numbers_can_be_drawn() {
         let point = |x, y| Point { x, y, interval: None };
-        let series = Series {
-            name: String::new(),
-            colour: "blue",
-            points: vec![point(1.0, 2.0), point(2.0, f64::NAN)],
-        };
-        let plot = lines("t", "x", &[series], Scale::Values, (400.0, 200.0)).unwrap().inline();
+        let points = [point(1.0, 2.0), point(2.0, f64::NAN)];
+        let plot = line("t", "x", &points, Scale::Values, (400.0, 200.0)).unwrap().inline();
         assert!(!plot.contains("NaN") && !plot.contains("inf"), "{plot}");
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Tone,
     document::{Block, Cell, Document, Table, Transcript},
-    plot::{self, Effect, Part, Plot, Point, Scale, Series},
+    plot::{self, Effect, Part, Plot, Point, Scale},
 };
 use crate::{
     data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
@@ -99,9 +99,7 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
         return;
     }
     for found in exams {
-        let all =
-            found.rows.iter().map(|row| &row.row).find(|row| row.scope == "all" && row.mode == found.mode);
-        let tasks = all.map_or(0, |row| row.scenarios);
+        let tasks = found.rows_of("all").next().map_or(0, |row| row.scenarios);
         if let Some((baseline, others)) =
             found.policies.split_first().filter(|(_, others)| !others.is_empty())
         {
@@ -112,18 +110,19 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 mode_name(&found.mode),
             ));
         }
-        page.push(Block::Statement(of_exam(found), found.sentences.clone()));
+        page.push(Block::Statement(tone(found.rows_of("all").next_back()), found.sentences.clone()));
         if let Some(headline) = &found.headline {
             page.table(standings(headline));
         }
-        let plots: Vec<Plot> = verdict_plot(found).into_iter().collect();
-        if !plots.is_empty() {
+        if let Some(plot) = verdict_plot(found) {
             page.push(Block::Plots(
-                plots,
+                vec![plot],
                 "Gain in success over the baseline in points, with its 95 % interval. Green: better; red: worse; grey: no measurable gain.".into(),
             ));
         }
-        if let Some((row, share)) = all_of_vote(found) {
+        // The row of a vote has an upper bound.
+        let vote = found.rows_of("all").find_map(|row| Some((row, row.success_any?)));
+        if let Some((row, share)) = vote {
             page.text(format!(
                 "{} is the answer that most episodes of {} give, of several sampled ones. At least one of them is right on {} % of the tasks (pass@N): an upper bound, because only the known answer tells which one.",
                 row.policy,
@@ -131,19 +130,12 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 percent(share),
             ));
         }
-        for (scope, title, folded) in
-            [("split", "By split", false), ("family", "By family", true), ("tool", "By tool", true)]
-        {
+        page.table(by_slice(found, "split"));
+        for scope in ["family", "tool"] {
             let table = by_slice(found, scope);
-            if table.rows.is_empty() {
-                continue;
-            }
-            match folded {
-                false => page.table(table),
-                true => page.push(Block::Details(
-                    format!("{title}: {} rows", table.rows.len()),
-                    vec![Block::Table(table)],
-                )),
+            if !table.rows.is_empty() {
+                let title = format!("By {scope}: {} rows", table.rows.len());
+                page.push(Block::Details(title, vec![Block::Table(table)]));
             }
         }
     }
@@ -151,35 +143,26 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
 
 /// How well each policy does.
 fn standings(headline: &Headline) -> Table {
-    let mut table = Table::new(["policy", "success %", "95 %", "greedy %", "strict %", "to use"]);
-    for standing in &headline.policies {
+    Table::of(&headline.policies, |standing| {
         let share = |share: Option<f64>| Cell::number(share.map_or(String::new(), percent));
         let is_advised = headline.advice.as_ref().is_some_and(|advice| advice.policy == standing.policy);
-        table.row([
-            Cell::code(standing.policy.clone()),
-            Cell::number(percent(standing.success)),
-            Cell::number(format!("{} to {}", percent(standing.low), percent(standing.high))),
-            share(standing.greedy),
-            share(standing.by_protocol),
-            Cell::text(if is_advised { "yes" } else { "" }),
-        ]);
-    }
-    table
-}
-
-/// The row of a vote over all tasks, and its upper bound.
-fn all_of_vote(found: &Exam) -> Option<(&VerdictRow, f64)> {
-    let rows = found.rows.iter().map(|row| &row.row);
-    let mut all = rows.filter(|row| row.scope == "all" && row.mode == found.mode);
-    all.find_map(|row| Some((row, row.success_any?)))
+        [
+            ("policy", Cell::code(standing.policy.clone())),
+            ("success %", Cell::number(percent(standing.success))),
+            ("95 %", Cell::number(format!("{} to {}", percent(standing.low), percent(standing.high)))),
+            ("greedy %", share(standing.greedy)),
+            ("strict %", share(standing.by_protocol)),
+            ("to use", Cell::text(if is_advised { "yes" } else { "" })),
+        ]
+    })
 }
 
 fn mode_name(mode: &str) -> &str {
     if mode == "greedy" { "greedy decoding" } else { "sampled" }
 }
 
-pub(super) fn tone(finding: Option<Finding>) -> Tone {
-    match finding {
+pub(super) fn tone(row: Option<&VerdictRow>) -> Tone {
+    match row.and_then(Finding::of) {
         Some(Finding::Gain) => Tone::Good,
         Some(Finding::Regression) => Tone::Bad,
         _ => Tone::Plain,
@@ -194,23 +177,26 @@ pub(super) fn gain_interval(row: &VerdictRow) -> String {
     }
 }
 
-fn of_exam(found: &Exam) -> Tone {
-    let all = found.rows.iter().rev().find(|row| row.row.scope == "all" && row.row.mode == found.mode);
-    tone(all.and_then(|row| Finding::of(&row.row)))
+/// A row of a forest plot; none for a baseline.
+pub(super) fn effect(row: &VerdictRow, label: String) -> Option<Effect> {
+    Some(Effect {
+        label,
+        count: row.scenarios,
+        value: row.gain?,
+        low: row.gain_low?,
+        high: row.gain_high?,
+        tone: tone(Some(row)),
+        is_total: row.scope == "all",
+    })
 }
 
 /// The gains of the last policy: by split and in all, then by family.
 pub fn verdict_plot(found: &Exam) -> Option<Plot> {
     let policy = found.policies.iter().skip(1).next_back()?;
     let baseline = found.policies.first()?;
-    let of = |scope: &str| {
-        let rows = found.rows.iter().filter(move |row| {
-            row.row.scope == scope && row.row.mode == found.mode && row.row.policy == *policy
-        });
-        rows.collect::<Vec<_>>()
-    };
+    let of = |scope| found.rows_of(scope).filter(|row| row.policy == *policy).collect::<Vec<_>>();
     let (splits, families) = (of("split"), of("family"));
-    let has_trained_cases = splits.iter().any(|row| data::is_of_trained_cases(&row.row.slice));
+    let has_trained_cases = splits.iter().any(|row| data::is_of_trained_cases(&row.slice));
     let mut rows = of("all");
     if splits.len() > 1 {
         rows.extend(splits);
@@ -219,64 +205,37 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
     if (2..=24).contains(&families.len()) {
         rows.extend(families);
     }
-    let effect = |row: &&exam::Row| {
-        let row_of = &row.row;
-        let label = match row_of.scope.as_str() {
-            "all" if has_trained_cases => "all unseen cases".to_owned(),
-            "all" => "all held-out tasks".to_owned(),
-            "split" => row_of.slice.replace('_', " "),
-            _ => row_of.slice.clone(),
-        };
-        Some(Effect {
-            label,
-            count: row_of.scenarios,
-            value: row_of.gain?,
-            low: row_of.gain_low?,
-            high: row_of.gain_high?,
-            tone: tone(Finding::of(row_of)),
-            is_total: row_of.scope == "all",
-        })
+    let label = |row: &VerdictRow| match row.scope.as_str() {
+        "all" if has_trained_cases => "all unseen cases".to_owned(),
+        "all" => "all held-out tasks".to_owned(),
+        "split" => row.slice.replace('_', " "),
+        _ => row.slice.clone(),
     };
-    let effects: Vec<Effect> = rows.iter().filter_map(effect).collect();
+    let effects: Vec<Effect> = rows.into_iter().filter_map(|row| effect(row, label(row))).collect();
     plot::forest(&format!("{policy} against {baseline}: gain in points"), &effects)
 }
 
 fn by_slice(found: &Exam, scope: &str) -> Table {
-    let mut table = Table::new([
-        scope,
-        "tasks",
-        "policy",
-        "success %",
-        "95 %",
-        "strict %",
-        "gain",
-        "95 %",
-        "p",
-        "finding",
-    ]);
     let scopes: &[&str] = if scope == "split" { &["all", "split"] } else { &[scope] };
-    let rows = found
-        .rows
-        .iter()
-        .filter(|row| scopes.contains(&row.row.scope.as_str()) && row.row.mode == found.mode);
-    for row in rows {
-        let values = &row.row;
-        let gain = values.gain.map_or(String::new(), |gain| plot::points(gain, 1));
-        let tone = tone(Finding::of(values));
-        table.row([
-            Cell::code(values.slice.clone()),
-            Cell::number(values.scenarios.to_string()),
-            Cell::code(values.policy.clone()),
-            Cell::number(percent(values.success)),
-            Cell::number(format!("{} to {}", percent(values.success_low), percent(values.success_high))),
-            Cell::number(values.success_strict.map_or(String::new(), percent)),
-            Cell::number(gain).tone(tone),
-            Cell::number(gain_interval(values)),
-            Cell::number(values.p_adjusted.map_or(String::new(), p_value)),
-            Cell::text(row.finding.unwrap_or("baseline")).tone(tone),
-        ]);
-    }
-    table
+    let is_shown = |row: &VerdictRow| scopes.contains(&row.scope.as_str()) && row.mode == found.mode;
+    let rows = found.rows.iter().filter(|row| is_shown(&row.row));
+    Table::of(rows, |exam::Row { row, finding }| {
+        let interval = format!("{} to {}", percent(row.success_low), percent(row.success_high));
+        let gain = row.gain.map_or(String::new(), |gain| plot::points(gain, 1));
+        let tone = tone(Some(row));
+        [
+            (scope, Cell::code(row.slice.clone())),
+            ("tasks", Cell::number(row.scenarios.to_string())),
+            ("policy", Cell::code(row.policy.clone())),
+            ("success %", Cell::number(percent(row.success))),
+            ("95 %", Cell::number(interval)),
+            ("strict %", Cell::number(row.success_strict.map_or(String::new(), percent))),
+            ("gain", Cell::number(gain).tone(tone)),
+            ("95 %", Cell::number(gain_interval(row))),
+            ("p", Cell::number(row.p_adjusted.map_or(String::new(), p_value))),
+            ("finding", Cell::text(finding.unwrap_or("baseline")).tone(tone)),
+        ]
+    })
 }
 
 fn p_value(p: f64) -> String {
@@ -382,14 +341,16 @@ fn model(stage: &Stage) -> Option<String> {
 
 /// The success of every iteration with its interval, for each loop.
 pub fn curve_plot(curves: &Curves) -> Option<Plot> {
-    let curve = curves.loops.iter().find(|curve| curve.points.iter().any(|point| point.success.is_some()))?;
+    curves.loops.iter().find_map(success_plot)
+}
+
+fn success_plot(curve: &curves::Curve) -> Option<Plot> {
     let points = curve.points.iter().filter_map(|point| {
         let interval = point.interval.map(|rate| (rate.low, rate.high));
         Some(Point { x: f64::from(point.iteration), y: point.success?, interval })
     });
-    let series = Series { name: String::new(), colour: "blue", points: points.collect() };
     let title = "Success in training, with its 95 % interval";
-    plot::lines(title, "iteration", &[series], Scale::Percent, (720.0, 280.0))
+    plot::line(title, "iteration", &points.collect::<Vec<_>>(), Scale::Percent, (720.0, 280.0))
 }
 
 type OfPoint = fn(&curves::Point) -> Option<f64>;
@@ -406,24 +367,16 @@ fn training(page: &mut Document, curves: &Curves) {
         loop_curve(page, curve);
     }
     for alone in &curves.alone {
-        let points = alone
-            .steps
-            .iter()
-            .map(|step| Point { x: f64::from(step.step), y: step.loss, interval: None })
-            .collect();
-        let series = [Series { name: String::new(), colour: "blue", points }];
-        if let Some(plot) =
-            plot::lines(&format!("Loss of {}", alone.stage), "step", &series, Scale::Values, SMALL)
-        {
-            let losses: Vec<f64> = alone.steps.iter().map(|step| step.loss).collect();
-            let (first, last) =
-                (losses.first().copied().unwrap_or(0.0), losses.last().copied().unwrap_or(0.0));
+        let title = format!("Loss of {}", alone.stage);
+        let point = |step: &data::Step| Point { x: f64::from(step.step), y: step.loss, interval: None };
+        let points: Vec<Point> = alone.steps.iter().map(point).collect();
+        if let Some(plot) = plot::line(&title, "step", &points, Scale::Values, SMALL) {
+            let losses: Vec<f64> = points.iter().map(|point| point.y).collect();
             let caption = format!(
-                "Loss of {}: {} {} to {} in {} steps.",
-                alone.stage,
+                "{title}: {} {} to {} in {} steps.",
                 plot::sparkline(&losses, 24),
-                plot::number(first),
-                plot::number(last),
+                plot::number(losses[0]),
+                plot::number(losses[losses.len() - 1]),
                 losses.len()
             );
             page.push(Block::Plots(vec![plot], caption));
@@ -433,9 +386,9 @@ fn training(page: &mut Document, curves: &Curves) {
 
 fn loop_curve(page: &mut Document, curve: &curves::Curve) {
     page.subheading(format!("Loop {}", curve.name));
-    let one = Curves { loops: vec![curve.clone()], alone: Vec::new() };
     let successes: Vec<f64> = curve.points.iter().filter_map(|point| point.success).collect();
-    if let (Some(plot), Some(first), Some(last)) = (curve_plot(&one), successes.first(), successes.last()) {
+    if let (Some(plot), Some(first), Some(last)) = (success_plot(curve), successes.first(), successes.last())
+    {
         let caption = format!(
             "Success on training tasks: {} {} % to {} % in {} iterations. Each iteration draws other tasks, so neighbours differ by chance too.",
             plot::sparkline(&successes, 32),
@@ -474,8 +427,7 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
             Cell::number(plot::number(last.y)),
             Cell::text(plot::sparkline(&values, 24)),
         ]);
-        let series = [Series { name: String::new(), colour: "blue", points }];
-        plots.extend(plot::lines(title, "iteration", &series, scale, SMALL));
+        plots.extend(plot::line(title, "iteration", &points, scale, SMALL));
     }
     page.table(table);
     if !plots.is_empty() {
@@ -498,14 +450,10 @@ fn signal(page: &mut Document, curve: &curves::Curve) {
         ("equal rewards", "grey", |signal| signal.all_equal),
     ];
     let labels: Vec<u32> = known.iter().map(|(iteration, _)| *iteration).collect();
-    let stack: Vec<Part> = parts
-        .iter()
-        .map(|(name, colour, of)| Part {
-            name,
-            colour,
-            values: known.iter().map(|(_, signal)| of(signal) as f64).collect(),
-        })
-        .collect();
+    let stack = parts.map(|(name, colour, of)| {
+        let values = known.iter().map(|(_, signal)| of(signal) as f64).collect();
+        Part { name, colour, values }
+    });
     let title = "Groups by what they taught";
     let mut total = crate::grpo::Signal::default();
     known.iter().for_each(|(_, signal)| total += *signal);
@@ -657,44 +605,40 @@ fn note_unknown(notes: &mut BTreeSet<String>, stage: &str, made: &calls::Calls) 
     }
 }
 
+/// The name of a tool that was offered or called.
+pub(super) fn tool_cell(name: &str, is_offered: bool) -> Cell {
+    Cell::code(match (name, is_offered) {
+        ("", _) => "(not parsed)".to_owned(),
+        (name, true) => name.to_owned(),
+        (name, false) => format!("{name} (does not exist)"),
+    })
+}
+
 fn tool_table(found: &[calls::ToolStatistics]) -> Table {
-    let mut table = Table::new([
-        "tool",
-        "episodes",
-        "right %",
-        "calls",
-        "failed",
-        "by the server",
-        "by the schema",
-        "other",
-        "recovered",
-        "clipped",
-        "bytes per result",
-    ]);
-    for tool in found.iter().take(ROWS) {
+    Table::of(found.iter().take(ROWS), |tool| {
         let error = |name: &str| u64::from(tool.errors.get(name).copied().unwrap_or(0));
         let (server, schema) = (error("tool"), error("schema"));
-        let name = match (tool.tool.as_str(), tool.offered) {
-            ("", _) => "(not parsed)".to_owned(),
-            (name, true) => name.to_owned(),
-            (name, false) => format!("{name} (does not exist)"),
-        };
         let right = (tool.known > 0).then(|| percent(f64::from(tool.right) / f64::from(tool.known)));
-        table.row([
-            Cell::code(name),
-            Cell::count(tool.episodes),
-            Cell::number(right.unwrap_or_default()),
-            Cell::number(tool.calls.to_string()),
-            Cell::count(tool.failed).tone(if tool.failed > 0 { Tone::Bad } else { Tone::Plain }),
-            Cell::count(server),
-            Cell::count(schema),
-            Cell::count(u64::from(tool.failed) - server - schema),
-            Cell::count(tool.recovered),
-            Cell::count(tool.clipped),
-            Cell::number(tool.result_bytes.map_or(String::new(), |bytes| format!("{bytes:.0}"))),
-        ]);
-    }
-    table
+        let bytes = tool.result_bytes.map_or(String::new(), |bytes| format!("{bytes:.0}"));
+        [
+            ("tool", tool_cell(&tool.tool, tool.offered)),
+            ("episodes", Cell::count(tool.episodes)),
+            ("right %", Cell::number(right.unwrap_or_default())),
+            ("calls", Cell::number(tool.calls.to_string())),
+            ("failed", failed_cell(tool)),
+            ("by the server", Cell::count(server)),
+            ("by the schema", Cell::count(schema)),
+            ("other", Cell::count(u64::from(tool.failed) - server - schema)),
+            ("recovered", Cell::count(tool.recovered)),
+            ("clipped", Cell::count(tool.clipped)),
+            ("bytes per result", Cell::number(bytes)),
+        ]
+    })
+}
+
+/// The failed calls of a tool.
+pub(super) fn failed_cell(tool: &calls::ToolStatistics) -> Cell {
+    Cell::count(tool.failed).tone(if tool.failed > 0 { Tone::Bad } else { Tone::Plain })
 }
 
 fn cost(page: &mut Document, run: &Run) {
@@ -729,49 +673,34 @@ fn cost(page: &mut Document, run: &Run) {
             *spent.dollars.get_or_insert(0.0) += dollars;
         }
     }
-    let mut table = Table::new([
-        "stage",
-        "ran",
-        "cached",
-        "time",
-        "time when cached results were made",
-        "sampled tokens",
-        "trained tokens",
-        "tool calls",
-        "judge requests",
-        "dollars",
-    ]);
     let amount = |count: u64| if count == 0 { String::new() } else { plot::number(count as f64) };
     let time = |seconds: f64| if seconds > 0.0 { duration(seconds) } else { String::new() };
-    for (name, spent) in &by_name {
-        table.row([
-            Cell::code(name.clone()),
-            Cell::count(spent.ran),
-            Cell::count(spent.cached),
-            Cell::number(time(spent.seconds)),
-            Cell::number(time(spent.saved)),
-            Cell::number(amount(spent.usage.sampled_tokens)),
-            Cell::number(amount(spent.usage.trained_tokens)),
-            Cell::number(amount(spent.usage.tool_calls)),
-            Cell::number(amount(spent.usage.judge_requests)),
-            Cell::number(spent.dollars.map_or(String::new(), |dollars| format!("{dollars:.4}"))),
-        ]);
-    }
-    page.table(table);
+    page.table(Table::of(by_name, |(name, spent)| {
+        let dollars = spent.dollars.map_or(String::new(), |dollars| format!("{dollars:.4}"));
+        [
+            ("stage", Cell::code(name)),
+            ("ran", Cell::count(spent.ran)),
+            ("cached", Cell::count(spent.cached)),
+            ("time", Cell::number(time(spent.seconds))),
+            ("time when cached results were made", Cell::number(time(spent.saved))),
+            ("sampled tokens", Cell::number(amount(spent.usage.sampled_tokens))),
+            ("trained tokens", Cell::number(amount(spent.usage.trained_tokens))),
+            ("tool calls", Cell::number(amount(spent.usage.tool_calls))),
+            ("judge requests", Cell::number(amount(spent.usage.judge_requests))),
+            ("dollars", Cell::number(dollars)),
+        ]
+    }));
 }
 
 /// The command of a run. Overrides by environment variables are written as `--set`.
 fn command(file: &str, run: &Run) -> String {
-    let option = |name: &'static str| move |value: &str| [name.to_owned(), word(value)];
-    let set = run.set.iter().map(|set| option("--set")(set));
-    let resample = run.resample.iter().map(|stage| option("--resample")(stage));
-    let until = run.until.iter().map(|stage| option("--until")(stage));
-    let options = set.chain(resample).chain(until).flatten();
-    ["mcprl".to_owned(), "run".to_owned(), word(file)]
-        .into_iter()
-        .chain(options)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let mut command = format!("mcprl run {}", word(file));
+    for (option, values) in [("--set", &run.set), ("--resample", &run.resample), ("--until", &run.until)] {
+        for value in values {
+            command += &format!(" {option} {}", word(value));
+        }
+    }
+    command
 }
 
 /// A text as a word of a shell's command.
@@ -795,7 +724,7 @@ fn reproduce(page: &mut Document, run: &Run) {
     page.push(Block::Facts(facts));
     page.text("The same keys mean the same inputs, parameters, seeds and code. On one machine the same keys give the same bytes.");
     let mut keys = Table::new(["stage", "kind", "state", "key"]);
-    let mut folded: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut folded = 0;
     for stage in &run.stages {
         // The first and last iteration stand for a loop.
         let is_end = stage.iteration.as_ref().is_none_or(|(name, number)| {
@@ -805,7 +734,7 @@ fn reproduce(page: &mut Document, run: &Run) {
             numbers().min() == Some(*number) || numbers().max() == Some(*number)
         });
         if !is_end {
-            *folded.entry(&stage.name).or_default() += 1;
+            folded += 1;
             continue;
         }
         keys.row([
@@ -815,11 +744,10 @@ fn reproduce(page: &mut Document, run: &Run) {
             Cell::code(stage.key.map(|key| key.short()).unwrap_or_default()),
         ]);
     }
-    let more: usize = folded.values().sum();
     let mut blocks = vec![Block::Table(keys)];
-    if more > 0 {
+    if folded > 0 {
         blocks.push(Block::Text(format!(
-            "{more} stages of iterations in between are left out; `mcprl show {} --json` has all.",
+            "{folded} stages of iterations in between are left out; `mcprl show {} --json` has all.",
             run.id
         )));
     }
@@ -837,8 +765,7 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
         items.push(format!("The run is {}.", state(run.state)));
     }
     for found in exams {
-        let rows = || found.rows.iter().map(|row| &row.row);
-        if let Some(all) = rows().find(|row| row.scope == "all" && row.mode == found.mode) {
+        if let Some(all) = found.rows_of("all").next() {
             let by = match all.clustered_by.as_str() {
                 "scenario" => "single tasks".to_owned(),
                 "family" => format!("{} families", all.clusters),
@@ -850,9 +777,8 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
                 found.stage, all.scenarios
             ));
         }
-        if let Some(lost) =
-            run.stage(&found.stage).and_then(|stage| stage.metric("lost")).filter(|lost| *lost > 0.0)
-        {
+        let lost = run.stage(&found.stage).and_then(|stage| stage.metric("lost")).unwrap_or(0.0);
+        if lost > 0.0 {
             items.push(format!(
                 "{}: {lost} episodes were lost to server failures and are left out.",
                 found.stage
@@ -874,24 +800,19 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
         let more = if gone.len() > 6 { format!(" and {} more", gone.len() - 6) } else { String::new() };
         items.push(format!("No longer in the cache, so left out here: {shown}{more}."));
     }
-    if run.stages.iter().any(|stage| stage.retries > 0) {
-        let retries: u32 = run.stages.iter().map(|stage| stage.retries).sum();
+    let retries: u32 = run.stages.iter().map(|stage| stage.retries).sum();
+    if retries > 0 {
         items.push(format!("Stages failed and were retried {retries} times."));
     }
     page.push(Block::List(items));
-    let failed: Vec<&Stage> = run.stages.iter().filter(|stage| stage.error.is_some()).collect();
-    for stage in failed {
+    for (stage, error) in run.stages.iter().filter_map(|stage| Some((stage, stage.error.clone()?))) {
         page.subheading(format!("{} failed", stage.id));
-        page.push(Block::Code(stage.error.clone().unwrap_or_default()));
+        page.push(Block::Code(error));
     }
     let mut seen = BTreeSet::new();
-    let notes: Vec<String> = run
-        .stages
-        .iter()
-        .flat_map(|stage| stage.notes.iter().map(move |note| (stage, note)))
-        .filter(|(stage, note)| seen.insert((stage.name.clone(), (*note).clone())))
-        .map(|(stage, note)| format!("{}: {note}", stage.id))
-        .collect();
+    let notes = run.stages.iter().flat_map(|stage| stage.notes.iter().map(move |note| (stage, note)));
+    let notes = notes.filter(|(stage, note)| seen.insert((&stage.name, *note)));
+    let notes: Vec<String> = notes.map(|(stage, note)| format!("{}: {note}", stage.id)).collect();
     if !notes.is_empty() {
         let count = notes.len();
         page.push(Block::Details(format!("{count} notes of stages"), vec![Block::List(notes)]));

@@ -456,9 +456,7 @@ fn step_entries(name: &str, stage: &Stage, steps: &[Step], before: usize) -> Vec
 
 /// The success and gain of each policy over all held-out tasks, in the reported mode.
 fn exam_scalars(name: &str, found: &Exam, values: &mut Scalars) {
-    for row in
-        found.rows.iter().map(|row| &row.row).filter(|row| row.scope == "all" && row.mode == found.mode)
-    {
+    for row in found.rows_of("all") {
         for (tag, value) in [
             ("success", Some(row.success)),
             ("success_low", Some(row.success_low)),

@@ -37,6 +37,11 @@ impl Bars {
         bar.enable_steady_tick(Duration::from_millis(120));
         bar
     }
+
+    fn remove(&self, bar: &ProgressBar) {
+        bar.finish_and_clear();
+        self.all.remove(bar);
+    }
 }
 
 impl RunDisplay for Bars {
@@ -56,8 +61,7 @@ impl RunDisplay for Bars {
 
     fn end(&self, id: &str) {
         if let Some(bar) = self.by_stage.lock().remove(id) {
-            bar.finish_and_clear();
-            self.all.remove(&bar);
+            self.remove(&bar);
         }
     }
 
@@ -65,19 +69,16 @@ impl RunDisplay for Bars {
         let mut loops = self.by_loop.lock();
         if of.done >= of.iterations {
             if let Some((bar, _)) = loops.remove(&of.name) {
-                bar.finish_and_clear();
-                self.all.remove(&bar);
+                self.remove(&bar);
             }
-            return;
-        }
-        if let Some((_, shown)) = loops.get(&of.name) {
+        } else if let Some((_, shown)) = loops.get(&of.name) {
             *shown.lock() = of.clone();
-            return;
+        } else {
+            let shown = Arc::new(Mutex::new(of.clone()));
+            let of_bar = Arc::clone(&shown);
+            let line = move |width| of_bar.lock().line(width, now_ms());
+            loops.insert(of.name.clone(), (self.add(line, true), shown));
         }
-        let shown = Arc::new(Mutex::new(of.clone()));
-        let of_bar = Arc::clone(&shown);
-        let line = move |width| of_bar.lock().line(width, now_ms());
-        loops.insert(of.name.clone(), (self.add(line, true), shown));
     }
 
     fn shows_running(&self) -> bool {

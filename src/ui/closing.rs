@@ -17,13 +17,12 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
         (StageOutcome::Failed, "failed"),
         (StageOutcome::Unfinished, "not finished"),
     ];
-    // The first two are always shown.
-    let counts =
-        counts.iter().enumerate().map(|(place, (outcome, name))| (place, summary.count(*outcome), name));
-    let parts: Vec<String> = counts
-        .filter(|(place, count, _)| *place < 2 || *count > 0)
-        .map(|(_, count, name)| format!("{count} {name}"))
-        .collect();
+    let parts = counts.map(|(outcome, name)| (outcome, summary.count(outcome), name)).into_iter();
+    let is_shown = |(outcome, count, _): &(StageOutcome, usize, &str)| {
+        *count > 0 || matches!(outcome, StageOutcome::Cached | StageOutcome::Ran)
+    };
+    let parts: Vec<String> =
+        parts.filter(is_shown).map(|(_, count, name)| format!("{count} {name}")).collect();
     let mut text = unfinished_text(summary);
     let usage = human::usage(&summary.spent);
     if !usage.is_empty() {
@@ -42,17 +41,15 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
         );
     }
     if let Some(traffic) = summary.traffic.filter(|traffic| traffic.queued > 0) {
-        text += &queued_text(traffic.queued, "the shared cache");
-        text.push('\n');
+        text += &format!("{}\n", queued_text(traffic.queued, "the shared cache"));
     }
     text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
-    match (summary.interrupted, summary.failures.is_empty()) {
-        (true, _) => format!("{text}\nstopped; to continue: {resume}"),
-        (false, false) => {
-            format!("{text}\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")))
-        }
-        (false, true) => text,
+    if summary.interrupted {
+        text += &format!("\nstopped; to continue: {resume}");
+    } else if !summary.failures.is_empty() {
+        text += &format!("\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")));
     }
+    text
 }
 
 /// A loop that ended because nothing could be learned, and what its last update says of the reason.
@@ -87,11 +84,8 @@ fn unfinished_text(summary: &Summary) -> String {
         }
         reported.push(by);
         let waiting = summary.blocked.iter().filter(|(_, other)| other == by).map(|(id, _)| id.as_str());
-        text += &format!(
-            "not run because {} failed: {}\n",
-            joined(by.iter().map(String::as_str)),
-            joined(waiting)
-        );
+        let by = joined(by.iter().map(String::as_str));
+        text += &format!("not run because {by} failed: {}\n", joined(waiting));
     }
     if !summary.failures.is_empty() && !summary.interrupted {
         let blocked = |id: &str| summary.blocked.iter().any(|(other, _)| other == id);
@@ -99,9 +93,9 @@ fn unfinished_text(summary: &Summary) -> String {
             summary.nodes.iter().filter(|(id, outcome)| *outcome == StageOutcome::Unfinished && !blocked(id));
         let open: Vec<&str> = open.map(|(id, _)| id.as_str()).collect();
         if !open.is_empty() {
+            let open = joined(open);
             text += &format!(
-                "not started after the failure: {} (`--keep-going` runs what does not depend on it)\n",
-                joined(open)
+                "not started after the failure: {open} (`--keep-going` runs what does not depend on it)\n"
             );
         }
     }

@@ -27,19 +27,14 @@ pub struct Side<'r> {
 /// The page. `alike` is the number of identical stages.
 pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: usize) -> String {
     let mut text = format!("{} → {}\n{}", old.run.id, new.run.id, overrides(old.run, new.run));
-    let results = |(which, side): (&str, &Side<'_>)| {
+    let mut results = Vec::new();
+    for (which, side) in [("old", old), ("new", new)] {
         let headline =
             side.run.headline().map(|found| format!("success {}  ({})", success(&found), found.stage));
-        let lines = headline
-            .into_iter()
-            .chain(side.verdicts.iter().flat_map(|verdict| verdict.lines()).map(str::to_owned));
-        lines.map(|line| (which.to_owned(), line)).collect::<Vec<_>>()
-    };
-    text += &table::section(
-        "verdict",
-        [("old", old), ("new", new)].into_iter().flat_map(results).collect(),
-        COLUMNS,
-    );
+        let verdicts = side.verdicts.iter().flat_map(|verdict| verdict.lines()).map(str::to_owned);
+        results.extend(headline.into_iter().chain(verdicts).map(|line| (which.to_owned(), line)));
+    }
+    text += &table::section("verdict", results, COLUMNS);
     let only = |is_old: bool| {
         joined(found.iter().filter_map(|difference| match difference {
             Difference::OnlyOld { id } if is_old => Some(id.as_str()),
@@ -48,9 +43,8 @@ pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: us
         }))
     };
     for (title, stages) in [("only in the old run", only(true)), ("only in the new run", only(false))] {
-        if !stages.is_empty() {
-            text += &table::section(title, vec![(String::new(), stages)], COLUMNS);
-        }
+        let rows = [(String::new(), stages)].into_iter().filter(|(_, stages)| !stages.is_empty());
+        text += &table::section(title, rows.collect(), COLUMNS);
     }
     text += &table::section("keys", keys(found), COLUMNS);
     text += &table::section("other outputs under the same key", outputs(found), COLUMNS);

@@ -9,9 +9,9 @@ use crate::progress::SharedProgress;
 pub trait RunDisplay: Send + Sync {
     fn line(&self, text: &str);
     fn begin(&self, id: &str) -> Arc<SharedProgress>;
-    fn end(&self, id: &str);
+    fn end(&self, _id: &str) {}
     /// A loop began, advanced, or ended.
-    fn iterations(&self, of: &LoopProgress);
+    fn iterations(&self, _of: &LoopProgress) {}
     /// Whether running stages are visible without a line about their start.
     fn shows_running(&self) -> bool;
 }

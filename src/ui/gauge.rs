@@ -41,7 +41,7 @@ pub fn message(progress: &Progress, now_ms: u64) -> String {
 }
 
 /// The iterations of a loop.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LoopProgress {
     pub name: String,
     pub iterations: usize,
@@ -263,11 +263,9 @@ mod tests {
         let mut progress = LoopProgress {
             name: "train".into(),
             iterations: 24,
-            done: 0,
-            seconds: Vec::new(),
-            success: Vec::new(),
             began_ms: BEGAN,
             last_ms: BEGAN,
+            ..LoopProgress::default()
         };
         assert_eq!(progress.left(at(5)), None);
         // The first iteration is slow, and an earlier run had done two.

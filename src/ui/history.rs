@@ -85,22 +85,17 @@ fn state(state: RunState) -> &'static str {
     }
 }
 
-/// Counts of the stages by outcome.
-fn counts(run: &RunHistory) -> String {
-    let counts = StageOutcome::ALL.map(|outcome| (run.count(outcome), outcome.name()));
-    let shown = counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
-    shown.collect::<Vec<_>>().join(", ")
-}
-
 /// A run and all its stages.
 pub fn run_text(run: &RunHistory, stages: &Stages<'_>) -> String {
+    let counts = StageOutcome::ALL.map(|outcome| (run.count(outcome), outcome.name()));
+    let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
     let mut text = format!(
         "{}: {}, began {}, {}, {}\n",
         run.id,
         state(run.state),
         began(run.began_ms),
         human::seconds(run.seconds),
-        counts(run)
+        counts.collect::<Vec<_>>().join(", ")
     );
     let seed = run.seed.map(|seed| format!("seed {seed}"));
     for line in seed.into_iter().chain(overrides(run)) {
@@ -117,20 +112,15 @@ pub fn stages_text<'r>(nodes: impl Iterator<Item = &'r NodeHistory> + Clone, sta
     for node in nodes {
         let stage = stages.stage(node);
         let result = node.error.clone().unwrap_or_else(|| human::metrics(&stage.metrics));
-        let line =
-            format!("{:<10} {:<wide$}  {:>12}  {result}", node.outcome.name(), node.id, took(node, &stage));
-        text += line.trim_end();
-        text.push('\n');
+        let took = match (node.seconds, stage.run_seconds) {
+            (Some(seconds), _) => human::seconds(seconds),
+            (None, Some(seconds)) => format!("({})", human::seconds(seconds)),
+            (None, None) => String::new(),
+        };
+        let line = format!("{:<10} {:<wide$}  {took:>12}  {result}", node.outcome.name(), node.id);
+        text += &format!("{}\n", line.trim_end());
     }
     text
-}
-
-fn took(node: &NodeHistory, stage: &StageHistory) -> String {
-    match (node.seconds, stage.run_seconds) {
-        (Some(seconds), _) => human::seconds(seconds),
-        (None, Some(seconds)) => format!("({})", human::seconds(seconds)),
-        (None, None) => String::new(),
-    }
 }
 
 /// One stage with its artifacts, their origin, and the parts of its key.
@@ -142,40 +132,31 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         (None, Some(seconds)) => text += &format!(", ran in {} earlier", human::seconds(seconds)),
         (None, None) => {}
     }
-    text.push('\n');
-    if let Some(key) = &node.key {
-        text += &format!("key {key}\n");
-    }
-    if let Some(error) = &node.error {
-        text += &format!("error: {error}\n");
-    }
     let cost = Cost { seconds: 0.0, spent: stage.spent.unwrap_or_default(), dollars: stage.dollars };
-    let usage = human::usage(&cost);
-    if !usage.is_empty() {
-        text += &format!("usage: {usage}\n");
-    }
-    for reason in &node.reasons {
-        text += &format!("because {reason}\n");
-    }
-    for note in &node.notes {
-        text += &format!("note: {note}\n");
-    }
+    let usage = Some(human::usage(&cost)).filter(|usage| !usage.is_empty());
+    let lines = node.key.iter().map(|key| format!("key {key}"));
+    let lines = lines.chain(node.error.iter().map(|error| format!("error: {error}")));
+    let lines = lines.chain(usage.map(|usage| format!("usage: {usage}")));
+    let lines = lines.chain(node.reasons.iter().map(|reason| format!("because {reason}")));
+    let lines = lines.chain(node.notes.iter().map(|note| format!("note: {note}")));
+    text += &format!("\n{}", lines.map(|line| line + "\n").collect::<String>());
+    let mut section =
+        |title: &str, rows: Vec<(String, String)>| text += &table::section(title, rows, usize::MAX);
     let inputs = stage.inputs.iter().map(|input| {
-        let name = if input.name == input.role {
-            input.role.clone()
-        } else {
-            format!("{}.{}", input.role, input.name)
+        let name = match input.name == input.role {
+            true => input.role.clone(),
+            false => format!("{}.{}", input.role, input.name),
         };
         let from = input.from.as_deref().unwrap_or("another run");
         (name, format!("{}  from {from}", input.digest.short()))
     });
-    text += &section("inputs", inputs.collect());
+    section("inputs", inputs.collect());
     let outputs = stage.outputs.iter().map(|output| {
         (output.output.clone(), format!("{}  {}", output.digest.short(), output.path.display()))
     });
-    text += &section("outputs", outputs.collect());
+    section("outputs", outputs.collect());
     let metrics = stage.metrics.iter().map(|(name, value)| (name.clone(), human::number(*value)));
-    text += &section("metrics", metrics.collect());
+    section("metrics", metrics.collect());
     if let Some(fields) = &stage.fields {
         let mut rows = vec![
             ("kind".to_owned(), fields.kind.clone()),
@@ -187,11 +168,7 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         rows.extend(fields.iteration.map(|number| ("iteration".to_owned(), number.to_string())));
         rows.extend(fields.server.iter().map(|server| ("server".to_owned(), server.to_string())));
         rows.extend(fields.numerics.iter().map(|numerics| ("numerics".to_owned(), numerics.clone())));
-        text += &section("key fields", rows);
+        section("key fields", rows);
     }
     text
-}
-
-fn section(title: &str, rows: Vec<(String, String)>) -> String {
-    table::section(title, rows, usize::MAX)
 }

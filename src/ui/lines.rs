@@ -7,12 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{
-    Printer,
-    display::RunDisplay,
-    gauge::{self, LoopProgress},
-    log::Level,
-};
+use super::{Printer, display::RunDisplay, gauge, log::Level};
 use crate::progress::{Progress, SharedProgress};
 
 /// Interval between two progress lines of a stage.
@@ -36,10 +31,6 @@ impl RunDisplay for Lines {
             }
         })
     }
-
-    fn end(&self, _id: &str) {}
-
-    fn iterations(&self, _of: &LoopProgress) {}
 
     fn shows_running(&self) -> bool {
         false

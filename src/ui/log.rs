@@ -2,21 +2,12 @@
 
 use serde_json::{Map, Value};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Level {
     Info,
     Warning,
     Error,
-}
-
-impl Level {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// `{"time": "2026-11-22T18:56:03.120Z", "level": "info", "message": "…", …}`, with these fields at the end. The message
@@ -26,7 +17,7 @@ pub fn line(level: Level, message: &str, fields: Value) -> String {
     let message = anstream::adapter::strip_str(message).to_string();
     let mut line = Map::from_iter([
         ("time".to_owned(), time.into()),
-        ("level".to_owned(), level.name().into()),
+        ("level".to_owned(), <&str>::from(level).into()),
         ("message".to_owned(), message.into()),
     ]);
     if let Value::Object(fields) = fields {

@@ -102,6 +102,14 @@ impl Printer {
         }
     }
 
+    /// Writes what a command found to standard output: as a JSON document, or as text.
+    pub fn show(self, value: &impl serde::Serialize, text: impl FnOnce() -> String) {
+        match self.format {
+            OutputFormat::Json => self.json(value),
+            OutputFormat::Human => self.data(&text()),
+        }
+    }
+
     /// Writes a message for people to standard error; nothing with `--json`.
     pub fn say(self, text: &str) {
         self.log(Level::Info, text, Value::Null);

@@ -24,16 +24,16 @@ pub fn plan_text(report: &PlanReport) -> String {
     let names: Vec<String> = rows.iter().map(Row::name).collect();
     let wide = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let kind_wide = rows.iter().map(|row| row.kind.len()).max().unwrap_or(0);
-    let times: Vec<String> = rows.iter().map(Row::time).collect();
+    let mut times: Vec<String> = rows.iter().map(|row| row.time() + "  ").collect();
+    if rows.iter().all(|row| row.seconds.is_none()) {
+        times.iter_mut().for_each(String::clear);
+    }
     let time_wide = times.iter().map(String::len).max().unwrap_or(0);
-    let time_wide = if rows.iter().all(|row| row.seconds.is_none()) { 0 } else { time_wide + 2 };
     let mut text = String::new();
     for ((row, name), time) in rows.iter().zip(&names).zip(&times) {
-        let time = if time_wide > 0 { time.as_str() } else { "" };
         let line =
             format!("{:<7} {name:<wide$}  {:<kind_wide$}  {time:<time_wide$}{}", row.what, row.kind, row.why);
-        text += line.trim_end();
-        text.push('\n');
+        text += &format!("{}\n", line.trim_end());
     }
     let count = |which: fn(&Status) -> bool| report.nodes.iter().filter(|node| which(&node.status)).count();
     text += &format!(
@@ -80,10 +80,7 @@ fn ahead_text(report: &PlanReport) -> String {
     }
     let runs =
         report.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
-    let is_queried = |node: &NodeStatus| match &node.status {
-        Status::Run { reasons, .. } => reasons.contains(&RerunReason::ServerQueried),
-        _ => false,
-    };
+    let is_queried = |node: &NodeStatus| matches!(&node.status, Status::Run { reasons, .. } if reasons.contains(&RerunReason::ServerQueried));
     if report.nodes.iter().any(is_queried) {
         text += "assumes the server answers as it did last time; if it does not, the stages that depend on it rerun\n";
     }
@@ -131,12 +128,10 @@ fn memory_text(report: &PlanReport) -> String {
             false => format!("; weights in {}", Vec::from_iter(dtypes).join(" and ")),
         };
         text += &format!("estimated memory: {}{weights}\n", most.join(", "));
-        let held = memories().map(|memory| memory.held).max();
-        if let Some(held) = held.filter(|held| *held > 0) {
-            text += &format!(
-                "plus up to {} of models kept loaded for other stages, if there is room\n",
-                human::bytes(held as u64)
-            );
+        let held = memories().map(|memory| memory.held).max().unwrap_or(0);
+        if held > 0 {
+            let held = human::bytes(held as u64);
+            text += &format!("plus up to {held} of models kept loaded for other stages, if there is room\n");
         }
     }
     if !unknown.is_empty() {
@@ -164,7 +159,7 @@ impl<'a> Row<'a> {
         let turn = node.turn.as_ref().map(|(name, iteration)| {
             (name.as_str(), *iteration, node.id.rsplit('/').next().unwrap_or_default())
         });
-        let (what, why) = match &node.status {
+        let (what, mut why) = match &node.status {
             Status::Cached { .. } => ("cached", String::new()),
             Status::Run { reasons, .. } => ("run", because(reasons)),
             Status::Waits { on, rerun, reasons } => {
@@ -180,15 +175,13 @@ impl<'a> Row<'a> {
             }
             Status::Skipped => ("skipped", "its loop has ended".into()),
         };
-        let why = match node.reused {
-            Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are reused"),
-            None => why,
-        };
+        if let Some(Reused { rows, of }) = node.reused {
+            why += &format!("; {rows} of {of} episodes are reused");
+        }
         let shards = node.shards.map_or(String::new(), |shards| format!(" in {shards} shards"));
-        let why = match &node.executor {
-            Some(executor) => format!("{why}; on {executor}{shards}"),
-            None => why,
-        };
+        if let Some(executor) = &node.executor {
+            why += &format!("; on {executor}{shards}");
+        }
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|estimate| estimate.cost.seconds);
         let differs = node.cost.as_ref().is_some_and(|estimate| !estimate.is_alike());

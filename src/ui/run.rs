@@ -14,7 +14,7 @@ use super::{
     lines::Lines, log::Level, note_text, style,
 };
 use crate::{
-    error::Diagnostic,
+    error::{Diagnostic, Reported},
     exec::{Event, Listener},
     plan::{RerunReason, stage_name},
     progress::{NoProgress, Observer, Progress, SharedProgress, now_ms},
@@ -160,10 +160,7 @@ impl Listener for RunView {
     }
 
     fn observer(&self, id: &str) -> Arc<dyn Observer> {
-        let is_shown = match self.printer.format {
-            OutputFormat::Human => true,
-            OutputFormat::Json => self.printer.log == LogFormat::Json,
-        };
+        let is_shown = self.printer.format == OutputFormat::Human || self.printer.log == LogFormat::Json;
         match is_shown && self.verbosity != Verbosity::Quiet {
             true => self.display.begin(id),
             false => Arc::new(NoProgress),
@@ -214,12 +211,9 @@ impl Iterations {
             let name = loop_of(name);
             let found = iterations.loops.entry(name.to_owned()).or_insert_with(|| LoopProgress {
                 name: name.to_owned(),
-                iterations: 0,
-                done: 0,
-                seconds: Vec::new(),
-                success: Vec::new(),
                 began_ms: now_ms,
                 last_ms: now_ms,
+                ..LoopProgress::default()
             });
             found.iterations += 1;
         }
@@ -237,10 +231,7 @@ impl Iterations {
             Event::Cached { id, result, .. } => {
                 let mut lines = self.notes(id, &result.notes);
                 lines.extend(self.ended(id, None, &result.metrics));
-                if lines.is_empty() {
-                    return None;
-                }
-                lines.join("\n")
+                return (!lines.is_empty()).then(|| lines.join("\n"));
             }
             Event::Finished { id, result, .. } => {
                 self.ended(id, Some(result.cost.seconds), &result.metrics)?
@@ -252,22 +243,16 @@ impl Iterations {
             Event::Printed { id, line } => format!("{id}: {line}"),
             Event::Started { id, reasons, .. } => {
                 let why = because(reasons);
-                if let Some((iteration, _)) = id.split_once('/') {
-                    self.begin(iteration);
-                }
-                match id.split_once('/') {
-                    _ if self.is_verbose => {}
-                    // A change affects every iteration; only the first reports it.
+                let is_shown = match id.split_once('/') {
                     Some((iteration, stage)) => {
-                        let once = format!("{}/{stage}", loop_of(iteration));
-                        if why.is_empty() || !self.shown.insert(once) {
-                            return None;
-                        }
+                        self.begin(iteration);
+                        // A change affects every iteration; only the first reports it.
+                        let mut is_first = || self.shown.insert(format!("{}/{stage}", loop_of(iteration)));
+                        self.is_verbose || !why.is_empty() && is_first()
                     }
-                    None if why.is_empty() && shows_running => return None,
-                    None => {}
-                }
-                line("run", id, &why)
+                    None => self.is_verbose || !why.is_empty() || !shows_running,
+                };
+                return is_shown.then(|| line("run", id, &why));
             }
             Event::Waiting { id, run, holder } => {
                 line("wait", id, &format!("for run {run} (process {} on {})", holder.pid, holder.host))
@@ -281,12 +266,8 @@ impl Iterations {
                 line("retry", id, &format!("in {}: {why}", human::seconds(*wait_s)))
             }
             Event::Unanswered { id, error } => {
-                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                line(
-                    "note",
-                    id,
-                    &format!("the server did not answer, so its last answer is used: {error}{hint}"),
-                )
+                let error = with_hint(error);
+                line("note", id, &format!("the server did not answer, so its last answer is used: {error}"))
             }
             Event::Skipped { id } => {
                 let (iteration, _) = id.split_once('/').unwrap_or((id.as_str(), ""));
@@ -308,10 +289,7 @@ impl Iterations {
                 line("differs", id, &text)
             }
             Event::Remote { id, problem } => line("note", id, problem),
-            Event::Untracked { tracker, error } => {
-                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                line("note", tracker, &format!("{error}{hint}"))
-            }
+            Event::Untracked { tracker, error } => line("note", tracker, &with_hint(error)),
             Event::Finding { error } => note_text(error),
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),
@@ -372,6 +350,12 @@ impl Iterations {
         }
         Some(own.map_or_else(|| line.clone(), |own| format!("{own}\n{line}")))
     }
+}
+
+/// An error with its hint, on one line.
+fn with_hint(error: &Reported) -> String {
+    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{error}{hint}")
 }
 
 /// `train[0003]` → `train`.

@@ -29,24 +29,15 @@ pub fn of_stage(run: &Run, stage: &Stage) -> Result<Calls, Missing> {
         return Ok(Calls { calls, derived: false, unmarked_errors: 0 });
     }
     let episodes: Vec<EpisodeRow> = stage.table()?;
-    let unchecked = run
-        .tools(stage)
-        .ok()
-        .and_then(|tools| Toolbox::new(&tools).ok())
-        .map(|toolbox| toolbox.unchecked())
-        .unwrap_or_default();
-    Ok(derive(&episodes, &unchecked))
-}
-
-fn derive(episodes: &[EpisodeRow], unchecked: &BTreeSet<String>) -> Calls {
-    let mut all = Vec::new();
-    let mut unmarked_errors = 0;
-    for episode in episodes {
-        let calls = calls::calls(&episode.into(), unchecked);
-        unmarked_errors += calls::unmarked_errors(episode.tool_errors, &calls);
-        all.extend(calls);
+    let toolbox = run.tools(stage).ok().and_then(|tools| Toolbox::new(&tools).ok());
+    let unchecked = toolbox.map(|toolbox| toolbox.unchecked()).unwrap_or_default();
+    let mut found = Calls { calls: Vec::new(), derived: true, unmarked_errors: 0 };
+    for episode in &episodes {
+        let calls = calls::calls(&episode.into(), &unchecked);
+        found.unmarked_errors += calls::unmarked_errors(episode.tool_errors, &calls);
+        found.calls.extend(calls);
     }
-    Calls { calls: all, derived: true, unmarked_errors }
+    Ok(found)
 }
 
 /// What became of a tool's calls.

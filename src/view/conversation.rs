@@ -1,5 +1,7 @@
 //! The conversation of an episode, ready to show. Texts are as the server and the policy wrote them: hostile until escaped.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -123,19 +125,18 @@ pub fn turns(spoken: &[Message]) -> Vec<Turn> {
         });
         let mut calls: Vec<Called> = made.collect();
         if calls.is_empty() {
-            calls.extend(
-                results.into_iter().enumerate().map(|(place, (position, result))| Called {
+            let called = |(place, (position, result)): (usize, (usize, &Message))| {
+                let tool = result.tool.clone().filter(|tool| !tool.is_empty());
+                let is_unparsable = result.error.as_deref() == Some("unparsable");
+                Called {
                     id: id_of(result.call_id.as_deref().unwrap_or_default(), place),
-                    tool: result
-                        .tool
-                        .clone()
-                        .filter(|tool| !tool.is_empty())
-                        .unwrap_or_else(|| "unparsable".into()),
+                    tool: tool.unwrap_or_else(|| "unparsable".into()),
                     arguments: Value::Null,
-                    parse_error: (result.error.as_deref() == Some("unparsable")).then(|| result.text.clone()),
+                    parse_error: is_unparsable.then(|| result.text.clone()),
                     result: Some(position),
-                }),
-            );
+                }
+            };
+            calls.extend(results.into_iter().enumerate().map(called));
         }
         Turn { at, calls }
     };
@@ -152,22 +153,22 @@ pub(super) fn texts_of(messages: &str) -> String {
     };
     for message in &messages {
         for name in ["content", "reasoning_content"] {
-            match &message[name] {
-                Value::Null => {}
-                Value::String(text) => add(text),
-                value => add(&value.to_string()),
+            if !message[name].is_null() {
+                add(&text_of(&message[name]));
             }
         }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let function = if call["function"].is_object() { &call["function"] } else { call };
             add(function["name"].as_str().unwrap_or_default());
-            match &function["arguments"] {
-                Value::String(text) => add(text),
-                value => add(&value.to_string()),
-            }
+            add(&text_of(&function["arguments"]));
         }
     }
     all
+}
+
+/// A text as it is; other JSON as it is written.
+fn text_of(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| value.to_string().into(), Cow::from)
 }
 
 #[cfg(test)]

@@ -150,8 +150,8 @@ pub fn components(json: &str) -> Vec<Component> {
 
 /// The messages of an episode. A column that is no JSON array is shown as one message.
 fn whole_messages(table: &EpisodeTable, row: usize) -> Result<Vec<conversation::Message>, DataError> {
-    let rows = data::read_part::<EpisodeRow>(&table.source.path, Some(&[row]))?;
-    let Some(row) = rows.into_iter().next() else { return Ok(Vec::new()) };
+    let mut rows = data::read_part::<EpisodeRow>(&table.source.path, Some(&[row]))?;
+    let Some(row) = rows.pop() else { return Ok(Vec::new()) };
     let messages = conversation::conversation(&row);
     if messages.is_empty() && !row.messages.is_empty() {
         let (role, text) = ("unreadable".to_owned(), row.messages);
@@ -171,15 +171,11 @@ fn formatted(json: &str) -> String {
 
 /// Messages with their long texts cut.
 pub fn shown(messages: Vec<conversation::Message>) -> Vec<Message> {
-    messages.into_iter().map(message).collect()
-}
-
-fn message(message: conversation::Message) -> Message {
     let call = |call: conversation::MadeCall| Call {
         name: call.tool,
         arguments: Clipped::new(formatted(&call.arguments)),
     };
-    Message {
+    let message = |message: conversation::Message| Message {
         role: message.role,
         name: message.tool.filter(|name| !name.is_empty()),
         content: (!message.text.is_empty()).then(|| Clipped::new(message.text)),
@@ -187,7 +183,8 @@ fn message(message: conversation::Message) -> Message {
         calls: message.calls.into_iter().map(call).collect(),
         error: message.error,
         clipped_from: message.bytes.filter(|_| message.clipped),
-    }
+    };
+    messages.into_iter().map(message).collect()
 }
 
 /// A text of an episode that is too long to be shown at once.

@@ -3,17 +3,18 @@
 //! The index has no tokens. Conversations are read for a search in their texts, and kept in memory up to a bound.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use memchr::memmem;
 use parking_lot::Mutex;
-use rayon::prelude::*;
+use rayon::{iter::Either, prelude::*};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -113,13 +114,14 @@ pub fn sources(run: &Run) -> Vec<EpisodeSource> {
         let writer = |from: &str| from.rsplit_once('.').map_or(from, |(stage, _)| stage).to_owned();
         let policies = stage.inputs.iter().filter_map(|input| {
             let digest = input.digest?;
-            let named = if input.name == input.role {
-                input.from.as_deref().map(writer)
-            } else {
-                Some(input.name.clone())
+            let named = match input.name == input.role {
+                true => input.from.as_deref().map(writer),
+                false => Some(input.name.clone()),
             };
             Some((digest.to_string(), named.unwrap_or_else(|| digest.short())))
         });
+        let mut inputs = stage.inputs.iter();
+        let policy = inputs.find_map(|input| input.digest.filter(|_| input.role == "policy"));
         found.push(EpisodeSource {
             stage: stage.id.clone(),
             digest: artifact.digest,
@@ -128,11 +130,7 @@ pub fn sources(run: &Run) -> Vec<EpisodeSource> {
             tools: of_kind(stage, "tools").map(|(_, path)| path),
             scenarios: of_kind(stage, "scenarios"),
             policies: policies.collect(),
-            policy: stage
-                .inputs
-                .iter()
-                .find_map(|input| input.digest.filter(|_| input.role == "policy"))
-                .map(|digest| digest.to_string()),
+            policy: policy.map(|digest| digest.to_string()),
             rewards,
         });
     }
@@ -188,14 +186,10 @@ impl EpisodeTable {
     fn read(source: EpisodeSource, scenarios: Arc<BTreeMap<String, Scenario>>) -> Result<Self, DataError> {
         let summaries: Vec<OutcomeRow> = data::read_part(&source.path, None)?;
         // An episode without its judge's table is shown without reward.
-        let rewards =
-            source.rewards.first().map(|rewards| data::read_part::<RewardValue>(&rewards.path, None));
-        let rewards: HashMap<String, RewardValue> = rewards
-            .and_then(Result::ok)
-            .into_iter()
-            .flatten()
-            .map(|reward| (reward.trajectory_id.clone(), reward))
-            .collect();
+        let first = source.rewards.first();
+        let rewards: Option<Vec<RewardValue>> = first.and_then(|first| data::read(&first.path).ok());
+        let rewards = rewards.into_iter().flatten().map(|reward| (reward.trajectory_id.clone(), reward));
+        let rewards: HashMap<String, RewardValue> = rewards.collect();
         let of = |summary: &OutcomeRow| rewards.get(&summary.id);
         let advantages = source.update.as_ref().map(|update| {
             let excluded = |summary: &OutcomeRow| -> Option<NoSignal> {
@@ -258,10 +252,10 @@ impl EpisodeTable {
         }
         let texts = Arc::new(Texts::read(&self.source.path)?);
         let bytes = texts.all.len();
-        if used.fetch_add(bytes, Ordering::Relaxed) + bytes <= TEXT_MEMORY {
+        if used.fetch_add(bytes, Relaxed) + bytes <= TEXT_MEMORY {
             *kept = Some(Arc::clone(&texts));
         } else {
-            used.fetch_sub(bytes, Ordering::Relaxed);
+            used.fetch_sub(bytes, Relaxed);
         }
         Ok(texts)
     }
@@ -272,6 +266,22 @@ impl EpisodeTable {
 pub struct Unavailable {
     pub stage: String,
     pub problem: String,
+}
+
+impl Unavailable {
+    /// In plain words why a table cannot be shown.
+    pub fn new(stage: &str, cause: &DataError) -> Self {
+        let mut problem = cause.to_string();
+        let mut source = std::error::Error::source(cause);
+        while let Some(inner) = source {
+            problem += &format!(": {inner}");
+            source = inner.source();
+        }
+        if matches!(cause, DataError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound) {
+            problem = "its table is no longer in the cache (`mcprl cache gc` removed it); `mcprl resume` makes it again".into();
+        }
+        Self { stage: stage.to_owned(), problem }
+    }
 }
 
 /// All episodes of a run.
@@ -296,14 +306,11 @@ pub struct EpisodeCache {
 impl EpisodeCache {
     /// Reads what is new.
     pub fn episodes(&self, sources: Vec<EpisodeSource>) -> Episodes {
-        let read: Vec<_> = sources.into_par_iter().map(|source| self.table(source)).collect();
-        let (mut tables, mut unavailable) = (Vec::new(), Vec::new());
-        for result in read {
-            match result {
-                Ok(table) => tables.push(table),
-                Err(problem) => unavailable.push(problem),
-            }
-        }
+        let read = sources.into_par_iter().map(|source| match self.table(source) {
+            Ok(table) => Either::Left(table),
+            Err(problem) => Either::Right(problem),
+        });
+        let (tables, unavailable): (Vec<_>, Vec<_>) = read.partition_map(|result| result);
         let facets = Facets::new(&tables);
         Episodes { tables, unavailable, facets, text_bytes: Arc::clone(&self.text_bytes) }
     }
@@ -315,11 +322,9 @@ impl EpisodeCache {
         if let Some(table) = known.filter(|table| table.source == source) {
             return Ok(table);
         }
-        let stage = source.stage.clone();
-        let problem =
-            |cause: DataError| Unavailable { stage: stage.clone(), problem: why_unavailable(&cause) };
         let scenarios = self.scenarios(source.scenarios.as_ref());
-        let table = Arc::new(EpisodeTable::read(source, scenarios).map_err(problem)?);
+        let table = EpisodeTable::read(source, scenarios);
+        let table = Arc::new(table.map_err(|cause| Unavailable::new(&key.0, &cause))?);
         self.tables.lock().insert(key, Arc::clone(&table));
         Ok(table)
     }
@@ -339,25 +344,6 @@ impl EpisodeCache {
     }
 }
 
-/// In plain words why a table cannot be shown.
-pub fn why_unavailable(cause: &DataError) -> String {
-    match cause {
-        DataError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            "its table is no longer in the cache (`mcprl cache gc` removed it); `mcprl resume` makes it again"
-                .into()
-        }
-        cause => {
-            let mut text = cause.to_string();
-            let mut source = std::error::Error::source(cause);
-            while let Some(inner) = source {
-                text += &format!(": {inner}");
-                source = inner.source();
-            }
-            text
-        }
-    }
-}
-
 /// The values that a filter can choose from, with their numbers of episodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Facets {
@@ -372,6 +358,7 @@ pub struct Facets {
 
 impl Facets {
     fn new(tables: &[Arc<EpisodeTable>]) -> Self {
+        // Most names are known, so a name is copied only if it is new.
         fn count(counts: &mut BTreeMap<String, usize>, name: &str) {
             match counts.get_mut(name) {
                 Some(count) => *count += 1,
@@ -424,7 +411,8 @@ pub struct Filter {
     pub text: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "kebab-case")]
 pub enum OutcomeFilter {
     Right,
     Wrong,
@@ -438,47 +426,19 @@ pub enum OutcomeFilter {
     Labelled,
 }
 
-impl OutcomeFilter {
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "right" => Self::Right,
-            "wrong" => Self::Wrong,
-            "unknown" => Self::Unknown,
-            "tool-error" => Self::ToolError,
-            "parse-failure" => Self::ParseFailure,
-            "labelled" => Self::Labelled,
-            _ => return None,
-        })
-    }
-}
-
 /// The order of a page; `None` is the run's order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum SortBy {
     Reward,
     Advantage,
     Turns,
     Calls,
+    #[strum(serialize = "errors")]
     ToolErrors,
     Family,
     Scenario,
     End,
-}
-
-impl SortBy {
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "reward" => Self::Reward,
-            "advantage" => Self::Advantage,
-            "turns" => Self::Turns,
-            "calls" => Self::Calls,
-            "errors" => Self::ToolErrors,
-            "family" => Self::Family,
-            "scenario" => Self::Scenario,
-            "end" => Self::End,
-            _ => return None,
-        })
-    }
 }
 
 /// A part of the filtered and sorted episodes.
@@ -533,9 +493,8 @@ impl Episodes {
             .map(|label| ((label.stage.as_str(), label.trajectory_id.as_str()), label))
             .collect();
         for (place, table) in self.tables.iter().enumerate() {
-            if let Some(matching) = self.matching(table, filter, &labelled)? {
-                rows.extend(matching.into_iter().map(|row| (place as u32, row)));
-            }
+            let matching = self.matching(table, filter, &labelled)?;
+            rows.extend(matching.into_iter().map(|row| (place as u32, row)));
         }
         let episode = |(place, row): (u32, u32)| &self.tables[place as usize].episodes[row as usize];
         let (mut right, mut known, mut sum, mut judged) = (0_usize, 0_usize, 0.0, 0_usize);
@@ -550,18 +509,17 @@ impl Episodes {
             self.sort(&mut rows, sort, spec.descending);
         }
         let mean = |sum: f64, of: usize| (of > 0).then(|| sum / of as f64);
-        let right = right as f64;
         let shown = rows.iter().skip(spec.offset).take(spec.limit);
         let shown = shown.map(|(place, row)| {
             let table = &self.tables[*place as usize];
-            let found = &table.episodes[*row as usize];
+            let found = episode((*place, *row));
             let key = (table.source.stage.as_str(), found.summary.id.as_str());
             row_json(table, found, labelled.get(&key).copied())
         });
         Ok(Page {
             total: self.tables.iter().map(|table| table.episodes.len()).sum(),
             matching: rows.len(),
-            success: mean(right, known),
+            success: mean(right as f64, known),
             reward: mean(sum, judged),
             offset: spec.offset,
             episodes: shown.collect(),
@@ -570,17 +528,17 @@ impl Episodes {
         })
     }
 
-    /// The rows of a table that pass a filter; `None` if its stage does not.
+    /// The rows of a table that pass a filter.
     fn matching(
         &self,
         table: &EpisodeTable,
         filter: &Filter,
         labelled: &HashMap<(&str, &str), &Label>,
-    ) -> Result<Option<Vec<u32>>, DataError> {
+    ) -> Result<Vec<u32>, DataError> {
         let is_stage = |name: &String| NodeName::parse(name).means(&table.source.stage);
         let is_iteration = |number: u32| table.iteration == Some(number);
         if !filter.stage.as_ref().is_none_or(is_stage) || !filter.iteration.is_none_or(is_iteration) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let is =
             |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
@@ -619,7 +577,7 @@ impl Episodes {
             let is_in = |row: &u32| finder.find(texts.get(*row as usize).as_bytes()).is_some();
             rows = rows.into_par_iter().filter(is_in).collect();
         }
-        Ok(Some(rows))
+        Ok(rows)
     }
 
     fn sort(&self, rows: &mut [(u32, u32)], sort: SortBy, descending: bool) {
@@ -643,23 +601,24 @@ impl Episodes {
                 _ => &summary.end,
             }
         };
-        // Keys are read once: an episode is large, and each comparison would fetch two of them. Equal keys keep the run's
-        // order.
+        let directed = |order: Ordering| if descending { order.reverse() } else { order };
         if matches!(sort, SortBy::Family | SortBy::Scenario | SortBy::End) {
-            let mut keyed: Vec<(&str, (u32, u32))> = rows.iter().map(|row| (text(row), *row)).collect();
-            keyed.sort_by(|(a, _), (b, _)| if descending { b.cmp(a) } else { a.cmp(b) });
-            rows.iter_mut().zip(keyed).for_each(|(row, (_, sorted))| *row = sorted);
-            return;
+            return sort_by_key(rows, text, |a, b| directed(a.cmp(b)));
         }
-        let mut keyed: Vec<(Option<f64>, (u32, u32))> = rows.iter().map(|row| (number(row), *row)).collect();
-        keyed.sort_by(|(a, _), (b, _)| match (a, b) {
-            (Some(a), Some(b)) if descending => b.total_cmp(a),
-            (Some(a), Some(b)) => a.total_cmp(b),
+        sort_by_key(rows, number, |a, b| match (a, b) {
+            (Some(a), Some(b)) => directed(a.total_cmp(b)),
             // Without a value comes last in both directions.
             (a, b) => b.is_some().cmp(&a.is_some()),
         });
-        rows.iter_mut().zip(keyed).for_each(|(row, (_, sorted))| *row = sorted);
     }
+}
+
+/// Sorts by keys that are read once: an episode is large, and each comparison would fetch two of them. Equal keys keep their
+/// order.
+fn sort_by_key<T: Copy, K>(rows: &mut [T], key: impl Fn(&T) -> K, order: impl Fn(&K, &K) -> Ordering) {
+    let mut keyed: Vec<(K, T)> = rows.iter().map(|row| (key(row), *row)).collect();
+    keyed.sort_by(|(a, _), (b, _)| order(a, b));
+    rows.iter_mut().zip(keyed).for_each(|(row, (_, sorted))| *row = sorted);
 }
 
 /// In lower case, letter by letter: a text and what is searched in it are treated alike.
@@ -673,39 +632,25 @@ fn lower_case(text: &str) -> String {
 
 /// An episode as a row for the page.
 pub fn row_json(table: &EpisodeTable, found: &IndexedEpisode, label: Option<&Label>) -> Value {
-    let OutcomeRow {
-        id,
-        scenario_id,
-        family,
-        split,
-        sample,
-        policy,
-        turns,
-        calls,
-        tools,
-        tool_errors,
-        parse_failures,
-        end,
-        ..
-    } = &found.summary;
+    let row = &found.summary;
     serde_json::json!({
-        "id": id,
+        "id": row.id,
         "stage": table.source.stage,
         "iteration": table.iteration,
-        "scenario": scenario_id,
-        "task": table.scenarios.get(scenario_id).map(|scenario| start_of(&scenario.task, SHOWN)),
-        "family": family,
-        "split": split,
-        "sample": sample,
-        "policy": table.policy_name(policy),
-        "turns": turns,
-        "calls": calls,
-        "tools": tools,
-        "tool_errors": tool_errors,
-        "parse_failures": parse_failures,
-        "end": end,
-        "answer": found.summary.answer.as_deref().map(|answer| start_of(answer, SHOWN)),
-        "correct": found.summary.correct,
+        "scenario": row.scenario_id,
+        "task": table.scenarios.get(&row.scenario_id).map(|scenario| start_of(&scenario.task, SHOWN)),
+        "family": row.family,
+        "split": row.split,
+        "sample": row.sample,
+        "policy": table.policy_name(&row.policy),
+        "turns": row.turns,
+        "calls": row.calls,
+        "tools": row.tools,
+        "tool_errors": row.tool_errors,
+        "parse_failures": row.parse_failures,
+        "end": row.end,
+        "answer": row.answer.as_deref().map(|answer| start_of(answer, SHOWN)),
+        "correct": row.correct,
         "reward": found.reward,
         "advantage": found.advantage.and_then(Result::ok),
         "no_signal": found.advantage.and_then(Result::err),

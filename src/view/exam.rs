@@ -27,6 +27,14 @@ pub struct Exam {
     pub pairs: Result<Vec<Pair>, Missing>,
 }
 
+impl Exam {
+    /// The verdict's rows of this scope in the reported mode.
+    pub fn rows_of<'e>(&'e self, scope: &'e str) -> impl DoubleEndedIterator<Item = &'e VerdictRow> {
+        let rows = self.rows.iter().map(|row| &row.row);
+        rows.filter(move |row| row.scope == scope && row.mode == self.mode)
+    }
+}
+
 /// A row of the verdict with its finding; none for the baseline.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
@@ -125,17 +133,20 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
     })
 }
 
+/// Episodes with their positions in the table.
+type Placed<'e> = Vec<(usize, &'e OutcomeRow)>;
+
 /// The episodes of each policy with their positions. They are stored policy by policy, the baseline first.
 pub fn by_policy<'e>(
     stage: &Stage,
     policies: &[String],
     episodes: impl IntoIterator<Item = &'e OutcomeRow>,
-) -> Vec<(String, Vec<(usize, &'e OutcomeRow)>)> {
+) -> Vec<(String, Placed<'e>)> {
     let named = |name: &str| {
-        let edges = stage.inputs.iter().filter(|edge| edge.role == "policies" && edge.name == name);
-        edges.filter_map(|edge| edge.digest).next().map(|digest| digest.to_string())
+        let mut edges = stage.inputs.iter().filter(|edge| edge.role == "policies" && edge.name == name);
+        edges.find_map(|edge| edge.digest).map(|digest| digest.to_string())
     };
-    let mut of: Vec<(String, Vec<(usize, &OutcomeRow)>)> =
+    let mut of: Vec<(String, Placed<'e>)> =
         policies.iter().map(|policy| (policy.clone(), Vec::new())).collect();
     // A policy's part begins where an episode repeats, or where another digest begins.
     let mut part = 0;
@@ -179,8 +190,8 @@ pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
     let verdict: Vec<VerdictRow> = stage.table().unwrap_or_default();
     let outcomes = || table.episodes.iter().map(|episode| &episode.summary);
     let policies = policies(&verdict);
-    let by: Vec<(String, Vec<(usize, &OutcomeRow)>)> = if policies.is_empty() {
-        let mut by: Vec<(String, Vec<(usize, &OutcomeRow)>)> = Vec::new();
+    let mut by = by_policy(stage, &policies, outcomes());
+    if policies.is_empty() {
         for (row, outcome) in outcomes().enumerate() {
             let name = table.policy_name(&outcome.policy);
             match by.iter_mut().find(|(found, _)| *found == name) {
@@ -188,10 +199,7 @@ pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
                 None => by.push((name, vec![(row, outcome)])),
             }
         }
-        by
-    } else {
-        by_policy(stage, &policies, outcomes())
-    };
+    }
     let mode_of =
         |outcome: &OutcomeRow| (!verdict.is_empty()).then(|| mode_of_sample(&verdict, outcome.sample));
     let has_greedy = mode_of_sample(&verdict, 0) == Mode::Greedy;
@@ -231,71 +239,65 @@ fn policies(rows: &[VerdictRow]) -> Vec<String> {
     policies
 }
 
-fn pairs(
+fn pairs<'e>(
     rows: &[VerdictRow],
     mode: &str,
-    policies: &[(String, Vec<(usize, &OutcomeRow)>)],
+    policies: &[(String, Placed<'e>)],
     scenarios: &[Scenario],
 ) -> Vec<Pair> {
     let is_reported = |episode: &OutcomeRow| mode_of_sample(rows, episode.sample).name() == mode;
-    let grouped = |episodes: &[(usize, &'_ OutcomeRow)]| {
-        let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (index, (_, episode)) in episodes.iter().enumerate() {
-            if is_reported(episode) {
-                by.entry(episode.scenario_id.clone()).or_default().push(index);
-            }
+    let grouped = |(_, episodes): &(String, Placed<'e>)| {
+        let mut by: BTreeMap<String, Placed<'e>> = BTreeMap::new();
+        for (position, episode) in episodes.iter().filter(|(_, episode)| is_reported(episode)) {
+            by.entry(episode.scenario_id.clone()).or_default().push((*position, *episode));
         }
         by
     };
     let tasks: BTreeMap<&str, &Scenario> =
         scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario)).collect();
-    let Some(((_, baseline), others)) = policies.split_first() else { return Vec::new() };
+    let Some((baseline, others)) = policies.split_first() else { return Vec::new() };
     let base = grouped(baseline);
+    let is_right = |episode: &OutcomeRow| episode.correct == Some(true);
+    let share = |members: &[(usize, &OutcomeRow)]| {
+        let right = members.iter().filter(|(_, episode)| is_right(episode)).count();
+        right as f64 / members.len() as f64
+    };
+    let side = |members: &[(usize, &OutcomeRow)], shows_right: bool| {
+        let shown = members.iter().find(|(_, episode)| is_right(episode) == shows_right);
+        let (position, episode) = shown.unwrap_or(&members[0]);
+        Side {
+            right: members.iter().filter(|(_, episode)| is_right(episode)).count() as u32,
+            of: members.len() as u32,
+            episode: episode.id.clone(),
+            answer: episode.answer.clone(),
+            end: episode.end.clone(),
+            turns: episode.turns,
+            calls: episode.calls,
+            tool_errors: episode.tool_errors,
+            position: *position,
+        }
+    };
     let mut pairs = Vec::new();
-    for (policy, episodes) in others {
-        for (scenario, members) in grouped(episodes) {
+    for other in others {
+        for (scenario, members) in grouped(other) {
             let Some(before) = base.get(&scenario) else { continue };
-            let right = |episodes: &[(usize, &OutcomeRow)], members: &[usize]| {
-                members.iter().filter(|index| episodes[**index].1.correct == Some(true)).count()
-            };
-            let (one, two) = (right(baseline, before), right(episodes, &members));
-            let share = |right: usize, of: usize| right as f64 / of as f64;
-            let (low, high) = (share(one, before.len()), share(two, members.len()));
+            let (low, high) = (share(before), share(&members));
             let change = match high.total_cmp(&low) {
                 std::cmp::Ordering::Greater => Change::Won,
                 std::cmp::Ordering::Less => Change::Lost,
                 std::cmp::Ordering::Equal if low == 1.0 => Change::StillRight,
                 std::cmp::Ordering::Equal => Change::StillWrong,
             };
-            let side =
-                |episodes: &[(usize, &OutcomeRow)], members: &[usize], right: usize, shows_right: bool| {
-                    let shown = members
-                        .iter()
-                        .find(|index| (episodes[**index].1.correct == Some(true)) == shows_right)
-                        .unwrap_or(&members[0]);
-                    let (position, episode) = episodes[*shown];
-                    Side {
-                        right: right as u32,
-                        of: members.len() as u32,
-                        episode: episode.id.clone(),
-                        answer: episode.answer.clone(),
-                        end: episode.end.clone(),
-                        turns: episode.turns,
-                        calls: episode.calls,
-                        tool_errors: episode.tool_errors,
-                        position,
-                    }
-                };
-            let first = episodes[members[0]].1;
+            let first = members[0].1;
             let task = tasks.get(scenario.as_str());
             pairs.push(Pair {
                 family: first.family.clone(),
                 split: first.split.clone(),
                 task: task.map(|task| task.task.clone()),
                 expected: task.and_then(|task| task.answer.clone()),
-                policy: policy.clone(),
-                base: side(baseline, before, one, matches!(change, Change::Lost | Change::StillRight)),
-                other: side(episodes, &members, two, matches!(change, Change::Won | Change::StillRight)),
+                policy: other.0.clone(),
+                base: side(before, matches!(change, Change::Lost | Change::StillRight)),
+                other: side(&members, matches!(change, Change::Won | Change::StillRight)),
                 change,
                 scenario,
             });

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     episode::components,
-    episodes::{EpisodeTable, Episodes, RewardSource, SHOWN, Unavailable, why_unavailable},
+    episodes::{EpisodeTable, Episodes, RewardSource, SHOWN, Unavailable},
 };
 use crate::{
     data::{self, JudgeAudit, Label, RewardComponents},
@@ -55,7 +55,7 @@ pub struct LabelRow {
 }
 
 /// All that is known of the judges of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Judges {
     pub audits: Vec<Audited>,
     pub disagreements: Vec<Disagreement>,
@@ -68,26 +68,16 @@ pub struct Judges {
 
 /// Reads audits and rewards, and compares them.
 pub fn judges(episodes: &Episodes, labels: &[Label]) -> Judges {
-    let mut found = Judges {
-        audits: Vec::new(),
-        disagreements: Vec::new(),
-        compared: 0,
-        disagreeing: 0,
-        labels: label_rows(episodes, labels),
-        unavailable: Vec::new(),
-    };
+    let mut found = Judges { labels: label_rows(episodes, labels), ..Judges::default() };
     for table in &episodes.tables {
         for source in &table.source.rewards {
-            let Some(path) = &source.audit else { continue };
+            let (Some(path), stage) = (&source.audit, &source.stage) else { continue };
             match data::read::<JudgeAudit>(path) {
-                Ok(rows) => found.audits.push(Audited {
-                    stage: source.stage.clone(),
-                    rows,
-                    episodes: table.source.stage.clone(),
-                }),
-                Err(cause) => found
-                    .unavailable
-                    .push(Unavailable { stage: source.stage.clone(), problem: why_unavailable(&cause) }),
+                Ok(rows) => {
+                    let (stage, episodes) = (stage.clone(), table.source.stage.clone());
+                    found.audits.push(Audited { stage, rows, episodes });
+                }
+                Err(cause) => found.unavailable.push(Unavailable::new(stage, &cause)),
             }
         }
         compare(table, labels, &mut found);
@@ -112,7 +102,7 @@ fn opinions(table: &EpisodeTable, labels: &[Label], unavailable: &mut Vec<Unavai
         let rows = match data::read_part::<RewardComponents>(path, None) {
             Ok(rows) => rows,
             Err(cause) => {
-                unavailable.push(Unavailable { stage: stage.clone(), problem: why_unavailable(&cause) });
+                unavailable.push(Unavailable::new(stage, &cause));
                 continue;
             }
         };

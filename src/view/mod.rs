@@ -97,10 +97,12 @@ pub struct Iteration {
 }
 
 /// The state of a stage in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum StageState {
     /// It has not begun.
+    #[default]
     Pending,
     Running,
     Ran,
@@ -115,15 +117,7 @@ pub enum StageState {
 
 impl StageState {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Ran => "ran",
-            Self::Cached => "cached",
-            Self::Skipped => "skipped",
-            Self::Failed => "failed",
-            Self::Unfinished => "unfinished",
-        }
+        self.into()
     }
 
     /// Whether it has a result.
@@ -133,7 +127,7 @@ impl StageState {
 }
 
 /// One execution of a stage: one outside loops, one per iteration within.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Stage {
     /// `exam`, `train[0003]/rollout`.
     pub id: String,
@@ -202,24 +196,16 @@ impl Artifact {
 }
 
 /// Why a table cannot be shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum Missing {
     /// The stage writes no such table, is of an earlier version, or has not finished.
+    #[strum(to_string = "not written")]
     NotWritten,
-    /// It was removed from the cache.
+    #[strum(to_string = "removed from the cache")]
     Gone,
+    #[strum(to_string = "unreadable: {0}")]
     Unreadable(String),
-}
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::NotWritten => f.write_str("not written"),
-            Self::Gone => f.write_str("removed from the cache"),
-            Self::Unreadable(problem) => write!(f, "unreadable: {problem}"),
-        }
-    }
 }
 
 /// The plan of a run. Computes digests of files that the run file names, if they are not known yet.
@@ -254,12 +240,9 @@ impl Run {
             .into_iter()
             .filter_map(|kind| Some((kind.to_owned(), cards.get(kind).ok().flatten()?)))
             .collect();
-        let stages: Vec<Stage> = run
-            .nodes
-            .iter()
-            .zip(histories)
-            .map(|(node, stage)| Stage::new(node, stage, &cards, is_live))
-            .collect();
+        let stages = run.nodes.iter().zip(histories);
+        let stages: Vec<Stage> =
+            stages.map(|(node, stage)| Stage::new(node, stage, &cards, is_live)).collect();
         Self {
             loops: loops(&stages),
             id: run.id.clone(),
@@ -304,14 +287,10 @@ impl Run {
             let mut stage = begun.remove(&node.id).unwrap_or_else(|| Stage::pending(&node.id));
             stage.kind.get_or_insert_with(|| node.stage.card.kind.clone());
             if stage.inputs.is_empty() {
-                let edge = |input: &InputEdge| Edge {
-                    role: input.role.clone(),
-                    name: input.name.clone(),
-                    digest: None,
-                    from: input
-                        .from
-                        .output()
-                        .map(|(writer, port)| format!("{}.{port}", plan.node(writer).id)),
+                let edge = |input: &InputEdge| {
+                    let from = input.from.output();
+                    let from = from.map(|(writer, port)| format!("{}.{port}", plan.node(writer).id));
+                    Edge { role: input.role.clone(), name: input.name.clone(), digest: None, from }
                 };
                 stage.inputs = node.inputs.iter().map(edge).collect();
             }
@@ -384,8 +363,9 @@ pub fn differences(store: &Store, old: &RunHistory, new: &RunHistory) -> Vec<Str
     for difference in found {
         match difference {
             Difference::Changed { id, key, .. } => {
-                let own = key.iter().filter(|reason| !matches!(reason, RerunReason::Input { .. }));
-                for reason in own.filter(|reason| !matches!(reason, RerunReason::First)) {
+                let follows =
+                    |reason: &RerunReason| matches!(reason, RerunReason::Input { .. } | RerunReason::First);
+                for reason in key.iter().filter(|reason| !follows(reason)) {
                     add(format!("{}: {reason}", stage_name(&id)));
                 }
             }
@@ -446,23 +426,7 @@ impl Stage {
             name: stage_name(id),
             iteration: InLoop::parse(id).map(|of| (of.name.to_owned(), of.iteration)),
             id: id.to_owned(),
-            state: StageState::Pending,
-            kind: None,
-            key: None,
-            started_ms: None,
-            ended_ms: None,
-            seconds: None,
-            run_seconds: None,
-            usage: None,
-            dollars: None,
-            reasons: Vec::new(),
-            error: None,
-            retries: 0,
-            notes: Vec::new(),
-            metrics: BTreeMap::new(),
-            params: serde_json::Map::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
+            ..Self::default()
         }
     }
 

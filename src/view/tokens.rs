@@ -1,12 +1,12 @@
 //! The tokens of one episode: exactly what was sampled and trained on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::episodes::{EpisodeTable, IndexedEpisode};
 use crate::{
-    chat::{ChatError, Vocabulary},
+    chat::Vocabulary,
     data::{self, DataError, REFERENCE, Trajectory},
     hash::Digest,
     stage::policy::AdapterOf,
@@ -58,14 +58,6 @@ pub fn tokenizer_folder(store: &Store, policy: &str) -> Option<(Digest, PathBuf)
     }
 }
 
-/// Loads the tokenizer of a folder.
-///
-/// # Errors
-/// If its files are gone or unreadable.
-pub fn tokenizer(folder: &Path) -> Result<Vocabulary, ChatError> {
-    Vocabulary::of(folder)
-}
-
 /// Reads `limit` tokens of an episode, from this one.
 ///
 /// # Errors
@@ -78,8 +70,7 @@ pub fn tokens(
     from: usize,
     limit: usize,
 ) -> Result<TokenPage, DataError> {
-    let read = data::read_part::<Trajectory>(&table.source.path, Some(&[row]))?;
-    let trajectory = read.into_iter().next().unwrap_or_default();
+    let trajectory: Trajectory = data::read_part(&table.source.path, Some(&[row]))?.pop().unwrap_or_default();
     let total = trajectory.tokens.len();
     let is_sampled = |index: usize| trajectory.sampled.get(index).copied().unwrap_or(false);
     let is_reference = trajectory.policy == REFERENCE;
@@ -91,7 +82,6 @@ pub fn tokens(
         (0..total).filter_map(|index| Some((index, logprob(index)?))).collect();
     let sum: f64 = sampled.iter().map(|(_, logprob)| f64::from(*logprob)).sum();
     let mean = (!sampled.is_empty()).then(|| sum / sampled.len() as f64);
-    let sampled_count = (0..total).filter(|index| is_sampled(*index)).count();
     sampled.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     let range = from.min(total)..from.saturating_add(limit).min(total);
     let ids = trajectory.tokens[range.clone()].to_vec();
@@ -105,11 +95,10 @@ pub fn tokens(
         }
         Err(problem) => (None, vec![false; ids.len()], Some(problem)),
     };
-    let starts = trajectory.row_starts.clone().unwrap_or_default();
     Ok(TokenPage {
         total,
         from: range.start,
-        rows: std::iter::once(0).chain(starts).collect(),
+        rows: std::iter::once(0).chain(trajectory.row_starts.iter().flatten().copied()).collect(),
         ids,
         texts,
         problem,
@@ -117,7 +106,7 @@ pub fn tokens(
         sampled: range.clone().map(is_sampled).collect(),
         logprobs: range.map(logprob).collect(),
         advantage: found.advantage.map(|advantage| advantage.unwrap_or(0.0)),
-        sampled_count,
+        sampled_count: (0..total).filter(|index| is_sampled(*index)).count(),
         mean_logprob: mean,
         least_likely: sampled.iter().take(LEAST).map(|(index, _)| *index).collect(),
     })

@@ -24,7 +24,7 @@ use crate::{
     view::{
         curves::curves,
         episode::{TextPart, episode, offered_tools, part},
-        episodes::{EpisodeTable, Filter, IndexedEpisode, OutcomeFilter, PageSpec, SortBy},
+        episodes::{EpisodeTable, Filter, IndexedEpisode, PageSpec},
         judge::judges,
         tokens::tokens,
     },
@@ -159,7 +159,7 @@ fn filter(query: &Query) -> Result<Filter, WebError> {
         policy: query.owned("policy"),
         end: query.owned("end"),
         tool: query.owned("tool"),
-        outcome: query.named("outcome", OutcomeFilter::named)?,
+        outcome: query.parsed("outcome")?,
         least_reward: query.parsed("least")?,
         most_reward: query.parsed("most")?,
         text: query.owned("text"),
@@ -168,7 +168,7 @@ fn filter(query: &Query) -> Result<Filter, WebError> {
 
 fn page(query: &Query) -> Result<PageSpec, WebError> {
     Ok(PageSpec {
-        sort: query.named("sort", SortBy::named)?,
+        sort: query.parsed("sort")?,
         descending: query.text("order") == Some("descending"),
         offset: query.parsed("offset")?.unwrap_or(0),
         limit: query.parsed("limit")?.unwrap_or(50).min(MOST_ROWS),

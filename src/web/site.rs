@@ -166,7 +166,8 @@ impl Site {
             let gone = "the model with the tokenizer is no longer in the cache, so tokens have numbers only";
             return Err(gone.to_owned());
         }
-        let vocabulary = Arc::new(tokens::tokenizer(&folder).map_err(|cause| cause.to_string())?);
+        let vocabulary = Vocabulary::of(&folder).map_err(|cause| cause.to_string())?;
+        let vocabulary = Arc::new(vocabulary);
         known.insert(digest, Arc::clone(&vocabulary));
         Ok(vocabulary)
     }

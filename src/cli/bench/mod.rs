@@ -12,7 +12,7 @@ mod work;
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::PossibleValue};
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, runtime};
@@ -38,8 +38,8 @@ pub struct Bench {
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Data type of frozen weights.
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    dtype: Dtype,
+    #[arg(long, value_enum, default_value_t = Format::F32)]
+    dtype: Format,
     /// Worker threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
@@ -116,22 +116,13 @@ pub enum Shape {
     Qwen3Large,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum Dtype {
-    F32,
-    F16,
-    Bf16,
-    Nf4,
-}
+impl ValueEnum for Format {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::F32, Self::F16, Self::Bf16, Self::Nf4]
+    }
 
-impl From<Dtype> for Format {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32,
-            Dtype::F16 => Self::F16,
-            Dtype::Bf16 => Self::Bf16,
-            Dtype::Nf4 => Self::Nf4,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(self.name().into())
     }
 }
 
@@ -148,11 +139,11 @@ impl Bench {
         let spec = EngineSpec {
             devices: vec![self.device.clone()],
             threads: self.threads,
-            dtype: Some(self.dtype.into()),
+            dtype: Some(self.dtype),
             kv_cache_mib: None,
         };
         if let Some(folder) = &self.parity {
-            let written = parity::write(folder, self.dtype.into(), &spec.open_devices()?)?;
+            let written = parity::write(folder, self.dtype, &spec.open_devices()?)?;
             printer.data(&written.display().to_string());
             return Ok(Outcome::Success);
         }
@@ -172,8 +163,7 @@ impl Bench {
         let places = spec.open_devices()?;
         let (threads, device) = (places.threads(), &places.first.device);
         let wanted = |part| self.only.is_none_or(|only| only == part);
-        let format = self.dtype.into();
-        let model = Model { shape: self.shape, folder: self.model.as_deref(), format };
+        let model = Model { shape: self.shape, folder: self.model.as_deref(), format: self.dtype };
         let setup = Setup {
             cpu: engine::cpu(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -182,7 +172,7 @@ impl Bench {
             threads,
             shape: self.model.is_none().then_some(self.shape),
             model: self.model.clone(),
-            dtype: format,
+            dtype: self.dtype,
             load: self.load.clone(),
         };
         let mut report = Report {

@@ -120,15 +120,11 @@ impl Diagnostic for CacheError {
 /// `90s`, `15m`, `12h`, `30d`.
 fn age(text: &str) -> Result<Duration, String> {
     let wrong = || "an age is a number and s, m, h or d: 12h, 30d".to_owned();
-    let unit = match text.chars().last() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        Some('d') => 86400,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    count.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86400)];
+    let found = units.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
+    let (count, unit) = found.ok_or_else(wrong)?;
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    count.checked_mul(*unit).map(Duration::from_secs).ok_or_else(wrong)
 }
 
 impl Cache {
@@ -158,19 +154,15 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
     let runs = folder::list(store).len();
     let by = |digest: &Digest| writers.get(digest).cloned().unwrap_or_default();
     if printer.format == OutputFormat::Json {
-        let artifacts: Vec<_> = artifacts
-            .iter()
-            .map(|stored| {
-                let used = stored.used.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-                json!({
-                    "digest": stored.digest,
-                    "files": stored.files,
-                    "bytes": stored.bytes,
-                    "used_ms": used.map(|used| u64::try_from(used.as_millis()).unwrap_or(u64::MAX)),
-                    "written_by": by(&stored.digest),
-                })
+        let artifacts = artifacts.iter().map(|stored| {
+            let used = stored.used.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+            json!({
+                "digest": stored.digest, "files": stored.files, "bytes": stored.bytes,
+                "used_ms": used.map(|used| u64::try_from(used.as_millis()).unwrap_or(u64::MAX)),
+                "written_by": by(&stored.digest),
             })
-            .collect();
+        });
+        let artifacts: Vec<_> = artifacts.collect();
         let queues = store.upload_queues();
         let queued: BTreeMap<_, _> = queues.iter().map(|queue| (&queue.place, queue.keys().len())).collect();
         printer.json(&json!({
@@ -227,25 +219,17 @@ impl Gc {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.locations.store(None)?;
         if !store.root().join("version").exists() {
+            let nothing = json!({ "dry_run": self.dry_run, "removed": GcReport::default(), "runs": [] });
             match printer.format {
-                OutputFormat::Json => {
-                    let nothing: [&str; 0] = [];
-                    printer.json(
-                        &json!({ "dry_run": self.dry_run, "removed": GcReport::default(), "runs": nothing }),
-                    );
-                }
+                OutputFormat::Json => printer.json(&nothing),
                 OutputFormat::Human => printer.say(&format!("no cache at {}", store.root().display())),
             }
             return Ok(Outcome::Success);
         }
         store.prepare()?;
-        let (drop, keep): (Vec<_>, Vec<_>) = {
-            let runs = history::runs(&store);
-            let dropped = self.dropped(&runs);
-            runs.into_iter().partition(|run| dropped.contains(&run.id))
-        };
-        let keep = history::needed(&keep);
-        let ids: BTreeSet<String> = drop.iter().map(|run| run.id.clone()).collect();
+        let runs = history::runs(&store);
+        let ids = self.dropped(&runs);
+        let keep = history::needed(runs.iter().filter(|run| !ids.contains(&run.id)));
         let garbage = store.garbage(&keep, ids.iter().cloned().collect(), self.grace)?;
         let swept = if self.dry_run {
             garbage.swept()
@@ -297,23 +281,20 @@ impl Gc {
     }
 
     /// The runs to remove. Active runs are never removed.
-    fn dropped(&self, runs: &[RunHistory]) -> BTreeSet<String> {
+    fn dropped<'r>(&self, runs: &'r [RunHistory]) -> BTreeSet<String> {
         let keep_last = self.keep_last.unwrap_or(if self.older_than.is_some() { 0 } else { 10 });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut newer: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut dropped = BTreeSet::new();
-        for run in runs.iter().rev() {
+        let is_dropped = |run: &&'r RunHistory| {
             let count = newer.entry(name(&run.id)).or_default();
             *count += 1;
             let began = run.began_ms.map(Duration::from_millis);
-            let old = self.older_than.is_none_or(|bound| {
+            let is_old = self.older_than.is_none_or(|bound| {
                 began.is_none_or(|began| now.checked_sub(began).is_some_and(|age| age > bound))
             });
-            if *count > keep_last && old && run.state != RunState::Running {
-                dropped.insert(run.id.clone());
-            }
-        }
-        dropped
+            *count > keep_last && is_old && run.state != RunState::Running
+        };
+        runs.iter().rev().filter(is_dropped).map(|run| run.id.clone()).collect()
     }
 }
 
@@ -332,12 +313,8 @@ fn name(id: &str) -> &str {
 impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.locations.store(None)?;
-        let mut runs = Vec::new();
-        for id in &self.runs {
-            runs.push(history::run(&store, id)?);
-        }
-        let other = Store::open(&self.to)?;
-        let copied = copy(&store, &other, &runs)?;
+        let runs = self.runs.iter().map(|id| history::run(&store, id)).collect::<Result<Vec<_>>>()?;
+        let copied = copy(&store, &Store::open(&self.to)?, &runs)?;
         report(printer, "exported", &copied, &self.to.display().to_string());
         Ok(Outcome::Success)
     }
@@ -347,13 +324,10 @@ impl Import {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let from = Store::existing(&self.from)?;
         let store = self.locations.store(None)?;
-        let mut runs = Vec::new();
-        if self.run.is_empty() {
-            runs = history::runs(&from);
-        }
-        for id in &self.run {
-            runs.push(history::run(&from, id)?);
-        }
+        let runs = match self.run.is_empty() {
+            true => history::runs(&from),
+            false => self.run.iter().map(|id| history::run(&from, id)).collect::<Result<_>>()?,
+        };
         let copied = copy(&from, &store, &runs)?;
         report(printer, "imported", &copied, &store.root().display().to_string());
         Ok(Outcome::Success)

@@ -170,26 +170,23 @@ impl Push {
     fn places(&self, store: &Store) -> Result<Vec<RemoteLocation>> {
         let named = self.to.clone().or_else(|| std::env::var("MCPRL_CACHE__REMOTE").ok());
         let known = store.upload_queues();
-        let names: Vec<String> = match (named.filter(|name| !name.is_empty()), self.all) {
-            (Some(name), _) => vec![name],
-            (None, false) => known
-                .iter()
-                .filter(|known| !known.keys().is_empty())
-                .map(|known| known.place.clone())
-                .collect(),
-            (None, true) => known.iter().map(|known| known.place.clone()).collect(),
+        let names: Vec<String> = match named.filter(|name| !name.is_empty()) {
+            Some(name) => vec![name],
+            None => {
+                let known = known.iter().filter(|known| self.all || !known.keys().is_empty());
+                known.map(|known| known.place.clone()).collect()
+            }
+        };
+        let parsed = |name: &String| {
+            let wrong = |wrong| PushError::InvalidRemote { text: name.clone(), wrong };
+            Ok(RemoteLocation::parse(name, Path::new(".")).map_err(wrong)?)
         };
         match &names[..] {
             [] if self.all => Err(PushError::Unknown.into()),
             [_, _, ..] if self.all => Err(PushError::Several(names).into()),
-            _ => names.iter().map(|name| parsed(name)).collect(),
+            _ => names.iter().map(parsed).collect(),
         }
     }
-}
-
-fn parsed(text: &str) -> Result<RemoteLocation> {
-    let wrong = |wrong| PushError::InvalidRemote { text: text.to_owned(), wrong };
-    Ok(RemoteLocation::parse(text, Path::new(".")).map_err(wrong)?)
 }
 
 fn text(report: &DrainReport, left: usize, place: &RemoteLocation) -> String {

@@ -29,6 +29,7 @@ use super::{
     server::is_url,
     stage_context::Notes,
     subject::{Named, Setting, Subject, SubjectError},
+    unless_interrupted,
 };
 use crate::{
     agent::{
@@ -114,6 +115,7 @@ fn temperature(text: &str) -> Result<f32, String> {
 /// What the user says.
 enum Script {
     Once(String),
+    /// Each in a conversation of its own.
     Tasks(Vec<String>),
     Replay(Vec<String>),
     Typed(Input),
@@ -149,12 +151,12 @@ impl Chat {
             return done;
         }
         let (subject, open) = runtime.block_on(unless_interrupted(self.open()))?;
-        say_notes(&subject.notes, printer);
+        say_notes(&subject.setting.notes, printer);
         let sampling = Sampling { temperature: self.temperature, ..Sampling::GREEDY };
         let talk = Talk::new(AgentSource { open: &open, sampling, seed: self.seed });
         let shown = Shown {
             printer,
-            label: &subject.label,
+            label: &subject.policy.name,
             tools: &open.tools,
             toolbox: &open.agent.toolbox,
             settings: &open.agent.settings,
@@ -174,11 +176,10 @@ impl Chat {
         script: &mut Script,
     ) -> Result<Outcome> {
         let printer = shown.printer;
-        let person = match &*script {
-            Script::Typed(input) => input.person(),
-            _ => None,
+        let (person, is_typed) = match &*script {
+            Script::Typed(input) => (input.person(), true),
+            _ => (None, false),
         };
-        let is_typed = matches!(script, Script::Typed(_));
         let shows =
             Shows { text: is_typed && printer.format == OutputFormat::Human, reasoning: self.show_reasoning };
         let header = self.trace_dir.clone().map(|folder| Header {
@@ -205,16 +206,12 @@ impl Chat {
 
     /// The model behind an endpoint, if one is named.
     fn endpoint(&self) -> Result<Option<EndpointPolicy>, TalkError> {
-        let url = &self.subject;
-        let is_url = is_url(url);
-        match &self.model {
-            Some(model) if is_url => {
-                let key = self.api_key_env.clone();
-                Ok(Some(EndpointPolicy::new(url.clone(), model.clone(), key)))
-            }
-            None if is_url => Err(TalkError::NoModelName { url: url.clone() }),
-            Some(_) => Err(TalkError::NoEndpoint { subject: url.clone() }),
-            None => Ok(None),
+        let url = self.subject.clone();
+        match (self.model.clone(), is_url(&url)) {
+            (Some(model), true) => Ok(Some(EndpointPolicy::new(url, model, self.api_key_env.clone()))),
+            (None, true) => Err(TalkError::NoModelName { url }),
+            (Some(_), false) => Err(TalkError::NoEndpoint { subject: url }),
+            (None, false) => Ok(None),
         }
     }
 
@@ -230,9 +227,10 @@ impl Chat {
     async fn open(&self) -> Result<(Subject, OpenAgent)> {
         let server = self.server();
         let mut subject = self.named(&server).find().await?;
-        self.set(&mut subject.settings);
-        let tools = subject.tools.clone().ok_or_else(|| self.no_server())?;
-        let open = OpenAgent::open(&subject.context, &subject.policy, &tools, &subject.settings).await?;
+        let Setting { tools, settings, context, .. } = &mut subject.setting;
+        self.set(settings);
+        let tools = tools.as_deref().ok_or_else(|| self.no_server())?;
+        let open = OpenAgent::open(context, &subject.policy, tools, settings).await?;
         Ok((subject, open))
     }
 
@@ -261,13 +259,6 @@ impl Chat {
         settings.max_turn_tokens = self.max_tokens.map_or(settings.max_turn_tokens, |most| most as usize);
         settings.result_chars = self.truncate.map_or(settings.result_chars, |most| most as usize);
         settings.system = self.system.clone().or(settings.system.take());
-    }
-}
-
-async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::select! {
-        done = work => done,
-        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     chat::{Chat, GrowingText, GrowingTurn},
     report::escape::visible,
     ui::{Printer, faint},
+    view::episodes::start_of,
 };
 
 /// Lines of a result that are shown, and characters of each.
@@ -170,13 +171,7 @@ impl View {
 /// The first lines of a result, indented.
 fn excerpt(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let shown = |line: &&str| {
-        let line = visible(line);
-        match line.char_indices().nth(LINE_CHARS) {
-            Some((end, _)) => format!("  {}…", &line[..end]),
-            None => format!("  {line}"),
-        }
-    };
+    let shown = |line: &&str| format!("  {}", start_of(&visible(line), LINE_CHARS));
     let mut shown: Vec<String> = lines.iter().take(LINES).map(shown).collect();
     if lines.len() > LINES {
         shown.push(format!("  … {} more lines", lines.len() - LINES));

@@ -64,6 +64,15 @@ impl Finding {
     fn bad(what: &'static str, cause: &Failure) -> Self {
         Self { todo: cause.hint(), ..Self::new(what, Verdict::Bad, cause.to_string()) }
     }
+
+    fn todo(self, todo: impl Into<String>) -> Self {
+        Self { todo: Some(todo.into()), ..self }
+    }
+
+    /// The same of this stage, server or tracker.
+    fn of(self, name: &str) -> Self {
+        Self { text: format!("{name}: {}", self.text), ..self }
+    }
 }
 
 fn is_bad(findings: &[Finding]) -> bool {
@@ -126,12 +135,9 @@ fn processor() -> Finding {
     let mut features: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {
-        let known = [
-            ("avx2", std::arch::is_x86_feature_detected!("avx2")),
-            ("fma", std::arch::is_x86_feature_detected!("fma")),
-            ("avx512f", std::arch::is_x86_feature_detected!("avx512f")),
-        ];
-        features.extend(known.iter().filter(|(_, there)| *there).map(|(name, _)| *name));
+        features.extend(std::arch::is_x86_feature_detected!("avx2").then_some("avx2"));
+        features.extend(std::arch::is_x86_feature_detected!("fma").then_some("fma"));
+        features.extend(std::arch::is_x86_feature_detected!("avx512f").then_some("avx512f"));
     }
     #[cfg(target_arch = "aarch64")]
     features.push("neon");
@@ -162,10 +168,10 @@ fn free_disk(root: &Path) -> std::io::Result<u64> {
 
 fn disk(root: &Path) -> Finding {
     match free_disk(root) {
-        Ok(free) if free < 1 << 30 => Finding {
-            todo: Some("free space with `mcprl cache gc`, or use another disk with `--cache DIR`".into()),
-            ..Finding::new("disk", Verdict::Bad, format!("{} free for the cache", bytes(free)))
-        },
+        Ok(free) if free < 1 << 30 => {
+            Finding::new("disk", Verdict::Bad, format!("{} free for the cache", bytes(free)))
+                .todo("free space with `mcprl cache gc`, or use another disk with `--cache DIR`")
+        }
         Ok(free) => Finding::good("disk", format!("{} free for the cache", bytes(free))),
         Err(cause) => Finding::new("disk", Verdict::Note, cause.to_string()),
     }
@@ -173,8 +179,7 @@ fn disk(root: &Path) -> Finding {
 
 fn cache(store: &Store) -> Finding {
     let shown = store.root().display();
-    let tried = store.prepare().and_then(|()| store.probe());
-    match tried {
+    match store.prepare().and_then(|()| store.probe()) {
         Ok(()) => Finding::good("cache", format!("{shown} is writable")),
         Err(cause) => Finding::bad("cache", &cause.into()),
     }

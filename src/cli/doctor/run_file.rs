@@ -22,7 +22,7 @@ use crate::{
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
     track::{Sink, sinks},
-    ui::bytes,
+    ui::{bytes, plural},
 };
 
 /// Longest wait for a server or an endpoint, whatever the run file allows.
@@ -41,11 +41,8 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     findings.extend(executors(plan)?);
     let mut listed = Vec::new();
     for (name, spec) in plan.servers.iter().flat_map(Servers::iter) {
-        let (mut server, answer) = server(spec);
-        if !name.is_empty() {
-            server.text = format!("{name}: {}", server.text);
-        }
-        findings.push(server);
+        let (server, answer) = server(spec);
+        findings.push(if name.is_empty() { server } else { server.of(name) });
         if let Some((tools, start)) = answer {
             findings.extend(server_starts(plan, spec, start));
             listed.push((name.to_owned(), tools));
@@ -81,10 +78,7 @@ fn executors(plan: &Plan) -> Result<Vec<Finding>> {
 fn trackers(plan: &Plan, store: &Store) -> Vec<Finding> {
     let check = |mut sink: Box<dyn Sink>| match sink.check() {
         Ok(()) => Finding::good("tracker", format!("{}: {}", sink.name(), sink.location())),
-        Err(cause) => {
-            let found = Finding::bad("tracker", &cause.into());
-            Finding { text: format!("{}: {}", sink.name(), found.text), ..found }
-        }
+        Err(cause) => Finding::bad("tracker", &cause.into()).of(sink.name()),
     };
     sinks(&plan.track, store, "RUN", PATIENCE).into_iter().map(check).collect()
 }
@@ -114,7 +108,7 @@ fn many_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
             "{stage}: {offered} tools are offered; small models choose badly among more than {MANY_TOOLS}"
         );
         let todo = format!("name the tools that the tasks need: `allow` of the stage `{stage}`");
-        Finding { todo: Some(todo), ..Finding::new("tools", Verdict::Note, text) }
+        Finding::new("tools", Verdict::Note, text).todo(todo)
     };
     offers.into_iter().map(finding).collect()
 }
@@ -128,8 +122,7 @@ fn about_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
         found.insert(&stage.name, of_stage.unwrap_or_default());
     }
     let named = |(name, requirements): (&str, Vec<Requirement>)| -> Vec<Finding> {
-        let own = requirements.into_iter().map(requirement);
-        own.map(|found| Finding { text: format!("{name}: {}", found.text), ..found }).collect()
+        requirements.into_iter().map(|found| requirement(found).of(name)).collect()
     };
     found.into_iter().flat_map(named).collect()
 }
@@ -141,7 +134,7 @@ fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Find
     let starts = ServerStarts::of(spec, start.as_secs_f64(), rollouts)?;
     let todo = "state = \"read-only\" or \"reset-tool\" starts it `sessions` times, where calls change nothing or a tool \
                 restores the initial state";
-    Some(Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, starts.to_string()) })
+    Some(Finding::new("server", Verdict::Note, starts.to_string()).todo(todo))
 }
 
 /// Starts the server or connects to it, and lists its tools. Also returns them and how long that took, if it went well.
@@ -173,24 +166,21 @@ fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<Tool>, Duration)>) {
                 tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
             if names.is_empty() {
                 let text = format!("{} lists no tools", spec.transport);
-                let todo = "there is nothing to learn on a server without tools".to_owned();
-                let finding = Finding { todo: Some(todo), ..Finding::new("server", Verdict::Bad, text) };
-                return (finding, None);
+                let todo = "there is nothing to learn on a server without tools";
+                return (Finding::new("server", Verdict::Bad, text).todo(todo), None);
             }
             if let Some(tool) = spec.state.reset_tool()
                 && !tools.iter().any(|listed| listed.server_name == tool)
             {
                 let text = format!("{} has no tool `{tool}`, which `reset_tool` names", spec.transport);
                 let todo = format!("its tools: {}", names.join(", "));
-                let finding = Finding { todo: Some(todo), ..Finding::new("server", Verdict::Bad, text) };
-                return (finding, None);
+                return (Finding::new("server", Verdict::Bad, text).todo(todo), None);
             }
             let count = names.len();
             let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
             let named = names[..count.min(8)].join(", ");
-            let seconds = took.as_secs_f64();
-            let noun = if count == 1 { "tool" } else { "tools" };
-            let text = format!("{} answers in {seconds:.1} s: {count} {noun}: {named}{more}", spec.transport);
+            let (seconds, tools_text) = (took.as_secs_f64(), plural(count, "tool"));
+            let text = format!("{} answers in {seconds:.1} s: {tools_text}: {named}{more}", spec.transport);
             (Finding::good("server", text), Some((tools, took)))
         }
     }
@@ -204,17 +194,15 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
     for index in plan.order() {
         let stage = &plan.node(*index).stage;
-        if seen.insert(stage.name.clone()) {
-            lines.extend(
-                needs(stage, *index, &preflight).into_iter().map(|found| (stage.name.clone(), found)),
-            );
+        if seen.insert(&stage.name) {
+            lines.extend(needs(stage, *index, &preflight).into_iter().map(|found| (&stage.name, found)));
         }
     }
     let Findings { mut problems, notes, .. } = preflight.into_findings();
     problems.retain(|problem| problem.subject == Subject::Stage);
     let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
-    let own = lines.into_iter().filter(|(name, _)| !wrong.contains(name));
-    let own = own.map(|(name, found)| Finding { text: format!("{name}: {}", found.text), ..found });
+    let own = lines.into_iter().filter(|(name, _)| !wrong.contains(*name));
+    let own = own.map(|(name, found)| found.of(name));
     let text = |problem: &Problem| match &problem.stage {
         Some(stage) => format!("{stage}: {}", problem.cause),
         None => problem.cause.to_string(),
@@ -238,9 +226,7 @@ fn needs(stage: &Stage, index: NodeIndex, preflight: &PlanPreflight<'_>) -> Vec<
 fn requirement(requirement: Requirement) -> Finding {
     match requirement {
         Requirement::Met(text) => Finding::good("stage", text),
-        Requirement::Doubtful { text, hint } => {
-            Finding { todo: Some(hint), ..Finding::new("stage", Verdict::Note, text) }
-        }
+        Requirement::Doubtful { text, hint } => Finding::new("stage", Verdict::Note, text).todo(hint),
         Requirement::Missing(cause) => Finding::bad("stage", &cause),
     }
 }
@@ -252,12 +238,10 @@ fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
     let Some((peak, id)) = report.nodes.iter().filter_map(peak).max() else { return Ok(None) };
     let text = format!("{id} takes about {} at most", bytes(peak as u64));
     Ok(Some(match available() {
-        Some(free) if free < peak => Finding {
-            todo: Some(
-                "lower `concurrency` or `max_episode_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"".into(),
-            ),
-            ..Finding::new("memory", Verdict::Note, format!("{text}, {} are available", bytes(free as u64)))
-        },
+        Some(free) if free < peak => {
+            Finding::new("memory", Verdict::Note, format!("{text}, {} are available", bytes(free as u64)))
+                .todo("lower `concurrency` or `max_episode_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"")
+        }
         _ => Finding::good("memory", text),
     }))
 }
@@ -272,10 +256,8 @@ fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
         let text = format!("a copy of the model takes {} in the cache", bytes(needed));
         match free.saturating_sub(1 << 30) < needed {
             false => Finding::good("disk", text),
-            true => Finding {
-                todo: Some("`mcprl cache gc` frees room, `--cache DIR` takes another disk".into()),
-                ..Finding::new("disk", Verdict::Bad, format!("{text}, {} are free", bytes(free)))
-            },
+            true => Finding::new("disk", Verdict::Bad, format!("{text}, {} are free", bytes(free)))
+                .todo("`mcprl cache gc` frees room, `--cache DIR` takes another disk"),
         }
     })
 }
@@ -286,10 +268,10 @@ fn shared_cache(plan: &Plan, store: &Store) -> Option<Finding> {
     let nobodys = Digest::of(b"mcprl doctor");
     Some(match Remote::new(spec.clone()).fetch(store, &nobodys) {
         Ok(Fetched::Away(cause)) | Err(cause) => Finding::bad("shared", &cause.into()),
-        Ok(_) if spec.push && !spec.place.may_be_writable() => Finding {
-            todo: Some("make it writable, or set push = false under [cache] to take results only".into()),
-            ..Finding::new("shared", Verdict::Bad, format!("{} cannot be written", spec.place))
-        },
+        Ok(_) if spec.push && !spec.place.may_be_writable() => {
+            Finding::new("shared", Verdict::Bad, format!("{} cannot be written", spec.place))
+                .todo("make it writable, or set push = false under [cache] to take results only")
+        }
         Ok(_) => Finding::good("shared", format!("{} answers", spec.place)),
     })
 }

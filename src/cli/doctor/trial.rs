@@ -123,7 +123,7 @@ fn findings(played: &[Trajectory], group_size: u32) -> Vec<Finding> {
         );
         let start = "train on reference solutions first (`demonstrations` and `sft`), or take easier tasks or a larger model";
         findings.push(match conduct.right {
-            0 => Finding { todo: Some(start.into()), ..Finding::new("try", Verdict::Bad, right) },
+            0 => Finding::new("try", Verdict::Bad, right).todo(start),
             _ => Finding::good("try", right),
         });
     }

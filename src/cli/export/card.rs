@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{AgentSettings, REMINDER, Toolbox},
     chat::{Chat, declared},
-    cli::subject::Subject,
+    cli::subject::{Setting, Subject},
     data::{self, Tool, VerdictRow},
     error::{At, Result},
     eval,
@@ -48,7 +48,9 @@ impl Card<'_> {
     /// # Errors
     /// If the tools of the run cannot be read, or a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
-        let Subject { tools: Some(table), settings, context, policy, .. } = self.subject else {
+        let Subject { setting: Setting { tools: Some(table), settings, context, .. }, policy, .. } =
+            self.subject
+        else {
             return Ok(());
         };
         let tools: Vec<Tool> = data::read(table)?;
@@ -97,7 +99,7 @@ impl Card<'_> {
             "\n## What a client does\n\n\
              It was trained by mcprl with the system prompt, the tools and the limits in \
              `agent.json`. A client that does the same gets what was measured:\n\n{}",
-            rules(&subject.settings)
+            rules(&subject.setting.settings)
         );
         Ok(text)
     }
@@ -106,36 +108,40 @@ impl Card<'_> {
     fn use_of(&self, chat: &Chat, config: &ModelConfig) -> String {
         let Self { form, name, base, has_base, file, subject } = self;
         let base = if *has_base { "./base" } else { base.unwrap_or("BASE") };
-        let context = config.context.min(subject.settings.max_episode_tokens.next_power_of_two());
+        let context = config.context.min(subject.setting.settings.max_episode_tokens.next_power_of_two());
         let parser = chat.vllm_parser();
         let vllm = |model: &str| {
             format!(
-                "vllm serve {model} --max-model-len {context} \\\n    \
+                "# vLLM\nvllm serve {model} --max-model-len {context} \\\n    \
                  --enable-auto-tool-choice --tool-call-parser {parser}\n"
             )
         };
+        let mcprl = |policy: &str| {
+            format!(
+                "# mcprl, with the sections [server] and [agent] of the run file\n\
+                 mcprl serve {policy} --server run.toml\n\n"
+            )
+        };
         let file = file.unwrap_or("MODEL.gguf");
-        match form {
-            Form::Adapter => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve . --base {base} --server run.toml\n\n# vLLM\n{}```\n",
-                vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
-            ),
-            Form::Model => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve . --server run.toml\n\n# vLLM\n{}```\n",
-                vllm(&format!(". --served-model-name {name}"))
-            ),
-            Form::GgufModel => format!(
-                "```sh\n# mcprl, with the sections [server] and [agent] of the run file\n\
-                 mcprl serve {file} --server run.toml\n\n# llama.cpp\n\
-                 llama-server -m {file} --jinja -c {context}\n\n# Ollama\nollama create {name} -f Modelfile\n```\n"
-            ),
+        let commands = match form {
+            Form::Adapter => {
+                mcprl(&format!(". --base {base}"))
+                    + &vllm(&format!("{base} --enable-lora --lora-modules {name}=."))
+            }
+            Form::Model => mcprl(".") + &vllm(&format!(". --served-model-name {name}")),
+            Form::GgufModel => {
+                mcprl(file)
+                    + &format!(
+                        "# llama.cpp\nllama-server -m {file} --jinja -c {context}\n\n\
+                         # Ollama\nollama create {name} -f Modelfile\n"
+                    )
+            }
             Form::GgufAdapter => format!(
-                "```sh\n# llama.cpp, with a GGUF file of the base\n\
-                 llama-server -m BASE.gguf --lora {file} --jinja -c {context}\n```\n"
+                "# llama.cpp, with a GGUF file of the base\n\
+                 llama-server -m BASE.gguf --lora {file} --jinja -c {context}\n"
             ),
-        }
+        };
+        format!("```sh\n{commands}```\n")
     }
 }
 

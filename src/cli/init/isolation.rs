@@ -3,10 +3,7 @@
 //! Only a server whose tools all declare themselves read-only gets a state that runs. Nothing else tells what a call does to
 //! data, so the user decides.
 
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use super::text::{absolute, quoted, quoted_list};
 use crate::{data::Tool, mcp::PLACEHOLDER};
@@ -122,21 +119,16 @@ impl Isolation {
 
 /// Names as lines of a comment. They are valid names of functions, whatever the server calls its tools.
 fn names(names: &[String]) -> String {
-    let (mut text, mut line) = (String::new(), String::new());
     let more = names.len().saturating_sub(NAMED);
     let more = (more > 0).then(|| format!("and {more} more"));
+    let mut lines: Vec<String> = Vec::new();
     for name in names.iter().take(NAMED).cloned().chain(more) {
-        if !line.is_empty() && line.len() + name.len() > WIDTH {
-            _ = writeln!(text, "#   {line},");
-            line.clear();
+        match lines.last_mut() {
+            Some(line) if line.len() + name.len() <= WIDTH => *line += &format!(", {name}"),
+            _ => lines.push(name),
         }
-        if !line.is_empty() {
-            line += ", ";
-        }
-        line += &name;
     }
-    _ = writeln!(text, "#   {line}");
-    text
+    format!("#   {}\n", lines.join(",\n#   "))
 }
 
 /// A file or folder that a word of the command names.
@@ -171,12 +163,10 @@ impl Data {
             // A copy of the run file's folder would hold the cache.
             let has_run_file =
                 run_file.starts_with(source.canonicalize().ok()?) || run_file.starts_with(source);
-            let name =
-                found.file_name().filter(|_| !is_folder).map(|name| name.to_string_lossy().into_owned());
-            let word = name.map_or_else(
-                || format!("{option}{PLACEHOLDER}"),
-                |name| format!("{option}{PLACEHOLDER}/{name}"),
-            );
+            let word = match found.file_name().filter(|_| !is_folder) {
+                Some(name) => format!("{option}{PLACEHOLDER}/{}", name.to_string_lossy()),
+                None => format!("{option}{PLACEHOLDER}"),
+            };
             let given = if is_folder { Path::new(path) } else { Path::new(path).parent()? };
             let snapshot = if cwd.is_some() { source.to_owned() } else { given.to_owned() };
             Some(Self { at, word, path: path.to_owned(), snapshot: Some(snapshot).filter(|_| !has_run_file) })
@@ -188,24 +178,17 @@ impl Data {
         let mut words = command.to_vec();
         words[self.at].clone_from(&self.word);
         let path = quoted(&self.path);
-        let (first, snapshot) = match &self.snapshot {
-            Some(snapshot) => (
-                format!(
-                    "# {path} exists. With these lines every episode has a copy of {}:\n",
-                    quoted(&snapshot.to_string_lossy())
-                ),
-                quoted(&snapshot.to_string_lossy()),
-            ),
-            None => (
-                format!(
-                    "# {path} exists. Copy it into a folder of its own; with these lines every episode has a copy of that:\n"
-                ),
-                "\"snapshot\"".to_owned(),
-            ),
+        let given = self.snapshot.as_ref().map(|snapshot| quoted(&snapshot.to_string_lossy()));
+        let how = match &given {
+            Some(snapshot) => format!("With these lines every episode has a copy of {snapshot}"),
+            None => {
+                "Copy it into a folder of its own; with these lines every episode has a copy of that".into()
+            }
         };
         format!(
-            "{first}#   command = {}\n#   state = \"snapshot-dir\"\n#   snapshot = {snapshot}\n",
-            quoted_list(&words)
+            "# {path} exists. {how}:\n#   command = {}\n#   state = \"snapshot-dir\"\n#   snapshot = {}\n",
+            quoted_list(&words),
+            given.as_deref().unwrap_or("\"snapshot\"")
         )
     }
 }

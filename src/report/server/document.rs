@@ -9,7 +9,7 @@ use crate::{
         Tone,
         document::{Block, Cell, Document, Table},
         escape::shortened,
-        run::state,
+        run::{failed_cell, state, tool_cell},
     },
     view::Run,
 };
@@ -36,15 +36,13 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
     match report.suggestions.is_empty() {
         true => page.text("No rule finds anything to suggest."),
         false => {
-            let mut table = Table::new(["tool", "its failed tasks", "suggestion"]);
-            for found in &report.suggestions {
-                table.row([
-                    Cell::code(found.tool.clone()),
-                    Cell::count(found.failed_tasks),
-                    Cell::text(found.text.clone()),
-                ]);
-            }
-            page.table(table);
+            page.table(Table::of(&report.suggestions, |found| {
+                [
+                    ("tool", Cell::code(found.tool.clone())),
+                    ("its failed tasks", Cell::count(found.failed_tasks)),
+                    ("suggestion", Cell::text(found.text.clone())),
+                ]
+            }));
             page.text(
                 "To test a description: set it with [overrides.tools.NAME] in the run file, run again, and compare both runs with `mcprl report OLD NEW`.",
             );
@@ -55,36 +53,31 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
         "{} of {} tasks of {} have a wrong answer. The first rule that applies gives the cause.",
         report.failed_tasks, report.tasks, report.policy
     ));
-    let mut table = Table::new(["cause", "tasks", "meaning", "most often", "for example"]);
-    for cause in &report.causes {
-        let example =
-            cause.examples.first().map(|task| shortened(task, 140).into_owned()).unwrap_or_default();
+    page.table(Table::of(&report.causes, |cause| {
         let often = cause.details.iter().take(3);
         let often: Vec<String> =
             often.map(|found| format!("{} ({})", shortened(&found.detail, 60), found.tasks)).collect();
-        table.row([
-            Cell::text(cause.cause),
-            Cell::number(cause.tasks.to_string()),
-            Cell::text(cause.meaning),
-            Cell::text(often.join("; ")),
-            Cell::text(example),
-        ]);
-    }
-    page.table(table);
+        let example = cause.examples.first().map_or("".into(), |task| shortened(task, 140));
+        [
+            ("cause", Cell::text(cause.cause)),
+            ("tasks", Cell::number(cause.tasks.to_string())),
+            ("meaning", Cell::text(cause.meaning)),
+            ("most often", Cell::text(often.join("; "))),
+            ("for example", Cell::text(example)),
+        ]
+    }));
     page.heading("Tools");
     page.text("Over all episodes of the run. Tools of most failed tasks come first. Tokens are bytes divided by four.");
     tool_table(&mut page, report);
     if !report.confusions.is_empty() {
         page.heading("Tools that are confused");
-        let mut table = Table::new(["called", "needed", "failed tasks"]);
-        for found in &report.confusions {
-            table.row([
-                Cell::code(found.called.clone()),
-                Cell::code(found.needed.clone()),
-                Cell::number(found.tasks.to_string()),
-            ]);
-        }
-        page.table(table);
+        page.table(Table::of(&report.confusions, |found| {
+            [
+                ("called", Cell::code(found.called.clone())),
+                ("needed", Cell::code(found.needed.clone())),
+                ("failed tasks", Cell::number(found.tasks.to_string())),
+            ]
+        }));
     }
     page.heading("Errors");
     page.text("Those that most often ended without a recovery come first. Numbers, quoted values and single words that differ are left out of the messages.");
@@ -114,64 +107,43 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
 }
 
 fn tool_table(page: &mut Document, report: &ServerReport) {
-    let mut table = Table::new([
-        "tool",
-        "failed tasks",
-        "offered in",
-        "called in",
-        "calls",
-        "failed",
-        "recovered",
-        "refused by schema",
-        "clipped",
-        "tokens per result",
-        "tokens in prompt",
-    ]);
-    for tool in &report.tools {
+    page.table(Table::of(&report.tools, |tool| {
         let calls = &tool.calls;
-        let name = match (calls.tool.as_str(), tool.offered_in) {
-            ("", _) => "(not parsed)".to_owned(),
-            (name, 0) => format!("{name} (does not exist)"),
-            (name, _) => name.to_owned(),
-        };
         let never = if calls.calls == 0 { Tone::Faint } else { Tone::Plain };
-        table.row([
-            Cell::code(name).tone(never),
-            Cell::count(tool.failed_tasks),
-            Cell::count(tool.offered_in),
-            Cell::count(calls.episodes),
-            Cell::number(calls.calls.to_string()),
-            Cell::count(calls.failed).tone(if calls.failed > 0 { Tone::Bad } else { Tone::Plain }),
-            Cell::count(calls.recovered),
-            Cell::count(tool.refused),
-            Cell::count(calls.clipped),
-            Cell::number(
-                calls.result_bytes.map_or(String::new(), |bytes| format!("{:.0}", bytes / BYTES_PER_TOKEN)),
-            ),
-            Cell::number(match tool.description_bytes {
-                0 => String::new(),
-                bytes => format!("{:.0}", tokens(bytes)),
-            }),
-        ]);
-    }
-    page.table(table);
+        let result = calls.result_bytes.map(|bytes| bytes / BYTES_PER_TOKEN);
+        let prompt = (tool.description_bytes > 0).then(|| tokens(tool.description_bytes));
+        let number =
+            |value: Option<f64>| Cell::number(value.map_or(String::new(), |value| format!("{value:.0}")));
+        [
+            ("tool", tool_cell(&calls.tool, tool.offered_in > 0).tone(never)),
+            ("failed tasks", Cell::count(tool.failed_tasks)),
+            ("offered in", Cell::count(tool.offered_in)),
+            ("called in", Cell::count(calls.episodes)),
+            ("calls", Cell::number(calls.calls.to_string())),
+            ("failed", failed_cell(calls)),
+            ("recovered", Cell::count(calls.recovered)),
+            ("refused by schema", Cell::count(tool.refused)),
+            ("clipped", Cell::count(calls.clipped)),
+            ("tokens per result", number(result)),
+            ("tokens in prompt", number(prompt)),
+        ]
+    }));
 }
 
 fn error_table(page: &mut Document, report: &ServerReport) {
-    let mut table = Table::new(["tool", "kind", "message", "times", "recovered", "then right %"]);
-    for error in report.errors.iter().take(ERRORS) {
+    page.table(Table::of(report.errors.iter().take(ERRORS), |error| {
         let right = (error.known > 0)
             .then(|| format!("{:.0}", 100.0 * f64::from(error.right) / f64::from(error.known)));
-        table.row([
-            Cell::code(error.tool.clone()),
-            Cell::text(error.kind.clone()),
-            Cell::code(error.message.clone()),
-            Cell::number(error.count.to_string()),
-            Cell::number(format!("{:.0} %", 100.0 * f64::from(error.recovered) / f64::from(error.count))),
-            Cell::number(right.unwrap_or_default()),
-        ]);
-    }
-    page.table(table);
+        let recovered = 100.0 * f64::from(error.recovered) / f64::from(error.count);
+        [
+            ("tool", Cell::code(error.tool.clone())),
+            ("kind", Cell::text(error.kind.clone())),
+            ("message", Cell::code(error.message.clone())),
+            ("times", Cell::number(error.count.to_string())),
+            ("recovered", Cell::number(format!("{recovered:.0} %"))),
+            ("then right %", Cell::number(right.unwrap_or_default())),
+        ]
+    }));
     if report.errors.len() > ERRORS {
         page.text(format!("{} more messages are in `--json`.", report.errors.len() - ERRORS));
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// An error message and what happened after it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct ErrorReport {
     pub tool: String,
     pub kind: String,
@@ -52,10 +52,7 @@ pub fn errors(parts: &[Part]) -> Vec<ErrorReport> {
                     kind: kind.clone(),
                     message,
                     example: shortened(text.trim(), 300).into_owned(),
-                    count: 0,
-                    recovered: 0,
-                    right: 0,
-                    known: 0,
+                    ..ErrorReport::default()
                 });
                 found.count += 1;
                 let is_good = |later: &Call| later.tool == call.tool && !later.is_error;
@@ -137,9 +134,7 @@ fn normalized(text: &str) -> String {
                     Some(at) => {
                         let count = rest[..at].chars().count() + 1;
                         letters.by_ref().take(count).for_each(drop);
-                        short.push('“');
-                        short.push('…');
-                        short.push('”');
+                        short.push_str("“…”");
                     }
                     None => short.push(letter),
                 }

@@ -34,43 +34,27 @@ pub fn suggestions(
     failed: &[Failure<'_>],
     parts: &[Part],
 ) -> Vec<Suggestion> {
-    let mut all = Vec::new();
-    let failed_of = |tool: &str| {
-        tools.iter().find(|found| found.calls.tool == tool).map_or(0, |found| found.failed_tasks)
-    };
-    let mut suggest = |tool: &str, text: String| {
-        all.push(Suggestion { tool: tool.to_owned(), text, failed_tasks: failed_of(tool) });
-    };
+    // Tools and texts.
+    let mut all: Vec<(String, String)> = Vec::new();
     for error in errors.iter().filter(|error| error.count >= ENOUGH && 2 * error.recovered < error.count) {
         let share = 100.0 * f64::from(error.recovered) / f64::from(error.count);
-        let after = format!(
-            "After “{}” ({} times) agents recover in {share:.0} % of cases.",
+        let advice = match error.kind.as_str() {
+            "tool" => "Let the error say what is valid: the names that exist, or an example of a right call.",
+            "schema" => "Describe the parameter, with an example of its value.",
+            _ => continue,
+        };
+        let text = format!(
+            "After “{}” ({} times) agents recover in {share:.0} % of cases. {advice}",
             error.message, error.count
         );
-        match error.kind.as_str() {
-            "tool" => suggest(
-                &error.tool,
-                format!(
-                    "{after} Let the error say what is valid: the names that exist, or an example of a right call."
-                ),
-            ),
-            "schema" => {
-                suggest(&error.tool, format!("{after} Describe the parameter, with an example of its value."))
-            }
-            _ => {}
-        }
+        all.push((error.tool.clone(), text));
     }
-    for (tool, text) in of_failures(failed) {
-        suggest(&tool, text);
-    }
-    for confusion in confusions.iter().filter(|confusion| confusion.tasks >= 2) {
-        suggest(
-            &confusion.needed,
-            format!(
-                "In {} failed tasks `{}` was called where `{}` was needed. Say in both descriptions when to use which.",
-                confusion.tasks, confusion.called, confusion.needed
-            ),
+    all.extend(of_failures(failed));
+    for Confusion { called, needed, tasks } in confusions.iter().filter(|confusion| confusion.tasks >= 2) {
+        let text = format!(
+            "In {tasks} failed tasks `{called}` was called where `{needed}` was needed. Say in both descriptions when to use which."
         );
+        all.push((needed.clone(), text));
     }
     let listed: BTreeMap<&str, &Tool> = parts
         .iter()
@@ -80,60 +64,50 @@ pub fn suggestions(
         .collect();
     for tool in tools {
         let (name, calls) = (&tool.calls.tool, &tool.calls);
+        let mut suggest = |text: String| all.push((name.clone(), text));
         if calls.clipped >= ENOUGH && 10 * calls.clipped >= calls.calls {
-            suggest(
-                name,
-                format!(
-                    "{} of {} results were too long for the agent, which saw only their beginning and end. Offer a limit, a filter or pages.",
-                    calls.clipped, calls.calls
-                ),
-            );
+            suggest(format!(
+                "{} of {} results were too long for the agent, which saw only their beginning and end. Offer a limit, a filter or pages.",
+                calls.clipped, calls.calls
+            ));
         }
         if tool.refused >= ENOUGH && 10 * tool.refused >= calls.calls {
-            suggest(
-                name,
-                format!(
-                    "{} of {} calls did not fit the schema. Give an example of the arguments in the description.",
-                    tool.refused, calls.calls
-                ),
-            );
+            suggest(format!(
+                "{} of {} calls did not fit the schema. Give an example of the arguments in the description.",
+                tool.refused, calls.calls
+            ));
         }
         if tool.offered_in >= 20 && calls.calls == 0 {
-            suggest(
-                name,
-                format!(
-                    "It was offered in {} episodes and never called. It takes about {:.0} tokens of every prompt: hide it from these agents (`deny` of the stage that lists the tools), or say in its description what it is for.",
-                    tool.offered_in,
-                    tokens(tool.description_bytes)
-                ),
-            );
+            suggest(format!(
+                "It was offered in {} episodes and never called. It takes about {:.0} tokens of every prompt: hide it from these agents (`deny` of the stage that lists the tools), or say in its description what it is for.",
+                tool.offered_in,
+                tokens(tool.description_bytes)
+            ));
         }
         let Some(listed) = listed.get(name.as_str()) else { continue };
         if listed.description.trim().is_empty() {
-            suggest(name, "It has no description.".to_owned());
+            suggest("It has no description.".to_owned());
         } else if listed.description.len() > 1200 {
-            suggest(
-                name,
-                format!(
-                    "Its description takes about {:.0} tokens of every prompt. Try a shorter one with `[overrides.tools.{name}]` and compare.",
-                    tokens(listed.description.len())
-                ),
-            );
+            suggest(format!(
+                "Its description takes about {:.0} tokens of every prompt. Try a shorter one with `[overrides.tools.{name}]` and compare.",
+                tokens(listed.description.len())
+            ));
         }
         let schema: Value = serde_json::from_str(&listed.input_schema).unwrap_or_default();
-        let bare: Vec<&str> = schema["properties"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(_, property)| {
-                property["description"].as_str().is_none_or(|text| text.trim().is_empty())
-            })
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        let bare = properties.filter(|(_, property)| {
+            property["description"].as_str().is_none_or(|text| text.trim().is_empty())
+        });
+        let bare: Vec<&str> = bare.map(|(name, _)| name.as_str()).collect();
         if !bare.is_empty() && tool.refused > 0 {
-            suggest(name, format!("Parameters without a description: {}.", bare.join(", ")));
+            suggest(format!("Parameters without a description: {}.", bare.join(", ")));
         }
     }
+    let suggestion = |(tool, text): (String, String)| {
+        let report = tools.iter().find(|found| found.calls.tool == tool);
+        Suggestion { failed_tasks: report.map_or(0, |found| found.failed_tasks), tool, text }
+    };
+    let mut all: Vec<Suggestion> = all.into_iter().map(suggestion).collect();
     all.sort_by_key(|suggestion| std::cmp::Reverse(suggestion.failed_tasks));
     all
 }
@@ -158,21 +132,17 @@ fn of_failures(failed: &[Failure<'_>]) -> Vec<(String, String)> {
                 unmarked[0]
             ));
         }
-        let of = |cause: &str| -> Vec<&Failure<'_>> {
-            failed.iter().copied().filter(|failure| failure.found.cause == cause).collect()
-        };
-        let unknown = of("unknown name");
-        if unknown.len() >= TASKS {
-            let names = details(unknown.iter().copied());
-            let names: Vec<String> =
-                names.into_iter().map(|name| format!("{} ({})", name.detail, name.tasks)).collect();
+        let of = |cause| failed.iter().copied().filter(move |failure| failure.found.cause == cause);
+        let unknown = of("unknown name").count();
+        if unknown >= TASKS {
+            let names = details(of("unknown name")).into_iter();
+            let names: Vec<String> = names.map(|name| format!("{} ({})", name.detail, name.tasks)).collect();
             suggest(format!(
-                "In {} failed tasks its last call named something that does not exist: {}. Let the error list the names that do.",
-                unknown.len(),
+                "In {unknown} failed tasks its last call named something that does not exist: {}. Let the error list the names that do.",
                 names.join(", ")
             ));
         }
-        let empty = of("after an empty result").len();
+        let empty = of("after an empty result").count();
         if empty >= TASKS {
             suggest(format!(
                 "In {empty} failed tasks its last result was empty. Let an empty result say that nothing matched, and what to try."
