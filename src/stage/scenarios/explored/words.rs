@@ -176,6 +176,12 @@ pub fn tokens(identifier: &str) -> BTreeSet<String> {
     split(identifier).iter().map(|word| singular(word)).collect()
 }
 
+/// Whether one of these words, in singular, is in an identifier.
+pub fn has_any(identifier: &str, words: &[&str]) -> bool {
+    let tokens = tokens(identifier);
+    words.iter().any(|word| tokens.contains(*word))
+}
+
 pub fn is_weak(word: &str) -> bool {
     WEAK.contains(&word)
 }
@@ -438,9 +444,7 @@ pub fn spoken_param(name: &str) -> String {
 
 /// Whether the noun in front of the first preposition is in plural.
 pub fn is_plural(phrase: &str) -> bool {
-    let words: Vec<&str> = phrase.split_whitespace().collect();
-    let end = words.iter().position(|word| is_preposition(word)).unwrap_or(words.len());
-    words[..end].last().is_some_and(|noun| singular(noun) != *noun)
+    head(phrase).rsplit(' ').next().is_some_and(|noun| singular(noun) != noun)
 }
 
 /// A value within a sentence.
