@@ -5,12 +5,12 @@
 //! no further checks: every name is known, every call is complete, every list has an item. It does not talk
 //! to a server.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value};
 
 use super::{
-    declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
+    declaration::{self, Alternatives, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
     error::ScenarioError,
     file,
     phrase::{Binding, Phrase, Scope, Template, WordChoices},
@@ -237,15 +237,12 @@ fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Mistake {
 struct Words(Vec<(String, WordChoices)>);
 
 impl Words {
-    fn of<'a>(
-        place: &str,
-        declared: impl IntoIterator<Item = (&'a String, &'a declaration::Alternatives)>,
-    ) -> Result<Self, Mistake> {
-        let word = |(name, alternatives): (&String, &declaration::Alternatives)| {
+    fn of(place: &str, declared: &BTreeMap<String, Alternatives>) -> Result<Self, Mistake> {
+        let word = |(name, alternatives): (&String, &Alternatives)| {
             let word = parsed(alternatives).map_err(|problem| wrong(format!("{place}.{name}"), problem))?;
             Ok((name.clone(), word))
         };
-        declared.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+        declared.iter().map(word).collect::<Result<_, _>>().map(Self)
     }
 
     /// Words of an inner scope hide those of an outer one.
@@ -256,7 +253,7 @@ impl Words {
     }
 }
 
-fn parsed(alternatives: &declaration::Alternatives) -> Result<WordChoices, String> {
+fn parsed(alternatives: &Alternatives) -> Result<WordChoices, String> {
     let (train, unseen) = alternatives.lists();
     if train.is_empty() {
         return Err("the list of alternatives is empty".into());
@@ -303,13 +300,9 @@ fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Re
             }
         }
     }
-    let is_wanted = |cell: &Cell| match cell.as_slice() {
-        [(_, row, _), (_, column, _)] => {
-            wanted.get(*row).is_some_and(|columns| columns.iter().any(|wanted| wanted == column))
-        }
-        _ => false,
-    };
-    cells.retain(is_wanted);
+    // Cells have a value of each of the two axes.
+    let columns = |cell: &Cell| wanted.get(cell[0].1).into_iter().flatten();
+    cells.retain(|cell| columns(cell).any(|column| column == cell[1].1));
     Ok(cells)
 }
 
@@ -349,10 +342,8 @@ impl Builder<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let inner: Vec<&Words> = of_axes.iter().chain([&own]).collect();
 
-        let lists: Vec<&String> =
-            parts.iter().flat_map(|part| &part.entities).chain(&declared.entities).collect();
         let mut indices = Vec::new();
-        for name in lists {
+        for name in parts.iter().flat_map(|part| &part.entities).chain(&declared.entities) {
             let known = || self.entities.iter().map(|list| list.name.as_str());
             let index = self.entities.iter().position(|list| list.name == *name);
             indices.push(index.ok_or_else(|| at("entities")(unknown("entity list", name, known())))?);

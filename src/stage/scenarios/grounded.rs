@@ -150,10 +150,7 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
         let rows = families.results.read(&outcome.text);
         for row in 0..rows.rows.len() {
             let field = |(index, (column, field)): (usize, &(String, Option<String>))| {
-                let position = match field {
-                    Some(field) => rows.position(Some(field)),
-                    None => Some(index),
-                };
+                let position = field.as_ref().map_or(Some(index), |field| rows.position(Some(field)));
                 let value = position.and_then(|position| rows.field(row, position));
                 let value = value.ok_or_else(|| wrong(format!("row {row} has no field for `{column}`")))?;
                 Ok((column.clone(), value.to_owned()))

@@ -22,8 +22,7 @@ pub fn draw(parts: Vec<(f64, Vec<Scenario>)>, seed: u64) -> Vec<Scenario> {
         let order = order(&tasks, seed);
         let is_new = |place: &usize| seen.insert(folded(&tasks[*place].task));
         let places: BTreeSet<usize> = order.into_iter().filter(is_new).take(most).collect();
-        let places = places.iter().copied();
-        drawn.extend(places.map(|place| tasks[place].clone()));
+        drawn.extend(places.into_iter().map(|place| tasks[place].clone()));
     }
     drawn
 }

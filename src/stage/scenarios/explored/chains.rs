@@ -155,8 +155,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
         return variants;
     }
-    let plain = place(profile, &seen.args, None, &[]);
     let entity: BTreeMap<String, String> = seen.args.iter().map(Arg::said).collect();
+    let plain = place(profile, &seen.args, None, &[]);
     variants.push(Variant { calls: vec![index], entity: entity.clone(), place: plain });
     if most < 2 {
         return variants;
@@ -173,7 +173,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
         for origin in known.origins.iter().filter(is_usable) {
             for described in descriptions(graph, profiles, origin, &entity, most - 1) {
                 // The results of one tool by its own results read like a riddle.
-                if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
+                let is_riddle = described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool);
+                if is_riddle || described.calls.len() >= CALLS || variants.len() >= VARIANTS {
                     continue;
                 }
                 let covered = covered(graph, origin, &seen.args, position);
@@ -184,9 +185,7 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
                 entity.extend(others.map(|(_, arg)| arg.said()));
                 let mut calls = described.calls;
                 calls.push(index);
-                if calls.len() <= CALLS && variants.len() < VARIANTS {
-                    variants.push(Variant { calls, entity, place });
-                }
+                variants.push(Variant { calls, entity, place });
             }
         }
     }
@@ -198,13 +197,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
 /// Whether people would describe the value of this argument so. They say dates, and places unless these belong to one thing.
 fn may_describe(graph: &Graph, origin: &Origin, arg: &str) -> bool {
     let seen = &graph.seen[origin.call];
-    match words::said_as_place(arg, "") {
-        None => true,
-        Some(preposition) => {
-            !preposition.starts_with("on")
-                && (!seen.reading.lists[origin.list].is_list || seen.args.is_empty())
-        }
-    }
+    let Some(preposition) = words::preposition_of(arg) else { return true };
+    preposition != "on" && (!seen.reading.lists[origin.list].is_list || seen.args.is_empty())
 }
 
 /// The other arguments that the described record has under their names: who knows the record knows them.
@@ -348,28 +342,29 @@ pub fn place(
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
     let mut is_described = false;
     for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
-        let as_place = |words: &str| words::said_as_place(&arg.name, words);
+        let preposition = words::preposition_of(&arg.name);
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
         let is_path = profile.params.iter().any(|param| param.name == arg.name && param.is_path());
-        match (slot, described) {
-            (Some(_), Some(words)) => text += &format!(" {words}"),
-            (Some(_), None) if text.ends_with(" on") && as_place("").is_some_and(|words| words == "on ") => {
+        match (slot, described, preposition) {
+            (Some(_), Some(words), _) => text += &format!(" {words}"),
+            (Some(slot), None, _)
+                if slot.noun.is_empty() || text.ends_with(" on") && preposition == Some("on") =>
+            {
                 text += &format!(" {}", arg.shown);
             }
-            (Some(slot), None) if slot.noun.is_empty() => text += &format!(" {}", arg.shown),
-            (Some(slot), None) => text += &format!(" the {} {}", slot.noun, arg.shown),
-            (None, words) if is_path && within.is_empty() => {
+            (Some(slot), None, _) => text += &format!(" the {} {}", slot.noun, arg.shown),
+            (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
-            (None, words) if as_place("").is_some() => {
-                within += &format!(" {}", as_place(words.unwrap_or(&arg.shown)).unwrap_or_default());
+            (None, words, Some(preposition)) => {
+                within += &format!(" {preposition} {}", words.unwrap_or(&arg.shown));
             }
-            (None, Some(words)) => {
+            (None, Some(words), None) => {
                 is_described = true;
                 behind.push(words.to_owned());
             }
-            (None, None) => behind.push(words::said(&arg.name, &arg.shown)),
+            (None, None, None) => behind.push(words::said(&arg.name, &arg.shown)),
         }
     }
     let has_place = slot.is_some() || !within.is_empty();

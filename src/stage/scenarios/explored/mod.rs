@@ -179,7 +179,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     }
     let names = task.tool_names();
     let mut judged = admission::admit(candidates, &names, &sampled.breaking, &runners).await?;
-    sampled.refuse_changes(&mut judged, runners[0].live(), task.observer).await?;
+    sampled.refuse_changes(&mut judged, runners[0].live, task.observer).await?;
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
@@ -228,7 +228,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut profiles = profiles(task.tools, task.servers);
     task.examples.apply(&mut profiles);
     let mut graph =
-        Graph { given: given(task.servers, &runner.live().descriptions().await?), ..Graph::default() };
+        Graph { given: given(task.servers, &runner.live.descriptions().await?), ..Graph::default() };
     graph.add_examples(&mut profiles);
     let mut watch = Watch::default();
     let mut breaking: BTreeSet<String> = BTreeSet::new();
@@ -292,14 +292,14 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             }
             let [tool] = batch[..] else { continue };
             let profile = &profiles[tool];
-            if watches && !profile.is_annotated && watch.changed(runner.live()).await? {
+            if watches && !profile.is_annotated && watch.changed(runner.live).await? {
                 task.observer.note(&format!(
                     "`{}` changes the server's state, although state = \"read-only\": it is not called again",
                     profile.name
                 ));
                 breaking.insert(profile.name.clone());
             } else if watches && watch.calls.len() < WATCHED && round == 0 {
-                watch.add(worked.into_iter().next(), runner.live()).await?;
+                watch.add(worked.into_iter().next(), runner.live).await?;
             }
         }
         task.observer.status(&format!(

@@ -304,7 +304,8 @@ impl Verb {
         vec![format!("{word} {}?", self.question(thing)), told]
     }
 
-    /// What stands behind "which" and behind "that": what the thing does, or `forward` not, what does so with it.
+    /// How a sentence goes on behind "which" and behind "that". `forward`: the thing does it; else something does it with the
+    /// thing.
     fn related(&self, thing: &str, does: &str, forward: bool) -> [String; 2] {
         if forward {
             return [self.question(thing), format!("{thing} {}", self.one)];
@@ -565,7 +566,8 @@ impl<'a> Asking<'a> {
     /// Questions about a thing that is called so.
     fn questions(&self, thing: &str, words: &str) -> Vec<Question> {
         let mut questions = Vec::new();
-        for relation in self.relations() {
+        let relations = self.facts.statements.iter().map(|[_, relation, _]| relation.as_str());
+        for relation in relations.collect::<BTreeSet<_>>() {
             let Some(verb) = Verb::of(&words::split(relation)) else { continue };
             questions.extend(self.related(thing, words, relation, &verb, true));
             questions.extend(self.related(thing, words, relation, &verb, false));
@@ -589,10 +591,6 @@ impl<'a> Asking<'a> {
             });
         }
         questions
-    }
-
-    fn relations(&self) -> BTreeSet<&str> {
-        self.facts.statements.iter().map(|[_, relation, _]| relation.as_str()).collect()
     }
 
     /// Which things it is related to by this relation, and how many. `forward`: it is the first thing of the statements.

@@ -14,7 +14,7 @@ use serde_json::Map;
 
 pub use self::phrases::{Sense, is_person};
 use super::{
-    graph::{Arg, Graph, SuccessfulCall},
+    graph::{Graph, SuccessfulCall},
     harvest::{Field, Record},
     seeds::Kind,
     tools::ToolProfile,
@@ -317,6 +317,11 @@ impl<'g> Table<'g> {
             .map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
     }
 
+    /// Columns that are compared: quantities, and dates as if they were whole.
+    fn measures(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.quantities().chain(self.dates().map(|column| (column, true)))
+    }
+
     /// The tables that a row refers to, and those that these refer to.
     fn references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
         let direct = self.direct_references(tables);
@@ -441,7 +446,8 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
         let lists = |origin: &&super::graph::Origin| graph.seen[origin.call].args.is_empty();
         let origin = origins.iter().find(lists).or(origins.first());
         let describes = |seen: &&SuccessfulCall| {
-            parameter_is_only(&seen.args, &name) && profiles[seen.tool].name != profile.name
+            matches!(&*seen.args, [only] if only.leaf.as_ref() == Some(&name))
+                && profiles[seen.tool].name != profile.name
         };
         let mut words = words::split(&name);
         if let Some(last) = words.last_mut() {
@@ -498,8 +504,4 @@ fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2
         row.push(Field { name: FULL_NAME.to_owned(), value, is_set: false });
     }
     Some(parts)
-}
-
-fn parameter_is_only(args: &[Arg], value: &str) -> bool {
-    matches!(args, [only] if only.leaf.as_deref() == Some(value))
 }

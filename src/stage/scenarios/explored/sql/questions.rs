@@ -420,8 +420,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
 /// How many rows have more or less of something, or are of a month.
 fn comparisons(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
-    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
-    for column in columns {
+    for (column, _) in table.measures() {
         for share in [0.3, 0.5, 0.7] {
             let Some(value) = threshold(table, column, share) else { continue };
             for (sign, is_above) in [(">", true), ("<", false)] {
@@ -477,9 +476,7 @@ fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, 
 fn operations(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    let columns: Vec<(&str, bool)> =
-        table.quantities().chain(table.dates().map(|column| (column, true))).collect();
-    for (number, is_whole) in columns {
+    for (number, is_whole) in table.measures() {
         let sense = Sense::of(table, number);
         for (operation, sql, decimals) in operations_on(sense, &quoted(number), is_whole) {
             let texts = phrases::operation(table, number, operation, decimals);
@@ -511,8 +508,7 @@ fn the_rows(table: &Table<'_>, category: &str, value: &str) -> Vec<String> {
 /// The row with the largest or smallest number or date: of all, and of those that share a value.
 fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
-    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
-    for number in columns {
+    for (number, _) in table.measures() {
         let column = quoted(number);
         for (function, is_largest) in [("MAX", true), ("MIN", false)] {
             // Several rows if it is shared, which is then no answer.
