@@ -6,20 +6,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    candidate::{AnswerRule, Candidate, Check, NONE, normal, states},
+    candidate::{AnswerRule, Candidate, Check, NONE, normal, reference_calls, states},
     explored::harvest,
     runner::Runner,
 };
 use crate::{
     chat::ToolCall,
-    data::{Admission, Scenario, folded},
+    data::{Admission, Checks, Scenario, StateCheck, folded},
     error::Result,
     judge::truth,
     mcp::Outcome,
 };
 
 /// Why a candidate is no scenario.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Reason {
     /// A reference call fails, or its result has no answer.
     Unsolvable,
@@ -46,34 +47,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 11] = [
-        Self::Unsolvable,
-        Self::Hidden,
-        Self::Unstable,
-        Self::Ambiguous,
-        Self::Trivial,
-        Self::Duplicate,
-        Self::Leaking,
-        Self::StateBreaking,
-        Self::Wording,
-        Self::TooEasy,
-        Self::TooHard,
-    ];
-
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Unsolvable => "unsolvable",
-            Self::Hidden => "hidden",
-            Self::Unstable => "unstable",
-            Self::Ambiguous => "ambiguous",
-            Self::Trivial => "trivial",
-            Self::Duplicate => "duplicate",
-            Self::Leaking => "leaking",
-            Self::StateBreaking => "state-breaking",
-            Self::Wording => "wording",
-            Self::TooEasy => "too-easy",
-            Self::TooHard => "too-hard",
-        }
+        self.into()
     }
 }
 
@@ -152,7 +127,7 @@ pub async fn admit(
     candidates: Vec<Candidate>,
     tools: &BTreeSet<String>,
     breaking: &BTreeSet<String>,
-    runners: [&Runner<'_>; 2],
+    runners: &[Runner<'_>; 2],
 ) -> Result<Judged> {
     let names: Vec<String> = tools.iter().filter_map(|tool| forbidden(tool)).collect();
     let mut verdicts: Vec<Result<Option<String>, Refusal>> = Vec::new();
@@ -213,31 +188,22 @@ pub async fn admit(
 }
 
 /// The calls of state checks, which are executed behind the reference calls.
-pub fn state_calls(checks: &crate::data::Checks) -> Vec<ToolCall> {
-    let call = |check: &crate::data::StateCheck| ToolCall {
-        name: check.tool.clone(),
-        arguments: check.arguments.clone(),
-    };
-    checks.state.iter().map(call).collect()
+pub fn state_calls(checks: &Checks) -> impl Iterator<Item = ToolCall> {
+    checks.state.iter().map(|StateCheck { tool, arguments, .. }| ToolCall {
+        name: tool.clone(),
+        arguments: arguments.clone(),
+    })
 }
 
-pub fn row(candidate: &Candidate, verdict: &Result<Option<String>, Refusal>) -> Admission {
-    let (reason, detail, answer) = match verdict {
-        Ok(answer) => (None, None, answer.as_deref()),
-        Err((reason, detail)) => {
-            (Some(reason.name().to_owned()), Some(detail.chars().take(300).collect()), None)
-        }
+fn row(candidate: &Candidate, verdict: &Result<Option<String>, Refusal>) -> Admission {
+    let (family, task) = (candidate.family.clone(), candidate.task.clone());
+    let row = match verdict {
+        Ok(_) => Admission { family, task, verdict: "admitted".into(), ..Admission::default() },
+        Err((reason, detail)) => refused(family, task, *reason, detail),
     };
-    Admission {
-        id: candidate.id(answer),
-        family: candidate.family.clone(),
-        task: candidate.task.clone(),
-        verdict: if reason.is_none() { "admitted" } else { "refused" }.into(),
-        reason,
-        detail,
-        calls: u32::try_from(candidate.calls.len()).unwrap_or(u32::MAX),
-        ..Admission::default()
-    }
+    let answer = verdict.as_ref().ok().and_then(Option::as_deref);
+    let calls = u32::try_from(candidate.calls.len()).unwrap_or(u32::MAX);
+    Admission { id: candidate.id(answer), calls, ..row }
 }
 
 /// The name as [`normal`] text, if a sentence could not contain it by chance: several words, or one that is no English
@@ -433,24 +399,19 @@ impl Today {
 
 /// The row of a task that was not executed here, or was when it was made.
 pub fn admitted(scenario: &Scenario) -> Admission {
-    let calls: Vec<ToolCall> =
-        scenario.reference.as_deref().and_then(|calls| serde_json::from_str(calls).ok()).unwrap_or_default();
     Admission {
         id: scenario.id.clone(),
         family: scenario.family.clone(),
         task: scenario.task.clone(),
         verdict: "admitted".into(),
-        reason: None,
-        detail: None,
-        calls: u32::try_from(calls.len()).unwrap_or(u32::MAX),
+        calls: u32::try_from(reference_calls(scenario).len()).unwrap_or(u32::MAX),
         ..Admission::default()
     }
 }
 
 /// The row of a candidate that was refused before it was executed.
-pub fn refused(family: String, task: String, reason: Reason, detail: String) -> Admission {
+pub fn refused(family: String, task: String, reason: Reason, detail: &str) -> Admission {
     Admission {
-        id: String::new(),
         family,
         task,
         verdict: "refused".into(),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::explored::{
     harvest::{self, List, Reading},
@@ -15,7 +16,7 @@ use crate::{
     mcp::plain,
 };
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Candidate {
     pub family: String,
     /// The values that the task is about, by name.
@@ -35,23 +36,26 @@ pub struct Candidate {
     pub working: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How an answer is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Check {
+    /// As text, ignoring case and spaces.
     Text,
+    /// As a number.
     Number,
+    /// As a comma-separated list in any order.
     Set,
-    /// There is no answer; `checks` decide.
+    /// There is no answer; `checks` decide. A families file cannot say so.
+    #[default]
+    #[serde(skip)]
     None,
 }
 
 impl Check {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Number => "number",
-            Self::Set => "set",
-            Self::None => "none",
-        }
+        self.into()
     }
 
     /// As a number if it is one.
@@ -61,7 +65,7 @@ impl Check {
 }
 
 /// How the answer is read from the last result.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum AnswerRule {
     /// A field of the record whose field `key.0` is `key.1`, or of the only record.
     Field { list: String, key: Option<(String, String)>, field: String },
@@ -73,12 +77,8 @@ pub enum AnswerRule {
     Matching { list: String, keys: Vec<(String, String)>, field: Option<String> },
     /// What the text that starts and ends so has between. It is one of those in a field of the record with this key.
     Between { list: String, key: (String, String), field: String, before: String, after: String },
-    /// The field `key` of the record with the largest number in `field`.
-    Largest { list: String, field: String, key: String },
-    /// The same with the smallest number.
-    Smallest { list: String, field: String, key: String },
-    /// The sum of a field of every record.
-    Total { list: String, field: String },
+    /// What is wanted of the numbers in `field`. An extreme is named by its record's field `key`; a sum has none.
+    Measured { list: String, field: String, key: Option<String>, wanted: Wanted },
     /// The same of what a note has between these ends: each record with the key `name` has one such note in its field `notes`.
     OfNotes { list: String, name: String, notes: String, before: String, after: String, wanted: Wanted },
     /// The only value of the result.
@@ -92,6 +92,7 @@ pub enum AnswerRule {
     /// Nothing: the last result, of which a field was wanted, is empty, and the task says to answer [`NONE`] then.
     Absent { field: String },
     /// The task is a change; there is no answer.
+    #[default]
     Nothing,
 }
 
@@ -131,11 +132,11 @@ impl AnswerRule {
             Self::Matching { field: Some(_), .. } => "matching",
             Self::Matching { field: None, .. } => "count of matching",
             Self::Between { .. } => "between",
-            Self::Largest { field, key, .. } if field == key => "largest value",
-            Self::Smallest { field, key, .. } if field == key => "smallest value",
-            Self::Largest { .. } => "largest",
-            Self::Smallest { .. } => "smallest",
-            Self::Total { .. } => "total",
+            Self::Measured { wanted: Wanted::Most, .. } if self.is_own_key() => "largest value",
+            Self::Measured { wanted: Wanted::Least, .. } if self.is_own_key() => "smallest value",
+            Self::Measured { wanted: Wanted::Most, .. } => "largest",
+            Self::Measured { wanted: Wanted::Least, .. } => "smallest",
+            Self::Measured { wanted: Wanted::Total, .. } => "total",
             Self::OfNotes { wanted: Wanted::Most, .. } => "most of notes",
             Self::OfNotes { wanted: Wanted::Least, .. } => "least of notes",
             Self::OfNotes { wanted: Wanted::Total, .. } => "total of notes",
@@ -148,18 +149,22 @@ impl AnswerRule {
         }
     }
 
+    /// Whether the answer is the compared value itself.
+    fn is_own_key(&self) -> bool {
+        matches!(self, Self::Measured { field, key: Some(key), .. } if field == key)
+    }
+
     /// The rule as text, to rank rules by: renaming anything in this program does not change it.
     pub fn text(&self) -> String {
         let fields = match self {
             Self::Field { list, key, field } => json!([list, key, field]),
             Self::Count { list } => json!([list]),
-            Self::Column { list, field } => json!([list, field]),
+            Self::Column { list, field } | Self::Measured { list, field, key: None, .. } => {
+                json!([list, field])
+            }
+            Self::Measured { list, field, key: Some(key), .. } => json!([list, field, key]),
             Self::Matching { list, keys, field } => json!([list, keys, field]),
             Self::Between { list, key, field, before, after } => json!([list, key, field, before, after]),
-            Self::Largest { list, field, key } | Self::Smallest { list, field, key } => {
-                json!([list, field, key])
-            }
-            Self::Total { list, field } => json!([list, field]),
             Self::OfNotes { list, name, notes, before, after, .. } => {
                 json!([list, name, notes, before, after])
             }
@@ -177,25 +182,17 @@ impl AnswerRule {
     pub fn is_visible(&self, texts: &[&str], answer: &str, result_chars: usize) -> bool {
         let views: Vec<(String, bool)> =
             texts.iter().map(|text| result_view((*text).to_owned(), result_chars)).collect();
-        let is_cut = |view: Option<&(String, bool)>| view.is_some_and(|(_, is_cut)| *is_cut);
         match self {
             Self::Absent { .. } | Self::Nothing => true,
-            Self::Count { .. }
-            | Self::Column { .. }
-            | Self::Matching { .. }
-            | Self::Largest { .. }
-            | Self::Smallest { .. }
-            | Self::Total { .. }
-            | Self::OfNotes { .. } => !is_cut(views.last()),
             Self::Field { .. }
             | Self::Between { .. }
             | Self::Only
             | Self::Number { .. }
             | Self::Quoted(_)
             | Self::Recorded { .. } => {
-                !views.iter().any(|view| is_cut(Some(view)))
-                    || views.iter().any(|(text, _)| states(text, answer))
+                views.iter().all(|(_, is_cut)| !is_cut) || views.iter().any(|(text, _)| states(text, answer))
             }
+            _ => views.last().is_none_or(|(_, is_cut)| !is_cut),
         }
     }
 
@@ -258,20 +255,15 @@ impl AnswerRule {
             list.records.iter().filter_map(|record| value_of(record, name)).map(str::to_owned).collect()
         };
         let of_lists = |name: &str, field: &str| {
-            reading
-                .lists
-                .iter()
-                .filter(|list| list.name == name)
-                .flat_map(|list| of_field(list, field))
-                .collect()
+            let lists = reading.lists.iter().filter(|list| list.name == name);
+            lists.flat_map(|list| of_field(list, field)).collect()
         };
         match self {
             Self::Field { list, field, .. }
             | Self::Column { list, field }
             | Self::Matching { list, field: Some(field), .. } => of_lists(list, field),
             Self::Absent { field } => of_lists("", field),
-            Self::Largest { list, key, .. }
-            | Self::Smallest { list, key, .. }
+            Self::Measured { list, key: Some(key), .. }
             | Self::OfNotes { list, name: key, wanted: Wanted::Most | Wanted::Least, .. } => {
                 of_lists(list, key)
             }
@@ -284,13 +276,7 @@ impl AnswerRule {
                 });
                 fields.collect()
             }
-            Self::Count { .. }
-            | Self::Matching { .. }
-            | Self::Between { .. }
-            | Self::Total { .. }
-            | Self::OfNotes { .. }
-            | Self::Number { .. }
-            | Self::Nothing => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -308,7 +294,7 @@ impl AnswerRule {
                 let without: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
                 counted(matching(named(reading, list).ok()?, keys).collect(), &without)?
             }
-            Self::Largest { .. } | Self::Smallest { .. } | Self::Total { .. } | Self::OfNotes { .. } => {
+            Self::Measured { .. } | Self::OfNotes { .. } => {
                 let (measured, wanted) = self.measured(reading).ok()?;
                 let values: Vec<&str> = measured.iter().map(|(_, value)| *value).collect();
                 if measured.len() < 2 {
@@ -349,20 +335,13 @@ impl AnswerRule {
                 let records = &whole(named(reading, list)?)?.records;
                 Ok((records.iter().map(of).collect::<Option<_>>().ok_or(lacking)?, *wanted))
             }
-            Self::Largest { list, field, .. }
-            | Self::Smallest { list, field, .. }
-            | Self::Total { list, field } => {
+            Self::Measured { list, field, key, wanted } => {
                 let records = &whole(named(reading, list)?)?.records;
-                let (key, wanted) = match self {
-                    Self::Largest { key, .. } => (Some(key), Wanted::Most),
-                    Self::Smallest { key, .. } => (Some(key), Wanted::Least),
-                    _ => (None, Wanted::Total),
-                };
-                let name = |record: &'r harvest::Record| {
-                    value_of(record, key.filter(|key| *key != field)?).filter(|name| !name.is_empty())
-                };
+                let key = key.as_ref().filter(|key| *key != field);
+                let name =
+                    |record: &'r harvest::Record| value_of(record, key?).filter(|name| !name.is_empty());
                 let of = |record: &'r harvest::Record| Some((name(record), value_of(record, field)?));
-                Ok((records.iter().map(of).collect::<Option<_>>().ok_or(lacking)?, wanted))
+                Ok((records.iter().map(of).collect::<Option<_>>().ok_or(lacking)?, *wanted))
             }
             _ => Err("the rule compares nothing"),
         }
@@ -398,16 +377,15 @@ impl AnswerRule {
                     record.and_then(|record| value_of(record, field)).ok_or("there is no such record")?;
                 only_between(texts, before, after).map(str::to_owned)
             }
-            Self::Largest { .. } | Self::Smallest { .. } | Self::Total { .. } | Self::OfNotes { .. } => {
+            Self::Measured { .. } | Self::OfNotes { .. } => {
                 let (measured, wanted) = self.measured(reading)?;
                 let values: Vec<&str> = measured.iter().map(|(_, value)| *value).collect();
                 match wanted {
                     Wanted::Total => sums(&values)?.pop().ok_or("there is nothing to add"),
                     Wanted::Most | Wanted::Least => {
                         let places = extremes(&values, wanted)?;
-                        let is_value = matches!(self, Self::Largest { field, key, .. } | Self::Smallest { field, key, .. } if field == key);
                         match places.as_slice() {
-                            [first, ..] if is_value => Ok(values[*first].to_owned()),
+                            [first, ..] if self.is_own_key() => Ok(values[*first].to_owned()),
                             [only] => Ok(measured[*only].0.ok_or("the record lacks the field")?.to_owned()),
                             _ => Err("several are the largest or smallest"),
                         }
@@ -423,12 +401,9 @@ impl AnswerRule {
             },
             Self::Number { not } => {
                 let line = reading.line.as_deref().ok_or("the result is no line")?;
-                match numbers(line)
-                    .into_iter()
-                    .filter(|number| !not.contains(number))
-                    .collect::<Vec<_>>()
-                    .as_slice()
-                {
+                let mut new = numbers(line);
+                new.retain(|number| !not.contains(number));
+                match new.as_slice() {
                     [number] => Ok(number.clone()),
                     _ => Err("the line has not one new number"),
                 }
@@ -646,18 +621,15 @@ impl Candidate {
         if matches!(self.rule, AnswerRule::Quoted(_) | AnswerRule::Recorded { .. } | AnswerRule::Nothing) {
             return None;
         }
-        let is_name = |name: &str| {
-            let tokens = words::tokens(name);
-            let names = ["id", "name", "title", "key", "path", "file", "uri", "number", "code"];
-            names.iter().any(|word| tokens.contains(*word))
-        };
+        const NAMES: [&str; 9] = ["id", "name", "title", "key", "path", "file", "uri", "number", "code"];
         let is_short = |value: &String| !value.trim().is_empty() && value.len() <= ANSWER_BYTES;
         let of_call = self.calls.last().into_iter().flat_map(|call| &call.arguments);
         let of_call = of_call
             .filter(|(_, value)| !value.is_object() && !value.is_array())
             .map(|(name, value)| (name.clone(), plain(value)));
         let of_task = self.entity.iter().map(|(name, value)| (name.clone(), value.clone()));
-        let thing = of_call.chain(of_task).find(|(name, value)| is_name(name) && is_short(value));
+        let thing =
+            of_call.chain(of_task).find(|(name, value)| words::has_any(name, &NAMES) && is_short(value));
         match thing {
             // A number names nothing by itself.
             Some((name, value)) if value.parse::<f64>().is_ok() => Some(format!("{name} {value}")),
@@ -711,23 +683,33 @@ pub fn scenario_id(family: &str, task: &str, answer: Option<&str>, checks: Optio
 
 /// The column `entity` of a scenario.
 pub fn entity_json(entity: &BTreeMap<String, String>) -> String {
-    Value::Object(entity.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect())
-        .to_string()
+    json!(entity).to_string()
 }
 
 /// The column `reference` of a scenario.
 pub fn calls_json(calls: &[ToolCall]) -> String {
-    let call = |call: &ToolCall| json!({"name": call.name, "arguments": call.arguments});
-    Value::Array(calls.iter().map(call).collect()).to_string()
+    json!(calls).to_string()
+}
+
+/// The calls in the column `reference` of a scenario.
+pub fn reference_calls(scenario: &Scenario) -> Vec<ToolCall> {
+    let calls = scenario.reference.as_deref().and_then(|calls| serde_json::from_str(calls).ok());
+    calls.unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn field(key: Option<(&str, &str)>, field: &str) -> AnswerRule {
         let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
         AnswerRule::Field { list: String::new(), key, field: field.into() }
+    }
+
+    fn measured(field: &str, key: Option<&str>, wanted: Wanted) -> AnswerRule {
+        AnswerRule::Measured { list: String::new(), field: field.into(), key: key.map(str::to_owned), wanted }
     }
 
     #[test]
@@ -739,15 +721,10 @@ mod tests {
         let of = |family: &str, entity: &[(&str, &str)], arguments: Value, rule: AnswerRule| Candidate {
             family: family.into(),
             entity: entity.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-            task: String::new(),
-            phrasing: String::new(),
             calls: vec![call(json!({"user_id": "bob"})), call(arguments)],
             rule,
             check: Check::Text,
-            checks: None,
-            alternatives: BTreeSet::new(),
-            may_fail: false,
-            working: None,
+            ..Candidate::default()
         };
         let count = || AnswerRule::Count { list: String::new() };
         let sql = || json!({"query": "SELECT 1"});
@@ -795,7 +772,7 @@ mod tests {
         assert_eq!(of(field(Some(("n", "a")), "v")), ["p", "q"]);
         assert_eq!(of(field(None, "none")), [""; 0]);
         assert_eq!(of(AnswerRule::Column { list: list(), field: "n".into() }), ["a", "b"]);
-        assert_eq!(of(AnswerRule::Largest { list: list(), field: "v".into(), key: "n".into() }), ["a", "b"]);
+        assert_eq!(of(measured("v", Some("n"), Wanted::Most)), ["a", "b"]);
         assert_eq!(of(AnswerRule::Quoted("Q".into())), ["p", "q"]);
         let line = harvest::read("Low Tide");
         assert_eq!(AnswerRule::Only.alternatives(&line, ""), ["Low Tide"]);
@@ -852,27 +829,15 @@ mod tests {
             (field(None, "v"), r#"[{"v": null}]"#, Err("the answer is empty")),
             (AnswerRule::Count { list: list() }, rows, Ok("3")),
             (AnswerRule::Column { list: list(), field: "n".into() }, rows, Ok("a, b")),
-            (AnswerRule::Largest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("b")),
-            (AnswerRule::Smallest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("a")),
-            (
-                AnswerRule::Largest { list: list(), field: "n".into(), key: "v".into() },
-                rows,
-                Err("not every record has a number"),
-            ),
-            (AnswerRule::Largest { list: list(), field: "n".into(), key: "v".into() }, moments, Ok("2")),
-            (
-                AnswerRule::Smallest { list: list(), field: "n".into(), key: "v".into() },
-                tied,
-                Err("several are the largest or smallest"),
-            ),
-            (AnswerRule::Smallest { list: list(), field: "n".into(), key: "n".into() }, tied, Ok("1.5")),
-            (AnswerRule::Total { list: list(), field: "v".into() }, rows, Ok("6")),
-            (AnswerRule::Total { list: list(), field: "n".into() }, tied, Ok("4.75")),
-            (
-                AnswerRule::Total { list: list(), field: "n".into() },
-                rows,
-                Err("not every record has a number"),
-            ),
+            (measured("v", Some("n"), Wanted::Most), rows, Ok("b")),
+            (measured("v", Some("n"), Wanted::Least), rows, Ok("a")),
+            (measured("n", Some("v"), Wanted::Most), rows, Err("not every record has a number")),
+            (measured("n", Some("v"), Wanted::Most), moments, Ok("2")),
+            (measured("n", Some("v"), Wanted::Least), tied, Err("several are the largest or smallest")),
+            (measured("n", Some("n"), Wanted::Least), tied, Ok("1.5")),
+            (measured("v", None, Wanted::Total), rows, Ok("6")),
+            (measured("n", None, Wanted::Total), tied, Ok("4.75")),
+            (measured("n", None, Wanted::Total), rows, Err("not every record has a number")),
             (of_notes(Wanted::Most), graph, Ok("b")),
             (of_notes(Wanted::Least), graph, Ok("a")),
             (of_notes(Wanted::Total), graph, Ok("5")),
@@ -928,22 +893,14 @@ mod tests {
                 Some("1 p, 2 q."),
             ),
             (AnswerRule::Matching { list: list(), keys: of_key("z"), field: None }, related, None),
+            (measured("v", Some("n"), Wanted::Most), rows, Some("a 10.5, b 3, c 0.25. Most: 10.5.")),
             (
-                AnswerRule::Largest { list: list(), field: "v".into(), key: key() },
-                rows,
-                Some("a 10.5, b 3, c 0.25. Most: 10.5."),
-            ),
-            (
-                AnswerRule::Smallest { list: list(), field: "d".into(), key: "d".into() },
+                measured("d", Some("d"), Wanted::Least),
                 rows,
                 Some("2024-05-01, 2024-04-01, 2024-06-01. Least: 2024-04-01."),
             ),
-            (
-                AnswerRule::Total { list: list(), field: "v".into() },
-                rows,
-                Some("10.5 + 3 = 13.5, 13.5 + 0.25 = 13.75."),
-            ),
-            (AnswerRule::Total { list: list(), field: "v".into() }, "[{\"v\": 1}]", None),
+            (measured("v", None, Wanted::Total), rows, Some("10.5 + 3 = 13.5, 13.5 + 0.25 = 13.75.")),
+            (measured("v", None, Wanted::Total), "[{\"v\": 1}]", None),
             (AnswerRule::Column { list: list(), field: key() }, rows, None),
             (field(Some(("n", "a")), "v"), rows, None),
         ] {

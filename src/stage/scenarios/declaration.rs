@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::results::Results;
+use super::{candidate::Check, results::Results};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,28 +237,6 @@ pub(super) enum Holdout {
 impl Default for Holdout {
     fn default() -> Self {
         Self::Whole(false)
-    }
-}
-
-/// How an answer is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Check {
-    /// As text, ignoring case and spaces.
-    Text,
-    /// As a number.
-    Number,
-    /// As a comma-separated list in any order.
-    Set,
-}
-
-impl Check {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Number => "number",
-            Self::Set => "set",
-        }
     }
 }
 

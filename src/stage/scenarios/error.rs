@@ -134,30 +134,12 @@ impl Diagnostic for ScenarioError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoParam { .. }
-            | Self::Syntax { .. }
-            | Self::Families { .. }
-            | Self::BadLines { .. }
-            | Self::Empty { .. }
-            | Self::UnknownFamily { .. }
-            | Self::HeldOutDiffers { .. }
-            | Self::TrainsOnHeldOut { .. }
-            | Self::Mix { .. }
-            | Self::Parquet { .. }
-            | Self::BadTraces { .. }
-            | Self::Prompt { .. }
-            | Self::NoPrices
-            | Self::PassRates { .. }
-            | Self::NoTries
-            | Self::NoFamiliesServed
-            | Self::NoReference
-            | Self::UnknownExample { .. }
-            | Self::UnfitExample { .. } => Class::Usage,
             Self::Read { .. }
             | Self::Entities { .. }
             | Self::Nothing { .. }
             | Self::NothingAdmitted { .. }
             | Self::NothingLeft { .. } => Class::Work,
+            _ => Class::Usage,
         }
     }
 }

@@ -5,19 +5,23 @@
 //! no further checks: every name is known, every call is complete, every list has an item. It does not talk
 //! to a server.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value};
 
 use super::{
-    declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
+    declaration::{self, Alternatives, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
     error::ScenarioError,
+    file,
     phrase::{Binding, Phrase, Scope, Template, WordChoices},
     results::Results,
 };
 use crate::{chat::ToolCall, error::did_you_mean};
 
-pub use super::declaration::{Check, Read, Tier};
+pub use super::{
+    candidate::Check,
+    declaration::{Read, Tier},
+};
 
 /// A resolved families file.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +58,7 @@ pub struct Family {
     pub(in crate::stage) solve: Vec<Step>,
     pub(super) answer: Answer,
     pub(super) phrasings: Phrase,
-    worker: Worker,
+    pub(in crate::stage) worker: Worker,
 }
 
 /// A call of the reference solution, and what later calls take from its result.
@@ -92,7 +96,7 @@ pub(in crate::stage) struct Worker {
 /// A tool call to be filled in with an entity.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::stage) struct CallTemplate {
-    tool: String,
+    pub tool: String,
     arguments: Vec<(String, Argument)>,
 }
 
@@ -105,10 +109,6 @@ enum Argument {
 }
 
 impl CallTemplate {
-    pub fn tool(&self) -> &str {
-        &self.tool
-    }
-
     fn rename(&mut self, name: impl Fn(&str) -> Option<String>) {
         if let Some(name) = name(&self.tool) {
             self.tool = name;
@@ -139,9 +139,7 @@ impl Families {
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-        let file =
-            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
-        Self::parse(&text, &file)
+        Self::parse(&text, &file::name(path))
     }
 
     /// `file` is the name used in errors.
@@ -203,10 +201,8 @@ impl Families {
                 let family =
                     Builder { file, words: &words, entities: &entities, declared, cell: &cell }.build()?;
                 if families.iter().any(|other| other.name == family.name) {
-                    return Err(wrong(
-                        format!("family \"{}\"", family.name),
-                        "the name is taken by another family",
-                    ));
+                    let place = format!("family \"{}\"", family.name);
+                    return Err(wrong(place, "the name is taken by another family"));
                 }
                 families.push(family);
             }
@@ -220,18 +216,10 @@ impl Families {
         let (results, retry) = (file.results.clone(), file.errors.retry.clone());
         Ok(Self { results, retry, entities, state, families })
     }
-}
 
-impl Families {
     /// Whether a call that failed with this message is made once more.
     pub(in crate::stage) fn is_retried(&self, message: &str) -> bool {
         self.retry.as_ref().is_some_and(|retry| message.trim_start().starts_with(retry))
-    }
-}
-
-impl Family {
-    pub(in crate::stage) fn worker(&self) -> &Worker {
-        &self.worker
     }
 }
 
@@ -249,15 +237,12 @@ fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Mistake {
 struct Words(Vec<(String, WordChoices)>);
 
 impl Words {
-    fn of<'a>(
-        place: &str,
-        declared: impl IntoIterator<Item = (&'a String, &'a declaration::Alternatives)>,
-    ) -> Result<Self, Mistake> {
-        let word = |(name, alternatives): (&String, &declaration::Alternatives)| {
+    fn of(place: &str, declared: &BTreeMap<String, Alternatives>) -> Result<Self, Mistake> {
+        let word = |(name, alternatives): (&String, &Alternatives)| {
             let word = parsed(alternatives).map_err(|problem| wrong(format!("{place}.{name}"), problem))?;
             Ok((name.clone(), word))
         };
-        declared.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+        declared.iter().map(word).collect::<Result<_, _>>().map(Self)
     }
 
     /// Words of an inner scope hide those of an outer one.
@@ -268,7 +253,7 @@ impl Words {
     }
 }
 
-fn parsed(alternatives: &declaration::Alternatives) -> Result<WordChoices, String> {
+fn parsed(alternatives: &Alternatives) -> Result<WordChoices, String> {
     let (train, unseen) = alternatives.lists();
     if train.is_empty() {
         return Err("the list of alternatives is empty".into());
@@ -315,13 +300,9 @@ fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Re
             }
         }
     }
-    let is_wanted = |cell: &Cell| match cell.as_slice() {
-        [(_, row, _), (_, column, _)] => {
-            wanted.get(*row).is_some_and(|columns| columns.iter().any(|wanted| wanted == column))
-        }
-        _ => false,
-    };
-    cells.retain(is_wanted);
+    // Cells have a value of each of the two axes.
+    let columns = |cell: &Cell| wanted.get(cell[0].1).into_iter().flatten();
+    cells.retain(|cell| columns(cell).any(|column| column == cell[1].1));
     Ok(cells)
 }
 
@@ -361,10 +342,8 @@ impl Builder<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let inner: Vec<&Words> = of_axes.iter().chain([&own]).collect();
 
-        let lists: Vec<&String> =
-            parts.iter().flat_map(|part| &part.entities).chain(&declared.entities).collect();
         let mut indices = Vec::new();
-        for name in lists {
+        for name in parts.iter().flat_map(|part| &part.entities).chain(&declared.entities) {
             let known = || self.entities.iter().map(|list| list.name.as_str());
             let index = self.entities.iter().position(|list| list.name == *name);
             indices.push(index.ok_or_else(|| at("entities")(unknown("entity list", name, known())))?);
@@ -420,8 +399,7 @@ impl Builder<'_> {
             Some(text) => {
                 let taken = solve.iter().flat_map(Step::names);
                 let scope = self.words.scope(&inner, bound.iter().copied().chain(taken).collect());
-                let phrase = Template::parse(text).and_then(|template| scope.phrase(&template));
-                let phrase = phrase.map_err(at("answer"))?;
+                let phrase = scope.parse(text).map_err(at("answer"))?;
                 if phrase.leaves_a_choice() {
                     return Err(at("answer")("it cannot leave a choice".into()));
                 }
@@ -456,8 +434,7 @@ fn step(
     let rows = match &declared.rows {
         None => Rows::default(),
         Some(text) => {
-            let name = Template::parse(text).and_then(|template| scope.phrase(&template))?;
-            let name = name.fill(&Binding::new());
+            let name = scope.parse(text)?.fill(&Binding::new());
             let known = Rows::ALL.iter().find(|(known, _)| *known == name);
             let list = || Rows::ALL.map(|(name, _)| name).join(", ");
             known.ok_or_else(|| format!("`rows` should be one of {}, found \"{name}\"", list()))?.1
@@ -465,11 +442,9 @@ fn step(
     };
     if let Some(list) = &declared.each {
         // With a word in `rows`, some families take one row where others take all.
-        if !earlier.iter().flat_map(Step::names).any(|name| name == list) {
-            return Err(format!(
-                "each: {}",
-                unknown("taken value", list, earlier.iter().flat_map(Step::names))
-            ));
+        let taken = || earlier.iter().flat_map(Step::names);
+        if !taken().any(|name| name == list) {
+            return Err(format!("each: {}", unknown("taken value", list, taken())));
         }
     }
     let take = match &declared.take {
@@ -500,10 +475,7 @@ fn call_template(
     let short = file.calls.get(name);
     let arguments = match (short, arguments) {
         (Some(short), Value::String(_)) => vec![(short.argument.clone(), argument(arguments, scope)?)],
-        (_, Value::Object(fields)) => fields
-            .iter()
-            .map(|(name, value)| Ok((name.clone(), argument(value, scope)?)))
-            .collect::<Result<_, String>>()?,
+        (_, Value::Object(fields)) => arguments_of(fields, scope)?,
         (None, Value::String(_)) => {
             let known = file.calls.keys().map(String::as_str);
             return Err(format!("{} under [calls]", unknown("call", name, known)));
@@ -513,12 +485,14 @@ fn call_template(
     Ok(CallTemplate { tool: short.map_or(name, |short| &short.tool).clone(), arguments })
 }
 
+fn arguments_of(fields: &Map<String, Value>, scope: &Scope) -> Result<Vec<(String, Argument)>, String> {
+    fields.iter().map(|(name, value)| Ok((name.clone(), argument(value, scope)?))).collect()
+}
+
 fn argument(value: &Value, scope: &Scope) -> Result<Argument, String> {
     Ok(match value {
         Value::String(text) => {
-            let phrase = Template::parse(text)
-                .and_then(|template| scope.phrase(&template))
-                .map_err(|why| format!("\"{text}\": {why}"))?;
+            let phrase = scope.parse(text).map_err(|why| format!("\"{text}\": {why}"))?;
             if phrase.leaves_a_choice() {
                 return Err(format!("\"{text}\": a call cannot leave a choice"));
             }
@@ -527,12 +501,7 @@ fn argument(value: &Value, scope: &Scope) -> Result<Argument, String> {
         Value::Array(items) => {
             Argument::List(items.iter().map(|item| argument(item, scope)).collect::<Result<_, _>>()?)
         }
-        Value::Object(fields) => Argument::Table(
-            fields
-                .iter()
-                .map(|(name, value)| Ok((name.clone(), argument(value, scope)?)))
-                .collect::<Result<_, String>>()?,
-        ),
+        Value::Object(fields) => Argument::Table(arguments_of(fields, scope)?),
         plain => Argument::Plain(plain.clone()),
     })
 }

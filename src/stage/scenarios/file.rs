@@ -221,14 +221,10 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         (None, Some(answer)) if answer.trim().parse::<f64>().is_ok() => "number",
         (None, Some(_)) => "text",
     };
-    let checks = match fields.get("checks") {
-        None | Some(Value::Null) => None,
-        Some(checks) => {
-            let checks =
-                Checks::parse(&checks.to_string()).map_err(|problem| format!("`checks`: {problem}"))?;
-            Some(Json(checks.to_json()))
-        }
-    };
+    let checks = fields.get("checks").filter(|checks| !checks.is_null());
+    let checks = checks.map(|checks| Checks::parse(&checks.to_string())).transpose();
+    let checks =
+        checks.map_err(|problem| format!("`checks`: {problem}"))?.map(|checks| Json(checks.to_json()));
     let candidates = candidates(fields, check)?;
     let split = match text(fields, "split")? {
         Some("train") => TRAIN,
@@ -300,10 +296,8 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
 fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
     if by != SplitBy::Task {
-        let marks = split::Marks::default();
-        let tasks: Vec<(&Scenario, split::Marks<'_>)> =
-            undecided.iter().map(|scenario| (&**scenario, marks)).collect();
-        let held = split::held_out(&tasks, by, share, seed);
+        let keys: Vec<_> = undecided.iter().map(|scenario| by.keys(scenario, "", None)).collect();
+        let held = split::held_out(&keys, share, seed);
         for (scenario, held) in undecided.into_iter().zip(held) {
             scenario.split = if held { by.heldout() } else { TRAIN }.into();
         }
@@ -311,7 +305,6 @@ fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     }
     let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
     undecided.sort_by_cached_key(|scenario| draw(&scenario.task));
-    #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a number of tasks")]
     let held_out = (share * undecided.len() as f64).ceil() as usize;
     for (rank, scenario) in undecided.into_iter().enumerate() {
         scenario.split = if rank < held_out { HELD_OUT } else { TRAIN }.into();

@@ -89,7 +89,7 @@ pub async fn generate(
         })
         .collect();
     observer.phase("questions", cases.len() as u64);
-    let found: Vec<SolveOutcome> = futures::stream::iter(0..cases.len())
+    let found: Vec<Result<Solved, Unsolved>> = futures::stream::iter(0..cases.len())
         .map(|case| {
             let (family, binding) = &cases[case];
             async move {
@@ -106,19 +106,17 @@ pub async fn generate(
         .await?;
 
     let mut refused: Vec<(String, Dropped, String)> = Vec::new();
-    let mut wording = Wording { seed, ..Wording::default() };
     let mut solved: Vec<(&Family, Vec<Solved>)> =
         families.iter().map(|family| (family, Vec::new())).collect();
     let mut failures: BTreeMap<&str, String> = BTreeMap::new();
-    for ((family, binding), found) in cases.into_iter().zip(found) {
+    for ((family, _), found) in cases.into_iter().zip(found) {
         match found {
-            SolveOutcome::Answer { answer, calls, checks } => {
+            Ok(case) => {
                 if let Some((_, cases)) = solved.iter_mut().find(|(other, _)| other.name == family.name) {
-                    cases.push(Solved { binding, answer, calls, checks });
+                    cases.push(case);
                 }
             }
-            SolveOutcome::Nothing(why, text) => {
-                wording.drop(why);
+            Err((why, text)) => {
                 refused.push((family.name.clone(), why, text.chars().take(300).collect()));
                 failures.entry(&family.name).or_insert_with(|| format!("{}: {text}", why.name()));
             }
@@ -129,8 +127,7 @@ pub async fn generate(
             observer.note(&format!("family {} has no answerable question: {why}", family.name));
         }
     }
-    let mut grounded = wording.word(&solved, quota);
-    grounded.refused.extend(refused);
+    let grounded = Wording { seed, ..Wording::default() }.word(&solved, quota, refused);
     if grounded.train.is_empty() && grounded.heldout.is_empty() {
         let account = failures.iter().map(|(family, why)| format!("{family}: {why}")).take(5);
         return Err(ScenarioError::Nothing { account: account.collect::<Vec<_>>().join("; ") }.into());
@@ -153,10 +150,7 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
         let rows = families.results.read(&outcome.text);
         for row in 0..rows.rows.len() {
             let field = |(index, (column, field)): (usize, &(String, Option<String>))| {
-                let position = match field {
-                    Some(field) => rows.position(Some(field)),
-                    None => Some(index),
-                };
+                let position = field.as_ref().map_or(Some(index), |field| rows.position(Some(field)));
                 let value = position.and_then(|position| rows.field(row, position));
                 let value = value.ok_or_else(|| wrong(format!("row {row} has no field for `{column}`")))?;
                 Ok((column.clone(), value.to_owned()))
@@ -205,18 +199,16 @@ fn drawn(family: &Family, mut all: Vec<Binding>, count: usize, seed: u64) -> Vec
     all
 }
 
-enum SolveOutcome {
-    Answer {
-        answer: String,
-        calls: Vec<ToolCall>,
-        checks: Option<Json>,
-    },
-    /// Why there is no answer, and what the server returned.
-    Nothing(Dropped, String),
-}
+/// Why there is no answer, and what the server returned.
+type Unsolved = (Dropped, String);
 
 /// The reference expert: makes the family's calls, reads the answer, and looks at the state that is left.
-async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<SolveOutcome> {
+async fn solve(
+    families: &Families,
+    family: &Family,
+    binding: &Binding,
+    live: &Live,
+) -> Result<Result<Solved, Unsolved>> {
     let mut solution = Solution::new(families, &family.solve, binding.clone());
     let visit = live.visit();
     let mut calls = Vec::new();
@@ -230,27 +222,27 @@ async fn solve(families: &Families, family: &Family, binding: &Binding, live: &L
         calls.push(call);
         text = outcome.text;
         if outcome.is_error {
-            return Ok(SolveOutcome::Nothing(Dropped::Failed, text));
+            return Ok(Err((Dropped::Failed, text)));
         }
         if let Err(why) = solution.result(text.clone()) {
-            return Ok(SolveOutcome::Nothing(why, text));
+            return Ok(Err((why, text)));
         }
     }
     let answer = match solution.answer(family) {
         Ok(answer) => answer,
-        Err(why) => return Ok(SolveOutcome::Nothing(why, text)),
+        Err(why) => return Ok(Err((why, text))),
     };
-    let Some(state) = &families.state else {
-        return Ok(SolveOutcome::Answer { answer, calls, checks: None });
-    };
-    let ToolCall { name: tool, arguments } = state.fill(&Binding::new());
-    let outcome = visit.call(&ToolCall { name: tool.clone(), arguments: arguments.clone() }).await?;
+    let solved = Solved { binding: binding.clone(), answer, calls, checks: None };
+    let Some(state) = &families.state else { return Ok(Ok(solved)) };
+    let call = state.fill(&Binding::new());
+    let outcome = visit.call(&call).await?;
     if outcome.is_error {
-        return Ok(SolveOutcome::Nothing(Dropped::Failed, outcome.text));
+        return Ok(Err((Dropped::Failed, outcome.text)));
     }
     let expect = TextCheck { equals: Some(outcome.text), ..TextCheck::default() };
-    let checks = Checks { state: vec![StateCheck { tool, arguments, expect }], ..Checks::default() };
-    Ok(SolveOutcome::Answer { answer, calls, checks: Some(Json(checks.to_json())) })
+    let state = StateCheck { tool: call.name, arguments: call.arguments, expect };
+    let checks = Checks { state: vec![state], ..Checks::default() };
+    Ok(Ok(Solved { checks: Some(Json(checks.to_json())), ..solved }))
 }
 
 impl Families {
@@ -259,10 +251,10 @@ impl Families {
         let known = || tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str());
         let of_families = self.iter().flat_map(|family| {
             let calls = family.solve.iter().map(|step| &step.call);
-            calls.map(|call| (format!("family \"{}\"", family.name), call.tool()))
+            calls.map(|call| (format!("family \"{}\"", family.name), &call.tool))
         });
         let of_entities =
-            self.entities.iter().map(|list| (format!("entities.{}", list.name), list.call.tool()));
+            self.entities.iter().map(|list| (format!("entities.{}", list.name), &list.call.tool));
         for (place, tool) in of_families.chain(of_entities) {
             if !known().any(|name| name == tool) {
                 let hint = did_you_mean(tool, known())
@@ -290,7 +282,6 @@ type Asker = (String, Binding);
 #[derive(Default)]
 struct Wording {
     seed: u64,
-    dropped: BTreeMap<Dropped, usize>,
     refused: Vec<(String, Dropped, String)>,
     /// The first asker of each sentence, and the answer with its checks.
     sentences: BTreeMap<String, (Asker, (String, Option<Json>))>,
@@ -300,18 +291,14 @@ struct Wording {
     ambiguous: BTreeSet<String>,
 }
 
-#[derive(Clone, Copy)]
-enum Phrasing {
-    Seen,
-    Unseen,
-}
-
 impl Wording {
-    fn drop(&mut self, why: Dropped) {
-        *self.dropped.entry(why).or_default() += 1;
-    }
-
-    fn word(mut self, solved: &[(&Family, Vec<Solved>)], quota: QuestionCounts) -> Grounded {
+    /// Phrases what was solved. `unsolved` are the refusals of the other questions.
+    fn word(
+        mut self,
+        solved: &[(&Family, Vec<Solved>)],
+        quota: QuestionCounts,
+        unsolved: Vec<(String, Dropped, String)>,
+    ) -> Grounded {
         let trained: Vec<_> = solved.iter().filter(|(family, _)| !family.holdout).collect();
         let held: Vec<_> = solved.iter().filter(|(family, _)| family.holdout).collect();
         let share = |families: usize| quota.per_split.div_ceil(families.max(1)) + 1;
@@ -321,58 +308,47 @@ impl Wording {
         for (family, cases) in &trained {
             let cases = self.shuffled(family, cases);
             let (unseen, seen) = cases.split_at(cases.len() / 4);
-            train.extend(self.ask(family, "train", seen, quota.per_family, Phrasing::Seen));
+            train.extend(self.ask(family, "train", seen, quota.per_family));
             seen_and_unseen.push((family, seen.to_vec(), unseen.to_vec()));
         }
         // After all of training, so that a held-out sentence that duplicates a training one is the one
         // dropped.
+        let count = share(trained.len());
         for (family, seen, unseen) in seen_and_unseen {
-            entities.push(self.ask(family, "unseen_entities", &unseen, share(trained.len()), Phrasing::Seen));
-            phrasings.push(self.ask(
-                family,
-                "unseen_phrasings",
-                &seen,
-                share(trained.len()),
-                Phrasing::Unseen,
-            ));
+            entities.push(self.ask(family, "unseen_entities", &unseen, count));
+            phrasings.push(self.ask(family, "unseen_phrasings", &seen, count));
         }
         for (family, cases) in &held {
             let cases = self.shuffled(family, cases);
-            families.push(self.ask(family, "unseen_families", &cases, share(held.len()), Phrasing::Seen));
+            families.push(self.ask(family, "unseen_families", &cases, share(held.len())));
         }
-        let mut heldout: Vec<Scenario> = [entities, phrasings, families]
-            .into_iter()
-            .flat_map(|split| evenly(split, quota.per_split))
-            .collect();
+        let splits = [entities, phrasings, families].into_iter();
+        let mut heldout: Vec<Scenario> = splits.flat_map(|split| evenly(split, quota.per_split)).collect();
         for scenarios in [&mut train, &mut heldout] {
             scenarios.retain(|scenario| !self.ambiguous.contains(&scenario.task));
         }
-        Grounded { train, heldout, dropped: self.dropped, refused: self.refused }
+        self.refused.extend(unsolved);
+        let mut dropped = BTreeMap::new();
+        // Of an ambiguous sentence, the first question is dropped, too.
+        let firsts = self.ambiguous.iter().map(|_| Dropped::Ambiguous);
+        for why in self.refused.iter().map(|(_, why, _)| *why).chain(firsts) {
+            *dropped.entry(why).or_default() += 1;
+        }
+        Grounded { train, heldout, dropped, refused: self.refused }
     }
 
     /// In seeded random order, independent of the server's order of entities.
     fn shuffled<'a>(&self, family: &Family, cases: &'a [Solved]) -> Vec<&'a Solved> {
-        let mut order: Vec<_> = cases
-            .iter()
-            .map(|case| {
-                let mut encoder = Encoder::new("mcprl held-out entities v1");
-                encoder.number(self.seed).text(&family.name).text(&entity_json(&case.binding));
-                (encoder.finish(), case)
-            })
-            .collect();
-        order.sort_by_key(|(digest, _)| *digest);
-        order.into_iter().map(|(_, case)| case).collect()
+        let mut order: Vec<&Solved> = cases.iter().collect();
+        order.sort_by_cached_key(|case| {
+            let mut encoder = Encoder::new("mcprl held-out entities v1");
+            encoder.number(self.seed).text(&family.name).text(&entity_json(&case.binding)).finish()
+        });
+        order
     }
 
     /// Up to `count` sentences, cycling through the cases.
-    fn ask(
-        &mut self,
-        family: &Family,
-        split: &str,
-        cases: &[&Solved],
-        count: usize,
-        phrasing: Phrasing,
-    ) -> Vec<Scenario> {
+    fn ask(&mut self, family: &Family, split: &str, cases: &[&Solved], count: usize) -> Vec<Scenario> {
         let mut encoder = Encoder::new("mcprl phrasings v1");
         let mut rng = ChaCha8Rng::from_seed(
             *encoder.number(self.seed).text(&family.name).text(seed_text(split)).finish().as_bytes(),
@@ -383,9 +359,9 @@ impl Wording {
             if scenarios.len() == count {
                 break;
             }
-            let task = match phrasing {
-                Phrasing::Seen => Some(family.phrasings.draw(&case.binding, &mut rng)),
-                Phrasing::Unseen => family.phrasings.draw_unseen(&case.binding, &mut rng),
+            let task = match split {
+                "unseen_phrasings" => family.phrasings.draw_unseen(&case.binding, &mut rng),
+                _ => Some(family.phrasings.draw(&case.binding, &mut rng)),
             };
             let Some(task) = task else { break };
             if self.is_new(family, case, &task) {
@@ -410,14 +386,8 @@ impl Wording {
         let is_same = answer == case.answer && checks == case.checks;
         let why = if is_same { Dropped::Duplicate } else { Dropped::Ambiguous };
         self.refused.push((family.name.clone(), why, task.to_owned()));
-        if is_same {
-            self.drop(Dropped::Duplicate);
-        } else {
-            self.drop(Dropped::Ambiguous);
-            if self.ambiguous.insert(task.to_owned()) {
-                // Drop the first one too.
-                self.drop(Dropped::Ambiguous);
-            }
+        if !is_same {
+            self.ambiguous.insert(task.to_owned());
         }
         false
     }
@@ -425,20 +395,10 @@ impl Wording {
 
 /// Takes from every family in turn up to `limit`.
 pub(super) fn evenly<T>(families: Vec<Vec<T>>, limit: usize) -> Vec<T> {
-    let mut families: Vec<_> = families.into_iter().map(Vec::into_iter).collect();
-    let mut taken = Vec::new();
-    loop {
-        let before = taken.len();
-        for family in &mut families {
-            if taken.len() == limit {
-                return taken;
-            }
-            taken.extend(family.next());
-        }
-        if taken.len() == before {
-            return taken;
-        }
-    }
+    let places = families.into_iter().flat_map(|family| family.into_iter().enumerate());
+    let mut ranked: Vec<(usize, T)> = places.collect();
+    ranked.sort_by_key(|(place, _)| *place);
+    ranked.into_iter().take(limit).map(|(_, item)| item).collect()
 }
 
 /// What the draws of a split are seeded by: letters, so that a seed keeps its questions though splits have names now.
@@ -463,8 +423,6 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
         checks: case.checks.clone(),
-        candidates: None,
-        server: None,
-        working: None,
+        ..Scenario::default()
     }
 }

@@ -99,10 +99,7 @@ impl CallSequence<'_> {
             return Ok(session.call(tool, call.arguments.clone()).await?);
         };
         let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
-        let answer = {
-            let mut answers = answers.lock();
-            Arc::clone(answers.entry(key).or_default())
-        };
+        let answer = Arc::clone(answers.lock().entry(key).or_default());
         let ask = || async {
             let (pool, tool) = self.live.pools.route(name)?;
             pool.session().await?.call(tool, call.arguments.clone()).await

@@ -129,16 +129,12 @@ pub async fn ask_all(
 impl Request<'_> {
     fn render(&self, batch: usize) -> Result<String, ScenarioError> {
         let kinds = ["single-tool", "multi-tool", "multi-tool", "error-recovery", "no-call"];
-        let tool = |tool: &&Tool| {
+        let tool = |tool: &Tool| {
             let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
             json!({"name": tool.name, "description": tool.description, "parameters": schema.to_string()})
         };
-        let tools: Vec<Value> = self
-            .tools
-            .iter()
-            .filter(|tool| self.callable.contains(&tool.name))
-            .map(|one| tool(&one))
-            .collect();
+        let callable = self.tools.iter().filter(|tool| self.callable.contains(&tool.name));
+        let tools: Vec<Value> = callable.map(tool).collect();
         // Each request sees other examples.
         let mut order: Vec<&(ToolCall, String)> = self.examples.iter().collect();
         order.sort_by_cached_key(|(call, _)| {
@@ -146,7 +142,7 @@ impl Request<'_> {
             encoder.number(self.seed).number(batch as u64).json(&json!(call));
             encoder.finish()
         });
-        let example = |(call, result): &&(ToolCall, String)| json!({"tool": call.name, "arguments": Value::Object(call.arguments.clone()).to_string(), "result": result});
+        let example = |(call, result): &&(ToolCall, String)| json!({"tool": call.name, "arguments": json!(call.arguments).to_string(), "result": result});
         let examples: Vec<Value> = order.iter().take(12).map(example).collect();
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
@@ -234,9 +230,8 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         rule: if is_refusal { AnswerRule::Nothing } else { AnswerRule::Quoted(answer) },
         calls,
         checks,
-        alternatives: BTreeSet::new(),
         may_fail: kind == "error-recovery",
-        working: None,
+        ..Candidate::default()
     })
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use strum::VariantArray as _;
+
 use super::{admission::Reason, solution::Dropped, sources::SourceOutput};
 use crate::{
     data::{Admission, Scenario, UNSEEN},
@@ -25,12 +27,12 @@ pub fn metrics(made: &SourceOutput) -> Metrics {
             count(format!("new_words_{split}"), words.difference(&known).count());
         }
     }
-    for why in Dropped::ALL {
-        count(format!("dropped_{}", why.name()), made.dropped.get(&why).copied().unwrap_or_default());
+    for why in Dropped::VARIANTS {
+        count(format!("dropped_{}", why.name()), made.dropped.get(why).copied().unwrap_or_default());
     }
     count("candidates".into(), made.admission.len());
     count("admitted".into(), made.admission.iter().filter(|row| row.reason.is_none()).count());
-    for reason in Reason::ALL {
+    for reason in Reason::VARIANTS {
         let of_reason = made.admission.iter().filter(|row| row.reason.as_deref() == Some(reason.name()));
         count(format!("refused_{}", reason.name().replace('-', "_")), of_reason.count());
     }

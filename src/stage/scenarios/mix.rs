@@ -10,7 +10,6 @@ use crate::{
 /// Draws tasks of each source by its weight, as many as the scarcest one allows, and keeps each source's order. A sentence
 /// counts once: for the first source that has it.
 pub fn draw(parts: Vec<(f64, Vec<Scenario>)>, seed: u64) -> Vec<Scenario> {
-    #[expect(clippy::cast_precision_loss, reason = "a number of tasks")]
     let scale = parts
         .iter()
         .filter(|(_, tasks)| !tasks.is_empty())
@@ -19,17 +18,11 @@ pub fn draw(parts: Vec<(f64, Vec<Scenario>)>, seed: u64) -> Vec<Scenario> {
     let mut seen = BTreeSet::new();
     let mut drawn = Vec::new();
     for (weight, tasks) in parts {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most the number of tasks"
-        )]
         let most = (weight * scale).round() as usize;
         let order = order(&tasks, seed);
         let is_new = |place: &usize| seen.insert(folded(&tasks[*place].task));
         let places: BTreeSet<usize> = order.into_iter().filter(is_new).take(most).collect();
-        let places = places.iter().copied();
-        drawn.extend(places.map(|place| tasks[place].clone()));
+        drawn.extend(places.into_iter().map(|place| tasks[place].clone()));
     }
     drawn
 }

@@ -94,39 +94,24 @@ impl Params {
 
     /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
     pub fn complete(&self, has_model: bool) -> Result<(), ScenarioError> {
-        let sources: Vec<Source> = match (&self.mix, self.source) {
-            (None, Source::Mix) => return Err(ScenarioError::NoParam { origin: "mix", param: "mix" }),
-            (Some(mix), Source::Mix) => {
-                let problem = match mix.iter().find(|(source, weight)| {
-                    **source == Source::Mix || !weight.is_finite() || **weight <= 0.0
-                }) {
-                    _ if mix.is_empty() => Some("it is empty".to_owned()),
-                    Some((Source::Mix, _)) => Some("a mix cannot contain a mix".to_owned()),
-                    Some((_, weight)) => Some(format!("{weight} is no weight")),
-                    None => None,
-                };
-                if let Some(problem) = problem {
-                    return Err(ScenarioError::Mix { problem });
-                }
-                mix.keys().copied().collect()
-            }
-            (_, source) => vec![source],
-        };
-        let words: &[Source] = if self.reword > 0.0 && !has_model { &[Source::Llm] } else { &[] };
-        let needed = sources.into_iter().chain(words.iter().copied()).flat_map(|source| match source {
-            Source::Grounded => vec![("grounded", "families", self.families.is_some())],
-            Source::File => vec![("file", "file", self.file.is_some())],
-            Source::Traces => vec![("traces", "traces", self.traces.is_some())],
-            Source::Llm if has_model => Vec::new(),
-            Source::Llm => {
-                vec![("llm", "base_url", self.base_url.is_some()), ("llm", "model", self.model.is_some())]
-            }
-            Source::Server | Source::Explored | Source::Mix => Vec::new(),
-        });
-        match needed.into_iter().find(|(_, _, is_given)| !is_given) {
-            Some((origin, param, _)) => Err(ScenarioError::NoParam { origin, param }),
-            None => Ok(()),
+        let mut sources = vec![self.source];
+        if self.source == Source::Mix {
+            let no_mix = ScenarioError::NoParam { origin: "mix", param: "mix" };
+            sources = mixed(self.mix.as_ref().ok_or(no_mix)?)?;
         }
+        if self.reword > 0.0 {
+            sources.push(Source::Llm);
+        }
+        let missing = sources.into_iter().find_map(|source| match source {
+            Source::Grounded if self.families.is_none() => Some(("grounded", "families")),
+            Source::File if self.file.is_none() => Some(("file", "file")),
+            Source::Traces if self.traces.is_none() => Some(("traces", "traces")),
+            Source::Llm if has_model => None,
+            Source::Llm if self.base_url.is_none() => Some(("llm", "base_url")),
+            Source::Llm if self.model.is_none() => Some(("llm", "model")),
+            _ => None,
+        });
+        missing.map_or(Ok(()), |(origin, param)| Err(ScenarioError::NoParam { origin, param }))
     }
 
     pub fn hold_out(&self, seed: u64) -> file::HoldOut {
@@ -149,4 +134,21 @@ impl Params {
             result_chars: self.result_chars,
         }
     }
+}
+
+/// The sources of a mix.
+fn mixed(mix: &BTreeMap<Source, f64>) -> Result<Vec<Source>, ScenarioError> {
+    let wrong = |problem: String| Err(ScenarioError::Mix { problem });
+    if mix.is_empty() {
+        return wrong("it is empty".into());
+    }
+    for (source, weight) in mix {
+        if *source == Source::Mix {
+            return wrong("a mix cannot contain a mix".into());
+        }
+        if !weight.is_finite() || *weight <= 0.0 {
+            return wrong(format!("{weight} is no weight"));
+        }
+    }
+    Ok(mix.keys().copied().collect())
 }

@@ -31,9 +31,7 @@ enum Part {
 
 impl Template {
     pub fn parse(source: &str) -> Result<Self, String> {
-        let mut rest = source;
-        let template = Self::parts(&mut rest, false)?;
-        Ok(template)
+        Self::parts(&mut &*source, false)
     }
 
     /// Reads to the end, or within braces to the `|` or `}` that ends an alternative.
@@ -129,8 +127,8 @@ impl<'a> Scope<'a> {
         Self { words, entities, known: RefCell::default() }
     }
 
-    pub fn phrase(&self, template: &Template) -> Result<Phrase, String> {
-        self.resolve(template, DEPTH)
+    pub fn parse(&self, text: &str) -> Result<Phrase, String> {
+        self.resolve(&Template::parse(text)?, DEPTH)
     }
 
     /// All alternatives of a list of templates as one phrase.
@@ -246,11 +244,11 @@ impl Draw<'_> {
             Phrase::Sequence(parts) => parts.iter().for_each(|part| self.add(part)),
             Phrase::Choice { train, unseen } => {
                 // Even odds, however few the unseen alternatives are.
-                let take = self.unseen.is_some()
+                let is_unseen = self.unseen.is_some()
                     && !unseen.is_empty()
                     && (train.is_empty() || below(self.rng, 2) == 0);
-                let among = if take { unseen } else { train };
-                if take {
+                let among = if is_unseen { unseen } else { train };
+                if is_unseen {
                     self.unseen = Some(true);
                 }
                 if !among.is_empty() {
@@ -285,7 +283,7 @@ mod tests {
         let circle = WordChoices { train: vec![Template::parse("{circle}")?], unseen: Vec::new() };
         let words = [("noun", &noun), ("who", &who), ("circle", &circle)];
         let scope = Scope::new(words.into(), vec!["team"]);
-        scope.phrase(&Template::parse(text)?)
+        scope.parse(text)
     }
 
     fn texts(

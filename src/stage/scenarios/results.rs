@@ -69,10 +69,10 @@ impl Results {
                 let rows = Rows::with_header(lines.into_iter().map(fields));
                 Rows { more: !remarks.is_empty() && !rows.rows.is_empty(), ..rows }
             }
-            Self::Lines => Rows {
-                rows: filled_lines(text).map(|line| vec![line.to_owned()]).collect(),
-                ..Rows::default()
-            },
+            Self::Lines => {
+                let lines = text.lines().filter(|line| !line.is_empty());
+                Rows { rows: lines.map(|line| vec![line.to_owned()]).collect(), ..Rows::default() }
+            }
             Self::Json { at } => Rows::of_value(serde_json::from_str(text).unwrap_or_default(), at),
             Self::Jsonl => json_lines(text).map(|items| Rows::of_value(items, "")).unwrap_or_default(),
             Self::Python { at } => Rows::of_value(python_repr(text).unwrap_or_default(), at),
@@ -121,10 +121,6 @@ impl Rows {
     pub fn field(&self, row: usize, position: usize) -> Option<&str> {
         self.rows.get(row)?.get(position).map(String::as_str)
     }
-}
-
-fn filled_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter(|line| !line.is_empty())
 }
 
 /// A last line in parentheses, such as `(5 of 8 rows)`: it is about the rows above it.

@@ -93,12 +93,6 @@ pub async fn reword(
         .filter(|index| judged.admitted[*index].candidate.task.len() <= TASK_BYTES)
         .collect();
     chosen.sort_by_cached_key(|index| rank(&judged.admitted[*index].candidate.task));
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a number of tasks"
-    )]
     chosen.truncate((chosen.len() as f64 * share).round() as usize);
     chosen.sort_unstable();
     let head = context.text("reword").trim_end();
@@ -117,7 +111,7 @@ pub async fn reword(
         }
         if let Err(why) = verdict {
             let detail = format!("{why}: {}", candidate.task);
-            judged.rows.push(refused(candidate.family.clone(), text, Reason::Wording, detail));
+            judged.rows.push(refused(candidate.family.clone(), text, Reason::Wording, &detail));
             continue;
         }
         let before = candidate.id(answer.as_deref());

@@ -28,7 +28,7 @@ const SHARED_LANES: usize = 16;
 const OWN_LANES: usize = 4;
 
 pub struct Runner<'a> {
-    live: &'a Live,
+    pub live: &'a Live,
     /// The visit that a lane's reading sequences share.
     lanes: Vec<Mutex<Option<CallSequence<'a>>>>,
     /// Agent's names of tools that change nothing.
@@ -54,10 +54,6 @@ impl<'a> Runner<'a> {
         let (losses, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let lanes = (0..lanes).map(|_| Mutex::default()).collect();
         Self { live, lanes, readers, deadline, losses, calls, result_chars, observer, cancel }
-    }
-
-    pub fn live(&self) -> &'a Live {
-        self.live
     }
 
     pub fn is_late(&self) -> bool {

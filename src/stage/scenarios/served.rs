@@ -141,12 +141,6 @@ fn held_out<'a>(names: &[&'a str], share: f64, seed: u64) -> BTreeSet<&'a str> {
     let draw = |name: &&str| Encoder::new("mcprl held-out servers v1").number(seed).text(name).finish();
     let mut order = names.to_vec();
     order.sort_by_cached_key(draw);
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a share of a number of servers"
-    )]
     let count = (share * names.len() as f64).ceil() as usize;
     order.truncate(count.min(names.len().saturating_sub(1)));
     order.into_iter().collect()

@@ -10,7 +10,8 @@ use super::{
 use crate::chat::ToolCall;
 
 /// Why a question was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Dropped {
     /// The reference call returned an error.
     Failed,
@@ -25,17 +26,8 @@ pub enum Dropped {
 }
 
 impl Dropped {
-    pub const ALL: [Self; 5] =
-        [Self::Failed, Self::Unanswerable, Self::Ambiguous, Self::Truncated, Self::Duplicate];
-
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Unanswerable => "unanswerable",
-            Self::Ambiguous => "ambiguous",
-            Self::Truncated => "truncated",
-            Self::Duplicate => "duplicate",
-        }
+        self.into()
     }
 }
 

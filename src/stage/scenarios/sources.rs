@@ -3,17 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
-    admission::{self, Judged, Reason, admitted, refused},
+    admission::{self, Admitted, Judged, Reason, admitted, refused},
     candidate::Candidate,
     error::ScenarioError,
     explored::{self, Coverage},
     families::Families,
     file,
-    grounded::QuestionCounts,
+    grounded::{Grounded, QuestionCounts},
     live::Live,
     llm, mix,
     params::{Params, Source},
@@ -25,7 +25,6 @@ use super::{
     traces,
 };
 use crate::{
-    chat::ToolCall,
     data::{Admission, Scenario, Tool, folded},
     error::Result,
     llm::{Budget, Client, Endpoint, LanguageModel, Provider},
@@ -124,22 +123,17 @@ async fn from_families(context: &Context, params: &Params, source: Source) -> Re
     context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
     let made = made?;
-    let refused = made.refused.into_iter().map(|(family, why, detail)| {
+    let refused = made.refused.iter().map(|(family, why, detail)| {
         let reason = match why {
             Dropped::Failed | Dropped::Unanswerable | Dropped::Truncated => Reason::Unsolvable,
             Dropped::Ambiguous => Reason::Ambiguous,
             Dropped::Duplicate => Reason::Duplicate,
         };
-        refused(family, String::new(), reason, format!("{}: {detail}", why.name()))
+        refused(family.clone(), String::new(), reason, &format!("{}: {detail}", why.name()))
     });
     let admission = made.train.iter().chain(&made.heldout).map(admitted).chain(refused).collect();
-    Ok(SourceOutput {
-        train: made.train,
-        heldout: made.heldout,
-        admission,
-        dropped: made.dropped,
-        coverage: None,
-    })
+    let Grounded { train, heldout, dropped, .. } = made;
+    Ok(SourceOutput { train, heldout, admission, dropped, coverage: None })
 }
 
 async fn explore(context: &Context, params: &Params, budget: explored::Budget) -> Result<explored::Explored> {
@@ -173,10 +167,9 @@ pub async fn add_lessons(
     let explored = explore(context, params, budget).await?;
     let known: BTreeSet<String> =
         others.into_iter().flatten().chain(&*start).map(|task| folded(&task.task)).collect();
-    let lessons: Vec<Scenario> =
-        explored.judged.admitted.iter().map(|admitted| admitted.scenario()).collect();
+    let lessons = explored.judged.admitted.iter().map(Admitted::scenario);
     let before = start.len();
-    start.extend(lessons.into_iter().filter(|lesson| !known.contains(&folded(&lesson.task))));
+    start.extend(lessons.filter(|lesson| !known.contains(&folded(&lesson.task))));
     context
         .observer
         .note(&format!("exploration adds {} tasks with solutions to `start`", start.len() - before));
@@ -187,17 +180,16 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     let tools: Vec<Tool> = context.read("tools")?;
     let path = given(params.traces.as_ref(), "traces", "traces")?;
     let servers = servers(context)?;
-    let read = traces::load(path, &explored::callable(&tools, servers))?;
-    let (candidates, early) =
-        read.into_iter().fold((Vec::new(), Vec::new()), |(mut good, mut bad), (place, one)| {
-            match one {
-                Ok(candidate) => good.push(candidate),
-                Err((reason, detail)) => {
-                    bad.push(refused("traces".into(), String::new(), reason, format!("{place}: {detail}")))
-                }
+    let (mut candidates, mut early) = (Vec::new(), Vec::new());
+    for (place, one) in traces::load(path, &explored::callable(&tools, servers))? {
+        match one {
+            Ok(candidate) => candidates.push(candidate),
+            Err((reason, detail)) => {
+                let detail = format!("{place}: {detail}");
+                early.push(refused("traces".into(), String::new(), reason, &detail));
             }
-            (good, bad)
-        });
+        }
+    }
     // A few calls of tools that read, to see whether the conversations' calls change anything.
     let sampled = match servers.is_read_only() {
         true => Some(sample(context, params, &tools, 2 * tools.len()).await?),
@@ -288,7 +280,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
     for one in written? {
         match one {
             Ok(candidate) => candidates.push(candidate),
-            Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, detail)),
+            Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, &detail)),
         }
     }
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
@@ -323,7 +315,7 @@ async fn sample(
     let task = task(context, params, tools, explored::Budget { calls, ..params.budget() })?;
     let live = Live::new(task.servers, tools);
     let sampled = {
-        let runner = task.explorer(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
+        let runner = task.explorer(&live);
         let sampled = explored::sample(&task, &runner).await;
         context.meter.add(Usage { tool_calls: runner.calls() as u64, ..Usage::default() });
         sampled
@@ -342,12 +334,10 @@ async fn admit(
 ) -> Result<Judged> {
     let task = task(context, params, tools, params.budget())?;
     let breaking = sampled.as_ref().map(|sampled| sampled.breaking.clone()).unwrap_or_default();
-    let deadline = Instant::now() + Duration::from_secs(params.explore_seconds);
     let [one, two] = [(); 2].map(|()| Live::new(task.servers, tools));
     let judged = {
-        let runners = task.runners([&one, &two], deadline);
-        let judged =
-            admission::admit(candidates, &task.tool_names(), &breaking, [&runners[0], &runners[1]]).await;
+        let runners = task.runners([&one, &two]);
+        let judged = admission::admit(candidates, &task.tool_names(), &breaking, &runners).await;
         let judged = match (judged, &mut sampled) {
             (Ok(mut judged), Some(sampled)) => {
                 sampled.refuse_changes(&mut judged, &one, &*context.observer).await.map(|()| judged)
@@ -373,9 +363,7 @@ async fn finish(
 ) -> Result<SourceOutput> {
     judged.rows.extend(early);
     judged.trim(params.tasks);
-    let chains: Vec<Vec<ToolCall>> =
-        judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
-    let coverage = Coverage::of(tools, &chains);
+    let coverage = Coverage::of(tools, &judged);
     divided(context, params, judged, Some(coverage)).await
 }
 

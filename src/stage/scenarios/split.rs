@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::error::ScenarioError;
+use super::{candidate::reference_calls, error::ScenarioError};
 use crate::{
-    chat::ToolCall,
     data::{Scenario, folded},
     hash::{Digest, Encoder},
 };
@@ -39,8 +38,8 @@ impl SplitBy {
         }
     }
 
-    /// The groups of a task.
-    fn keys(self, scenario: &Scenario, Marks { phrasing, thing }: Marks<'_>) -> Vec<String> {
+    /// The groups of a task. `phrasing`: which wording it has. `thing`: what it is about; without it, that is its entity.
+    pub fn keys(self, scenario: &Scenario, phrasing: &str, thing: Option<&str>) -> Vec<String> {
         match self {
             Self::Task => vec![scenario.task.clone()],
             Self::Entity => {
@@ -50,13 +49,8 @@ impl SplitBy {
             Self::Family => vec![scenario.family.clone()],
             Self::Phrasing => vec![phrasing.to_owned()],
             Self::Tool => {
-                let calls: Vec<ToolCall> = scenario
-                    .reference
-                    .as_deref()
-                    .and_then(|calls| serde_json::from_str(calls).ok())
-                    .unwrap_or_default();
-                let names: BTreeSet<String> = calls.into_iter().map(|call| call.name).collect();
-                names.into_iter().collect()
+                let names = reference_calls(scenario).into_iter().map(|call| call.name);
+                names.collect::<BTreeSet<_>>().into_iter().collect()
             }
         }
     }
@@ -65,26 +59,11 @@ impl SplitBy {
 /// So many tasks may be about one thing in any case.
 const FEW: usize = 4;
 
-/// What is known of a task beside its scenario.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Marks<'a> {
-    /// Which wording it has.
-    pub phrasing: &'a str,
-    /// What it is about; without it, that is its entity.
-    pub thing: Option<&'a str>,
-}
-
-/// A task with its marks.
+/// A task, which wording it has, and what it is about.
 pub struct Marked {
     pub scenario: Scenario,
     pub phrasing: String,
     pub thing: Option<String>,
-}
-
-impl Marked {
-    fn marks(&self) -> Marks<'_> {
-        Marks { phrasing: &self.phrasing, thing: self.thing.as_deref() }
-    }
 }
 
 /// Removes things that so many tasks are about that they tell none from the others, such as the only repository there is.
@@ -99,51 +78,40 @@ pub fn drop_common(tasks: &mut [Marked]) {
     }
 }
 
-/// Which of the tasks are held out: about this share, at least one group if there are several, never all.
-pub fn held_out(tasks: &[(&Scenario, Marks<'_>)], by: SplitBy, share: f64, seed: u64) -> Vec<bool> {
-    let keys: Vec<Vec<String>> = tasks.iter().map(|(scenario, marks)| by.keys(scenario, *marks)).collect();
-    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
-    for key in keys.iter().flatten() {
-        *groups.entry(key).or_default() += 1;
-    }
+/// Which of the tasks with these groups are held out: about this share, at least one group if there are several, never all.
+pub fn held_out(keys: &[Vec<String>], share: f64, seed: u64) -> Vec<bool> {
+    let groups: BTreeSet<&str> = keys.iter().flatten().map(String::as_str).collect();
     let draw = |key: &str| Encoder::new("mcprl held-out groups v1").number(seed).text(key).finish();
-    let mut order: Vec<(&str, usize)> = groups.into_iter().collect();
-    order.sort_by_key(|(key, _)| draw(key));
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a share of a number of tasks"
-    )]
-    let wanted = (share * tasks.len() as f64).ceil() as usize;
+    let mut order = Vec::from_iter(groups);
+    order.sort_by_cached_key(|key| draw(key));
+    let wanted = (share * keys.len() as f64).ceil() as usize;
     let mut held: BTreeSet<&str> = BTreeSet::new();
-    let count = |held: &BTreeSet<&str>| {
-        keys.iter().filter(|keys| keys.iter().any(|key| held.contains(key.as_str()))).count()
-    };
+    let is_held =
+        |held: &BTreeSet<&str>, keys: &Vec<String>| keys.iter().any(|key| held.contains(key.as_str()));
     let mut sum = 0;
     // Groups that would hold out far too much are left to training, unless there are no others.
-    for limit in [wanted + wanted / 2, tasks.len().saturating_sub(1)] {
-        for (key, _) in &order {
+    let most = keys.len().saturating_sub(1);
+    for limit in [wanted + wanted / 2, most] {
+        for key in &order {
             if sum >= wanted || (limit > wanted + wanted / 2 && sum > 0) {
                 break;
             }
             held.insert(key);
-            let now = count(&held);
-            if now > limit.min(tasks.len().saturating_sub(1)) && share < 1.0 {
+            let now = keys.iter().filter(|keys| is_held(&held, keys)).count();
+            if now > limit.min(most) && share < 1.0 {
                 held.remove(key);
             } else {
                 sum = now;
             }
         }
     }
-    keys.iter().map(|keys| keys.iter().any(|key| held.contains(key.as_str()))).collect()
+    keys.iter().map(|keys| is_held(&held, keys)).collect()
 }
 
 /// Divides tasks into training and held-out tasks, and sets their `split`.
 pub fn divide(tasks: Vec<Marked>, by: SplitBy, share: f64, seed: u64) -> (Vec<Scenario>, Vec<Scenario>) {
-    let marked: Vec<(&Scenario, Marks<'_>)> =
-        tasks.iter().map(|task| (&task.scenario, task.marks())).collect();
-    let held = held_out(&marked, by, share, seed);
+    let keys = |task: &Marked| by.keys(&task.scenario, &task.phrasing, task.thing.as_deref());
+    let held = held_out(&tasks.iter().map(keys).collect::<Vec<_>>(), share, seed);
     let (mut train, mut heldout) = (Vec::new(), Vec::new());
     for (Marked { mut scenario, .. }, held) in tasks.into_iter().zip(held) {
         scenario.split = if held { by.heldout() } else { "train" }.into();
@@ -158,12 +126,6 @@ pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec
     let solved = tasks.iter().filter(|task| task.reference.is_some()).map(|task| task.id.clone());
     let mut solved: Vec<String> = solved.collect();
     solved.sort_by_key(|id| draw(id));
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a share of a number of tasks"
-    )]
     let wanted = (share * solved.len() as f64).round() as usize;
     let chosen: BTreeSet<String> = solved.into_iter().take(wanted).collect();
     tasks.into_iter().partition(|task| chosen.contains(&task.id))
@@ -256,8 +218,7 @@ mod tests {
             assert_eq!(train.len() + heldout.len(), 100);
             assert!((14..=30).contains(&heldout.len()), "{by:?}: {}", heldout.len());
             let keys = |scenarios: &[Scenario]| -> BTreeSet<String> {
-                let keys =
-                    |one: &Scenario| by.keys(one, Marks { phrasing: &phrasings[&one.id], thing: None });
+                let keys = |one: &Scenario| by.keys(one, &phrasings[&one.id], None);
                 scenarios.iter().flat_map(keys).collect()
             };
             let shared: Vec<String> = keys(&train).intersection(&keys(&heldout)).cloned().collect();

@@ -62,11 +62,10 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
     if task.is_empty() || task.len() > TASK_BYTES {
         return Err("the user message is empty, no text, or too long".into());
     }
-    let own: Vec<&Value> =
-        messages[start + 1..].iter().take_while(|message| role(message) != "user").collect();
+    let own = messages[start + 1..].iter().take_while(|message| role(message) != "user");
     let mut calls = Vec::new();
     let mut answer = None;
-    for message in own.iter().filter(|message| role(message) == "assistant") {
+    for message in own.filter(|message| role(message) == "assistant") {
         let text = text_of(message);
         if !text.trim().is_empty() {
             answer = Some(text);
@@ -96,10 +95,8 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
         phrasing: "trace".into(),
         calls,
         check: Check::Text,
-        checks: None,
-        alternatives: BTreeSet::new(),
         may_fail: true,
-        working: None,
+        ..Candidate::default()
     })
 }
 

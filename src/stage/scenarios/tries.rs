@@ -156,7 +156,6 @@ impl Tries {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a number of tasks")]
 fn metrics(rates: &[f64]) -> Metrics {
     let count = rates.len() as f64;
     let mut metrics = Metrics::from([("tried".to_owned(), count)]);

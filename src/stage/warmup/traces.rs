@@ -183,7 +183,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     async fn work(&mut self) -> Result<()> {
-        let habits = self.family.worker();
+        let habits = &self.family.worker;
         let tier: Tier = habits.tier;
         if self.chance(tier.look) {
             for look in &habits.look {
@@ -210,7 +210,7 @@ impl Worker<'_> {
             false => &self.family.solve,
         };
         for step in steps.iter().rev() {
-            let tool = step.call.tool();
+            let tool = &step.call.tool;
             if !self.planned.iter().any(|planned| planned == tool) {
                 self.planned.push(tool.to_owned());
             }
@@ -225,7 +225,7 @@ impl Worker<'_> {
         let mut solution = Solution::new(self.families, steps, self.known.clone());
         while let Some(call) = solution.call() {
             let (mut text, failed) = self.call(call.clone()).await?;
-            if failed && self.families.is_retried(&text) && self.chance(self.family.worker().tier.recover) {
+            if failed && self.families.is_retried(&text) && self.chance(self.family.worker.tier.recover) {
                 text = self.call(call).await?.0;
             }
             if solution.result(text).is_err() {

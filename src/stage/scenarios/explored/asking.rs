@@ -5,12 +5,11 @@
 
 use super::{
     sql::Sense,
-    wording::{self, Scene},
+    wording::{self, ALL, Scene, be, field},
     words,
 };
-use crate::stage::scenarios::candidate::AnswerRule;
+use crate::stage::scenarios::candidate::{AnswerRule, Wanted};
 
-const ALL: &str = "Give all of them, separated by commas.";
 /// Words for what is written about a thing.
 const FORMS: [&str; 8] =
     ["details", "information", "info", "record", "profile", "metadata", "data", "description"];
@@ -30,27 +29,18 @@ pub fn within(place: &str) -> String {
 /// Ways to ask, by name.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
     let Scene { place, thing, .. } = scene;
-    let is_listing = |place: &&&str| {
-        let head = words::head(place);
-        head.to_lowercase() == words::plural(thing)
+    let place = match subject(place) {
+        Some(subject) => Place::Subject(subject),
+        None if words::head(place).to_lowercase() == words::plural(thing) => Place::Listing(place),
+        None => Place::Other(place),
     };
-    let place = match (subject(place), Some(place).filter(is_listing)) {
-        (Some(subject), _) => Place::Subject(subject),
-        (None, Some(listing)) => Place::Listing(listing),
-        (None, None) => Place::Other(place),
+    let texts = match place {
+        _ if matches!(rule, AnswerRule::Measured { .. }) => measured(rule, scene, place),
+        Place::Subject(subject) => of_subject(rule, subject, thing),
+        Place::Listing(listing) => of_listing(rule, listing, thing),
+        Place::Other(_) => Vec::new(),
     };
-    let texts = match (Compared::of(rule, scene), place) {
-        (Some(compared), place) => compared.texts(place, thing),
-        (None, Place::Subject(subject)) => of_subject(rule, subject, thing),
-        (None, Place::Listing(listing)) => of_listing(rule, listing, thing),
-        (None, Place::Other(_)) => Vec::new(),
-    };
-    if texts.is_empty() {
-        return wording::ask(rule, scene);
-    }
-    let name =
-        |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), wording::sentence(&text));
-    texts.into_iter().enumerate().map(name).collect()
+    if texts.is_empty() { wording::ask(rule, scene) } else { wording::named(rule, &texts) }
 }
 
 /// Where a value is.
@@ -64,114 +54,72 @@ enum Place<'a> {
     Other(&'a str),
 }
 
-/// A question about the numbers or moments of several records.
-struct Compared {
-    field: String,
-    fields: String,
-    asked: Asked,
-}
-
-enum Asked {
-    Total,
-    /// `highest`, and what the record is called that has it: `most expensive`.
-    Value(&'static str),
-    Record {
-        most: &'static str,
-        is: Option<&'static str>,
-        key: String,
-    },
-}
-
-impl Compared {
-    fn of(rule: &AnswerRule, scene: &Scene<'_>) -> Option<Self> {
-        let (wanted, key, is_most) = match rule {
-            AnswerRule::Largest { field, key, .. } => (field, Some(key), true),
-            AnswerRule::Smallest { field, key, .. } => (field, Some(key), false),
-            AnswerRule::Total { field, .. } => (field, None, true),
-            _ => return None,
-        };
-        let pick = |[most, least]: [&'static str; 2]| if is_most { most } else { least };
-        let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
-        let tokens = words::tokens(wanted);
-        let is_birth = scene.of_moments
-            && ["birth", "dob", "born", "birthday"].iter().any(|word| tokens.contains(*word));
-        let is = match is_birth {
-            true => Some(pick(["youngest", "oldest"])),
-            false => Sense::of_name(wanted).extremes().filter(|_| !scene.of_moments).map(pick),
-        };
-        let asked = match key {
-            None => Asked::Total,
-            Some(key) if key == wanted => Asked::Value(most),
-            Some(key) => Asked::Record { most, is, key: field(key) },
-        };
-        Some(Self { field: field(wanted), fields: fields(wanted), asked })
-    }
-
-    fn texts(&self, place: Place<'_>, thing: &str) -> Vec<String> {
-        let (Self { field: f, fields: fs, asked }, things) = (self, words::plural(thing));
-        match (asked, place) {
-            (Asked::Total, Place::Subject(subject)) => vec![
-                format!("What is the total {f} of the {things} of {subject}?"),
-                format!("Look up {subject} and add up the {fs} of the {things}. What is the sum?"),
-                format!("For {subject}, how much is the {f} of all {things} together?"),
-            ],
-            (Asked::Total, Place::Listing(listing)) => vec![
-                format!("What is the total {f} of the {listing}?"),
-                format!("Add up the {fs} of the {listing}. What is the sum?"),
-            ],
-            (Asked::Total, Place::Other(place)) => vec![
-                format!("What is the total {f} of the {things} in the {place}?"),
-                format!("Look at the {place} and add up the {fs} of the {things}. What is the sum?"),
-            ],
-            (Asked::Value(most), Place::Subject(subject)) => vec![
-                format!("What is the {most} {f} of the {things} of {subject}?"),
-                format!("Look up {subject}. What is the {most} {f} among the {things}?"),
-            ],
-            (Asked::Value(most), Place::Listing(listing)) => vec![
-                format!("What is the {most} {f} of the {listing}?"),
-                format!("Find the {listing}. What is the {most} {f} among them?"),
-            ],
-            (Asked::Value(most), Place::Other(place)) => vec![
-                format!("What is the {most} {f} of the {things} in the {place}?"),
-                format!("Look at the {place}. What is the {most} {f} among the {things}?"),
-            ],
-            (Asked::Record { most, is, key: k }, Place::Subject(subject)) => {
-                let is = is.map(|is| format!("Which {thing} of {subject} is the {is}? Give its {k}."));
-                let others = [
-                    format!("Which {thing} of {subject} has the {most} {f}? Give its {k}."),
-                    format!("For {subject}, what is the {k} of the {thing} with the {most} {f}?"),
-                    format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
-                ];
-                others.into_iter().chain(is).collect()
-            }
-            (Asked::Record { most, is, key: k }, Place::Listing(listing)) => {
-                let is = is.map(|is| format!("Which of the {listing} is the {is}? Give its {k}."));
-                let others = [
-                    format!("Which of the {listing} has the {most} {f}? Give its {k}."),
-                    format!("Of the {listing}, what is the {k} of the one with the {most} {f}?"),
-                    format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
-                ];
-                others.into_iter().chain(is).collect()
-            }
-            (Asked::Record { most, is, key: k }, Place::Other(place)) => {
-                let is = is.map(|is| format!("Which {thing} in the {place} is the {is}? Give its {k}."));
-                let others = [
-                    format!("Which {thing} in the {place} has the {most} {f}? Give its {k}."),
-                    format!("Look at the {place}. What is the {k} of the {thing} with the {most} {f}?"),
-                    format!("Find the {thing} with the {most} {f} in the {place} and report its {k}."),
-                ];
-                others.into_iter().chain(is).collect()
-            }
+/// Questions about the numbers or moments of several records.
+fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<String> {
+    let AnswerRule::Measured { field: name, key, wanted, .. } = rule else { return Vec::new() };
+    let (f, fs, thing, things) = (field(name), fields(name), scene.thing, words::plural(scene.thing));
+    // How to find the records, all of them, and one of them behind "which".
+    let (look, all, one) = match place {
+        Place::Subject(subject) => (
+            format!("look up {subject}"),
+            format!("the {things} of {subject}"),
+            format!("{thing} of {subject}"),
+        ),
+        Place::Listing(listing) => {
+            (format!("find the {listing}"), format!("the {listing}"), format!("of the {listing}"))
         }
+        Place::Other(place) => (
+            format!("look at the {place}"),
+            format!("the {things} in the {place}"),
+            format!("{thing} in the {place}"),
+        ),
+    };
+    let is_listing = matches!(place, Place::Listing(_));
+    let Some(key) = key else {
+        let add = match is_listing {
+            true => format!("add up the {fs} of {all}"),
+            false => format!("{look} and add up the {fs} of the {things}"),
+        };
+        let mut texts = vec![format!("What is the total {f} of {all}?"), format!("{add}. What is the sum?")];
+        if let Place::Subject(subject) = place {
+            texts.push(format!("For {subject}, how much is the {f} of all {things} together?"));
+        }
+        return texts;
+    };
+    let pick = |[most, least]: [&'static str; 2]| if *wanted == Wanted::Least { least } else { most };
+    let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
+    if key == name {
+        let them = if is_listing { "them".to_owned() } else { format!("the {things}") };
+        return vec![
+            format!("What is the {most} {f} of {all}?"),
+            format!("{look}. What is the {most} {f} among {them}?"),
+        ];
     }
-}
-
-fn field(name: &str) -> String {
-    if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) }
-}
-
-fn be(words: &str) -> &'static str {
-    if words::is_plural(words) { "are" } else { "is" }
+    let k = field(key);
+    let what = format!("the {k} of the {} with the {most} {f}", if is_listing { "one" } else { thing });
+    let mut texts = vec![format!("Which {one} has the {most} {f}? Give its {k}.")];
+    texts.extend(match place {
+        Place::Subject(subject) => [
+            format!("For {subject}, what is {what}?"),
+            format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
+        ],
+        Place::Listing(listing) => [
+            format!("Of the {listing}, what is {what}?"),
+            format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
+        ],
+        Place::Other(place) => [
+            format!("Look at the {place}. What is {what}?"),
+            format!("Find the {thing} with the {most} {f} in the {place} and report its {k}."),
+        ],
+    });
+    let is_birth = words::has_any(name, &["birth", "dob", "born", "birthday"]);
+    // What the record is called that has the most: `most expensive`.
+    let called = match scene.of_moments {
+        true => Some(["youngest", "oldest"]).filter(|_| is_birth),
+        false => Sense::of_name(name).extremes(),
+    };
+    texts.extend(called.map(|called| format!("Which {one} is the {}? Give its {k}.", pick(called))));
+    texts
 }
 
 /// The names of a field's values.
@@ -286,11 +234,13 @@ mod tests {
             field: field.into(),
         };
         let list = || "flights".to_owned();
-        let lowest = |list: &str| AnswerRule::Smallest {
+        let measured = |list: &str, key: Option<&str>, wanted: Wanted| AnswerRule::Measured {
             list: list.into(),
             field: "price".into(),
-            key: "flight_number".into(),
+            key: key.map(str::to_owned),
+            wanted,
         };
+        let lowest = |list: &str| measured(list, Some("flight_number"), Wanted::Least);
         for (rule, place, thing, expected) in [
             (
                 of(None, "", "address.city"),
@@ -348,13 +298,13 @@ mod tests {
                 "Which entry in the commit logs has the lowest price? Give its flight number.",
             ),
             (
-                AnswerRule::Total { list: list(), field: "price".into() },
+                measured("flights", None, Wanted::Total),
                 "details of the trip 7",
                 "flight",
                 "What is the total price of the flights of the trip 7?",
             ),
             (
-                AnswerRule::Largest { list: list(), field: "price".into(), key: "price".into() },
+                measured("flights", Some("price"), Wanted::Most),
                 "details of the trip 7",
                 "flight",
                 "What is the highest price of the flights of the trip 7?",
@@ -366,10 +316,14 @@ mod tests {
 
     #[test]
     fn the_record_with_the_most_is_called_as_people_call_it() {
-        let largest =
-            |field: &str| AnswerRule::Largest { list: "l".into(), field: field.into(), key: "name".into() };
-        let smallest =
-            |field: &str| AnswerRule::Smallest { list: "l".into(), field: field.into(), key: "name".into() };
+        let measured = |field: &str, wanted: Wanted| AnswerRule::Measured {
+            list: "l".into(),
+            field: field.into(),
+            key: Some("name".into()),
+            wanted,
+        };
+        let largest = |field: &str| measured(field, Wanted::Most);
+        let smallest = |field: &str| measured(field, Wanted::Least);
         for (rule, of_moments, first, last) in [
             (largest("price"), false, "highest price", "is the most expensive?"),
             (smallest("prices.economy"), false, "lowest price for economy", "is the cheapest?"),

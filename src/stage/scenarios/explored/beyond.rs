@@ -3,8 +3,6 @@
 //! Both fix the answer: `none`, or what the task itself says. An agent that was trained on nothing but tasks that calls solve
 //! makes up an answer to the first and calls something for the second.
 
-use std::collections::BTreeSet;
-
 use super::{
     asking, chains, changes,
     graph::{self, Arg, Graph},
@@ -28,9 +26,10 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
         }
         let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
         // What the call takes is no news.
-        let is_news = |(_, field): &(AnswerRule, String)| seen.args.iter().all(|arg| arg.name != *field);
-        let rules = chains::rules(graph, index, seed).into_iter().filter_map(lookup);
-        let Some((rule, field)) = rules.into_iter().find(is_news) else { continue };
+        let is_news = |field: &str| seen.args.iter().all(|arg| arg.name != field);
+        let mut rules = chains::rules(graph, index, seed).into_iter();
+        let Some(rule) = rules.find(|rule| looked_up(rule).is_some_and(is_news)) else { continue };
+        let field = looked_up(&rule).unwrap_or_default().to_owned();
         let mut args = seen.args.clone();
         args[position].shown = words::shown(&made);
         args[position].leaf = Some(made.clone());
@@ -52,23 +51,20 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 format!("Tell me the {what}, or answer {NONE} if it does not exist."),
                 format!("I need the {what}. If you cannot find it, answer {NONE}."),
             ];
-            let number = graph::rank(seed, &family, &place) % texts.len() as u64;
-            let text = usize::try_from(number).ok().and_then(|number| texts.get(number));
+            let number = graph::place(seed, &family, &place, texts.len());
             Candidate {
                 family,
                 entity: args
                     .iter()
                     .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_default()))
                     .collect(),
-                task: wording::sentence(text.map_or("", String::as_str)),
+                task: wording::sentence(&texts[number]),
                 phrasing: format!("if any {}", number + 1),
                 calls: vec![call],
                 rule,
                 check: Check::Text,
-                checks: None,
-                alternatives: BTreeSet::new(),
                 may_fail,
-                working: None,
+                ..Candidate::default()
             }
         });
         found.push((graph::rank(seed, "impossible", &pair[0].task), pair));
@@ -77,14 +73,11 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
     found.into_iter().flat_map(|(_, pair)| pair).take(2 * most).collect()
 }
 
-/// A field that is looked up, with its name; empty for a result that is one value.
-fn lookup(rule: AnswerRule) -> Option<(AnswerRule, String)> {
-    match &rule {
-        AnswerRule::Field { list, key: None, field } if list.is_empty() => {
-            let field = field.clone();
-            Some((rule, field))
-        }
-        AnswerRule::Only => Some((rule, String::new())),
+/// The name of a field that is looked up; empty for a result that is one value.
+fn looked_up(rule: &AnswerRule) -> Option<&str> {
+    match rule {
+        AnswerRule::Field { list, key: None, field } if list.is_empty() => Some(field),
+        AnswerRule::Only => Some(""),
         _ => None,
     }
 }
@@ -120,13 +113,9 @@ pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
         entity: [("case".to_owned(), format!("{kind} {number}"))].into(),
         task,
         phrasing: kind.to_owned(),
-        calls: Vec::new(),
         check: Check::of(&answer),
         rule: AnswerRule::Quoted(answer),
-        checks: None,
-        alternatives: BTreeSet::new(),
-        may_fail: false,
-        working: None,
+        ..Candidate::default()
     };
     let drawn = |number: usize, name: &str, range: u64| graph::rank(seed, name, &number.to_string()) % range;
     let sums = (0..most.div_ceil(2)).map(|number| {

@@ -13,7 +13,9 @@ use super::{
     wording::{self, Scene},
     words,
 };
-use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, is_moment, numbers, value_of};
+use crate::stage::scenarios::candidate::{
+    AnswerRule, Candidate, Check, Wanted, is_moment, numbers, value_of,
+};
 
 /// Most calls of a chain.
 pub const CALLS: usize = 5;
@@ -54,10 +56,9 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
         let rules = rules(graph, index, seed);
         // Longer ways come first. Where there is one question, any of them.
         let start = match rules.as_slice() {
-            [_] => graph::rank(seed, "ways", &graph.seen[index].call.name) + index as u64,
+            [_] => graph::place(seed, "ways", &graph.seen[index].call.name, variants.len()) + index,
             _ => 0,
         };
-        let start = usize::try_from(start % variants.len() as u64).unwrap_or_default();
         for (number, rule) in rules.into_iter().enumerate() {
             let variant = &variants[(start + number) % variants.len()];
             candidates.extend(candidate(graph, profiles, index, variant, rule, seed));
@@ -91,14 +92,12 @@ fn candidate(
         AnswerRule::Field { list, .. }
         | AnswerRule::Count { list }
         | AnswerRule::Column { list, .. }
-        | AnswerRule::Largest { list, .. }
-        | AnswerRule::Smallest { list, .. }
-        | AnswerRule::Total { list, .. } => list,
+        | AnswerRule::Measured { list, .. } => list,
         _ => "",
     };
     let thing = profiles[seen.tool].thing(list);
     let of_moments = match &rule {
-        AnswerRule::Largest { field, .. } | AnswerRule::Smallest { field, .. } => {
+        AnswerRule::Measured { field, key: Some(_), .. } => {
             let records =
                 seen.reading.lists.iter().filter(|one| one.name == *list).flat_map(|one| &one.records);
             records.filter_map(|record| value_of(record, field)).all(is_moment)
@@ -114,16 +113,14 @@ fn candidate(
         }
         AnswerRule::Field { field, .. }
         | AnswerRule::Column { field, .. }
-        | AnswerRule::Largest { field, .. }
-        | AnswerRule::Smallest { field, .. }
-        | AnswerRule::Total { field, .. } => field.clone(),
+        | AnswerRule::Measured { field, .. } => field.clone(),
         _ => String::new(),
     };
     let tools: Vec<&str> =
         variant.calls.iter().map(|call| profiles[graph.seen[*call].tool].name.as_str()).collect();
     let family = format!("{}: {} {list} {about}", tools.join(" > "), rule.kind());
-    let place = graph::rank(seed, &family, &format!("{entity:?}"));
-    let (phrasing, task) = asked.get(usize::try_from(place % asked.len().max(1) as u64).ok()?)?.clone();
+    let (phrasing, task) =
+        asked.get(graph::place(seed, &family, &format!("{entity:?}"), asked.len()))?.clone();
     // The same value in another notation is no answer either.
     let is_said = |field: &String| variant.entity.keys().any(|name| name.eq_ignore_ascii_case(field));
     if task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
@@ -142,10 +139,7 @@ fn candidate(
         calls: variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect(),
         rule,
         check,
-        checks: None,
-        alternatives: BTreeSet::new(),
-        may_fail: false,
-        working: None,
+        ..Candidate::default()
     })
 }
 
@@ -161,13 +155,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
         return variants;
     }
+    let entity: BTreeMap<String, String> = seen.args.iter().map(Arg::said).collect();
     let plain = place(profile, &seen.args, None, &[]);
-    let given = |args: &[Arg]| -> BTreeMap<String, String> {
-        args.iter()
-            .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
-            .collect()
-    };
-    let entity = given(&seen.args);
     variants.push(Variant { calls: vec![index], entity: entity.clone(), place: plain });
     if most < 2 {
         return variants;
@@ -184,7 +173,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
         for origin in known.origins.iter().filter(is_usable) {
             for described in descriptions(graph, profiles, origin, &entity, most - 1) {
                 // The results of one tool by its own results read like a riddle.
-                if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
+                let is_riddle = described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool);
+                if is_riddle || described.calls.len() >= CALLS || variants.len() >= VARIANTS {
                     continue;
                 }
                 let covered = covered(graph, origin, &seen.args, position);
@@ -192,12 +182,10 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
                 let mut entity = described.entity;
                 let is_said = |other: &usize| *other != position && !covered.contains(other);
                 let others = seen.args.iter().enumerate().filter(|(other, _)| is_said(other));
-                entity.extend(given(&others.map(|(_, arg)| arg.clone()).collect::<Vec<_>>()));
+                entity.extend(others.map(|(_, arg)| arg.said()));
                 let mut calls = described.calls;
                 calls.push(index);
-                if calls.len() <= CALLS && variants.len() < VARIANTS {
-                    variants.push(Variant { calls, entity, place });
-                }
+                variants.push(Variant { calls, entity, place });
             }
         }
     }
@@ -209,13 +197,8 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
 /// Whether people would describe the value of this argument so. They say dates, and places unless these belong to one thing.
 fn may_describe(graph: &Graph, origin: &Origin, arg: &str) -> bool {
     let seen = &graph.seen[origin.call];
-    match words::said_as_place(arg, "") {
-        None => true,
-        Some(preposition) => {
-            !preposition.starts_with("on")
-                && (!seen.reading.lists[origin.list].is_list || seen.args.is_empty())
-        }
-    }
+    let Some(preposition) = words::preposition_of(arg) else { return true };
+    preposition != "on" && (!seen.reading.lists[origin.list].is_list || seen.args.is_empty())
 }
 
 /// The other arguments that the described record has under their names: who knows the record knows them.
@@ -312,10 +295,9 @@ fn descriptions(
 /// `the timezone of`, if the value does not stand for its whole record as a name or an id does.
 fn part(field: &str, thing: &str) -> String {
     let of_record = ["id", "name", "path", "title", "key", "uri", "url", "hash", "number", "code"];
-    let tokens = words::tokens(field);
     let is_record = field.is_empty()
-        || of_record.iter().any(|word| tokens.contains(*word))
-        || words::tokens(thing).is_superset(&tokens);
+        || words::has_any(field, &of_record)
+        || words::tokens(thing).is_superset(&words::tokens(field));
     if is_record { String::new() } else { format!("the {} of ", words::spoken_field(field)) }
 }
 
@@ -360,28 +342,29 @@ pub fn place(
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
     let mut is_described = false;
     for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
-        let as_place = |words: &str| words::said_as_place(&arg.name, words);
+        let preposition = words::preposition_of(&arg.name);
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
         let is_path = profile.params.iter().any(|param| param.name == arg.name && param.is_path());
-        match (slot, described) {
-            (Some(_), Some(words)) => text += &format!(" {words}"),
-            (Some(_), None) if text.ends_with(" on") && as_place("").is_some_and(|words| words == "on ") => {
+        match (slot, described, preposition) {
+            (Some(_), Some(words), _) => text += &format!(" {words}"),
+            (Some(slot), None, _)
+                if slot.noun.is_empty() || text.ends_with(" on") && preposition == Some("on") =>
+            {
                 text += &format!(" {}", arg.shown);
             }
-            (Some(slot), None) if slot.noun.is_empty() => text += &format!(" {}", arg.shown),
-            (Some(slot), None) => text += &format!(" the {} {}", slot.noun, arg.shown),
-            (None, words) if is_path && within.is_empty() => {
+            (Some(slot), None, _) => text += &format!(" the {} {}", slot.noun, arg.shown),
+            (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
-            (None, words) if as_place("").is_some() => {
-                within += &format!(" {}", as_place(words.unwrap_or(&arg.shown)).unwrap_or_default());
+            (None, words, Some(preposition)) => {
+                within += &format!(" {preposition} {}", words.unwrap_or(&arg.shown));
             }
-            (None, Some(words)) => {
+            (None, Some(words), None) => {
                 is_described = true;
                 behind.push(words.to_owned());
             }
-            (None, None) => behind.push(words::said(&arg.name, &arg.shown)),
+            (None, None, None) => behind.push(words::said(&arg.name, &arg.shown)),
         }
     }
     let has_place = slot.is_some() || !within.is_empty();
@@ -407,29 +390,37 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
+        let of_field = |key: Option<(String, String)>, field: &Field| AnswerRule::Field {
+            list: name(),
+            key,
+            field: field.name.clone(),
+        };
         if let ([record], false) = (list.records.as_slice(), list.is_list) {
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));
             rules.extend(named.map(|field| match field.name.as_str() {
                 "" => AnswerRule::Only,
-                field => AnswerRule::Field { list: name(), key: None, field: field.to_owned() },
+                _ => of_field(None, field),
             }));
             continue;
         }
         for record in &list.records {
-            for (key, value) in keys(list, record, "\n").into_iter().take(1) {
-                let others =
-                    record.iter().filter(|field| tells(field) && field.name != key && !field.name.is_empty());
-                rules.extend(others.map(|field| AnswerRule::Field {
-                    list: name(),
-                    key: Some((key.clone(), value.clone())),
-                    field: field.name.clone(),
-                }));
+            if let Some(key) = keys(list, record, "\n").into_iter().next() {
+                let others = record
+                    .iter()
+                    .filter(|field| tells(field) && field.name != key.0 && !field.name.is_empty());
+                rules.extend(others.map(|field| of_field(Some(key.clone()), field)));
             }
         }
         if list.is_list && list.records.len() > 1 && !is_mixed(list, &seen.args) {
             rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
+            let measured = |field: &Field, key: Option<String>, wanted: Wanted| AnswerRule::Measured {
+                list: name(),
+                field: field.name.clone(),
+                key,
+                wanted,
+            };
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 let values = list.records.iter().filter_map(|record| value_of(record, &field.name));
                 if values.collect::<BTreeSet<_>>().len() > 1 {
@@ -438,29 +429,18 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 let is_number = field.value.parse::<f64>().is_ok() && is_quantity(&field.name);
                 if is_number || is_moment(&field.value) {
                     let key = keys(list, first, &field.name).into_iter().next().map(|(key, _)| key);
-                    rules.extend(key.into_iter().chain([field.name.clone()]).flat_map(|key| {
-                        let (list, field) = (name(), field.name.clone());
-                        [
-                            AnswerRule::Largest {
-                                list: list.clone(),
-                                field: field.clone(),
-                                key: key.clone(),
-                            },
-                            AnswerRule::Smallest { list, field, key },
-                        ]
-                    }));
+                    for key in key.into_iter().chain([field.name.clone()]) {
+                        let extreme = |wanted| measured(field, Some(key.clone()), wanted);
+                        rules.extend([Wanted::Most, Wanted::Least].map(extreme));
+                    }
                 }
                 if is_number && is_amount(&field.name) {
-                    rules.push(AnswerRule::Total { list: name(), field: field.name.clone() });
+                    rules.push(measured(field, None, Wanted::Total));
                 }
             }
         } else if let ([record], true) = (list.records.as_slice(), list.is_list) {
             let fields = record.iter().filter(|field| tells(field) && !field.name.is_empty());
-            rules.extend(fields.map(|field| AnswerRule::Field {
-                list: name(),
-                key: None,
-                field: field.name.clone(),
-            }));
+            rules.extend(fields.map(|field| of_field(None, field)));
             if record.len() == 1 && record[0].name.is_empty() {
                 rules.push(AnswerRule::Only);
             }
@@ -487,13 +467,11 @@ fn is_mixed(list: &List, args: &[Arg]) -> bool {
 
 /// Whether the numbers of a field are amounts and no names.
 fn is_quantity(field: &str) -> bool {
-    let tokens = words::tokens(field);
-    !["id", "zip", "code", "number", "phone", "last"].iter().any(|word| tokens.contains(*word))
+    !words::has_any(field, &["id", "zip", "code", "number", "phone", "last"])
 }
 
 /// Whether people add up the numbers of a field.
 fn is_amount(field: &str) -> bool {
-    let tokens = words::tokens(field);
     let others = [
         "age",
         "average",
@@ -518,7 +496,7 @@ fn is_amount(field: &str) -> bool {
         "version",
         "year",
     ];
-    !others.iter().any(|word| tokens.contains(*word))
+    !words::has_any(field, &others)
 }
 
 /// Whether a result is one value without a name.

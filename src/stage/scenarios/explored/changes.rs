@@ -93,20 +93,14 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
         };
         candidates.push(Candidate {
             family: format!("{}: change seen by {}", profile.name, profiles[probe.tool].name),
-            entity: seen
-                .args
-                .iter()
-                .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
-                .collect(),
+            entity: seen.args.iter().map(Arg::said).collect(),
             task: wording::sentence(&format!("{text} Answer \"done\" when it is done.")),
             phrasing: "change 1".into(),
             calls: vec![seen.call.clone()],
             rule: AnswerRule::Nothing,
             check: Check::None,
             checks: Some(Checks { state: vec![state], ..Checks::default() }),
-            alternatives: BTreeSet::new(),
-            may_fail: false,
-            working: None,
+            ..Candidate::default()
         });
     }
     candidates
@@ -119,7 +113,6 @@ pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, call: &ToolC
     }
     let mut values = BTreeSet::new();
     call.arguments.values().for_each(|value| add_values(value, &mut values));
-    let values: BTreeSet<&str> = values.iter().map(String::as_str).collect();
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     let folders: BTreeSet<String> = values.iter().filter_map(|value| folder(value)).collect();
     let is_near = |other: &SuccessfulCall| {

@@ -63,8 +63,7 @@ impl Examples {
     /// Gives the parameters of these tools their examples.
     pub fn apply(&self, profiles: &mut [ToolProfile]) {
         for profile in profiles {
-            let tool = [profile.name.clone(), profile.server_name.clone()];
-            let tool = [tool[0].as_str(), tool[1].as_str()];
+            let tool = [profile.name.as_str(), profile.server_name.as_str()];
             for (name, param) in leaves(&mut profile.params) {
                 let own = self.0.iter().find(|(key, _)| is_of(key, &tool, &name)).map(|(_, values)| values);
                 let values = own.or_else(|| self.0.get(&name));

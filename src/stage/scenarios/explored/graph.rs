@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
-    harvest::{self, Reading},
+    harvest::{self, Field, List, Reading},
     seeds::{Kind, Param},
     tools::ToolProfile,
     words,
@@ -41,6 +41,13 @@ pub struct Arg {
     /// The text of its value, or of its only item; none for a structure.
     pub leaf: Option<String>,
     pub shown: String,
+}
+
+impl Arg {
+    /// Its name and what a task says of its value.
+    pub fn said(&self) -> (String, String) {
+        (self.name.clone(), self.leaf.clone().unwrap_or_else(|| self.shown.clone()))
+    }
 }
 
 /// A value that a result has.
@@ -146,36 +153,29 @@ impl Graph {
         let folders: Vec<String> =
             args.iter().filter_map(|arg| arg.leaf.clone()).filter(|leaf| is_path(leaf)).collect();
         let mut count = 0;
-        for (list_index, list) in reading.lists.iter().enumerate() {
-            let list_words = words::tokens(&list.name);
-            let tool_words: BTreeSet<String> =
-                profile.nouns.iter().map(|noun| words::singular(noun)).collect();
-            for (record_index, record) in list.records.iter().enumerate() {
-                for (field_index, field) in record.iter().enumerate().filter(|(_, field)| !field.is_set) {
+        for (list, List { name: list_name, records, is_nested, .. }) in reading.lists.iter().enumerate() {
+            let mut list_words = words::tokens(list_name);
+            list_words.extend(profile.nouns.iter().map(|noun| words::singular(noun)));
+            for (record, fields) in records.iter().enumerate() {
+                let single = fields.iter().enumerate().filter(|(_, field)| !field.is_set);
+                for (field, Field { name, value, .. }) in single {
                     count += 1;
-                    if count > OF_CALL || field.value.trim().is_empty() || field.value.len() > 200 {
+                    if count > OF_CALL || value.trim().is_empty() || value.len() > 200 {
                         continue;
                     }
-                    let origin = Origin {
-                        call: index,
-                        tool,
-                        list: list_index,
-                        record: record_index,
-                        field: field_index,
-                        folder: None,
-                    };
-                    let mut words = words::tokens(&field.name);
-                    words.extend(list_words.iter().chain(&tool_words).cloned());
-                    let source = format!("{}/{}/{}", profile.name, list.name, field.name);
-                    let names_entry = field.name.is_empty() || field.name.ends_with("name");
-                    if is_name(&field.value) && names_entry && !list.is_nested {
+                    let origin = Origin { call: index, tool, list, record, field, folder: None };
+                    let mut words = words::tokens(name);
+                    words.extend(list_words.iter().cloned());
+                    let source = format!("{}/{list_name}/{name}", profile.name);
+                    let names_entry = name.is_empty() || name.ends_with("name");
+                    if is_name(value) && names_entry && !is_nested {
                         for folder in &folders {
-                            let joined = format!("{}/{}", folder.trim_end_matches('/'), field.value);
+                            let joined = format!("{}/{value}", folder.trim_end_matches('/'));
                             let origin = Origin { folder: Some(folder.clone()), ..origin.clone() };
                             self.know(joined, words.clone(), origin, format!("{source}+"));
                         }
                     }
-                    self.know(field.value.clone(), words, origin, source);
+                    self.know(value.clone(), words, origin, source);
                 }
             }
         }
@@ -263,27 +263,19 @@ impl Graph {
 
     fn score(&self, profile: &ToolProfile, param: &Param, text: &str, known: &KnownValue) -> i64 {
         let target = format!("{}.{}", profile.name, param.name);
-        let records: Vec<(usize, usize)> = known
-            .sources
-            .iter()
-            .filter_map(|source| self.edges.get(&(source.clone(), target.clone())).copied())
-            .collect();
-        let worked: usize = records.iter().map(|(worked, _)| worked).sum();
-        let failed: usize = records.iter().map(|(_, failed)| failed).sum();
+        let edges =
+            known.sources.iter().filter_map(|source| self.edges.get(&(source.clone(), target.clone())));
+        let (worked, failed) =
+            edges.fold((0, 0), |(worked, failed), edge| (worked + edge.0, failed + edge.1));
         if worked == 0 && failed >= FAILURES {
             return -1;
         }
         let tool_words: BTreeSet<String> = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
-        let mut score = 0;
-        for word in &param.words {
-            if known.words.contains(word) {
-                score += if words::is_weak(word) { 4 } else { 20 };
-            }
-        }
+        let weight = |word: &String| if words::is_weak(word) { 4 } else { 20 };
+        let mut score: i64 = param.words.intersection(&known.words).map(weight).sum();
         let is_generic = param.words.iter().all(|word| words::is_weak(word));
-        if is_generic {
-            let shared = tool_words.intersection(&known.words).filter(|word| !words::is_weak(word)).count();
-            score += if shared > 0 { 12 } else { 0 };
+        if is_generic && tool_words.intersection(&known.words).any(|word| !words::is_weak(word)) {
+            score += 12;
         }
         if param.kind == Kind::Path {
             score += match text {
@@ -306,6 +298,11 @@ impl Graph {
 /// A seeded order of values.
 pub fn rank(seed: u64, name: &str, text: &str) -> u64 {
     Encoder::new("mcprl exploration v1").number(seed).text(name).text(text).finish().seed()
+}
+
+/// A seeded place in a list of this length; 0 for an empty one.
+pub fn place(seed: u64, name: &str, text: &str, length: usize) -> usize {
+    (rank(seed, name, text) % length.max(1) as u64) as usize
 }
 
 /// A harvested text as a value of this kind.

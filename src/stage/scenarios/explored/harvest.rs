@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::super::results::{Footer, Results};
 use crate::{chat::python_repr, mcp::plain};
@@ -179,14 +179,10 @@ impl Reading {
                     return self.add(inner, name, depth + 1, is_nested);
                 }
                 let place = self.lists.len();
-                let is_page = is_page(fields);
                 self.lists.push(List { name: name.to_owned(), is_nested, ..List::default() });
                 let mut record = Record::new();
                 for (key, value) in fields {
                     match value {
-                        Value::Array(items) if !items.iter().all(is_scalar) || items.is_empty() => {
-                            self.add(value, key, depth + 1, is_nested);
-                        }
                         Value::Array(items) => {
                             record.extend(set(key, items));
                             self.add(value, key, depth + 1, is_nested);
@@ -197,11 +193,11 @@ impl Reading {
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
                 }
-                if is_page {
+                if is_page(fields) {
                     self.lists[place..].iter_mut().for_each(|list| list.is_list = false);
                 }
                 record.truncate(FIELDS);
-                self.lists[place].records = if record.is_empty() { Vec::new() } else { vec![record] };
+                self.lists[place].records.extend(Some(record).filter(|record| !record.is_empty()));
             }
             _ => {}
         }
@@ -234,11 +230,10 @@ impl Reading {
                     push(record, &format!("{key}.{name}"), value);
                 }
             }
-            Value::Array(items) if !items.is_empty() && items.iter().all(is_scalar) => {
+            Value::Array(items) if !items.is_empty() => {
                 record.extend(set(key, items));
                 self.add(value, key, depth + 1, true);
             }
-            Value::Array(items) if !items.is_empty() => self.add(value, key, depth + 1, true),
             _ => push(record, key, value),
         }
     }
@@ -281,12 +276,8 @@ impl Reading {
         let is_table = rows.rows.len() > 1 || rows.rows.len() == 1 && text.contains(['|', '\t']);
         if rows.names.len() > 1 && is_table && rows.names.iter().all(is_identifier) {
             let record = |row: &Vec<String>| {
-                let fields = rows
-                    .names
-                    .iter()
-                    .zip(row)
-                    .map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-                self::record(&fields.collect())
+                let fields = rows.names.iter().cloned().zip(row.iter().map(|value| json!(value)));
+                self.record(&Value::Object(fields.collect()), 0)
             };
             let records: Vec<Record> = rows.rows.iter().take(RECORDS).map(record).collect();
             let is_list = rows.rows.len() <= RECORDS && !rows.more;
@@ -355,13 +346,6 @@ impl Reading {
     }
 }
 
-fn record(fields: &Map<String, Value>) -> Record {
-    let mut record = Record::new();
-    fields.iter().for_each(|(name, value)| push(&mut record, name, value));
-    record.truncate(FIELDS);
-    record
-}
-
 fn push(record: &mut Record, name: &str, value: &Value) {
     let value = plain(value);
     if value.len() <= VALUE_BYTES {
@@ -369,7 +353,11 @@ fn push(record: &mut Record, name: &str, value: &Value) {
     }
 }
 
+/// A field with several values, if these are short and no records.
 fn set(name: &str, items: &[Value]) -> Option<Field> {
+    if items.is_empty() || !items.iter().all(is_scalar) {
+        return None;
+    }
     let items: Vec<String> = items.iter().map(plain).collect();
     let fits = items.len() <= ITEMS && items.iter().all(|item| item.len() <= 60 && !item.contains(','));
     fits.then(|| Field { name: name.to_owned(), value: items.join(", "), is_set: true })

@@ -98,12 +98,13 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    pub fn of(tools: &[Tool], calls: &[Vec<ToolCall>]) -> Self {
+    pub fn of(tools: &[Tool], judged: &Judged) -> Self {
+        let calls = || judged.admitted.iter().flat_map(|admitted| &admitted.candidate.calls);
         let mut coverage = Self::default();
         for tool in tools.iter().filter(|tool| !tool.synthetic && !tools::is_destructive(tool)) {
             let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
             let params: Vec<String> = seeds::params(&schema).into_iter().map(|param| param.name).collect();
-            let own = || calls.iter().flatten().filter(|call| call.name == tool.name);
+            let own = || calls().filter(|call| call.name == tool.name);
             coverage.tools += 1;
             coverage.params += params.len();
             coverage.covered_params +=
@@ -151,10 +152,8 @@ pub async fn explore(task: &Task<'_>) -> Result<Explored> {
     explored
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share of a number of tasks")]
 async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
-    let deadline = Instant::now() + Duration::from_secs(task.budget.seconds);
-    let runners = task.runners(live, deadline);
+    let runners = task.runners(live);
     let mut sampled = sample(task, &runners[0]).await?;
     let Sampled { graph, profiles, .. } = &sampled;
     let mut own = sql::candidates(graph, profiles, task.seed);
@@ -179,17 +178,14 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
         candidate.alternatives.extend(known);
     }
     let names = task.tool_names();
-    let mut judged =
-        admission::admit(candidates, &names, &sampled.breaking, [&runners[0], &runners[1]]).await?;
-    sampled.refuse_changes(&mut judged, runners[0].live(), task.observer).await?;
+    let mut judged = admission::admit(candidates, &names, &sampled.breaking, &runners).await?;
+    sampled.refuse_changes(&mut judged, runners[0].live, task.observer).await?;
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
     judged.trim(task.budget.tasks);
     judged.share_answers();
-    let chains: Vec<Vec<ToolCall>> =
-        judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
-    let coverage = Coverage::of(task.tools, &chains);
+    let coverage = Coverage::of(task.tools, &judged);
     if !coverage.uncovered.is_empty() {
         task.observer.note(&format!("no task uses {}", coverage.uncovered.join(", ")));
     }
@@ -199,24 +195,17 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
 impl Task<'_> {
     /// Runners for the two executions of a chain. Tools that probably read share sessions in the first one; in the second one,
     /// which must give the same, only those that certainly do.
-    pub fn runners<'r>(&'r self, [first, second]: [&'r Live; 2], deadline: Instant) -> [Runner<'r>; 2] {
-        [
-            self.runner(first, deadline, changes::reads),
-            self.runner(second, deadline, |profile: &ToolProfile| profile.reads),
-        ]
+    pub fn runners<'r>(&'r self, [first, second]: [&'r Live; 2]) -> [Runner<'r>; 2] {
+        [self.explorer(first), self.runner(second, |profile| profile.reads)]
     }
 
     /// The first of the runners.
-    pub fn explorer<'r>(&'r self, live: &'r Live, deadline: Instant) -> Runner<'r> {
-        self.runner(live, deadline, changes::reads)
+    pub fn explorer<'r>(&'r self, live: &'r Live) -> Runner<'r> {
+        self.runner(live, changes::reads)
     }
 
-    fn runner<'r>(
-        &'r self,
-        live: &'r Live,
-        deadline: Instant,
-        reads: impl Fn(&ToolProfile) -> bool,
-    ) -> Runner<'r> {
+    fn runner<'r>(&'r self, live: &'r Live, reads: impl Fn(&ToolProfile) -> bool) -> Runner<'r> {
+        let deadline = Instant::now() + Duration::from_secs(self.budget.seconds);
         let profiles = profiles(self.tools, self.servers);
         let readers =
             profiles.iter().filter(|profile| reads(profile)).map(|profile| profile.name.clone()).collect();
@@ -239,7 +228,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut profiles = profiles(task.tools, task.servers);
     task.examples.apply(&mut profiles);
     let mut graph =
-        Graph { given: given(task.servers, &runner.live().descriptions().await?), ..Graph::default() };
+        Graph { given: given(task.servers, &runner.live.descriptions().await?), ..Graph::default() };
     graph.add_examples(&mut profiles);
     let mut watch = Watch::default();
     let mut breaking: BTreeSet<String> = BTreeSet::new();
@@ -287,32 +276,30 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             let mut worked = Vec::new();
             for (((tool, trial), probes), outcomes) in trials.into_iter().zip(probes).zip(outcomes) {
                 let (outcome, after) = outcomes.split_at(outcomes.len().min(1));
-                let outcome = outcome.first().cloned();
-                if let Some(text) = outcome.as_ref().filter(|one| !one.is_error).map(|one| one.text.as_str())
-                    && let Some(head) =
-                        looks_failed(text).then(|| text.trim_start().split([':', '\n']).next())
-                {
-                    unmarked.extend(head.map(|head| format!("^{}", regex::escape(head.trim_end()))));
+                let unfailed = outcome.first().filter(|outcome| !outcome.is_error);
+                if let Some(failed) = unfailed.filter(|outcome| looks_failed(&outcome.text)) {
+                    let head = failed.text.trim_start().split([':', '\n']).next().unwrap_or_default();
+                    unmarked.insert(format!("^{}", regex::escape(head.trim_end())));
                 }
-                let good = outcome.filter(|outcome| !outcome.is_error && !looks_failed(&outcome.text));
+                let good = unfailed.filter(|outcome| !looks_failed(&outcome.text));
                 graph.learn(&profiles[tool], &trial.args, good.is_some());
                 if let Some(outcome) = good {
                     worked.push(trial.call.clone());
                     let effect = changes::effect(&graph, graph.seen.len(), &probes, after);
                     graph.effects.extend(effect);
-                    graph.add(&profiles, tool, trial.call, trial.args, outcome.text);
+                    graph.add(&profiles, tool, trial.call, trial.args, outcome.text.clone());
                 }
             }
             let [tool] = batch[..] else { continue };
             let profile = &profiles[tool];
-            if watches && !profile.is_annotated && watch.changed(runner.live()).await? {
+            if watches && !profile.is_annotated && watch.changed(runner.live).await? {
                 task.observer.note(&format!(
                     "`{}` changes the server's state, although state = \"read-only\": it is not called again",
                     profile.name
                 ));
                 breaking.insert(profile.name.clone());
             } else if watches && watch.calls.len() < WATCHED && round == 0 {
-                watch.add(worked.into_iter().next(), runner.live()).await?;
+                watch.add(worked.into_iter().next(), runner.live).await?;
             }
         }
         task.observer.status(&format!(
@@ -524,12 +511,6 @@ fn interleaved(many: Vec<Candidate>, few: Vec<Candidate>) -> Vec<Candidate> {
 }
 
 /// This share of a number of tasks, rounded down.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_truncation,
-    reason = "a share of a number of tasks"
-)]
 fn share_of(tasks: usize, share: f64) -> usize {
     (tasks as f64 * share) as usize
 }
@@ -543,28 +524,31 @@ fn chosen(
     spare: f64,
     seed: u64,
 ) -> Vec<Candidate> {
-    type Families = BTreeMap<String, Vec<Candidate>>;
-    let mut by_tool: BTreeMap<String, BTreeMap<usize, BTreeMap<String, Families>>> = BTreeMap::new();
-    for candidate in candidates {
-        let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
-        let (hops, thing) = subject(&candidate);
-        let of_thing = by_tool.entry(tool).or_default().entry(hops).or_default().entry(thing).or_default();
-        of_thing.entry(candidate.family.clone()).or_default().push(candidate);
-    }
     let order =
         |candidate: &Candidate| graph::rank(seed, &candidate.task, &format!("{:?}", candidate.entity));
-    let of_families = |families: Families| {
-        let families = families.into_values().map(|mut family| {
-            family.sort_by_cached_key(order);
-            family.truncate(budget.per_family);
-            family
-        });
-        evenly(families.collect(), usize::MAX)
+    let of_family = |mut family: Vec<Candidate>| {
+        family.sort_by_cached_key(order);
+        family.truncate(budget.per_family);
+        family
     };
-    let of_things = |things: BTreeMap<String, Families>| {
-        evenly(things.into_values().map(of_families).collect(), usize::MAX)
-    };
-    let lists =
-        by_tool.into_values().map(|hops| evenly(hops.into_values().map(of_things).collect(), usize::MAX));
-    evenly(lists.collect(), share_of(budget.tasks, spare))
+    let of_thing = |all| in_turn(all, |candidate| candidate.family.clone(), of_family);
+    let of_hops = |all| in_turn(all, |candidate| subject(candidate).1, of_thing);
+    let of_tool = |all| in_turn(all, |candidate| subject(candidate).0, of_hops);
+    let tool = |candidate: &Candidate| candidate.calls.last().map(|call| call.name.clone());
+    let mut chosen = in_turn(candidates, tool, of_tool);
+    chosen.truncate(share_of(budget.tasks, spare));
+    chosen
+}
+
+/// Takes candidates from their groups in turn, each group in an order of its own.
+fn in_turn<K: Ord>(
+    candidates: Vec<Candidate>,
+    key: impl Fn(&Candidate) -> K,
+    ordered: impl Fn(Vec<Candidate>) -> Vec<Candidate>,
+) -> Vec<Candidate> {
+    let mut groups: BTreeMap<K, Vec<Candidate>> = BTreeMap::new();
+    for candidate in candidates {
+        groups.entry(key(&candidate)).or_default().push(candidate);
+    }
+    evenly(groups.into_values().map(ordered).collect(), usize::MAX)
 }

@@ -4,7 +4,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::words;
 
@@ -249,7 +249,6 @@ fn of_kind(kind: &Kind, schema: &Value, words: &BTreeSet<String>, description: &
 }
 
 pub fn number(number: f64) -> Value {
-    #[expect(clippy::cast_possible_truncation, reason = "a whole number of this size is exact")]
     if number.fract() == 0.0 && number.abs() < 1e15 {
         Value::from(number as i64)
     } else {
@@ -274,15 +273,6 @@ pub fn quoted(description: &str) -> Vec<String> {
 /// A text for a parameter that nothing fits.
 pub fn neutral(index: usize) -> Value {
     NEUTRAL[index % NEUTRAL.len()].into()
-}
-
-/// An object's fields from candidates for each, for a nested parameter.
-pub fn object(fields: &[Param], pick: &mut dyn FnMut(&Param) -> Option<Value>) -> Option<Value> {
-    let mut object = Map::new();
-    for field in fields.iter().filter(|field| field.is_required) {
-        object.insert(field.name.clone(), pick(field)?);
-    }
-    Some(Value::Object(object))
 }
 
 #[cfg(test)]

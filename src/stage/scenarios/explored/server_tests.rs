@@ -201,7 +201,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
     };
     let chains: Vec<Vec<ToolCall>> = admitted.iter().map(chain).collect();
     let outcomes = {
-        let [_, runner] = task.runners([&live, &live], Instant::now() + Duration::from_secs(900));
+        let [_, runner] = task.runners([&live, &live]);
         runner.run(&chains).await.unwrap()
     };
     live.close().await;

@@ -2,7 +2,10 @@
 //! thing does something with another, and short texts about one thing. People ask in the words of the relation and of the
 //! note. They never name the fields where these stand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde_json::Value;
 
@@ -12,7 +15,8 @@ use super::{
     harvest::{List, Reading},
     sql::is_person,
     tools::ToolProfile,
-    wording, words,
+    wording::{self, ALL},
+    words,
 };
 use crate::{
     chat::ToolCall,
@@ -29,7 +33,6 @@ const SEVERAL: usize = 6;
 const FOLLOWED: usize = 2;
 /// Fewest calls that must show all about their thing before a tool is taken to show all about any.
 const LOOKUPS: usize = 3;
-const ALL: &str = "Give all of them, separated by commas.";
 
 /// Where results have statements.
 #[derive(Clone)]
@@ -114,12 +117,8 @@ impl Facts {
     }
 
     fn add(&mut self, list: &List) {
-        if self.statements_in.is_none() {
-            self.statements_in = statements_in(list);
-        }
-        if self.things_in.is_none() {
-            self.things_in = things_in(list);
-        }
+        self.statements_in = self.statements_in.take().or_else(|| statements_in(list));
+        self.things_in = self.things_in.take().or_else(|| things_in(list));
         self.statements.extend(self.statements_of(list));
         let Some(things) = self.things_in.clone().filter(|things| things.list == list.name) else { return };
         for (name, notes) in self.notes_of(list) {
@@ -172,11 +171,8 @@ impl Facts {
             .rev()
             .filter(|(_, (shown, all))| *all >= LOOKUPS && 10 * shown >= 9 * all)
             .max_by_key(|(_, (shown, all))| (shown * 100 / all, *shown))?;
-        graph
-            .seen
-            .iter()
-            .find(|seen| seen.tool == tool && seen.args.len() == 1)
-            .map(|seen| of_call(seen, profiles))
+        let call = graph.seen.iter().find(|seen| seen.tool == tool && seen.args.len() == 1);
+        call.map(|seen| of_call(seen, profiles))
     }
 
     fn is_thing(&self, name: &str) -> bool {
@@ -223,10 +219,7 @@ fn of_call<'g>(seen: &'g SuccessfulCall, profiles: &'g [ToolProfile]) -> Tool<'g
 
 /// The tool that finds things by words.
 fn search<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Option<Tool<'g>> {
-    let takes_words = |name: &str| {
-        let tokens = words::tokens(name);
-        ["query", "search", "keyword", "text", "q"].iter().any(|word| tokens.contains(*word))
-    };
+    let takes_words = |name: &str| words::has_any(name, &["query", "search", "keyword", "text", "q"]);
     let searches = |(index, seen): &(usize, &SuccessfulCall)| {
         matches!(seen.args.as_slice(), [only] if takes_words(&only.name))
             && !changes::writes(graph, profiles, *index)
@@ -275,15 +268,16 @@ struct Verb {
 
 impl Verb {
     /// None if the first word is not known to be a verb.
-    fn of(said: &[String]) -> Option<Self> {
+    fn of<S: Borrow<str>>(said: &[S]) -> Option<Self> {
         let (first, rest) = said.split_first()?;
+        let first: &str = first.borrow();
         let is_past = first.len() > 3 && first.ends_with("ed");
-        let base = match first.as_str() {
+        let base = match first {
             "has" => "have".to_owned(),
             first if first.ends_with("oes") => first[..first.len() - 2].to_owned(),
             first => words::singular(first),
         };
-        let (one, several, asked) = match first.as_str() {
+        let (one, several, asked) = match first {
             "is" | "are" => ("is".to_owned(), "are".to_owned(), ["is", ""]),
             "was" | "were" => ("was".to_owned(), "were".to_owned(), ["was", ""]),
             past if is_past => (format!("is {past}"), format!("are {past}"), ["is", past]),
@@ -303,6 +297,21 @@ impl Verb {
     fn question(&self, thing: &str) -> String {
         let [before, behind] = &self.asked;
         format!("{before} {thing} {behind}").trim_end().to_owned()
+    }
+
+    fn questions(&self, word: &str, thing: &str) -> Vec<String> {
+        let told = format!("Tell me {} {thing} {}.", word.to_lowercase(), self.one);
+        vec![format!("{word} {}?", self.question(thing)), told]
+    }
+
+    /// How a sentence goes on behind "which" and behind "that". `forward`: the thing does it; else something does it with the
+    /// thing.
+    fn related(&self, thing: &str, does: &str, forward: bool) -> [String; 2] {
+        if forward {
+            return [self.question(thing), format!("{thing} {}", self.one)];
+        }
+        let said = format!("{does} {thing}");
+        [said.clone(), said]
     }
 }
 
@@ -339,7 +348,7 @@ impl Gap {
             }
             .short();
         }
-        let said: Vec<String> = note.split_whitespace().map(str::to_owned).collect();
+        let said: Vec<&str> = note.split_whitespace().collect();
         said.first()?;
         let split = |at: usize, end: usize, asks: Asks| {
             let before = said[..at].iter().map(|word| format!("{word} ")).collect();
@@ -347,12 +356,11 @@ impl Gap {
             Self { before, value: said[at..end].join(" "), after, asks }.short()
         };
         let verb = |end: usize| Verb::of(&said[..end]);
-        let is_link =
-            |word: &String| words::is_preposition(word) || ["as", "since", "to"].contains(&word.as_str());
+        let is_link = |word: &str| words::is_preposition(word) || ["as", "since", "to"].contains(&word);
         let number = said.iter().rposition(|word| word.starts_with(|first: char| first.is_ascii_digit()));
         if let Some(at) = number {
             let last = said[..at].last()?;
-            let is_dated = at + 1 == said.len() && (is_year(&said[at]) || is_moment(&said[at]));
+            let is_dated = at + 1 == said.len() && (is_year(said[at]) || is_moment(said[at]));
             return match verb(at) {
                 Some(_) if is_link(last) && is_dated => split(at, at + 1, Asks::When(verb(at - 1)?)),
                 Some(of_all) if at == 1 && at + 1 < said.len() => split(at, at + 1, Asks::HowMany(of_all)),
@@ -362,21 +370,21 @@ impl Gap {
             };
         }
         if let ([noun, is, _, ..], None) = (said.as_slice(), verb(1))
-            && is == "is"
+            && *is == "is"
         {
             return split(2, said.len(), Asks::Noun(noun.to_lowercase()));
         }
         verb(1)?;
-        let link = (1..said.len().min(3)).find(|at| is_link(&said[*at])).filter(|at| at + 1 < said.len());
+        let link = (1..said.len().min(3)).find(|at| is_link(said[*at])).filter(|at| at + 1 < said.len());
         match link {
             Some(at) => {
-                let is_place = ["in", "at"].contains(&said[at].as_str())
+                let is_place = ["in", "at"].contains(&said[at])
                     && said[at + 1].starts_with(|first: char| first.is_uppercase());
                 let asks = if is_place { Asks::Where(verb(at)?) } else { Asks::What(verb(at + 1)?) };
                 split(at + 1, said.len(), asks)
             }
             None => {
-                let has_article = said.get(1).is_some_and(|word| ["a", "an", "the"].contains(&word.as_str()));
+                let has_article = said.get(1).is_some_and(|word| ["a", "an", "the"].contains(word));
                 let at = 1 + usize::from(has_article);
                 (at < said.len()).then(|| split(at, said.len(), Asks::What(verb(1)?)))?
             }
@@ -405,17 +413,13 @@ impl Gap {
             |most: &'static str, least: &'static str| if wanted == Wanted::Most { most } else { least };
         let (after, kinds) = (self.after.trim(), words::plural(kind));
         let which = match of {
-            "" => format!("Which {kind}"),
-            of => format!("Of the {kinds} {of}, which one"),
+            "" if is_person(kind) => {
+                vec![format!("Which {kind}"), format!("Which of the {kinds}"), "Who".to_owned()]
+            }
+            "" => vec![format!("Which {kind}"), format!("Which of the {kinds}")],
+            of => vec![format!("Of the {kinds} {of}, which one"), format!("Which of the {kinds} {of}")],
         };
-        let end = match is_person(kind) {
-            true if of.is_empty() => vec![format!("Which of the {kinds}"), "Who".to_owned()],
-            _ if of.is_empty() => vec![format!("Which of the {kinds}")],
-            _ => vec![format!("Which of the {kinds} {of}")],
-        };
-        let ask = |what: String| -> Vec<String> {
-            std::iter::once(&which).chain(&end).map(|which| format!("{which} {what}?")).collect()
-        };
+        let ask = |what: String| which.iter().map(|which| format!("{which} {what}?")).collect();
         match &self.asks {
             Asks::Noun(noun) if is_total && self.is_number() => vec![
                 format!("What is the total {noun} of the {kinds} {of}?"),
@@ -476,25 +480,14 @@ impl Gap {
                     format!("What {noun} does {thing} have{unit}?"),
                 ]
             }
-            Asks::HowMany(verb) => {
-                vec![format!("How many {after} {}?", verb.question(thing))]
-            }
-            Asks::Where(verb) => {
-                vec![
-                    format!("Where {}?", verb.question(thing)),
-                    format!("Tell me where {thing} {}.", verb.one),
-                ]
-            }
+            Asks::HowMany(verb) => vec![format!("How many {after} {}?", verb.question(thing))],
             Asks::When(verb) if verb.is_past => {
                 let done = verb.asked[1].as_str();
                 vec![format!("When was it that {thing} {done}?"), format!("{thing} {done} when?")]
             }
-            Asks::When(verb) => {
-                vec![format!("When {}?", verb.question(thing)), format!("Tell me when {thing} {}.", verb.one)]
-            }
-            Asks::What(verb) => {
-                vec![format!("What {}?", verb.question(thing)), format!("Tell me what {thing} {}.", verb.one)]
-            }
+            Asks::Where(verb) => verb.questions("Where", thing),
+            Asks::When(verb) => verb.questions("When", thing),
+            Asks::What(verb) => verb.questions("What", thing),
         }
     }
 }
@@ -555,8 +548,8 @@ impl<'a> Asking<'a> {
     fn push(&mut self, question: Question, thing: &str, calls: Vec<ToolCall>) {
         let Question { about, others, rule, check, texts, .. } = question;
         let tool = calls.last().map(|call| call.name.clone()).unwrap_or_default();
-        let place = graph::rank(self.seed, &about, thing) % texts.len().max(1) as u64;
-        let Some(text) = usize::try_from(place).ok().and_then(|place| texts.get(place)) else { return };
+        let place = graph::place(self.seed, &about, thing, texts.len());
+        let Some(text) = texts.get(place) else { return };
         self.candidates.push(Candidate {
             family: format!("{tool}: {about}"),
             entity: [("name".to_owned(), thing.to_owned())].into(),
@@ -565,17 +558,16 @@ impl<'a> Asking<'a> {
             calls,
             rule,
             check,
-            checks: None,
             alternatives: others,
-            may_fail: false,
-            working: None,
+            ..Candidate::default()
         });
     }
 
     /// Questions about a thing that is called so.
     fn questions(&self, thing: &str, words: &str) -> Vec<Question> {
         let mut questions = Vec::new();
-        for relation in self.relations() {
+        let relations = self.facts.statements.iter().map(|[_, relation, _]| relation.as_str());
+        for relation in relations.collect::<BTreeSet<_>>() {
             let Some(verb) = Verb::of(&words::split(relation)) else { continue };
             questions.extend(self.related(thing, words, relation, &verb, true));
             questions.extend(self.related(thing, words, relation, &verb, false));
@@ -601,10 +593,6 @@ impl<'a> Asking<'a> {
         questions
     }
 
-    fn relations(&self) -> BTreeSet<&str> {
-        self.facts.statements.iter().map(|[_, relation, _]| relation.as_str()).collect()
-    }
-
     /// Which things it is related to by this relation, and how many. `forward`: it is the first thing of the statements.
     fn related(&self, thing: &str, words: &str, relation: &str, verb: &Verb, forward: bool) -> Vec<Question> {
         let Some(form) = &self.facts.statements_in else { return Vec::new() };
@@ -619,8 +607,7 @@ impl<'a> Asking<'a> {
         }
         // What is known of some is taken for all that stand there.
         let is_known = |name: &&str| self.facts.kinds.contains_key(*name);
-        let others = of_relation.clone().map(ends).map(|(_, other)| other);
-        let others: BTreeSet<String> = others.collect();
+        let others: BTreeSet<String> = of_relation.map(ends).map(|(_, other)| other).collect();
         let of_answers: Vec<&str> = answers.iter().map(String::as_str).collect();
         let of_others: Vec<&str> = others.iter().map(String::as_str).filter(is_known).collect();
         let kind = self.facts.kind(&of_answers).or_else(|| self.facts.kind(&of_others));
@@ -641,12 +628,8 @@ impl<'a> Asking<'a> {
         };
         let mut questions = Vec::new();
         if answers.len() == 1 {
-            questions.push(question(
-                asked.clone(),
-                rule(Some(field)),
-                Check::Text,
-                one(kind, verb, words, forward),
-            ));
+            let texts = one(kind, verb, words, forward);
+            questions.push(question(asked.clone(), rule(Some(field)), Check::Text, texts));
         } else if answers.len() <= SEVERAL {
             let texts = several(kind, verb, words, forward);
             questions.push(question(format!("all {asked}"), rule(Some(field)), Check::Set, texts));
@@ -704,19 +687,18 @@ impl<'a> Asking<'a> {
         }
         for (([before, after], kind), gaps) in alike {
             let Some(gap) = gaps.values().next().filter(|_| gaps.len() > 1) else { continue };
-            let rule = |wanted: Wanted| AnswerRule::OfNotes {
-                list: things.list.clone(),
-                name: things.name.clone(),
-                notes: things.notes.clone(),
-                before: before.clone(),
-                after: after.clone(),
-                wanted,
-            };
             let question = |about: &str, wanted: Wanted, texts: Vec<String>| Question {
                 about: format!("{about} {}", before.trim()),
                 answers: BTreeSet::new(),
                 others: BTreeSet::new(),
-                rule: rule(wanted),
+                rule: AnswerRule::OfNotes {
+                    list: things.list.clone(),
+                    name: things.name.clone(),
+                    notes: things.notes.clone(),
+                    before: before.clone(),
+                    after: after.clone(),
+                    wanted,
+                },
                 check: if wanted == Wanted::Total { Check::Number } else { Check::Text },
                 texts,
             };
@@ -748,7 +730,7 @@ impl<'a> Asking<'a> {
                 };
                 // One of them, or they crowd out everything else.
                 let ways = [Wanted::Most, Wanted::Least, Wanted::Total];
-                let wanted = ways[graph::rank(self.seed, &of, &before) as usize % ways.len()];
+                let wanted = ways[graph::place(self.seed, &of, &before, ways.len())];
                 let calls = vec![self.about.call(thing), about.call_of_all(&others)];
                 self.push(question("most of related", wanted, gap.compared(kind, &of, wanted)), thing, calls);
             }
@@ -771,18 +753,11 @@ impl<'a> Asking<'a> {
             notes.iter().for_each(|note| _ = of_note.entry(note).or_default().insert(thing));
         }
         for (note, having) in of_note {
-            let (Some(gap), Some(kind)) =
-                (Gap::of(note), facts.kind(&having.iter().copied().collect::<Vec<_>>()))
-            else {
-                continue;
-            };
-            let Some(verb) = Verb::of(&note.split_whitespace().map(str::to_owned).collect::<Vec<_>>()) else {
-                continue;
-            };
+            let kind = facts.kind(&Vec::from_iter(having.iter().copied()));
+            let Some((gap, kind)) = Gap::of(note).zip(kind) else { continue };
+            let Some(verb) = Verb::of(&note.split_whitespace().collect::<Vec<_>>()) else { continue };
             let is_found = |words: &&str| facts.found_by(words) == having;
-            let Some(query) = [gap.value.as_str(), note].into_iter().find(is_found) else {
-                continue;
-            };
+            let Some(query) = [gap.value.as_str(), note].into_iter().find(is_found) else { continue };
             let (list, name) = (things.list.clone(), things.name.clone());
             let kinds = words::plural(kind);
             let (one, several) =
@@ -805,34 +780,22 @@ impl<'a> Asking<'a> {
                     format!("Which {kind} {one}?"),
                     format!("Find out which {kind} {one}."),
                 ];
-                questions.push(question(
-                    "thing that",
-                    AnswerRule::Field { list, key: None, field: name },
-                    Check::Text,
-                    texts,
-                ));
+                let rule = AnswerRule::Field { list, key: None, field: name };
+                questions.push(question("thing that", rule, Check::Text, texts));
             } else {
                 let count = vec![
                     format!("How many {kinds} {several}?"),
                     format!("Count the {kinds} that {several}."),
                 ];
-                questions.push(question(
-                    "count that",
-                    AnswerRule::Count { list: list.clone() },
-                    Check::Number,
-                    count,
-                ));
+                let rule = AnswerRule::Count { list: list.clone() };
+                questions.push(question("count that", rule, Check::Number, count));
                 if having.len() <= SEVERAL && having.iter().all(|thing| is_sayable(thing)) {
                     let texts = vec![
                         format!("Which {kinds} {several}? {ALL}"),
                         format!("List the {kinds} that {several}. {ALL}"),
                     ];
-                    questions.push(question(
-                        "things that",
-                        AnswerRule::Column { list, field: name },
-                        Check::Set,
-                        texts,
-                    ));
+                    let rule = AnswerRule::Column { list, field: name };
+                    questions.push(question("things that", rule, Check::Set, texts));
                 }
             }
             for question in questions {
@@ -850,33 +813,19 @@ fn one(kind: Option<&str>, verb: &Verb, thing: &str, forward: bool) -> Vec<Strin
         None => "Who or what".to_owned(),
     };
     let noun = kind.unwrap_or("thing");
-    if forward {
-        return vec![
-            format!("{who} {}?", verb.question(thing)),
-            format!("Which {noun} {}?", verb.question(thing)),
-            format!("Tell me the {noun} that {thing} {}.", verb.one),
-        ];
-    }
+    let [asked, said] = verb.related(thing, &verb.one, forward);
     vec![
-        format!("{who} {} {thing}?", verb.one),
-        format!("Which {noun} {} {thing}?", verb.one),
-        format!("Tell me the {noun} that {} {thing}.", verb.one),
+        format!("{who} {asked}?"),
+        format!("Which {noun} {asked}?"),
+        format!("Tell me the {noun} that {said}."),
     ]
 }
 
 /// Questions for all things that are related to a thing.
 fn several(kind: Option<&str>, verb: &Verb, thing: &str, forward: bool) -> Vec<String> {
     let things = words::plural(kind.unwrap_or("thing"));
-    if forward {
-        return vec![
-            format!("Which {things} {}? {ALL}", verb.question(thing)),
-            format!("List the {things} that {thing} {}. {ALL}", verb.one),
-        ];
-    }
-    vec![
-        format!("Which {things} {} {thing}? {ALL}", verb.several),
-        format!("List the {things} that {} {thing}. {ALL}", verb.several),
-    ]
+    let [asked, said] = verb.related(thing, &verb.several, forward);
+    vec![format!("Which {things} {asked}? {ALL}"), format!("List the {things} that {said}. {ALL}")]
 }
 
 /// A name within a sentence.

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde_json::{Map, Value};
 
 use super::{
@@ -14,7 +11,7 @@ use super::{
     sql,
     tools::ToolProfile,
 };
-use crate::{chat::ToolCall, hash::Encoder, mcp::plain};
+use crate::{chat::ToolCall, hash::Encoder, mcp::plain, stage::scenarios::below};
 
 /// Values of a parameter that are combined.
 const VALUES: usize = 40;
@@ -49,38 +46,32 @@ pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64,
         }
         // In order where few combinations exist; else the best of each first, then by chance.
         let mut index = attempt % product;
-        let pick = |values: &Vec<Value>, rng: &mut ChaCha8Rng, index: &mut usize| {
-            let place = if in_order {
-                let place = *index % values.len();
-                *index /= values.len();
-                place
-            } else if attempt == 0 {
-                0
-            } else {
-                usize::try_from(rng.next_u64() % values.len() as u64).unwrap_or_default()
+        let pick = |values: &Vec<Value>| {
+            let place = match attempt {
+                _ if in_order => index % values.len(),
+                0 => 0,
+                _ => below(&mut rng, values.len()),
             };
+            index /= values.len();
             values[place].clone()
         };
         // Values of one record belong together.
         let together = if attempt % 2 == 0 { joint.next() } else { None };
-        let picked = together
-            .unwrap_or_else(|| values.iter().map(|values| pick(values, &mut rng, &mut index)).collect());
+        let picked = together.unwrap_or_else(|| values.iter().map(pick).collect());
         let mut chosen: Vec<(&Param, Value)> = required.iter().copied().zip(picked).collect();
         let sets_optional = !optional.is_empty() && (attempt >= product || attempt % 3 == 2 && round > 0);
         if sets_optional {
-            let param = optional[usize::try_from(rng.next_u64() % optional.len() as u64).unwrap_or_default()];
+            let param = optional[below(&mut rng, optional.len())];
             let values = self::values(graph, profile, param, seed, &mut rng);
             if !values.is_empty() {
-                let place = usize::try_from(rng.next_u64() % values.len() as u64).unwrap_or_default();
-                chosen.push((param, values[place].clone()));
+                chosen.push((param, values[below(&mut rng, values.len())].clone()));
             }
         }
-        let arguments: Map<String, Value> =
-            chosen.iter().map(|(param, value)| (param.name.clone(), value.clone())).collect();
+        let args = chosen.iter().map(|(param, value)| arg(param, value)).collect();
+        let arguments = chosen.into_iter().map(|(param, value)| (param.name.clone(), value)).collect();
         let call = ToolCall { name: profile.name.clone(), arguments };
         if graph.is_new(&call) {
-            trials
-                .push(Trial { call, args: chosen.iter().map(|(param, value)| arg(param, value)).collect() });
+            trials.push(Trial { call, args });
         }
     }
     trials
@@ -121,13 +112,14 @@ fn values(
                         Kind::Text if attempt % 2 == 0 && known.is_some() => {
                             values.get(attempt / 2 % values.len()).cloned()
                         }
-                        Kind::Text => {
-                            Some(seeds::neutral(usize::try_from(rng.next_u64() % 12).unwrap_or_default()))
-                        }
+                        Kind::Text => Some(seeds::neutral(below(rng, 12))),
                         _ => known,
                     }
                 };
-                objects.extend(seeds::object(fields, &mut pick));
+                let required = fields.iter().filter(|field| field.is_required);
+                let object: Option<Map<String, Value>> =
+                    required.map(|field| Some((field.name.clone(), pick(field)?))).collect();
+                objects.extend(object.map(Value::Object));
             }
             objects
         }
@@ -136,7 +128,7 @@ fn values(
             if !profile.reads && param.kind == Kind::Path {
                 // Something new beside what is there.
                 let roots = graph.given.iter().filter(|text| text.starts_with('/'));
-                let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
+                let start = below(rng, 12);
                 let new = |root: &String| {
                     let name = |number| format!("{root}/{}", plain(&seeds::neutral(number)));
                     (start..start + 4).map(name).map(Value::from).collect::<Vec<_>>()
@@ -145,7 +137,7 @@ fn values(
                 found.truncate(VALUES / 4);
             }
             if !profile.reads || found.is_empty() && param.is_required {
-                let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
+                let start = below(rng, 12);
                 if matches!(param.kind, Kind::Text) {
                     found.extend((start..start + 3).map(seeds::neutral));
                 }

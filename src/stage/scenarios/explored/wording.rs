@@ -11,14 +11,12 @@ pub struct Scene<'a> {
     pub of_moments: bool,
 }
 
-const ALL: &str = "Give all of them, separated by commas.";
+pub const ALL: &str = "Give all of them, separated by commas.";
 
 /// Ways to ask, by name. The names decide splits by phrasing.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
     let Scene { place, thing, .. } = scene;
     let things = words::plural(thing);
-    let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) };
-    let be = |phrase: &str| if words::is_plural(phrase) { "are" } else { "is" };
     let texts = match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } if field(wanted) == *thing => {
             let (k, v) = (field(key), words::shown(value));
@@ -84,19 +82,24 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
             format!("Find out the {place}."),
             format!("I need to know the {place}."),
         ],
-        AnswerRule::Largest { .. }
-        | AnswerRule::Smallest { .. }
-        | AnswerRule::Total { .. }
-        | AnswerRule::OfNotes { .. }
-        | AnswerRule::Quoted(_)
-        | AnswerRule::Recorded { .. }
-        | AnswerRule::Matching { .. }
-        | AnswerRule::Between { .. }
-        | AnswerRule::Absent { .. }
-        | AnswerRule::Nothing => Vec::new(),
+        _ => Vec::new(),
     };
-    let name = |(index, text): (usize, String)| (format!("{} {}", rule.kind(), index + 1), sentence(&text));
-    texts.into_iter().enumerate().map(name).collect()
+    named(rule, &texts)
+}
+
+/// A field's name in a sentence.
+pub fn field(name: &str) -> String {
+    if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) }
+}
+
+pub fn be(phrase: &str) -> &'static str {
+    if words::is_plural(phrase) { "are" } else { "is" }
+}
+
+/// Texts as sentences, by name.
+pub fn named(rule: &AnswerRule, texts: &[String]) -> Vec<(String, String)> {
+    let name = |(index, text): (usize, &String)| (format!("{} {}", rule.kind(), index + 1), sentence(text));
+    texts.iter().enumerate().map(name).collect()
 }
 
 /// Capital first letter, single spaces, no article twice.

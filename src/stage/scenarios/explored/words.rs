@@ -176,6 +176,12 @@ pub fn tokens(identifier: &str) -> BTreeSet<String> {
     split(identifier).iter().map(|word| singular(word)).collect()
 }
 
+/// Whether one of these words, in singular, is in an identifier.
+pub fn has_any(identifier: &str, words: &[&str]) -> bool {
+    let tokens = tokens(identifier);
+    words.iter().any(|word| tokens.contains(*word))
+}
+
 pub fn is_weak(word: &str) -> bool {
     WEAK.contains(&word)
 }
@@ -383,15 +389,14 @@ pub fn spoken_thing(name: &str) -> String {
     if name.is_empty() { String::new() } else { spoken_field(name) }
 }
 
-/// A parameter that is said with a preposition, and its value: `from JFK`, `on 2024-05-01`.
-pub fn said_as_place(name: &str, shown: &str) -> Option<String> {
-    let preposition = match spoken(name).as_str() {
-        "origin" | "from" => "from",
-        "destination" | "to" => "to",
-        "date" | "day" => "on",
-        _ => return None,
-    };
-    Some(format!("{preposition} {shown}"))
+/// The preposition that says what a parameter is: `from` for the parameter `origin`, `on` for `date`.
+pub fn preposition_of(param: &str) -> Option<&'static str> {
+    match spoken(param).as_str() {
+        "origin" | "from" => Some("from"),
+        "destination" | "to" => Some("to"),
+        "date" | "day" => Some("on"),
+        _ => None,
+    }
 }
 
 /// The phrase without `between two cities`, which only says that two parameters follow.
@@ -438,9 +443,7 @@ pub fn spoken_param(name: &str) -> String {
 
 /// Whether the noun in front of the first preposition is in plural.
 pub fn is_plural(phrase: &str) -> bool {
-    let words: Vec<&str> = phrase.split_whitespace().collect();
-    let end = words.iter().position(|word| is_preposition(word)).unwrap_or(words.len());
-    words[..end].last().is_some_and(|noun| singular(noun) != *noun)
+    head(phrase).rsplit(' ').next().is_some_and(|noun| singular(noun) != noun)
 }
 
 /// A value within a sentence.
@@ -583,8 +586,8 @@ mod tests {
         ] {
             assert_eq!(spoken_field(name), expected);
         }
-        assert_eq!(said_as_place("origin", "JFK").as_deref(), Some("from JFK"));
-        assert_eq!(said_as_place("original", "JFK"), None);
+        assert_eq!(preposition_of("origin"), Some("from"));
+        assert_eq!(preposition_of("original"), None);
     }
 
     #[test]

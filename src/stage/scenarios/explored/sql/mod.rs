@@ -14,7 +14,7 @@ use serde_json::Map;
 
 pub use self::phrases::{Sense, is_person};
 use super::{
-    graph::{Arg, Graph, SuccessfulCall},
+    graph::{Graph, SuccessfulCall},
     harvest::{Field, Record},
     seeds::Kind,
     tools::ToolProfile,
@@ -221,6 +221,12 @@ impl<'g> Table<'g> {
         self.has(column, value, &self.qualifier())
     }
 
+    /// `SELECT … FROM orders WHERE …`; all rows without a condition.
+    fn select(&self, what: &str, condition: &str) -> String {
+        let all = format!("SELECT {what} FROM {}", quoted(&self.name));
+        if condition.is_empty() { all } else { format!("{all} WHERE {condition}") }
+    }
+
     fn query(&self, sql: String) -> ToolCall {
         let arguments = Map::from_iter([(self.parameter.to_owned(), sql.into())]);
         ToolCall { name: self.tool.name.clone(), arguments }
@@ -234,6 +240,11 @@ impl<'g> Table<'g> {
 
     fn distinct(&self, column: &str) -> BTreeSet<&str> {
         self.values(column).into_iter().collect()
+    }
+
+    /// The distinct values that tasks may say.
+    fn said(&self, column: &str) -> impl Iterator<Item = &str> {
+        self.distinct(column).into_iter().filter(|value| is_said(value))
     }
 
     /// Whether a column only says which row it is, or which other row it belongs to.
@@ -265,11 +276,8 @@ impl<'g> Table<'g> {
                 && !self.numbers.contains(*column)
                 && self.values(column).iter().all(|value| is_said(value))
         };
-        let is_name = |column: &&&String| {
-            words::tokens(column).iter().any(|word| ["name", "title"].contains(&word.as_str()))
-        };
-        let columns: Vec<&String> = self.columns.iter().filter(names).collect();
-        columns.iter().find(is_name).map(|column| column.as_str())
+        let mut columns = self.columns.iter().filter(names).map(String::as_str);
+        columns.find(|column| phrases::is_name(column))
     }
 
     /// The column that tasks name a row by.
@@ -307,6 +315,11 @@ impl<'g> Table<'g> {
         self.facts()
             .filter(is_number)
             .map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
+    }
+
+    /// Columns that are compared: quantities, and dates as if they were whole.
+    fn measures(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.quantities().chain(self.dates().map(|column| (column, true)))
     }
 
     /// The tables that a row refers to, and those that these refer to.
@@ -405,16 +418,9 @@ pub fn subject(candidate: &Candidate) -> (usize, String) {
 /// Candidates about every table that was sampled.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let mut tables = sampled(graph, profiles);
-    let referring: Vec<BTreeSet<String>> = tables
-        .iter()
-        .map(|table| {
-            let references = table.direct_references(&tables);
-            references
-                .iter()
-                .flat_map(|reference| &reference.joins)
-                .map(|join| join.column.to_owned())
-                .collect()
-        })
+    let references = tables.iter().map(|table| table.direct_references(&tables));
+    let referring: Vec<BTreeSet<String>> = references
+        .map(|all| all.iter().flat_map(|one| &one.joins).map(|join| join.column.to_owned()).collect())
         .collect();
     for (table, referring) in tables.iter_mut().zip(referring) {
         table.referring = referring;
@@ -440,7 +446,8 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
         let lists = |origin: &&super::graph::Origin| graph.seen[origin.call].args.is_empty();
         let origin = origins.iter().find(lists).or(origins.first());
         let describes = |seen: &&SuccessfulCall| {
-            parameter_is_only(&seen.args, &name) && profiles[seen.tool].name != profile.name
+            matches!(&*seen.args, [only] if only.leaf.as_ref() == Some(&name))
+                && profiles[seen.tool].name != profile.name
         };
         let mut words = words::split(&name);
         if let Some(last) = words.last_mut() {
@@ -497,8 +504,4 @@ fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2
         row.push(Field { name: FULL_NAME.to_owned(), value, is_set: false });
     }
     Some(parts)
-}
-
-fn parameter_is_only(args: &[Arg], value: &str) -> bool {
-    matches!(args, [only] if only.leaf.as_deref() == Some(value))
 }

@@ -3,6 +3,8 @@
 //! A small grammar. What a column means ([`Sense`]) follows from its name and its values, by words that are common in any
 //! database; a column that says nothing is asked about by its name.
 
+use chrono::Month;
+
 use super::{Table, is_flag};
 use crate::stage::scenarios::explored::words;
 
@@ -238,8 +240,8 @@ fn event(
 }
 
 /// Whether a column holds names.
-fn is_name(column: &str) -> bool {
-    words::tokens(column).iter().any(|word| ["name", "title"].contains(&word.as_str()))
+pub fn is_name(column: &str) -> bool {
+    words::has_any(column, &["name", "title"])
 }
 
 /// A row by its key: `the product "Desk Lamp"`, `order number 17`.
@@ -839,26 +841,11 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
     }
 }
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
 /// Questions for the number of rows of a month, `2025-03`.
 pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<String>> {
     let thing = table.thing.as_str();
     let (year, number) = month.split_once('-')?;
-    let name = MONTHS.get(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+    let name = Month::try_from(number.parse::<u8>().ok()?).ok()?.name();
     let (things, c) = (words::plural(thing), noun(table, column));
     let mut texts = vec![
         format!("How many {things} have a {c} in {name} {year}?"),

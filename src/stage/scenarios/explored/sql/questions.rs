@@ -10,12 +10,15 @@ use super::{
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
-        candidate::{AnswerRule, Candidate, Check, value_of},
-        explored::{graph, wording, words},
+        candidate::{AnswerRule, Candidate, Check, Wanted, value_of},
+        explored::{
+            graph,
+            wording::{self, ALL},
+            words,
+        },
     },
 };
 
-const ALL: &str = "Give all of them, separated by commas.";
 /// Values that tasks say of a column with few values.
 const VALUES: usize = 12;
 /// Of so many solutions, one has queries that fail before the right one, so that a model learns to go on.
@@ -89,10 +92,7 @@ impl Wordings {
 
     /// One wording, which is drawn by the query, and its place.
     fn draw(&self, seed: u64, sql: &str) -> Option<(usize, String)> {
-        let draw = |name: &str, forms: &[String]| {
-            let rank = graph::rank(seed, name, sql);
-            usize::try_from(rank % forms.len().max(1) as u64).unwrap_or_default()
-        };
+        let draw = |name: &str, forms: &[String]| graph::place(seed, name, sql, forms.len());
         let place = draw("text", &self.texts);
         let mut text = self.texts.get(place)?.clone();
         for (slot, forms) in &self.slots {
@@ -114,6 +114,11 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         self.tables[0]
     }
 
+    /// A question whose answer is the only value that a query gives.
+    fn push_value(&mut self, kind: &str, entity: &[(&str, &str)], sql: String, wordings: &Wordings) {
+        self.push(kind, entity, sql, AnswerRule::Only, wordings);
+    }
+
     /// A question in one of these wordings, whose answer is that of a query.
     fn push(
         &mut self,
@@ -130,7 +135,7 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         let Some((place, text)) = wordings.draw(self.seed, &sql) else { return };
         let rank = graph::rank(self.seed, "slip", &sql);
         let slips = if rank.is_multiple_of(SLIPS) { slips(&self.tables, &sql) } else { Vec::new() };
-        let slip = slips.get(usize::try_from(rank / SLIPS).unwrap_or_default() % slips.len().max(1));
+        let slip = slips.get((rank / SLIPS) as usize % slips.len().max(1));
         let mut calls: Vec<ToolCall> = table.listing.clone().into_iter().collect();
         calls.extend(self.tables.iter().filter_map(|table| table.describing.clone()));
         if let Some((at, wrong)) = slip {
@@ -154,10 +159,8 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
             calls,
             rule,
             check,
-            checks: None,
-            alternatives: BTreeSet::new(),
             may_fail,
-            working: None,
+            ..Candidate::default()
         });
     }
 }
@@ -221,16 +224,16 @@ fn column(name: &str) -> AnswerRule {
 }
 
 fn largest(name: &str, key: &str) -> AnswerRule {
-    AnswerRule::Largest { list: String::new(), field: name.to_owned(), key: key.to_owned() }
+    let (list, field, key) = (String::new(), name.to_owned(), Some(key.to_owned()));
+    AnswerRule::Measured { list, field, key, wanted: Wanted::Most }
 }
 
-/// ` WHERE …`, or nothing.
-fn filter(condition: &str) -> String {
-    if condition.is_empty() { String::new() } else { format!(" WHERE {condition}") }
-}
-
-fn count(table: &Table<'_>, condition: &str) -> String {
-    format!("SELECT COUNT(*) FROM {}{}", quoted(&table.name), filter(condition))
+/// The values that tasks say of columns with few values, each behind its column.
+fn categorized<'v>(table: &'v Table<'_>) -> impl Iterator<Item = (&'v str, &'v str)> {
+    let of_column = |(column, values): (&'v str, Vec<&'v str>)| {
+        values.into_iter().take(VALUES).map(move |value| (column, value))
+    };
+    table.categories().flat_map(of_column)
 }
 
 /// A column of the row that is named.
@@ -242,12 +245,7 @@ fn lookups(asked: &mut Asked<'_, '_, '_>, key: &str) {
             asked.push(
                 &format!("{column} by {key}"),
                 &[(key, value)],
-                format!(
-                    "SELECT {} FROM {} WHERE {}",
-                    table.shown(column),
-                    quoted(&table.name),
-                    table.is(key, value)
-                ),
+                table.select(&table.shown(column), &table.is(key, value)),
                 field(column),
                 &Wordings::of(phrases::lookup(table, &table.thing, column))
                     .with("{row}", phrases::row(table, &table.thing, key, value)),
@@ -278,12 +276,7 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
-            format!(
-                "SELECT {} FROM {} WHERE {}",
-                table.shown(column),
-                quoted(&table.name),
-                table.is(name, value)
-            ),
+            table.select(&table.shown(column), &table.is(name, value)),
             rule,
             &Wordings::of([
                 format!("What is the {c} of {{row}}? If there is no such {t}, answer none."),
@@ -304,7 +297,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
             asked.push(
                 &format!("values of {category}"),
                 &[],
-                format!("SELECT DISTINCT {} FROM {}", quoted(category), quoted(&table.name)),
+                table.select(&format!("DISTINCT {}", quoted(category)), ""),
                 column(category),
                 &Wordings::of([
                     format!("Which {cs} do the {things} have? {ALL}"),
@@ -312,11 +305,10 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                     format!("Which {cs} are there among the {things}? {ALL}"),
                 ]),
             );
-            asked.push(
+            asked.push_value(
                 &format!("number of values of {category}"),
                 &[],
-                format!("SELECT COUNT(DISTINCT {}) FROM {}", quoted(category), quoted(&table.name)),
-                AnswerRule::Only,
+                table.select(&format!("COUNT(DISTINCT {})", quoted(category)), ""),
                 &Wordings::of([
                     format!("How many different {cs} do the {things} have?"),
                     format!("How many {cs} are there among the {things}?"),
@@ -328,12 +320,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
             asked.push(
                 &format!("{name} by {category}"),
                 &[(category, value)],
-                format!(
-                    "SELECT {} FROM {} WHERE {}",
-                    table.shown(name),
-                    quoted(&table.name),
-                    table.is(category, value)
-                ),
+                table.select(&table.shown(name), &table.is(category, value)),
                 column(name),
                 &Wordings::of([
                     format!("What are the {names} of the {{rows}}? {ALL}"),
@@ -352,12 +339,6 @@ fn threshold<'v>(table: &'v Table<'_>, column: &str, share: f64) -> Option<&'v s
     let mut values = table.values(column);
     let number = |value: &str| value.parse::<f64>().unwrap_or_default();
     values.sort_by(|one, other| number(one).total_cmp(&number(other)).then(one.cmp(other)));
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        clippy::cast_possible_truncation,
-        reason = "a place in a short list"
-    )]
     let place = (values.len() as f64 * share) as usize;
     values.get(place).copied()
 }
@@ -366,11 +347,10 @@ fn threshold<'v>(table: &'v Table<'_>, column: &str, share: f64) -> Option<&'v s
 fn counts(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    asked.push(
+    asked.push_value(
         "count",
         &[],
-        count(table, ""),
-        AnswerRule::Only,
+        table.select("COUNT(*)", ""),
         &Wordings::of(phrases::count()).with("{rows}", [things.clone()]),
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
@@ -379,11 +359,10 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         for value in values.iter().take(VALUES) {
             let mut texts = phrases::count();
             texts.extend(phrases::count_by(table, &table.thing, category, value));
-            asked.push(
+            asked.push_value(
                 &format!("count by {category}"),
                 &[(category, value)],
-                count(table, &table.is(category, value)),
-                AnswerRule::Only,
+                table.select("COUNT(*)", &table.is(category, value)),
                 &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
         }
@@ -394,9 +373,9 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             &format!("most frequent {category}"),
             &[],
             format!(
-                "SELECT {c}, COUNT(*) AS total FROM {t} GROUP BY {c} ORDER BY total DESC LIMIT 3",
-                c = quoted(category),
-                t = quoted(&table.name)
+                "SELECT {column}, COUNT(*) AS total FROM {} GROUP BY {column} ORDER BY total DESC LIMIT 3",
+                quoted(&table.name),
+                column = quoted(category)
             ),
             largest("total", category),
             &Wordings::of([
@@ -409,11 +388,10 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
     }
     for column in table.facts().filter(|column| table.values(column).len() < table.rows.len()) {
         let c = phrases::noun(table, column);
-        asked.push(
+        asked.push_value(
             &format!("count without {column}"),
             &[],
-            count(table, &format!("{} IS NULL", quoted(column))),
-            AnswerRule::Only,
+            table.select("COUNT(*)", &format!("{} IS NULL", quoted(column))),
             &Wordings::of([
                 format!("How many {things} have no {c}?"),
                 format!("For how many {things} is the {c} missing?"),
@@ -421,21 +399,19 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             ]),
         );
     }
-    for (one, other) in categories.iter().zip(categories.iter().skip(1)) {
+    for pair in categories.windows(2) {
+        let [(one, firsts), (other, seconds)] = pair else { continue };
         for row in &table.rows {
-            let (Some(first), Some(second)) = (value_of(row, one.0), value_of(row, other.0)) else {
-                continue;
-            };
-            if !one.1.contains(&first) || !other.1.contains(&second) {
-                continue;
-            }
-            asked.push(
-                &format!("count by {} and {}", one.0, other.0),
-                &[(one.0, first), (other.0, second)],
-                count(table, &format!("{} AND {}", table.is(one.0, first), table.is(other.0, second))),
-                AnswerRule::Only,
-                &Wordings::of(phrases::also(table, other.0, second))
-                    .with("{rows}", phrases::rows(table, &table.thing, one.0, first)),
+            let first = value_of(row, one).filter(|value| firsts.contains(value));
+            let second = value_of(row, other).filter(|value| seconds.contains(value));
+            let Some((first, second)) = first.zip(second) else { continue };
+            asked.push_value(
+                &format!("count by {one} and {other}"),
+                &[(*one, first), (*other, second)],
+                table
+                    .select("COUNT(*)", &format!("{} AND {}", table.is(one, first), table.is(other, second))),
+                &Wordings::of(phrases::also(table, other, second))
+                    .with("{rows}", phrases::rows(table, &table.thing, one, first)),
             );
         }
     }
@@ -444,16 +420,14 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
 /// How many rows have more or less of something, or are of a month.
 fn comparisons(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
-    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
-    for column in columns {
+    for (column, _) in table.measures() {
         for share in [0.3, 0.5, 0.7] {
             let Some(value) = threshold(table, column, share) else { continue };
             for (sign, is_above) in [(">", true), ("<", false)] {
-                asked.push(
+                asked.push_value(
                     &format!("count by size of {column}"),
                     &[(column, value)],
-                    count(table, &format!("{} {sign} {}", quoted(column), literal(value))),
-                    AnswerRule::Only,
+                    table.select("COUNT(*)", &format!("{} {sign} {}", quoted(column), literal(value))),
                     &Wordings::of(phrases::compared(table, &table.thing, column, value, is_above)),
                 );
             }
@@ -464,15 +438,23 @@ fn comparisons(asked: &mut Asked<'_, '_, '_>) {
             table.values(column).into_iter().filter_map(|date| date.get(..7)).collect();
         for month in months.into_iter().take(VALUES) {
             let Some(wordings) = phrases::of_month(table, column, month) else { continue };
-            asked.push(
+            asked.push_value(
                 &format!("count by month of {column}"),
                 &[(column, month)],
-                count(table, &format!("{} LIKE '{month}%'", quoted(column))),
-                AnswerRule::Only,
+                table.select("COUNT(*)", &format!("{} LIKE '{month}%'", quoted(column))),
                 &Wordings::of(wordings),
             );
         }
     }
+}
+
+/// What questions say about digits.
+const DECIMALS: &str = ", rounded to two decimals";
+
+/// The SQL of a sum, and what the question says about digits.
+fn total(column: &str, is_whole: bool) -> (String, &'static str) {
+    let sum = format!("SUM({column})");
+    if is_whole { (sum, "") } else { (format!("ROUND({sum}, 2)"), DECIMALS) }
 }
 
 /// The operations that fit a column, each with its SQL and what the question says about digits.
@@ -483,13 +465,9 @@ fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, 
     ];
     // Nobody adds up years.
     if !matches!(sense, Sense::Year | Sense::Date) {
-        let decimals = ", rounded to two decimals";
-        let sum = format!("SUM({column})");
-        operations.push(match is_whole {
-            true => (Operation::Total, sum, ""),
-            false => (Operation::Total, format!("ROUND({sum}, 2)"), decimals),
-        });
-        operations.push((Operation::Average, format!("ROUND(AVG({column}), 2)"), decimals));
+        let (sum, decimals) = total(column, is_whole);
+        operations.push((Operation::Total, sum, decimals));
+        operations.push((Operation::Average, format!("ROUND(AVG({column}), 2)"), DECIMALS));
     }
     operations
 }
@@ -498,58 +476,45 @@ fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, 
 fn operations(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    let columns: Vec<(&str, bool)> =
-        table.quantities().chain(table.dates().map(|column| (column, true))).collect();
-    for (number, is_whole) in columns {
+    for (number, is_whole) in table.measures() {
         let sense = Sense::of(table, number);
         for (operation, sql, decimals) in operations_on(sense, &quoted(number), is_whole) {
             let texts = phrases::operation(table, number, operation, decimals);
-            asked.push(
+            asked.push_value(
                 &format!("summary of {number}"),
                 &[],
-                format!("SELECT {sql} FROM {}", quoted(&table.name)),
-                AnswerRule::Only,
+                table.select(&sql, ""),
                 &Wordings::of(texts.clone())
                     .with("{rows}", ["all", "the", "our"].map(|all| format!("{all} {things}"))),
             );
-            for (category, values) in table.categories().filter(|(category, _)| *category != number) {
-                for value in values.into_iter().take(VALUES) {
-                    let rows = phrases::rows(table, &table.thing, category, value);
-                    asked.push(
-                        &format!("summary of {number} by {category}"),
-                        &[(category, value)],
-                        format!(
-                            "SELECT {sql} FROM {} WHERE {}",
-                            quoted(&table.name),
-                            table.is(category, value)
-                        ),
-                        AnswerRule::Only,
-                        &Wordings::of(texts.clone()).with(
-                            "{rows}",
-                            rows.iter().map(|rows| format!("the {rows}")).collect::<Vec<_>>(),
-                        ),
-                    );
-                }
+            for (category, value) in categorized(table).filter(|(category, _)| *category != number) {
+                asked.push_value(
+                    &format!("summary of {number} by {category}"),
+                    &[(category, value)],
+                    table.select(&sql, &table.is(category, value)),
+                    &Wordings::of(texts.clone()).with("{rows}", the_rows(table, category, value)),
+                );
             }
         }
     }
 }
 
+/// `the customers from Oslo`.
+fn the_rows(table: &Table<'_>, category: &str, value: &str) -> Vec<String> {
+    let rows = phrases::rows(table, &table.thing, category, value);
+    rows.iter().map(|rows| format!("the {rows}")).collect()
+}
+
 /// The row with the largest or smallest number or date: of all, and of those that share a value.
 fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
-    let name = quoted(&table.name);
-    let columns: Vec<&str> = table.quantities().map(|(column, _)| column).chain(table.dates()).collect();
-    for number in columns {
+    for (number, _) in table.measures() {
         let column = quoted(number);
         for (function, is_largest) in [("MAX", true), ("MIN", false)] {
             // Several rows if it is shared, which is then no answer.
             let sql = |condition: &str, and: &str| {
-                format!(
-                    "SELECT {} FROM {name} WHERE {condition}{and}{column} = (SELECT {function}({column}) FROM {name}{})",
-                    table.shown(key),
-                    filter(condition),
-                )
+                let extreme = table.select(&format!("{function}({column})"), condition);
+                table.select(&table.shown(key), &format!("{condition}{and}{column} = ({extreme})"))
             };
             let texts = phrases::superlative(table, number, key, is_largest);
             asked.push(
@@ -561,19 +526,16 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                     .with("{rows}", [format!("the {}", words::plural(&table.thing))])
                     .with("{one}", [table.thing.clone()]),
             );
-            for (category, values) in table.categories().filter(|(category, _)| *category != number) {
-                for value in values.into_iter().take(VALUES) {
-                    let rows = phrases::rows(table, &table.thing, category, value);
-                    asked.push(
-                        &format!("extreme of {number} by {category}"),
-                        &[(category, value)],
-                        sql(&table.is(category, value), " AND "),
-                        field(key),
-                        &Wordings::of(texts.clone())
-                            .with("{rows}", rows.iter().map(|rows| format!("the {rows}")).collect::<Vec<_>>())
-                            .with("{one}", phrases::one(table, &table.thing, category, value)),
-                    );
-                }
+            for (category, value) in categorized(table).filter(|(category, _)| *category != number) {
+                asked.push(
+                    &format!("extreme of {number} by {category}"),
+                    &[(category, value)],
+                    sql(&table.is(category, value), " AND "),
+                    field(key),
+                    &Wordings::of(texts.clone())
+                        .with("{rows}", the_rows(table, category, value))
+                        .with("{one}", phrases::one(table, &table.thing, category, value)),
+                );
             }
         }
     }
@@ -623,14 +585,13 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
     let table = asked.table();
     let Reference { to, role, .. } = reference;
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
-    for value in to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
+    for value in to.said(name) {
         let rows = phrases::row(to, role, name, value);
         let condition = to.is_of(name, value);
-        asked.push(
+        asked.push_value(
             &format!("count by {role}"),
             &[(name, value)],
             format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
-            AnswerRule::Only,
             &Wordings::of(phrases::count_of(table, role))
                 .with("{row}", rows.clone())
                 .with("{things}", [things.clone()]),
@@ -645,16 +606,12 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 if operation == Operation::Total && sense == Sense::Pieces {
                     texts.extend(phrases::pieces_of(table, role));
                 }
-                asked.push(
+                asked.push_value(
                     &format!("summary of {number} by {role}"),
                     &[(name, value)],
                     format!("SELECT {sql} FROM {from} WHERE {condition}"),
-                    AnswerRule::Only,
                     &Wordings::of(texts)
-                        .with(
-                            "{rows}",
-                            [format!("the {things} of {{row}}"), format!("all {things} of {{row}}")],
-                        )
+                        .with("{rows}", ["the", "all"].map(|all| format!("{all} {things} of {{row}}")))
                         .with("{row}", rows.clone()),
                 );
             }
@@ -671,14 +628,13 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 if Sense::of(table, category) == Sense::State {
                     texts.push(format!("How many of the {things} of {{row}} are {which}?"));
                 }
-                asked.push(
+                asked.push_value(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
                     format!(
                         "SELECT COUNT(*) FROM {from} WHERE {condition} AND {}",
                         table.is_of(category, which)
                     ),
-                    AnswerRule::Only,
                     &Wordings::of(texts)
                         .with("{set}", phrases::rows(table, &table.thing, category, which))
                         .with("{row}", rows.clone()),
@@ -724,43 +680,30 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         );
     }
     with_and_without(asked, reference, name, &quoted(join.column));
-    for (category, values) in to.categories() {
-        for value in values.into_iter().take(VALUES) {
-            let set = phrases::rows(to, role, category, value);
-            let condition = to.is_of(category, value);
-            asked.push(
-                &format!("count by {category} of the {role}"),
+    for (category, value) in categorized(to) {
+        let set = phrases::rows(to, role, category, value);
+        let condition = to.is_of(category, value);
+        asked.push_value(
+            &format!("count by {category} of the {role}"),
+            &[(category, value)],
+            format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
+            &Wordings::of(phrases::count_of_set(table, role))
+                .with("{set}", set.clone())
+                .with("{things}", [things.clone()]),
+        );
+        let pieces = table.quantities().filter(|(number, _)| Sense::of(table, number) == Sense::Pieces);
+        for (number, is_whole) in pieces {
+            let (sql, decimals) = total(&table.of(number), is_whole);
+            let mut texts = phrases::operation(table, number, Operation::Total, decimals);
+            texts.extend(phrases::pieces_of(table, role));
+            asked.push_value(
+                &format!("total {number} by {category} of the {role}"),
                 &[(category, value)],
-                format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
-                AnswerRule::Only,
-                &Wordings::of(phrases::count_of_set(table, role))
-                    .with("{set}", set.clone())
-                    .with("{things}", [things.clone()]),
+                format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                &Wordings::of(texts)
+                    .with("{rows}", ["of", "for"].map(|link| format!("the {things} {link} {{row}}")))
+                    .with("{row}", set.clone()),
             );
-            for (number, is_whole) in
-                table.quantities().filter(|(number, _)| Sense::of(table, number) == Sense::Pieces)
-            {
-                let sense = Sense::Pieces;
-                let total = operations_on(sense, &table.of(number), is_whole);
-                for (operation, sql, decimals) in
-                    total.into_iter().filter(|(one, ..)| *one == Operation::Total)
-                {
-                    let mut texts = phrases::operation(table, number, operation, decimals);
-                    texts.extend(phrases::pieces_of(table, role));
-                    asked.push(
-                        &format!("total {number} by {category} of the {role}"),
-                        &[(category, value)],
-                        format!("SELECT {sql} FROM {from} WHERE {condition}"),
-                        AnswerRule::Only,
-                        &Wordings::of(texts)
-                            .with(
-                                "{rows}",
-                                [format!("the {things} of {{row}}"), format!("the {things} for {{row}}")],
-                            )
-                            .with("{row}", set.clone()),
-                    );
-                }
-            }
         }
     }
 }
@@ -776,11 +719,10 @@ fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>
         quoted(&to.name),
         quoted(reference.key())
     );
-    asked.push(
+    asked.push_value(
         &format!("{roles} without {things}"),
         &[],
         format!("SELECT COUNT(*) {none}"),
-        AnswerRule::Only,
         &Wordings::of([
             format!("How many {roles} have no {things}?"),
             format!("How many {roles} are without any {thing}?"),
@@ -796,11 +738,10 @@ fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>
             format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
         ]),
     );
-    asked.push(
+    asked.push_value(
         &format!("{roles} with {things}"),
         &[],
         format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
-        AnswerRule::Only,
         &Wordings::of([
             format!("How many different {roles} have {things}?"),
             format!("How many {roles} have at least one {thing}?"),
@@ -810,13 +751,12 @@ fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>
     for (many, sign, words) in
         (1..4).flat_map(|many| [(many, ">", "more than"), (many + 1, ">=", "at least")])
     {
-        asked.push(
+        asked.push_value(
             &format!("{roles} with several {things}"),
             &[("many", &many.to_string())],
             format!(
                 "SELECT COUNT(*) FROM (SELECT {own} FROM {from} GROUP BY {own} HAVING COUNT(*) {sign} {many})"
             ),
-            AnswerRule::Only,
             &Wordings::of([
                 format!("How many {roles} have {words} {many} {things}?"),
                 format!("Count the {roles} that have {words} {many} {things}."),
@@ -834,30 +774,25 @@ fn spent(
 ) {
     let table = asked.table();
     let of_sense = |table: &Table<'_>, sense: Sense| {
-        table
-            .quantities()
-            .find(|(column, _)| Sense::of(table, column) == sense)
-            .map(|(column, _)| table.of(column))
+        let (column, _) = table.quantities().find(|(column, _)| Sense::of(table, column) == sense)?;
+        Some(table.of(column))
     };
-    let (Some(pieces), Some(price)) = (of_sense(table, Sense::Pieces), of_sense(priced.to, Sense::Price))
-    else {
-        return;
-    };
+    let found = of_sense(table, Sense::Pieces).zip(of_sense(priced.to, Sense::Price));
+    let Some((pieces, price)) = found else { return };
     let (things, from) = (words::plural(&table.thing), joined(table, &[priced, reference]));
-    for value in reference.to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
+    for value in reference.to.said(name) {
         let mut texts = vec![
             format!("What are the {things} of {{row}} worth in total, rounded to two decimals?"),
             format!("What is the total value of the {things} of {{row}}, rounded to two decimals?"),
         ];
         texts.extend(phrases::spent(table, &reference.role));
-        asked.push(
+        asked.push_value(
             &format!("value by {}", reference.role),
             &[(name, value)],
             format!(
                 "SELECT ROUND(SUM({pieces} * {price}), 2) FROM {from} WHERE {}",
                 reference.to.is_of(name, value)
             ),
-            AnswerRule::Only,
             &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
         );
     }
@@ -875,7 +810,7 @@ fn linked(
     let from = joined(table, &[reference, other]);
     let (things, o, w) =
         (words::plural(&table.thing), words::plural(&other.role), phrases::noun(other.to, wanted));
-    for value in reference.to.distinct(name).into_iter().filter(|value| super::is_said(value)) {
+    for value in reference.to.said(name) {
         let mut texts = vec![
             format!("Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."),
             format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
