@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use crate::{
     chat::{Chat, GrowingText, GrowingTurn},
     report::escape::visible,
+    text::start_of,
     ui::{Printer, faint},
-    view::episodes::start_of,
 };
 
 /// Lines of a result that are shown, and characters of each.
