@@ -70,9 +70,12 @@ impl ServerIdentity {
     /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
         let mut by_content = BTreeMap::new();
+        let cwd: &Path = match &spec.transport {
+            Transport::Stdio { cwd: Some(cwd), .. } => cwd,
+            _ => folder,
+        };
         let reached = match &spec.transport {
-            Transport::Stdio { command, env, cwd, files: listed } => {
-                let cwd = cwd.as_deref().unwrap_or(folder);
+            Transport::Stdio { command, env, files: listed, .. } => {
                 let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
                 let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
                 for (word, shown) in command.iter().zip(shown) {
@@ -97,16 +100,16 @@ impl ServerIdentity {
                     for path in all_in(template) {
                         let name =
                             path.strip_prefix(template).unwrap_or(&path).to_string_lossy().into_owned();
-                        if path.is_symlink() {
-                            let leads_to = std::fs::read_link(&path).unwrap_or_default();
-                            layout.insert(name, format!("link {}", leads_to.display()));
+                        let content = if path.is_symlink() {
+                            format!("link {}", std::fs::read_link(&path).unwrap_or_default().display())
                         } else if path.is_dir() {
-                            layout.insert(name, "folder".to_owned());
+                            "folder".to_owned()
                         } else {
                             let digest = files.digest(&path)?;
-                            layout.insert(name, digest.to_string());
                             by_content.insert(path, digest);
-                        }
+                            digest.to_string()
+                        };
+                        layout.insert(name, content);
                     }
                 }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
@@ -151,15 +154,8 @@ impl ServerIdentity {
         if spec.inputs != Inputs::default() {
             conduct["inputs"] = json!(spec.inputs);
         }
-        for (key, words) in [("before_episode", &spec.before_episode), ("after_episode", &spec.after_episode)]
-        {
-            if words.is_empty() {
-                continue;
-            }
-            let cwd = match &spec.transport {
-                Transport::Stdio { cwd, .. } => cwd.as_deref().unwrap_or(folder),
-                Transport::Http { .. } | Transport::Cassette(_) => folder,
-            };
+        let around = [("before_episode", &spec.before_episode), ("after_episode", &spec.after_episode)];
+        for (key, words) in around.into_iter().filter(|(_, words)| !words.is_empty()) {
             let mut shown = secret::hidden(words, |value| format!("hidden {}", digest(value)));
             for (word, shown) in words.iter().zip(&mut shown) {
                 let path = cwd.join(word);

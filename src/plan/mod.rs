@@ -292,7 +292,7 @@ impl Plan {
             ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
         let around = KeyEnvironment {
             server: self.identity.as_ref(),
-            name: ready.server.as_deref(),
+            name: ready.server.as_ref(),
             numerics: &self.numerics(&ready.formats),
         };
         KeyFields::new(

@@ -5,6 +5,7 @@
 //! references; `plan` does.
 
 use serde_json::{Map, Value, json};
+use strum::VariantNames as _;
 
 use super::{
     executor::{Executor, Jobs},
@@ -147,11 +148,8 @@ fn executor(what: &str) -> Value {
 }
 
 fn stage(card: &Card) -> Value {
-    let modes: Vec<Value> = CacheMode::ALL
-        .map(|mode| mode.name().into())
-        .into_iter()
-        .chain([true.into(), false.into()])
-        .collect();
+    let modes = CacheMode::VARIANTS.iter().map(|mode| json!(mode));
+    let modes: Vec<Value> = modes.chain([true.into(), false.into()]).collect();
     let mut prices = schema_of::<Prices>();
     prices["description"] = "Prices of judge tokens, in dollars per million. Defaults to the card's.".into();
     let mut properties = Map::from_iter([
@@ -164,7 +162,7 @@ fn stage(card: &Card) -> Value {
             "cache".into(),
             json!({
                 "enum": modes,
-                "default": CacheMode::default().name(),
+                "default": <&str>::from(CacheMode::default()),
                 "description": "use: a stored result is reused. refresh: the stage runs in every run and stores its result. \
                                 off: the stage runs in every run, and no run reuses its result. False is off.",
             }),
