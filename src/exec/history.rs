@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// A stage of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct NodeHistory {
     pub id: String,
     pub outcome: StageOutcome,
@@ -50,22 +50,6 @@ pub struct NodeHistory {
 }
 
 impl NodeHistory {
-    fn new(id: String) -> Self {
-        Self {
-            id,
-            outcome: StageOutcome::Unfinished,
-            key: None,
-            seconds: None,
-            started_ms: None,
-            ended_ms: None,
-            retries: 0,
-            reasons: Vec::new(),
-            error: None,
-            notes: Vec::new(),
-            result: None,
-        }
-    }
-
     fn take(&mut self, result: CachedResult) {
         self.notes.clone_from(&result.notes);
         self.result = Some(result);
@@ -239,8 +223,7 @@ pub fn events(store: &Store, id: &str) -> Vec<TimedEvent> {
 
 /// The run's request; none if it cannot be read.
 pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
-    let text = std::fs::read_to_string(store.runs().join(id).join("run.toml")).ok()?;
-    toml::from_str(&text).ok()
+    RunSpec::read(&store.runs().join(id)).ok()
 }
 
 fn set(overrides: &Overrides) -> Vec<String> {
@@ -325,7 +308,7 @@ fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
         };
         let place = *by_id.entry(id.clone()).or_insert(nodes.len());
         if place == nodes.len() {
-            nodes.push(NodeHistory::new(id.clone()));
+            nodes.push(NodeHistory { id: id.clone(), ..NodeHistory::default() });
         }
         let node = &mut nodes[place];
         match event {
@@ -339,10 +322,9 @@ fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
                 node.take(result);
             }
             Event::Started { key, reasons, .. } => {
-                let id = std::mem::take(&mut node.id);
-                let (seconds, started_ms) = (node.seconds, Some(at));
-                let new = NodeHistory::new(id);
-                *node = NodeHistory { key: Some(key), seconds, started_ms, reasons, ..new };
+                let NodeHistory { id, seconds, .. } = std::mem::take(node);
+                let (key, started_ms) = (Some(key), Some(at));
+                *node = NodeHistory { id, key, seconds, started_ms, reasons, ..NodeHistory::default() };
             }
             Event::Finished { key, result, .. } => {
                 let seconds = Some(result.cost.seconds);
@@ -510,13 +492,10 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
             (Some(one), Some(other)) => {
                 let (old, new) = (before.records.get(id), after.records.get(id));
                 let is_same_key = one.key == other.key;
-                let key = match (old, new) {
-                    (Some(old), Some(new)) if !is_same_key => key_changes(&old.fields, &new.fields),
-                    _ => Vec::new(),
-                };
-                let outputs = match (old, new) {
-                    (Some(old), Some(new)) if is_same_key => changes(&digests(old), &digests(new)),
-                    _ => Vec::new(),
+                let (key, outputs) = match old.zip(new) {
+                    Some((old, new)) if is_same_key => (Vec::new(), changes(&digests(old), &digests(new))),
+                    Some((old, new)) => (key_changes(&old.fields, &new.fields), Vec::new()),
+                    None => (Vec::new(), Vec::new()),
                 };
                 if is_same_key && outputs.is_empty() {
                     alike += 1;

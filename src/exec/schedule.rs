@@ -276,7 +276,7 @@ impl<'w> Run<'w> {
         }
         self.keys.insert(id.to_owned(), key);
         self.outcomes.insert(index, if cached { StageOutcome::Cached } else { StageOutcome::Ran });
-        self.ledger.done(index, result.clone());
+        self.ledger.complete(index, Completion::Done(result.clone()));
         // The journal has it already.
         let id = id.to_owned();
         self.runner.listener.event(&match cached {
