@@ -250,17 +250,10 @@ impl LogReader {
         }
         for stage in &self.settings {
             config.push((format!("{}.kind", stage.name), stage.kind.as_str().into()));
-            config.extend(settings(&stage.name, &stage.params));
+            flatten(&stage.name, &secret::shareable_table(&stage.params), &mut config);
         }
         config
     }
-}
-
-/// The parameters of a stage by dotted name, without what looks like a secret.
-fn settings(stage: &str, params: &Map<String, Value>) -> Vec<(String, Value)> {
-    let mut settings = Vec::new();
-    flatten(stage, &secret::shareable_table(params), &mut settings);
-    settings
 }
 
 /// Adds the values of a table by dotted name. Lists are JSON.
@@ -350,12 +343,8 @@ fn of_iteration(
         for (tag, (markdown, messages)) in
             rollout.map(|stage| example_texts(in_loop, iteration.number, stage)).unwrap_or_default()
         {
-            entries.push(Entry {
-                at_ms,
-                axis: axis(),
-                step,
-                content: Content::Text { tag, markdown, messages },
-            });
+            let content = Content::Text { tag, markdown, messages };
+            entries.push(Entry { at_ms, axis: axis(), step, content });
         }
     }
     (point.steps.len(), entries)
@@ -476,12 +465,8 @@ fn exam_scalars(name: &str, found: &Exam, values: &mut Scalars) {
 fn exam_text(name: &str, found: &Exam, at_ms: u64, axis: Axis, step: u64) -> Entry {
     let rows: Vec<_> = found.rows.iter().map(|row| row.row.clone()).collect();
     let markdown = escape::visible(&eval::report(&rows, &[])).into_owned();
-    Entry {
-        at_ms,
-        axis,
-        step,
-        content: Content::Text { tag: format!("verdict/{name}"), markdown, messages: Vec::new() },
-    }
+    let content = Content::Text { tag: format!("verdict/{name}"), markdown, messages: Vec::new() };
+    Entry { at_ms, axis, step, content }
 }
 
 /// The first right and the first wrong episode, by tag.
