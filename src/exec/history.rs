@@ -200,6 +200,12 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
+    let opened = || {
+        entries.iter().filter_map(|timed| match &timed.event {
+            Event::Opened { version, machine, .. } => Some((version, machine.as_ref())),
+            _ => None,
+        })
+    };
     RunHistory {
         state,
         seed: spec.as_ref().map(seed),
@@ -208,8 +214,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         until: spec.map(|spec| spec.until).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
         ended_ms: entries.last().map(|timed| timed.at),
-        versions: opened(&entries, |version, _| Some(version)),
-        machines: opened(&entries, |_, machine| machine),
+        versions: distinct(opened().map(|(version, _)| version)),
+        machines: distinct(opened().filter_map(|(_, machine)| machine)),
         seconds: seconds(&entries),
         nodes: nodes(entries),
         id,
@@ -270,21 +276,10 @@ fn seconds(entries: &[TimedEvent]) -> f64 {
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
-/// Different values of the version or the machine, in the order of the run's processes.
-fn opened<'e>(
-    entries: &'e [TimedEvent],
-    value: impl Fn(&'e str, Option<&'e str>) -> Option<&'e str>,
-) -> Vec<String> {
-    let mut values: Vec<String> = Vec::new();
-    for timed in entries {
-        if let Event::Opened { version, machine, .. } = &timed.event
-            && let Some(value) = value(version, machine.as_deref())
-            && !values.iter().any(|known| known == value)
-        {
-            values.push(value.to_owned());
-        }
-    }
-    values
+/// The values without repetitions, in order.
+fn distinct<'v>(values: impl Iterator<Item = &'v String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    values.filter(|value| seen.insert(*value)).cloned().collect()
 }
 
 /// The stages of the run with this journal, by name.

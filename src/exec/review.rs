@@ -237,8 +237,6 @@ pub fn edited(
 
 /// A decision as a task of a file.
 pub fn line(task: &Scenario, decision: Decision) -> Value {
-    let parsed =
-        |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let split = match task.split.as_str() {
         "" => None,
         "train" => Some("train"),
@@ -255,7 +253,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
         ("split", split.map(Value::from)),
         ("family", (!task.family.is_empty()).then(|| task.family.clone().into())),
         ("entity", task.entity.clone().map(Value::from)),
-        ("reference", parsed(&task.reference)),
+        ("reference", task.reference.as_ref().and_then(|text| serde_json::from_str(text).ok())),
         ("server", task.server.as_ref().map(|server| server.0.clone().into())),
         ("working", task.working.as_ref().map(|working| working.0.clone().into())),
     ];

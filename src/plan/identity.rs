@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     data,
@@ -54,17 +54,14 @@ impl ServerIdentity {
         if let Some(spec) = servers.single() {
             return Self::new(spec, folder, files);
         }
-        let (mut reached, mut conduct) = (Map::new(), Map::new());
-        let (mut by_content, mut all_known) = (BTreeMap::new(), true);
+        let mut all = Self { reached: json!({}), conduct: json!({}), files: BTreeMap::new(), is_known: true };
         for (name, spec) in servers.iter() {
             let one = Self::new(spec, folder, files)?;
-            reached.insert(name.to_owned(), one.reached);
-            conduct.insert(name.to_owned(), one.conduct);
-            by_content.extend(one.files);
-            all_known &= one.is_known;
+            (all.reached[name], all.conduct[name]) = (one.reached, one.conduct);
+            all.files.extend(one.files);
+            all.is_known &= one.is_known;
         }
-        let (reached, conduct) = (reached.into(), conduct.into());
-        Ok(Self { reached, conduct, files: by_content, is_known: all_known })
+        Ok(all)
     }
 
     /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.

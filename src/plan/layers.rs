@@ -187,12 +187,8 @@ pub struct Entry<'a> {
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
     pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
-        let mut figment = Figment::new();
-        let mut files: Vec<&Source> = source.chain().collect();
-        files.reverse();
-        for file in files {
-            figment = figment.merge(file);
-        }
+        let files: Vec<&Source> = source.chain().collect();
+        let mut figment = files.into_iter().rev().fold(Figment::new(), |below, file| below.merge(file));
         let mut mistakes = Vec::new();
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
             let path = variable_path(name)?;

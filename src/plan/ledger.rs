@@ -1,12 +1,15 @@
 //! Which nodes are complete, and which are therefore ready. Planning and running use the same rules.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    KeyFields, Node, Plan, RerunReason, Resample, forced,
+    KeyFields, Node, Plan, RerunReason, Resample, absolute, forced,
     graph::{InputEdge, InputSource},
     identity::ServerName,
 };
@@ -14,7 +17,7 @@ use crate::{
     error::Result,
     hash::Digest,
     model::{Weights, kernels::Format},
-    stage::{card::Section, model_folder},
+    stage::{Input, card::Section, model_folder},
     store::{ActionRecord, CachedResult, Lookup, Output, Store},
 };
 
@@ -38,6 +41,19 @@ pub struct ReadyInputs {
     pub server: Option<ServerName>,
     /// The types of the weights of the models that the node reads, as their files have them: each once, ascending.
     pub formats: Vec<Format>,
+}
+
+impl ReadyInputs {
+    /// The inputs as a stage gets them, by role.
+    pub fn of_stage(&self, store: &Store) -> BTreeMap<String, Vec<Input>> {
+        let input = |fed: &ResolvedInput| Input {
+            name: fed.name.clone(),
+            digest: fed.output.digest,
+            path: absolute(&store.path(&fed.output)),
+        };
+        let inputs = self.inputs.iter();
+        inputs.map(|(role, fed)| (role.clone(), fed.iter().map(input).collect())).collect()
+    }
 }
 
 /// An artifact that a node reads.
@@ -247,10 +263,9 @@ impl<'p> Ledger<'p> {
         }
         let policies = ready.inputs.iter().filter(|(role, _)| node.stage.reads(role, POLICY));
         let policies = policies.flat_map(|(_, fed)| fed);
-        ready.formats =
+        let formats: BTreeSet<Format> =
             policies.filter_map(|policy| self.formats.get(&policy.output.digest).copied()).collect();
-        ready.formats.sort_unstable();
-        ready.formats.dedup();
+        ready.formats = formats.into_iter().collect();
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 

@@ -3,7 +3,7 @@
 //! Of a model, only its `config.json` is read: from a local folder that a `model` stage names, or from the
 //! store if that stage has run. A model made from scratch is described by its parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
@@ -71,10 +71,9 @@ pub fn memory(
         return unknown(if lacks_model { "its model is not here yet" } else { "no estimate for this kind" });
     };
     let halved = load.is_halved(&peak);
-    let mut dtypes: Vec<Format> =
+    let dtypes: BTreeSet<Format> =
         policies().filter_map(|expected| Some(load.format(expected.policy()?))).collect();
-    dtypes.sort_unstable();
-    dtypes.dedup();
+    let dtypes = dtypes.into_iter().collect();
     let (total, parts) = (Some(peak.total()), Some(peak));
     Some(Memory { device, peak: total, parts, dtypes, halved, ..Memory::default() })
 }

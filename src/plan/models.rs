@@ -74,7 +74,7 @@ mod tests {
     use crate::{
         plan::{Overrides, Source},
         stage::Cards,
-        store::{FileDigests, Output, Store},
+        store::{CachedResult, FileDigests, Output, Store},
     };
 
     const RUN: &str = r#"

@@ -42,11 +42,8 @@ impl Reader {
                 });
                 let secret_lines = self.secret_lines.borrow();
                 for Mistake { place, .. } in &mut mistakes {
-                    if place
-                        .as_ref()
-                        .and_then(Location::line)
-                        .is_some_and(|line| secret_lines.contains(&line))
-                    {
+                    let line = place.as_ref().and_then(Location::line);
+                    if line.is_some_and(|line| secret_lines.contains(&line)) {
                         *place = place.take().map(Location::without_values);
                     }
                 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{
     CacheMode, Completion, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan,
-    PlanPreflight, Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused,
-    Stage, Subject, Unknown,
+    PlanPreflight, Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, Reused, Stage,
+    Subject, Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
     reason,
@@ -19,7 +19,7 @@ use crate::{
     error::Result,
     hash::Digest,
     mcp::{ServerSpec, Servers, State, Transport},
-    stage::{Input, card::Section},
+    stage::card::Section,
     store::{Cost, KeyIndex, Lookup, Store},
 };
 
@@ -329,13 +329,7 @@ fn count_reused(plan: &Plan, store: &Store, Job { index, ready, fields, key, .. 
     if known.is_empty() {
         return None;
     }
-    let input = |fed: &ResolvedInput| Input {
-        name: fed.name.clone(),
-        digest: fed.output.digest,
-        path: store.path(&fed.output),
-    };
-    let inputs = ready.inputs.iter().map(|(role, fed)| (role.clone(), fed.iter().map(input).collect()));
-    let needed = stage.kind.as_ref()?.rows_needed(fields.stage_seed(0), &inputs.collect())?;
+    let needed = stage.kind.as_ref()?.rows_needed(fields.stage_seed(0), &ready.of_stage(store))?;
     let rows = needed.iter().filter(|name| known.contains(name)).count();
     (rows > 0).then_some(Reused { rows, of: needed.len() })
 }

@@ -253,9 +253,8 @@ const HTTP: &str = "starts with http:// or https://";
 pub fn track(reader: &Reader, entry: &Entry<'_>) -> TrackSpec {
     reader.only(entry, &TRACKERS);
     let examples = entry.field("examples").and_then(|examples| reader.read::<bool>(&examples));
-    let tensorboard = |table: TensorBoardTable| TensorBoardSpec {
-        path: table.path.map(|path| super::absolute(&entry.folder().join(path))),
-    };
+    let tensorboard =
+        |table: TensorBoardTable| TensorBoardSpec { path: table.path.map(|path| entry.absolute(&path)) };
     let wandb = |table: WandbTable| {
         let default = WandbSpec::default();
         WandbSpec {

@@ -259,7 +259,9 @@ impl Store {
         else {
             return Err(StoreError::Sweeping);
         };
-        let announced = SweepAnnouncement::new(self.announcement(), lease)?;
+        let path = self.announcement();
+        std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
+        let announced = SweepAnnouncement { path, _lease: lease };
 
         let found = garbage.swept();
         let garbage = self.still_unneeded(garbage, needed);
@@ -333,13 +335,6 @@ impl Store {
 struct SweepAnnouncement {
     path: PathBuf,
     _lease: Lease,
-}
-
-impl SweepAnnouncement {
-    fn new(path: PathBuf, lease: Lease) -> Result<Self, StoreError> {
-        std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
-        Ok(Self { path, _lease: lease })
-    }
 }
 
 impl Drop for SweepAnnouncement {

@@ -173,16 +173,12 @@ impl Store {
     pub fn inspect_all(&self, outputs: &BTreeMap<String, Output>) -> Result<Vec<Digest>, (String, String)> {
         let mut unsealed = Vec::new();
         for (port, output) in outputs {
-            let problem = match self.inspect(&output.digest) {
-                Condition::Sealed => continue,
-                Condition::Unsealed => {
-                    unsealed.push(output.digest);
-                    continue;
-                }
-                Condition::Absent => "it is gone".into(),
-                Condition::Damaged(problem) => problem,
-            };
-            return Err((port.clone(), problem));
+            match self.inspect(&output.digest) {
+                Condition::Sealed => {}
+                Condition::Unsealed => unsealed.push(output.digest),
+                Condition::Absent => return Err((port.clone(), "it is gone".into())),
+                Condition::Damaged(problem) => return Err((port.clone(), problem)),
+            }
         }
         Ok(unsealed)
     }

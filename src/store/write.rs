@@ -76,7 +76,6 @@ pub fn replace_file(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()>
 
 /// Atomically writes these bytes to `path`. Not synced: for files that a power failure may lose.
 pub(super) fn replace(store: &Store, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let file = staged(store, bytes)?;
-    file.persist(path).map_err(|cause| StoreError::writing(path, cause.error))?;
-    Ok(())
+    let placed = staged(store, bytes)?.persist(path);
+    placed.map(drop).map_err(|cause| StoreError::writing(path, cause.error))
 }

@@ -199,12 +199,8 @@ impl LogReader {
     /// Whether all stages of an iteration are done.
     fn is_complete(&self, in_loop: &str, stages: &[&Stage], state: RunState) -> bool {
         let prefix = format!("{in_loop}/");
-        let declared: BTreeSet<&str> = self
-            .settings
-            .iter()
-            .map(|stage| stage.name.as_str())
-            .filter(|name| name.starts_with(&prefix))
-            .collect();
+        let declared = self.settings.iter().map(|stage| stage.name.as_str());
+        let declared: BTreeSet<&str> = declared.filter(|name| name.starts_with(&prefix)).collect();
         let done: BTreeSet<&str> =
             stages.iter().filter(|stage| stage.state.is_done()).map(|stage| stage.name.as_str()).collect();
         match declared.is_empty() {
@@ -250,10 +246,17 @@ impl LogReader {
         }
         for stage in &self.settings {
             config.push((format!("{}.kind", stage.name), stage.kind.as_str().into()));
-            flatten(&stage.name, &secret::shareable_table(&stage.params), &mut config);
+            config.extend(settings(&stage.name, &stage.params));
         }
         config
     }
+}
+
+/// The parameters of a stage by dotted name, without what looks like a secret.
+fn settings(stage: &str, params: &Map<String, Value>) -> Vec<(String, Value)> {
+    let mut settings = Vec::new();
+    flatten(stage, &secret::shareable_table(params), &mut settings);
+    settings
 }
 
 /// Adds the values of a table by dotted name. Lists are JSON.

@@ -110,11 +110,8 @@ impl Sink for Mlflow {
             self.remember(&sent)?;
         }
         // Entries that differ from those of before are sent anew.
-        let begin =
-            match log.entries.get(..sent.entries).is_some_and(|entries| digest(entries) == sent.digest) {
-                true => sent.entries,
-                false => 0,
-            };
+        let before = log.entries.get(..sent.entries);
+        let begin = before.filter(|entries| digest(entries) == sent.digest).map_or(0, <[Entry]>::len);
         let mut batch: Vec<Value> = Vec::new();
         for (place, entry) in log.entries.iter().enumerate().skip(begin) {
             let metrics = metrics(entry);

@@ -33,7 +33,7 @@ use trackio::Trackio;
 use wandb::Wandb;
 
 use crate::{
-    plan::TrackSpec,
+    plan::{TrackSpec, absolute},
     store::{FileLock, Store},
     view::Run,
 };
@@ -69,8 +69,7 @@ pub trait Sink: Send {
 /// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the
 /// last update may take.
 pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> Vec<Box<dyn Sink>> {
-    let folder = store.runs().join(run);
-    let folder = std::path::absolute(&folder).unwrap_or(folder);
+    let folder = absolute(&store.runs().join(run));
     let TrackSpec { tensorboard, wandb, mlflow, trackio, otlp, examples } = spec;
     let all: [Option<Box<dyn Sink>>; 5] = [
         tensorboard.as_ref().map(|spec| Box::new(TensorBoard::new(spec, &folder, run)) as _),

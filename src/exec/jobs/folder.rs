@@ -24,7 +24,8 @@ use serde_json::Value;
 
 use crate::{
     error::if_found,
-    exec::{task::Task, work_dir::absolute, workers::What},
+    exec::{task::Task, workers::What},
+    plan::absolute,
     store::{Holder, Store, StoreError, replace_file, token},
 };
 
@@ -209,7 +210,7 @@ impl Attempts {
 
     pub fn of(store: &Store, task: &Task) -> Self {
         let shard = task.shard.map_or(String::new(), |shard| format!("-{}of{}", shard.index + 1, shard.of));
-        Self { path: absolute(store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
+        Self { path: absolute(&store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
     }
 
     /// The number of the newest attempt, and its folder.

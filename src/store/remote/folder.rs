@@ -64,7 +64,7 @@ impl Folder {
                 _ = std::io::copy(&mut (&mut bytes).take(TORN), &mut file);
                 die();
             }
-            std::io::copy(&mut bytes, &mut file)?;
+            std::io::copy(&mut bytes, file.as_file_mut())?;
             // Other users read it.
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
             file.as_file().set_permissions(mode)?;
