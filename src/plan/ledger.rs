@@ -26,6 +26,7 @@ pub const POLICY: &str = "policy";
 
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few nodes are skipped")]
 pub enum Completion {
     Done(CachedResult),
     /// Its loop has ended.

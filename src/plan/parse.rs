@@ -263,12 +263,10 @@ impl<'a> RunFileParser<'_, 'a> {
                 Some(server::server(self.reader, entry).map(Servers::from))
             }
             (None, Some(entry)) => Some(self.servers(entry)),
-            (Some(_), Some(entry)) => Some(self.reader.wrong(
-                entry,
-                Part::Key,
-                "a run file has [server] or [servers.NAME], not both",
-                None,
-            )),
+            (Some(_), Some(entry)) => {
+                let message = "a run file has [server] or [servers.NAME], not both";
+                Some(self.reader.wrong(entry, Part::Key, message, None))
+            }
             (None, None) => None,
         };
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));

@@ -514,12 +514,8 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Sand
 fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<Token> {
     let mut given = ["bearer_env", "bearer_file", "oauth"].into_iter().filter_map(|key| fields.get(key));
     if let (Some(_), Some(second)) = (given.next(), given.next()) {
-        return reader.wrong(
-            second,
-            Part::Key,
-            "a server has one of `bearer_env`, `bearer_file` and `oauth`",
-            None,
-        );
+        let message = "a server has one of `bearer_env`, `bearer_file` and `oauth`";
+        return reader.wrong(second, Part::Key, message, None);
     }
     let file = fields.get("bearer_file").zip(server.bearer_file.take());
     let file = file.map(|(entry, name)| Token::File(entry.folder().join(name)));
@@ -690,12 +686,8 @@ fn snapshot(reader: &Reader, place: &Entry<'_>, fields: &Fields<'_>, server: &Se
         return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`", Some(hint));
     };
     if let Some(url) = fields.get("url") {
-        return reader.wrong(
-            url,
-            Part::Key,
-            "state \"snapshot-dir\" needs a `command`",
-            Some(ways_at_a_url()),
-        );
+        let message = "state \"snapshot-dir\" needs a `command`";
+        return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
     let template = entry.folder().join(name);
     if fields.contains_key("replay") {
