@@ -407,12 +407,8 @@ impl<'w> Run<'w> {
     }
 
     fn summary(&mut self) -> Summary {
-        let node = |index: &NodeIndex| {
-            (
-                self.id(*index).to_owned(),
-                self.outcomes.get(index).copied().unwrap_or(StageOutcome::Unfinished),
-            )
-        };
+        let outcome = |index: &NodeIndex| self.outcomes.get(index).copied().unwrap_or_default();
+        let node = |index: &NodeIndex| (self.id(*index).to_owned(), outcome(index));
         let nodes: Vec<_> = self.runner.plan.order().iter().map(node).collect();
         let open = nodes.iter().any(|(_, outcome)| *outcome == StageOutcome::Unfinished);
         let interrupted = open && self.runner.cancel.is_cancelled();

@@ -70,6 +70,20 @@ impl Wandb {
         let began = began.unwrap_or_default().format("%Y%m%d_%H%M%S");
         self.folder.join(format!("offline-run-{began}-{}", self.id))
     }
+
+    fn upload(&mut self, path: &Path, change: Change, is_over: bool) -> Result<(), TrackError> {
+        let upload = match &mut self.upload {
+            Some(upload) => upload,
+            none => none.insert(Upload::new()?),
+        };
+        // It would go on with a file that is no longer there.
+        if change == Change::Replaced {
+            upload.running = None;
+        }
+        upload.check(is_over)?;
+        upload.start(path, is_over)?;
+        if is_over { upload.wait(self.patience) } else { Ok(()) }
+    }
 }
 
 impl Sink for Wandb {
@@ -107,22 +121,6 @@ impl Sink for Wandb {
                 .map_err(|source| TrackError::Write { path: marker, source })?;
         }
         if self.spec.online { self.upload(&path, change, log.is_over()) } else { Ok(()) }
-    }
-}
-
-impl Wandb {
-    fn upload(&mut self, path: &Path, change: Change, is_over: bool) -> Result<(), TrackError> {
-        let upload = match &mut self.upload {
-            Some(upload) => upload,
-            none => none.insert(Upload::new()?),
-        };
-        // It would go on with a file that is no longer there.
-        if change == Change::Replaced {
-            upload.running = None;
-        }
-        upload.check(is_over)?;
-        upload.start(path, is_over)?;
-        if is_over { upload.wait(self.patience) } else { Ok(()) }
     }
 }
 
