@@ -57,6 +57,30 @@ impl Drop for Group {
     }
 }
 
+/// What `/proc/ID/stat` says of a process.
+pub struct Stat {
+    /// Its parent has not reaped it yet.
+    pub has_exited: bool,
+    pub parent: i32,
+    pub group: i32,
+    /// When it started, in ticks since boot.
+    pub started: u64,
+}
+
+/// None if there is no such process, or on a system without `/proc`.
+pub fn stat(id: i32) -> Option<Stat> {
+    let stat = std::fs::read(format!("/proc/{id}/stat")).ok()?;
+    // The second field, a name in brackets, may have spaces, brackets and bytes that are no text.
+    let stat = String::from_utf8_lossy(&stat);
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    Some(Stat {
+        has_exited: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
 /// Disables transparent huge pages for this process, but not for its children.
 ///
 /// With 2 MiB pages, each allocation is rounded up: an update of Qwen3-0.6B took 125 MiB more with them, and was not

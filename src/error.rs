@@ -229,6 +229,19 @@ impl Diagnostic for Interrupted {
     }
 }
 
+/// `did you mean "…"?`, if a name in `known` is similar enough.
+pub fn suggest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    did_you_mean(wrong, known).map(|near| format!("did you mean \"{near}\"?"))
+}
+
+/// What was found; none if there is no such file or folder.
+pub fn if_found<T>(done: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match done {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
+    }
+}
+
 /// The name in `known` that is most similar to `wrong`, if any is similar enough.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known

@@ -282,7 +282,7 @@ fn ready(index: NodeIndex, inputs: &BTreeMap<String, Vec<Input>>) -> ReadyInputs
     let input = |input: &Input| ResolvedInput {
         name: input.name.clone(),
         output: Output { digest: input.digest, file: None },
-        writer: index,
+        writer: index.index(),
     };
     let inputs = inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect()));
     ReadyInputs { inputs: inputs.collect(), ..ReadyInputs::default() }

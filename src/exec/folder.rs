@@ -7,9 +7,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fs::OpenOptions,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -25,7 +22,7 @@ use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
     plan::{ExtendedFile, Node, Overrides, PlanError, Source},
-    store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint},
+    store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint, replace_file},
 };
 
 /// A run's request, sufficient to repeat it.
@@ -110,16 +107,7 @@ impl RunFolder {
         let text = toml::to_string(spec)
             .map_err(|cause| ExecError::BadRun { path: file.clone(), problem: cause.to_string() })?;
         // Renamed into place, so that a run killed here leaves no partial description.
-        let new = path.join("run.toml.new");
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .and_then(|mut to| to.write_all(text.as_bytes()))
-            .and_then(|()| std::fs::rename(&new, &file))
-            .map_err(|cause| StoreError::writing(file, cause))?;
+        replace_file(&file, 0o600, text.as_bytes()).map_err(|cause| StoreError::writing(file, cause))?;
         failpoint("run::described");
         Ok(Self { is_new: true, ..Self::at(id, path, presence)? })
     }
@@ -171,16 +159,11 @@ impl RunFolder {
     }
 
     /// Links a node's artifacts under their names in its card: `exam/report.md`, `train.0003/update/policy`.
-    pub fn link(
-        &self,
-        store: &Store,
-        node: &Node,
-        outputs: impl Iterator<Item = (String, Output)>,
-    ) -> Result<()> {
+    pub fn link(&self, store: &Store, node: &Node, outputs: &BTreeMap<String, Output>) -> Result<()> {
         for (port, output) in outputs {
-            let Some(inner) = inner_path(node, &port) else { continue };
+            let Some(inner) = inner_path(node, port) else { continue };
             let link = self.path.join(&inner);
-            let target = store.path(&output);
+            let target = store.path(output);
             // Relative to the link, so that a cache can be moved.
             let up = "../".repeat(inner.components().count() + 1);
             let target = Path::new(&up).join(target.strip_prefix(store.root()).unwrap_or(&target));

@@ -78,9 +78,7 @@ impl HeldOut {
 /// The tables of tasks that a node reads.
 fn tasks(plan: &Plan, index: NodeIndex) -> impl Iterator<Item = &InputEdge> {
     let node = plan.node(index);
-    let is_tasks =
-        |role: &str| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == Scenario::NAME);
-    node.inputs.iter().filter(move |edge| is_tasks(&edge.role))
+    node.inputs.iter().filter(|edge| node.stage.reads(&edge.role, Scenario::NAME))
 }
 
 impl Disjoint {

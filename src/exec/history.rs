@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// A stage of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct NodeHistory {
     pub id: String,
     pub outcome: StageOutcome,
@@ -50,22 +50,6 @@ pub struct NodeHistory {
 }
 
 impl NodeHistory {
-    fn new(id: String) -> Self {
-        Self {
-            id,
-            outcome: StageOutcome::Unfinished,
-            key: None,
-            seconds: None,
-            started_ms: None,
-            ended_ms: None,
-            retries: 0,
-            reasons: Vec::new(),
-            error: None,
-            notes: Vec::new(),
-            result: None,
-        }
-    }
-
     fn take(&mut self, result: CachedResult) {
         self.notes.clone_from(&result.notes);
         self.result = Some(result);
@@ -216,6 +200,12 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     entries.retain(|timed| !matches!(timed.event, Event::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
+    let opened = || {
+        entries.iter().filter_map(|timed| match &timed.event {
+            Event::Opened { version, machine, .. } => Some((version, machine.as_ref())),
+            _ => None,
+        })
+    };
     RunHistory {
         state,
         seed: spec.as_ref().map(seed),
@@ -224,8 +214,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         until: spec.map(|spec| spec.until).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
         ended_ms: entries.last().map(|timed| timed.at),
-        versions: opened(&entries, |version, _| Some(version)),
-        machines: opened(&entries, |_, machine| machine),
+        versions: distinct(opened().map(|(version, _)| version)),
+        machines: distinct(opened().filter_map(|(_, machine)| machine)),
         seconds: seconds(&entries),
         nodes: nodes(entries),
         id,
@@ -239,8 +229,7 @@ pub fn events(store: &Store, id: &str) -> Vec<TimedEvent> {
 
 /// The run's request; none if it cannot be read.
 pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
-    let text = std::fs::read_to_string(store.runs().join(id).join("run.toml")).ok()?;
-    toml::from_str(&text).ok()
+    RunSpec::read(&store.runs().join(id)).ok()
 }
 
 fn set(overrides: &Overrides) -> Vec<String> {
@@ -287,21 +276,10 @@ fn seconds(entries: &[TimedEvent]) -> f64 {
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
-/// Different values of the version or the machine, in the order of the run's processes.
-fn opened<'e>(
-    entries: &'e [TimedEvent],
-    value: impl Fn(&'e str, Option<&'e str>) -> Option<&'e str>,
-) -> Vec<String> {
-    let mut values: Vec<String> = Vec::new();
-    for timed in entries {
-        if let Event::Opened { version, machine, .. } = &timed.event
-            && let Some(value) = value(version, machine.as_deref())
-            && !values.iter().any(|known| known == value)
-        {
-            values.push(value.to_owned());
-        }
-    }
-    values
+/// The values without repetitions, in order.
+fn distinct<'v>(values: impl Iterator<Item = &'v String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    values.filter(|value| seen.insert(*value)).cloned().collect()
 }
 
 /// The stages of the run with this journal, by name.
@@ -325,7 +303,7 @@ fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
         };
         let place = *by_id.entry(id.clone()).or_insert(nodes.len());
         if place == nodes.len() {
-            nodes.push(NodeHistory::new(id.clone()));
+            nodes.push(NodeHistory { id: id.clone(), ..NodeHistory::default() });
         }
         let node = &mut nodes[place];
         match event {
@@ -339,10 +317,9 @@ fn nodes(entries: Vec<TimedEvent>) -> Vec<NodeHistory> {
                 node.take(result);
             }
             Event::Started { key, reasons, .. } => {
-                let id = std::mem::take(&mut node.id);
-                let (seconds, started_ms) = (node.seconds, Some(at));
-                let new = NodeHistory::new(id);
-                *node = NodeHistory { key: Some(key), seconds, started_ms, reasons, ..new };
+                let NodeHistory { id, seconds, .. } = std::mem::take(node);
+                let (key, started_ms) = (Some(key), Some(at));
+                *node = NodeHistory { id, key, seconds, started_ms, reasons, ..NodeHistory::default() };
             }
             Event::Finished { key, result, .. } => {
                 let seconds = Some(result.cost.seconds);
@@ -510,13 +487,10 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
             (Some(one), Some(other)) => {
                 let (old, new) = (before.records.get(id), after.records.get(id));
                 let is_same_key = one.key == other.key;
-                let key = match (old, new) {
-                    (Some(old), Some(new)) if !is_same_key => key_changes(&old.fields, &new.fields),
-                    _ => Vec::new(),
-                };
-                let outputs = match (old, new) {
-                    (Some(old), Some(new)) if is_same_key => changes(&digests(old), &digests(new)),
-                    _ => Vec::new(),
+                let (key, outputs) = match old.zip(new) {
+                    Some((old, new)) if is_same_key => (Vec::new(), changes(&digests(old), &digests(new))),
+                    Some((old, new)) => (key_changes(&old.fields, &new.fields), Vec::new()),
+                    None => (Vec::new(), Vec::new()),
                 };
                 if is_same_key && outputs.is_empty() {
                     alike += 1;

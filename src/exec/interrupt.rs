@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+use crate::child;
 
 const INTERRUPTED: i32 = 130;
 
@@ -76,22 +78,12 @@ fn receiver(current: Arc<Mutex<Option<Stop>>>) -> std::io::Result<impl FnOnce()>
 pub fn kill_children() {
     let items = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for id in items.filter_map(|item| item.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw) {
+        let process = child::stat(id.as_raw_pid()).filter(|process| process.parent == getpid().as_raw_pid());
+        let Some(process) = process else { continue };
         // Either signal fails only if the process is gone already.
-        match group_of_child(id) {
+        match Pid::from_raw(process.group) {
             Some(group) if group != getpgrp() => _ = kill_process_group(group, Signal::KILL),
-            Some(_) => _ = kill_process(id, Signal::KILL),
-            None => {}
+            _ => _ = kill_process(id, Signal::KILL),
         }
     }
-}
-
-/// The process group of a process, if this one is its parent.
-fn group_of_child(id: Pid) -> Option<Pid> {
-    let text = std::fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).ok()?;
-    // Fields after the name, which may contain anything: state, parent, group.
-    let (_, fields) = text.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(1);
-    let parent: u32 = fields.next()?.parse().ok()?;
-    let group = fields.next()?.parse().ok().and_then(Pid::from_raw)?;
-    (parent == std::process::id()).then_some(group)
 }

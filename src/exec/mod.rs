@@ -85,8 +85,9 @@ pub trait Listener: Send + Sync {
 }
 
 /// The outcome of a stage in a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum StageOutcome {
     Ran,
     /// Taken from the store.
@@ -94,6 +95,7 @@ pub enum StageOutcome {
     Skipped,
     Failed,
     /// Not started, or not finished: something failed, or the run was stopped.
+    #[default]
     Unfinished,
 }
 
@@ -101,13 +103,7 @@ impl StageOutcome {
     pub const ALL: [Self; 5] = [Self::Ran, Self::Cached, Self::Skipped, Self::Failed, Self::Unfinished];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Ran => "ran",
-            Self::Cached => "cached",
-            Self::Skipped => "skipped",
-            Self::Failed => "failed",
-            Self::Unfinished => "unfinished",
-        }
+        self.into()
     }
 }
 

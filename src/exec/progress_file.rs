@@ -49,7 +49,7 @@ impl ProgressFile {
         let write = move || {
             let mut written = Vec::new();
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
-                let now = snapshot(&of_writer);
+                let now: Vec<Progress> = of_writer.lock().iter().map(|stage| stage.get()).collect();
                 if now != written && replace(&to, &now).is_ok() {
                     written = now;
                 }
@@ -83,10 +83,6 @@ impl Drop for StageProgress {
         let mut stages = self.stages.lock();
         stages.retain(|other| !Arc::ptr_eq(other, &self.progress));
     }
-}
-
-fn snapshot(stages: &Stages) -> Vec<Progress> {
-    stages.lock().iter().map(|stage| stage.get()).collect()
 }
 
 /// Renamed into place, so that nobody reads a part of it.

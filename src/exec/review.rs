@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     data::Scenario,
-    error::{Class, Diagnostic},
+    error::{Class, Diagnostic, if_found},
     store::{FileLock, Store},
 };
 
@@ -62,7 +62,8 @@ impl Diagnostic for ReviewError {
 }
 
 /// What becomes of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Decision {
     Accept,
     Edit,
@@ -71,15 +72,11 @@ pub enum Decision {
 
 impl Decision {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Accept => "accept",
-            Self::Edit => "edit",
-            Self::Drop => "drop",
-        }
+        self.into()
     }
 
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Accept, Self::Edit, Self::Drop].into_iter().find(|decision| decision.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -111,13 +108,13 @@ impl Line {
     }
 }
 
+fn unusable(path: &Path) -> impl Fn(std::io::Error) -> ReviewError {
+    move |source| ReviewError::File { path: path.to_owned(), source }
+}
+
 /// The lines of a file; none if there is no file.
 fn lines(path: &Path) -> Result<Vec<Line>, ReviewError> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
-    };
+    let text = if_found(std::fs::read_to_string(path)).map_err(unusable(path))?.unwrap_or_default();
     let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let parsed = numbered.map(|(number, text)| {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
@@ -148,7 +145,7 @@ pub fn decisions(path: &Path) -> Result<BTreeMap<String, RecordedDecision>, Revi
 /// The folder of a file of decisions, and the lock for changes of the file.
 fn locked(path: &Path) -> Result<(&Path, FileLock), ReviewError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(|source| ReviewError::File { path: path.to_owned(), source })?;
+    std::fs::create_dir_all(folder).map_err(unusable(path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     Ok((folder, FileLock::take(folder, &name)))
 }
@@ -165,7 +162,7 @@ pub fn append(path: &Path, line: &Value) -> Result<(), ReviewError> {
         file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_data()
     })
-    .map_err(|source| ReviewError::File { path: path.to_owned(), source })
+    .map_err(unusable(path))
 }
 
 /// Replaces the decision on a task, or removes it. Returns all decisions.
@@ -192,13 +189,13 @@ fn replace(path: &Path, id: &str, new: Option<&Value>) -> Result<(), ReviewError
         all.extend(if line.id == id { new.take() } else { Some(line.text) });
     }
     all.extend(new);
-    let wrong = |source| ReviewError::File { path: path.to_owned(), source };
+    let wrong = unusable(path);
     let mut file = tempfile::Builder::new();
-    let mut file = file.permissions(Permissions::from_mode(0o666)).tempfile_in(folder).map_err(wrong)?;
+    let mut file = file.permissions(Permissions::from_mode(0o666)).tempfile_in(folder).map_err(&wrong)?;
     for line in all {
-        writeln!(file, "{line}").map_err(wrong)?;
+        writeln!(file, "{line}").map_err(&wrong)?;
     }
-    file.as_file().sync_all().map_err(wrong)?;
+    file.as_file().sync_all().map_err(&wrong)?;
     file.persist(path).map_err(|cause| wrong(cause.error))?;
     Ok(())
 }
@@ -240,8 +237,6 @@ pub fn edited(
 
 /// A decision as a task of a file.
 pub fn line(task: &Scenario, decision: Decision) -> Value {
-    let parsed =
-        |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let split = match task.split.as_str() {
         "" => None,
         "train" => Some("train"),
@@ -258,7 +253,7 @@ pub fn line(task: &Scenario, decision: Decision) -> Value {
         ("split", split.map(Value::from)),
         ("family", (!task.family.is_empty()).then(|| task.family.clone().into())),
         ("entity", task.entity.clone().map(Value::from)),
-        ("reference", parsed(&task.reference)),
+        ("reference", task.reference.as_ref().and_then(|text| serde_json::from_str(text).ok())),
         ("server", task.server.as_ref().map(|server| server.0.clone().into())),
         ("working", task.working.as_ref().map(|working| working.0.clone().into())),
     ];

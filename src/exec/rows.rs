@@ -71,10 +71,7 @@ impl StageRows {
 
 impl Rows for StageRows {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        let mut rows = match self.is_rerun {
-            true => BTreeMap::new(),
-            false => self.log.relatives()?.rows,
-        };
+        let mut rows = if self.is_rerun { BTreeMap::new() } else { self.log.relatives()?.rows };
         rows.extend(self.log.finished()?);
         Ok(rows)
     }

@@ -115,8 +115,11 @@ impl Attempt {
     }
 }
 
-/// Usage and notes reported by a running stage.
-struct Reports {
+/// A running stage, and what it has reported.
+struct Running<'a> {
+    job: &'a Job,
+    lease: &'a Lease,
+    share: &'a Share,
     meter: Arc<UsageMeter>,
     notes: Arc<Notes>,
     /// When the worker of a job began. Waiting for it is no cost of the stage.
@@ -221,11 +224,7 @@ impl Runner {
     /// How long the stage takes by earlier runs with a model of the same shape.
     fn expected_seconds(&self, job: &Job) -> Option<f64> {
         let stage = &self.plan.node(job.index).stage;
-        let has_model = job
-            .ready
-            .inputs
-            .keys()
-            .any(|role| stage.card.inputs.get(role).is_some_and(|input| input.artifact == "policy"));
+        let has_model = job.ready.inputs.keys().any(|role| stage.reads(role, "policy"));
         let uses = match self.model_shape(job) {
             Some(shape) => Uses::Model(shape),
             None if has_model => Uses::UnknownModel,
@@ -282,8 +281,7 @@ impl Runner {
     }
 
     fn link(&self, job: &Job, record: &ActionRecord) -> Result<()> {
-        let outputs = record.outputs.iter().map(|(port, output)| (port.clone(), output.clone()));
-        self.folder.link(&self.store, self.plan.node(job.index), outputs)
+        self.folder.link(&self.store, self.plan.node(job.index), &record.outputs)
     }
 
     /// Records the stage's result in the journal, and links it.
@@ -311,14 +309,15 @@ impl Runner {
             let began = Instant::now();
             let shown = self.progress.begin(self.id(&job));
             let notes = Arc::new(Notes::new(self.id(&job), &self.listener, Arc::clone(&shown.progress)));
-            let reports = Reports { meter: Arc::default(), notes, begun: OnceLock::new() };
-            let done = self.execute(&job, &lease, share, &reports).await;
+            let (job, lease, begun) = (&job, &lease, OnceLock::new());
+            let running = Running { job, lease, share, meter: Arc::default(), notes, begun };
+            let done = self.execute(&running).await;
             drop(shown);
             if done.is_err() {
-                let cost = self.cost(&job, &reports, began);
+                let cost = self.cost(&running, began);
                 *self.lost.lock() += cost;
-                for message in reports.notes.kept() {
-                    self.folder.note(&Event::Note { id: self.id(&job).to_owned(), message })?;
+                for message in running.notes.kept() {
+                    self.folder.note(&Event::Note { id: self.id(job).to_owned(), message })?;
                 }
             }
             match done {
@@ -367,19 +366,12 @@ impl Runner {
 
     /// Ends early if the run is stopped.
     async fn sleep(&self, time: Duration) -> Result<()> {
-        tokio::select! {
-            () = tokio::time::sleep(time) => Ok(()),
-            () = self.cancel.cancelled() => Err(Interrupted.into()),
-        }
+        let slept = self.cancel.run_until_cancelled(tokio::time::sleep(time)).await;
+        slept.ok_or_else(|| Interrupted.into())
     }
 
-    async fn execute(
-        &self,
-        job: &Job,
-        lease: &Lease,
-        share: &Share,
-        reports: &Reports,
-    ) -> Result<StageResult> {
+    async fn execute(&self, running: &Running<'_>) -> Result<StageResult> {
+        let Running { job, lease, notes, .. } = running;
         let stored = self.store.lookup(&job.key);
         let reasons = plan::rerun_reasons(&self.plan, (&self.store, &self.last), job, &stored);
         let queries_server = reasons.contains(&RerunReason::ServerQueried);
@@ -393,11 +385,11 @@ impl Runner {
         let rows = Arc::new(rows);
         failpoint("runner::begun");
         if let Some(seconds) = self.expected_seconds(job) {
-            reports.notes.expect(seconds);
+            notes.expect(seconds);
         }
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (work_dir, metrics) = match self.call_with_retries(job, lease, &rows, reports, share).await {
+        let (work_dir, metrics) = match self.call_with_retries(running, &rows).await {
             Err(failure) if queries_server && failure.is_transient() => {
                 let Some(record) = self.claim(job, self.stored(job)?)? else { return Err(failure) };
                 self.report(Event::Unanswered { id, error: Reported::from(&failure) })?;
@@ -406,7 +398,7 @@ impl Runner {
             performed => performed?,
         };
         failpoint("runner::performed");
-        let metrics = self.checked(job, metrics, &reports.notes)?;
+        let metrics = self.checked(job, metrics, notes)?;
         self.files_unchanged(job)?;
         let (outputs, mut placed) = self.publish(job, &work_dir)?;
         let record = ActionRecord {
@@ -415,8 +407,8 @@ impl Runner {
             fields: plan::stored(&job.fields, &self.key_metadata(job, draw, &outputs)),
             outputs,
             metrics,
-            cost: self.cost(job, reports, began),
-            notes: reports.notes.kept(),
+            cost: self.cost(running, began),
+            notes: notes.kept(),
             run: Some(self.folder.id.clone()),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
@@ -467,12 +459,10 @@ impl Runner {
     /// Runs the stage. Retries if an external service fails and the card allows it.
     async fn call_with_retries(
         &self,
-        job: &Job,
-        lease: &Lease,
+        running: &Running<'_>,
         rows: &Arc<StageRows>,
-        reports: &Reports,
-        share: &Share,
     ) -> Result<(WorkDir, Metrics)> {
+        let Running { job, lease, .. } = running;
         let mut wait = FIRST_WAIT;
         let mut left = self.plan.node(job.index).stage.card.retries;
         if job.forced == Some(RerunReason::ServerQueried) && self.store.record(&job.key).is_some() {
@@ -481,7 +471,7 @@ impl Runner {
         }
         loop {
             let work_dir = WorkDir::new(&self.store, &job.key)?;
-            match self.call((job, lease), &work_dir, rows, reports, share).await {
+            match self.call(running, &work_dir, rows).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let (id, error) = (self.id(job).to_owned(), Reported::from(&failure));
@@ -499,38 +489,32 @@ impl Runner {
 
     async fn call(
         &self,
-        (job, lease): (&Job, &Lease),
+        running: &Running<'_>,
         work_dir: &WorkDir,
         rows: &Arc<StageRows>,
-        reports: &Reports,
-        share: &Share,
     ) -> Result<Metrics> {
+        let Running { job, share, meter, notes, .. } = running;
         let task = self.task(job, work_dir, rows, share);
-        let (observer, meter) = (reports.notes.clone(), reports.meter.clone());
         if let Some(jobs) = self.jobs(job.index) {
-            return self.call_jobs(jobs, (job, &task), (lease, reports)).await;
+            return self.call_jobs(jobs, running, &task).await;
         }
         jobs::close_others(&self.store, (&job.key, task.draw), &[]);
         match &self.workers {
             Some(workers) if self.is_apart(job.index) => {
-                workers.run(task, &*observer, &meter, &self.cancel).await
+                workers.run(task, &**notes, meter, &self.cancel).await
             }
             _ => {
                 let (rows, cancel) = (Arc::clone(rows), self.cancel.clone());
                 let place = Place { plan: &self.plan, store: &self.store, models: &self.shared_models };
-                task.run(place, job.index, rows, observer, meter, cancel).await
+                task.run(place, job.index, rows, notes.clone(), meter.clone(), cancel).await
             }
         }
     }
 
     /// Runs the stage as a job, behind those that play shards of it.
-    async fn call_jobs(
-        &self,
-        jobs: &Jobs,
-        (job, task): (&Job, &Task),
-        (lease, reports): (&Lease, &Reports),
-    ) -> Result<Metrics> {
-        let (store, notes, meter, begun) = (&self.store, &*reports.notes, &*reports.meter, &reports.begun);
+    async fn call_jobs(&self, jobs: &Jobs, running: &Running<'_>, task: &Task) -> Result<Metrics> {
+        let Running { job, lease, meter, notes, begun, .. } = running;
+        let (store, notes, meter) = (&self.store, &**notes, &**meter);
         let fewest = task.sessions.values().copied().min().unwrap_or(usize::MAX);
         let of = self.plan.node(job.index).stage.shards.min(fewest);
         let shards = task.shards(of);
@@ -539,10 +523,10 @@ impl Runner {
         if !shards.is_empty() {
             // One that fails ends the others.
             let stop = self.cancel.child_token();
-            let played = shards.iter().enumerate().map(|(index, shard)| {
-                let (observer, stop) = (OfShard { notes, is_first: index == 0 }, &stop);
+            let played = shards.iter().map(|shard| {
+                let stop = &stop;
                 async move {
-                    let around = Around { store, lease, observer: &observer, meter, begun, cancel: stop };
+                    let around = Around { store, lease, observer: notes, meter, begun, cancel: stop };
                     let done = jobs.run(shard, around).await;
                     if done.is_err() {
                         stop.cancel();
@@ -585,9 +569,9 @@ impl Runner {
         }
     }
 
-    fn cost(&self, job: &Job, reports: &Reports, began: Instant) -> Cost {
-        let (spent, began) = (reports.meter.total(), reports.begun.get().copied().unwrap_or(began));
-        let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
+    fn cost(&self, running: &Running<'_>, began: Instant) -> Cost {
+        let (spent, began) = (running.meter.total(), running.begun.get().copied().unwrap_or(began));
+        let prices = self.plan.node(running.job.index).stage.prices.filter(|_| spent.is_billed());
         let dollars = prices.map(|prices| prices.of(&spent));
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
@@ -686,40 +670,6 @@ impl Runner {
             artifacts.push(placed);
         }
         Ok((outputs, artifacts))
-    }
-}
-
-/// Passes on the progress of several shards as that of one stage. All of them find the same episodes played.
-struct OfShard<'n> {
-    notes: &'n Notes,
-    is_first: bool,
-}
-
-impl Observer for OfShard<'_> {
-    fn phase(&self, name: &str, units: u64) {
-        self.notes.phase(name, units);
-    }
-
-    fn advance(&self, units: u64) {
-        self.notes.advance(units);
-    }
-
-    fn skip(&self, units: u64) {
-        if self.is_first {
-            self.notes.skip(units);
-        }
-    }
-
-    fn status(&self, text: &str) {
-        self.notes.status(text);
-    }
-
-    fn note(&self, text: &str) {
-        self.notes.note(text);
-    }
-
-    fn output(&self, line: &str) {
-        self.notes.output(line);
     }
 }
 

@@ -276,7 +276,7 @@ impl<'w> Run<'w> {
         }
         self.keys.insert(id.to_owned(), key);
         self.outcomes.insert(index, if cached { StageOutcome::Cached } else { StageOutcome::Ran });
-        self.ledger.done(index, result.clone());
+        self.ledger.complete(index, Completion::Done(result.clone()));
         // The journal has it already.
         let id = id.to_owned();
         self.runner.listener.event(&match cached {
@@ -407,12 +407,8 @@ impl<'w> Run<'w> {
     }
 
     fn summary(&mut self) -> Summary {
-        let node = |index: &NodeIndex| {
-            (
-                self.id(*index).to_owned(),
-                self.outcomes.get(index).copied().unwrap_or(StageOutcome::Unfinished),
-            )
-        };
+        let outcome = |index: &NodeIndex| self.outcomes.get(index).copied().unwrap_or_default();
+        let node = |index: &NodeIndex| (self.id(*index).to_owned(), outcome(index));
         let nodes: Vec<_> = self.runner.plan.order().iter().map(node).collect();
         let open = nodes.iter().any(|(_, outcome)| *outcome == StageOutcome::Unfinished);
         let interrupted = open && self.runner.cancel.is_cancelled();

@@ -9,14 +9,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::{error::ExecError, rows::StageRows, work_dir::absolute};
+use super::{error::ExecError, rows::StageRows};
 use crate::{
     error::Result,
     hash::Digest,
     mcp::Servers,
-    plan::{Job, NodeIndex, Plan, ReadyInputs, ResolvedInput},
+    plan::{Job, NodeIndex, Plan, ReadyInputs, absolute},
     progress::Observer,
-    stage::{self, Artifacts, Context, Input, Metrics, Shard, SharedModels, card::Section},
+    stage::{self, Artifacts, Context, Metrics, Shard, SharedModels, card::Section},
     store::{Store, StoreError},
     usage::UsageMeter,
 };
@@ -101,11 +101,7 @@ impl Task {
     ) -> Result<Metrics> {
         let Place { plan, store, models } = place;
         let stage = &plan.node(index).stage;
-        let input = |fed: &ResolvedInput| Input {
-            name: fed.name.clone(),
-            digest: fed.output.digest,
-            path: absolute(store.path(&fed.output)),
-        };
+
         let mut servers = plan.servers.clone();
         for (name, server) in servers.iter_mut().flat_map(Servers::iter_mut) {
             if let Some(own) = self.sessions.get(name) {
@@ -116,12 +112,11 @@ impl Task {
             true => plan.engine.clone(),
             false => plan.engine.on(&self.devices),
         };
-        let inputs = self.ready.inputs.iter();
         let context = Context {
             stage: self.node.clone(),
             card: stage.card.clone(),
             params: stage.params.clone(),
-            inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
+            inputs: self.ready.of_stage(store),
             output_folder: self.out.clone(),
             scratch: self.scratch.clone(),
             seed: self.seed,
@@ -161,6 +156,6 @@ impl Artifacts for StageArtifacts {
         if !self.0.inspect(digest).is_intact() {
             return Err(StoreError::Absent { digest: digest.short() }.into());
         }
-        Ok(absolute(self.0.artifact(digest)))
+        Ok(absolute(&self.0.artifact(digest)))
     }
 }

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use crate::{
     error::Result,
     hash::Digest,
+    plan::absolute,
     store::{Store, StoreError, aside},
 };
 
@@ -18,7 +19,7 @@ impl WorkDir {
     /// The caller holds the key's lease, so any files here are abandoned, or belong to a run whose lease
     /// expired.
     pub fn new(store: &Store, key: &Digest) -> Result<Self> {
-        let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
+        let folder = absolute(&store.root().join("tmp/work").join(key.to_string()));
         if folder.exists() {
             // A leftover program may be writing right now; the next try removes the rest.
             _ = std::fs::remove_dir_all(&folder);
@@ -56,9 +57,4 @@ impl Drop for WorkDir {
             _ = std::fs::remove_dir(folder);
         }
     }
-}
-
-/// A path that is valid in any working directory.
-pub fn absolute(path: PathBuf) -> PathBuf {
-    std::path::absolute(&path).unwrap_or(path)
 }

@@ -182,9 +182,7 @@ impl Workers {
                     meter.add(total.since(used));
                     used = total;
                 }
-                Some(What::Done(metrics)) => {
-                    break Ok(metrics_of(metrics));
-                }
+                Some(What::Done(metrics)) => break Ok(metrics_of(metrics)),
                 Some(What::Failed(failure)) => break Err(failure.into()),
                 Some(progress) => progress.tell(observer),
                 None if cancel.is_cancelled() => break Err(Interrupted.into()),

@@ -93,16 +93,11 @@ fn running() -> Running {
     ids.filter_map(|id| Some((id, read(id)?))).collect()
 }
 
-/// Reads `/proc/ID/stat`; `None` if the process has ended.
+/// The process with its parent's number; `None` if it has ended.
 #[cfg(target_os = "linux")]
 fn read(id: i32) -> Option<(i32, Process)> {
-    let stat = std::fs::read(format!("/proc/{id}/stat")).ok()?;
-    // The second field, a name in brackets, may have spaces and brackets.
-    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let fields: Vec<&str> = str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().collect();
-    let (state, parent, started) = (*fields.first()?, fields.get(1)?, fields.get(19)?);
-    let process = Process { id, started: started.parse().ok()? };
-    (!matches!(state, "Z" | "X")).then_some((parent.parse().ok()?, process))
+    let stat = crate::child::stat(id).filter(|stat| !stat.has_exited)?;
+    Some((stat.parent, Process { id, started: stat.started }))
 }
 
 /// The proportional set size of a process, in bytes.

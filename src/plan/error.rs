@@ -105,9 +105,7 @@ impl Location {
         };
         Self::File { path, line, column, excerpt: excerpt.chars().map(star).collect() }
     }
-}
 
-impl Location {
     /// Adds the location to a JSON object.
     fn add_to(&self, object: &mut Value) {
         match self {
@@ -155,7 +153,8 @@ impl Serialize for Problem {
 const MISTAKE: &str = "plan::run_file";
 
 /// Why a run file cannot become a plan.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "plan::", serialize_all = "snake_case")]
 pub enum PlanError {
     #[error("cannot read the run file {path}")]
     Read {
@@ -184,30 +183,21 @@ pub enum PlanError {
 
 /// The first mistake without a prefix, the others as separate errors. Each but the last has its hint.
 fn several(mistakes: impl Iterator<Item = (String, Option<String>)>) -> String {
-    let mut text = String::new();
-    let mut before: Option<Option<String>> = None;
-    for (mistake, hint) in mistakes {
-        if let Some(before) = before {
-            text += &before.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-            text += "\nerror: ";
-        }
-        text += &mistake;
-        before = Some(hint);
-    }
-    text
+    let mut all: Vec<(String, Option<String>)> = mistakes.collect();
+    all.last_mut().and_then(|(_, hint)| hint.take());
+    let hinted = |(mistake, hint): (String, Option<String>)| match hint {
+        Some(hint) => format!("{mistake}\nhint: {hint}"),
+        None => mistake,
+    };
+    all.into_iter().map(hinted).collect::<Vec<_>>().join("\nerror: ")
 }
 
 impl Diagnostic for PlanError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Read { .. } => "plan::read",
             Self::Mistakes(_) => MISTAKE,
-            Self::Refused(problems) => problems.first().map_or("plan::refused", |first| first.cause.code()),
-            Self::NoMetric { .. } => "plan::no_metric",
-            Self::Unconfirmed { .. } => "plan::unconfirmed",
-            Self::NoStage { .. } => "plan::no_stage",
-            Self::NotResampled { .. } => "plan::not_resampled",
-            Self::NoIteration { .. } => "plan::no_iteration",
+            Self::Refused(problems) => problems.first().map_or(self.into(), |first| first.cause.code()),
+            _ => self.into(),
         }
     }
 

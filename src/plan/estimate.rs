@@ -118,10 +118,11 @@ impl CostHistory {
         }
         let fits = |record: &&ActionRecord| !is_other_model(stage, uses, &record.fields);
         let records: Vec<&ActionRecord> = records.iter().filter(fits).collect();
-        let least = records.iter().map(|record| differing(stage, &record.fields)).min();
+        let differing = |record: &ActionRecord| others(stage, &record.fields).count();
+        let least = records.iter().map(|record| differing(record)).min();
         let least = least.ok_or(NoEstimate::OtherModel)?;
         let (mut sum, mut count) = (Cost::default(), 0);
-        for record in records.iter().filter(|record| differing(stage, &record.fields) == least) {
+        for record in records.iter().filter(|record| differing(record) == least) {
             sum += scaled(priced(stage, record.cost), more_work(stage, &record.fields));
             count += 1;
         }
@@ -168,10 +169,6 @@ fn more_work(stage: &Stage, fields: &Value) -> f64 {
 fn priced(stage: &Stage, cost: Cost) -> Cost {
     let dollars = stage.prices.map(|prices| prices.of(&cost.spent)).or(cost.dollars);
     Cost { dollars, ..cost }
-}
-
-fn differing(stage: &Stage, fields: &Value) -> usize {
-    others(stage, fields).count()
 }
 
 /// The parameters whose values differ from the record's. Files are compared by content.

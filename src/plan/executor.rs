@@ -11,7 +11,7 @@ use super::{
     reader::Reader,
     section::schema_of,
 };
-use crate::error::did_you_mean;
+use crate::error::suggest;
 
 /// Where a stage runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -283,8 +283,7 @@ fn template(reader: &Reader, entry: &Entry<'_>, kind: &str) -> Option<Template> 
         None => {
             let message =
                 format!("`{}` should be one of {}, or the path of a template", entry.path, names.join(", "));
-            let hint = did_you_mean(kind, names).map(|near| format!("did you mean \"{near}\"?"));
-            return reader.wrong(entry, Part::Value, message, hint);
+            return reader.wrong(entry, Part::Value, message, suggest(kind, names));
         }
     };
     match Template::parse(&text) {

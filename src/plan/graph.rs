@@ -1,9 +1,12 @@
 //! The DAG: loops unrolled, references resolved, checked for cycles.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use petgraph::{
-    algo::{tarjan_scc, toposort},
+    algo::tarjan_scc,
     graph::{DiGraph, NodeIndex},
 };
 
@@ -11,9 +14,9 @@ use super::{
     layers::{Entry, Part},
     parse::{ParsedInput, ParsedLoop, ParsedRun, ParsedStage, Stage},
     reader::Reader,
-    references::{Resolver, Target, carried_type, yields},
+    references::{Resolver, Target, carried_name, carried_type, yields},
 };
-use crate::error::did_you_mean;
+use crate::error::suggest;
 
 /// One execution of a stage: one node outside loops, one per iteration within.
 pub struct Node {
@@ -120,10 +123,8 @@ pub struct Graph {
 /// Unrolls loops and resolves references. `None` if the reader has noted a mistake.
 pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
     let outer = Resolver { reader, parsed, within: None };
-    let mut loops = Vec::new();
-    for (index, parsed_loop) in parsed.loops.iter().enumerate() {
-        loops.push(loop_links(reader, parsed, index, parsed_loop));
-    }
+    let loops = parsed.loops.iter().enumerate();
+    let loops: Vec<_> = loops.map(|(index, each)| loop_links(reader, parsed, index, each)).collect();
     let stages: Vec<_> = parsed.stages.iter().map(|stage| links(outer, stage)).collect();
     let loops: Vec<_> = loops.into_iter().collect::<Option<_>>()?;
     let stages: Vec<_> = stages.into_iter().collect::<Option<_>>()?;
@@ -132,23 +133,16 @@ pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
     }
     let unrolled = Unrolled::new(parsed, &loops);
     let nodes = unrolled.nodes(&stages);
-    match toposort(&nodes, None) {
-        Ok(mut order) => {
-            // Of all topological orders, use the one closest to the file's order.
-            stable(&nodes, &mut order);
-            let loops = parsed
-                .loops
-                .iter()
-                .map(|ParsedLoop { name, iterations, patience, .. }| LoopPlan {
-                    name: name.clone(),
-                    iterations: *iterations,
-                    patience: *patience,
-                })
-                .collect();
-            Some(Graph { nodes, order, loops })
-        }
-        Err(_) => cycle(reader, parsed, &nodes),
+    let order = topological(&nodes);
+    if order.len() < nodes.node_count() {
+        return cycle(reader, parsed, &nodes);
     }
+    let loops = parsed.loops.iter().map(|each| LoopPlan {
+        name: each.name.clone(),
+        iterations: each.iterations,
+        patience: each.patience,
+    });
+    Some(Graph { nodes, order, loops: loops.collect() })
 }
 
 type Targets = Vec<(String, String, Target)>;
@@ -220,9 +214,7 @@ fn loop_links(
 
 /// Whether every reader of a carried value that starts empty can do without it.
 fn starts_empty(reader: &Reader, parsed_loop: &ParsedLoop<'_>, name: &str, entry: &Entry<'_>) -> bool {
-    let reads = |input: &&ParsedInput<'_>| {
-        input.entry.text().and_then(|text| text.strip_prefix('@')?.split('~').next()) == Some(name)
-    };
+    let reads = |input: &&ParsedInput<'_>| carried_name(&input.entry) == Some(name);
     for stage in &parsed_loop.stages {
         let needs = |input: &&ParsedInput<'_>| {
             !stage.stage.card.inputs.get(&input.role).is_some_and(|input| input.optional)
@@ -232,8 +224,8 @@ fn starts_empty(reader: &Reader, parsed_loop: &ParsedLoop<'_>, name: &str, entry
                 "\"{name}\" starts empty, and `{}` of stage \"{}\" is not optional",
                 input.role, stage.name
             );
-            let hint = "start it from the output of a stage".to_owned();
-            reader.wrong::<()>(entry, Part::Value, message, Some(hint));
+            let hint = Some("start it from the output of a stage".to_owned());
+            reader.wrong::<()>(entry, Part::Value, message, hint);
             return false;
         }
     }
@@ -246,8 +238,7 @@ fn yields_nothing_carried(reader: &Reader, parsed_loop: &ParsedLoop<'_>, stage: 
     if parsed_loop.carry.contains_key(name) {
         return false;
     }
-    let near = did_you_mean(name, parsed_loop.carry.keys().copied());
-    let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+    let hint = suggest(name, parsed_loop.carry.keys().copied());
     let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
     reader.wrong::<()>(entry, Part::Value, message, hint);
     true
@@ -302,10 +293,8 @@ fn until(reader: &Reader, parsed: &ParsedRun<'_>, parsed_loop: &ParsedLoop<'_>) 
     known.or_else(|| {
         let message =
             format!("`{}`: no stage of loop \"{}\" reports \"{text}\"", entry.path, parsed_loop.name);
-        let hint = match did_you_mean(text, names.iter().map(String::as_str)) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("metrics: {}", names.join(", ")),
-        };
+        let hint = suggest(text, names.iter().map(String::as_str));
+        let hint = hint.unwrap_or_else(|| format!("metrics: {}", names.join(", ")));
         reader.wrong(entry, Part::Value, message, Some(hint))
     })
 }
@@ -474,13 +463,14 @@ impl<'a> Unrolled<'a> {
     }
 }
 
-/// Reorders so that each node comes as early as its index and its dependencies allow.
-fn stable(nodes: &DiGraph<Node, ()>, order: &mut Vec<NodeIndex>) {
+/// The topological order in which each node comes as early as its index and its dependencies allow. Nodes that wait for each
+/// other, and their dependents, are not in it.
+fn topological(nodes: &DiGraph<Node, ()>) -> Vec<NodeIndex> {
     let mut waiting: Vec<usize> =
         nodes.node_indices().map(|node| nodes.edges_directed(node, petgraph::Incoming).count()).collect();
-    let mut ready: std::collections::BTreeSet<NodeIndex> =
+    let mut ready: BTreeSet<NodeIndex> =
         nodes.node_indices().filter(|node| waiting[node.index()] == 0).collect();
-    order.clear();
+    let mut order = Vec::new();
     while let Some(node) = ready.pop_first() {
         order.push(node);
         for next in nodes.neighbors(node) {
@@ -490,6 +480,7 @@ fn stable(nodes: &DiGraph<Node, ()>, order: &mut Vec<NodeIndex>) {
             }
         }
     }
+    order
 }
 
 fn cycle<T>(reader: &Reader, parsed: &ParsedRun<'_>, nodes: &DiGraph<Node, ()>) -> Option<T> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     data,
@@ -54,25 +54,25 @@ impl ServerIdentity {
         if let Some(spec) = servers.single() {
             return Self::new(spec, folder, files);
         }
-        let (mut reached, mut conduct) = (Map::new(), Map::new());
-        let (mut by_content, mut all_known) = (BTreeMap::new(), true);
+        let mut all = Self { reached: json!({}), conduct: json!({}), files: BTreeMap::new(), is_known: true };
         for (name, spec) in servers.iter() {
             let one = Self::new(spec, folder, files)?;
-            reached.insert(name.to_owned(), one.reached);
-            conduct.insert(name.to_owned(), one.conduct);
-            by_content.extend(one.files);
-            all_known &= one.is_known;
+            (all.reached[name], all.conduct[name]) = (one.reached, one.conduct);
+            all.files.extend(one.files);
+            all.is_known &= one.is_known;
         }
-        let (reached, conduct) = (reached.into(), conduct.into());
-        Ok(Self { reached, conduct, files: by_content, is_known: all_known })
+        Ok(all)
     }
 
     /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
         let mut by_content = BTreeMap::new();
+        let cwd: &Path = match &spec.transport {
+            Transport::Stdio { cwd: Some(cwd), .. } => cwd,
+            _ => folder,
+        };
         let reached = match &spec.transport {
-            Transport::Stdio { command, env, cwd, files: listed } => {
-                let cwd = cwd.as_deref().unwrap_or(folder);
+            Transport::Stdio { command, env, files: listed, .. } => {
                 let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
                 let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
                 for (word, shown) in command.iter().zip(shown) {
@@ -97,16 +97,16 @@ impl ServerIdentity {
                     for path in all_in(template) {
                         let name =
                             path.strip_prefix(template).unwrap_or(&path).to_string_lossy().into_owned();
-                        if path.is_symlink() {
-                            let leads_to = std::fs::read_link(&path).unwrap_or_default();
-                            layout.insert(name, format!("link {}", leads_to.display()));
+                        let content = if path.is_symlink() {
+                            format!("link {}", std::fs::read_link(&path).unwrap_or_default().display())
                         } else if path.is_dir() {
-                            layout.insert(name, "folder".to_owned());
+                            "folder".to_owned()
                         } else {
                             let digest = files.digest(&path)?;
-                            layout.insert(name, digest.to_string());
                             by_content.insert(path, digest);
-                        }
+                            digest.to_string()
+                        };
+                        layout.insert(name, content);
                     }
                 }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
@@ -151,15 +151,8 @@ impl ServerIdentity {
         if spec.inputs != Inputs::default() {
             conduct["inputs"] = json!(spec.inputs);
         }
-        for (key, words) in [("before_episode", &spec.before_episode), ("after_episode", &spec.after_episode)]
-        {
-            if words.is_empty() {
-                continue;
-            }
-            let cwd = match &spec.transport {
-                Transport::Stdio { cwd, .. } => cwd.as_deref().unwrap_or(folder),
-                Transport::Http { .. } | Transport::Cassette(_) => folder,
-            };
+        let around = [("before_episode", &spec.before_episode), ("after_episode", &spec.after_episode)];
+        for (key, words) in around.into_iter().filter(|(_, words)| !words.is_empty()) {
             let mut shown = secret::hidden(words, |value| format!("hidden {}", digest(value)));
             for (word, shown) in words.iter().zip(&mut shown) {
                 let path = cwd.join(word);

@@ -75,17 +75,13 @@ impl Overrides {
     }
 }
 
-/// The setting of a server that a path leads to: `env.TOKEN` of `server.env.TOKEN` or `servers.crm.env.TOKEN`.
-fn server_setting(path: &str) -> Option<&str> {
-    let of_one_of_several = || path.strip_prefix("servers.")?.split_once('.').map(|(_, setting)| setting);
-    path.strip_prefix("server.").or_else(of_one_of_several)
-}
-
-/// The name of a variable or header of a server, whose value may be a secret. Empty for the whole table.
+/// The name of a variable or header of a server, whose value may be a secret: `TOKEN` of `server.env.TOKEN` or
+/// `servers.crm.env.TOKEN`. Empty for the whole table.
 fn server_variable(path: &str) -> Option<&str> {
-    let setting = server_setting(path)?;
-    let named = ["env", "headers"].iter().find_map(|table| setting.strip_prefix(table))?;
-    if named.is_empty() { Some("") } else { named.strip_prefix('.') }
+    let of_one_of_several = || path.strip_prefix("servers.")?.split_once('.').map(|(_, setting)| setting);
+    let setting = path.strip_prefix("server.").or_else(of_one_of_several)?;
+    let (table, name) = setting.split_once('.').unwrap_or((setting, ""));
+    ["env", "headers"].contains(&table).then_some(name)
 }
 
 /// Whether the value is literal and likely a secret of the server.
@@ -191,12 +187,8 @@ pub struct Entry<'a> {
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
     pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
-        let mut figment = Figment::new();
-        let mut files: Vec<&Source> = source.chain().collect();
-        files.reverse();
-        for file in files {
-            figment = figment.merge(file);
-        }
+        let files: Vec<&Source> = source.chain().collect();
+        let mut figment = files.into_iter().rev().fold(Figment::new(), |below, file| below.merge(file));
         let mut mistakes = Vec::new();
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
             let path = variable_path(name)?;
@@ -322,6 +314,11 @@ impl<'a> Entry<'a> {
             _ => None,
         };
         super::absolute(file.unwrap_or(&self.layers.source).folder())
+    }
+
+    /// The absolute path of one in this value.
+    pub fn absolute(&self, path: &str) -> PathBuf {
+        super::absolute(&self.folder().join(path))
     }
 
     /// The position of the table or value among the run file and those that it extends: the lowest first, then by place.

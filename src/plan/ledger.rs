@@ -1,12 +1,15 @@
 //! Which nodes are complete, and which are therefore ready. Planning and running use the same rules.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    KeyFields, Node, Plan, RerunReason, Resample, forced,
+    KeyFields, Node, Plan, RerunReason, Resample, absolute, forced,
     graph::{InputEdge, InputSource},
     identity::ServerName,
 };
@@ -14,7 +17,7 @@ use crate::{
     error::Result,
     hash::Digest,
     model::{Weights, kernels::Format},
-    stage::{card::Section, model_folder},
+    stage::{Input, card::Section, model_folder},
     store::{ActionRecord, CachedResult, Lookup, Output, Store},
 };
 
@@ -23,11 +26,9 @@ pub const POLICY: &str = "policy";
 
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few nodes are skipped")]
 pub enum Completion {
-    Done {
-        outputs: BTreeMap<String, Output>,
-        metrics: BTreeMap<String, f64>,
-    },
+    Done(CachedResult),
     /// Its loop has ended.
     Skipped,
 }
@@ -38,10 +39,22 @@ pub struct ReadyInputs {
     /// By role.
     pub inputs: BTreeMap<String, Vec<ResolvedInput>>,
     /// The server's name and version when it listed the tools that the node reads.
-    #[serde(with = "shared")]
-    pub server: Option<Arc<ServerName>>,
+    pub server: Option<ServerName>,
     /// The types of the weights of the models that the node reads, as their files have them: each once, ascending.
     pub formats: Vec<Format>,
+}
+
+impl ReadyInputs {
+    /// The inputs as a stage gets them, by role.
+    pub fn of_stage(&self, store: &Store) -> BTreeMap<String, Vec<Input>> {
+        let input = |fed: &ResolvedInput| Input {
+            name: fed.name.clone(),
+            digest: fed.output.digest,
+            path: absolute(&store.path(&fed.output)),
+        };
+        let inputs = self.inputs.iter();
+        inputs.map(|(role, fed)| (role.clone(), fed.iter().map(input).collect())).collect()
+    }
 }
 
 /// An artifact that a node reads.
@@ -49,38 +62,8 @@ pub struct ReadyInputs {
 pub struct ResolvedInput {
     pub name: String,
     pub output: Output,
-    #[serde(with = "number")]
-    pub writer: NodeIndex,
-}
-
-mod shared {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<T: Serialize, S: Serializer>(value: &Option<Arc<T>>, to: S) -> Result<S::Ok, S::Error> {
-        value.as_deref().serialize(to)
-    }
-
-    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Arc<T>>, D::Error> {
-        Ok(Option::deserialize(from)?.map(Arc::new))
-    }
-}
-
-mod number {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::NodeIndex;
-
-    pub fn serialize<S: Serializer>(index: &NodeIndex, to: S) -> Result<S::Ok, S::Error> {
-        index.index().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NodeIndex, D::Error> {
-        Ok(NodeIndex::new(usize::deserialize(from)?))
-    }
+    /// Index of the node that wrote it.
+    pub writer: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -141,8 +124,7 @@ pub struct Ledger<'p> {
     plan: &'p Plan,
     store: Store,
     completed: Vec<Option<Completion>>,
-    /// The server's reported name and version, by the node that asked.
-    servers: BTreeMap<NodeIndex, Arc<ServerName>>,
+
     /// The type of the weights in the files of a policy's model, by the policy's digest.
     formats: BTreeMap<Digest, Format>,
     /// The same by the model's folder, which most policies share.
@@ -155,7 +137,7 @@ impl<'p> Ledger<'p> {
             plan,
             store: store.clone(),
             completed: vec![None; plan.graph.nodes.node_count()],
-            servers: BTreeMap::new(),
+
             formats: BTreeMap::new(),
             by_folder: BTreeMap::new(),
         }
@@ -167,7 +149,7 @@ impl<'p> Ledger<'p> {
 
     pub fn complete(&mut self, node: NodeIndex, how: Completion) {
         // Keys depend on it only without `dtype`.
-        if let Completion::Done { outputs, .. } = &how
+        if let Completion::Done(CachedResult { outputs, .. }) = &how
             && self.plan.engine.dtype.is_none()
         {
             let ports = &self.plan.node(node).stage.card.outputs;
@@ -209,7 +191,7 @@ impl<'p> Ledger<'p> {
                 let job = Job::new(self.plan, index, ready, resample);
                 match lookup(&job)? {
                     Some(result) => {
-                        self.done(index, result.clone());
+                        self.complete(index, Completion::Done(result.clone()));
                         Resolution::Cached(job.key, result)
                     }
                     None => Resolution::Run(job),
@@ -218,24 +200,17 @@ impl<'p> Ledger<'p> {
         })
     }
 
-    /// Completes a node whose result exists.
-    pub fn done(&mut self, node: NodeIndex, result: CachedResult) {
-        let CachedResult { outputs, metrics, server_name, .. } = result;
-        if let Ok(server) = serde_json::from_value(server_name) {
-            self.servers.insert(node, Arc::new(server));
-        }
-        self.complete(node, Completion::Done { outputs, metrics });
-    }
-
     /// The server's name and version when it listed the tools that this node reads.
-    fn server(&self, node: NodeIndex) -> Option<&Arc<ServerName>> {
+    fn server(&self, node: NodeIndex) -> Option<ServerName> {
         let Node { stage, inputs, .. } = self.plan.node(node);
-        let is_tools = |edge: &&InputEdge| {
-            stage.card.inputs.get(&edge.role).is_some_and(|role| role.artifact == "tools")
-        };
+        let is_tools = |edge: &&InputEdge| stage.reads(&edge.role, "tools");
         let writer = inputs.iter().find(is_tools)?.from.writer()?;
+        let reported = match self.get(writer) {
+            Some(Completion::Done(result)) => ServerName::deserialize(&result.server_name).ok(),
+            _ => None,
+        };
         // A stage in between may have selected some of the tools.
-        self.servers.get(&writer).or_else(|| self.server(writer))
+        reported.or_else(|| self.server(writer))
     }
 
     pub fn get(&self, node: NodeIndex) -> Option<&Completion> {
@@ -253,12 +228,12 @@ impl<'p> Ledger<'p> {
                 match self.get(*decider) {
                     Some(Completion::Skipped) => return Readiness::Skipped,
                     // No node completes without the metric of its loop's goal.
-                    Some(Completion::Done { metrics, .. })
+                    Some(Completion::Done(CachedResult { metrics, .. }))
                         if metrics.get(&condition.metric).is_some_and(|value| condition.met(*value)) =>
                     {
                         in_a_row += 1;
                     }
-                    Some(Completion::Done { .. }) => in_a_row = 0,
+                    Some(Completion::Done(_)) => in_a_row = 0,
                     None => {
                         in_a_row = 0;
                         waits.push(*decider);
@@ -273,7 +248,7 @@ impl<'p> Ledger<'p> {
         for edge in &node.inputs {
             match self.output(&edge.from) {
                 Ok(Some((output, writer))) => {
-                    let input = ResolvedInput { name: edge.name.clone(), output, writer };
+                    let input = ResolvedInput { name: edge.name.clone(), output, writer: writer.index() };
                     ready.inputs.entry(edge.role.clone()).or_default().push(input);
                 }
                 // If an earlier stage was skipped, or wrote less than its card declares, its readers are
@@ -285,15 +260,13 @@ impl<'p> Ledger<'p> {
         waits.sort_unstable();
         waits.dedup();
         if waits.is_empty() && node.stage.uses.contains(&Section::Server) {
-            ready.server = self.server(index).cloned();
+            ready.server = self.server(index);
         }
-        let is_policy =
-            |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == POLICY);
-        let policies = ready.inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, fed)| fed);
-        ready.formats =
+        let policies = ready.inputs.iter().filter(|(role, _)| node.stage.reads(role, POLICY));
+        let policies = policies.flat_map(|(_, fed)| fed);
+        let formats: BTreeSet<Format> =
             policies.filter_map(|policy| self.formats.get(&policy.output.digest).copied()).collect();
-        ready.formats.sort_unstable();
-        ready.formats.dedup();
+        ready.formats = formats.into_iter().collect();
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 
@@ -304,9 +277,7 @@ impl<'p> Ledger<'p> {
 
     fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
         let of = |node: &NodeIndex, port: &str| match self.get(*node) {
-            Some(Completion::Done { outputs, .. }) => {
-                Ok(outputs.get(port).map(|output| (output.clone(), *node)))
-            }
+            Some(Completion::Done(done)) => Ok(done.outputs.get(port).map(|output| (output.clone(), *node))),
             Some(Completion::Skipped) => Ok(None),
             None => Err(*node),
         };

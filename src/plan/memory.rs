@@ -3,7 +3,7 @@
 //! Of a model, only its `config.json` is read: from a local folder that a `model` stage names, or from the
 //! store if that stage has run. A model made from scratch is described by its parameters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The peak of one node's memory on one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Memory {
     pub device: String,
     /// Peak bytes; none if unknown.
@@ -28,23 +28,18 @@ pub struct Memory {
     pub dtypes: Vec<Format>,
     /// Bytes in addition to the peak: models that earlier and later stages read, kept loaded while there is
     /// room.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub held: usize,
     /// The KV cache could take more than half of the free memory, so it is limited to that half.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub halved: bool,
     /// Why the peak is unknown.
     pub unknown: Option<&'static str>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-fn is_none(bytes: &usize) -> bool {
+fn is_zero(bytes: &usize) -> bool {
     *bytes == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// None if the node neither samples nor trains. `left`: free bytes.
@@ -60,25 +55,14 @@ pub fn memory(
         return None;
     }
     let device = plan.engine.devices.first().cloned().unwrap_or_default();
-    let none = Memory {
-        device: device.clone(),
-        peak: None,
-        parts: None,
-        dtypes: Vec::new(),
-        held: 0,
-        halved: false,
-        unknown: None,
-    };
-    let unknown = |why| Some(Memory { unknown: Some(why), ..none.clone() });
+    let unknown = |why| Some(Memory { device: device.clone(), unknown: Some(why), ..Memory::default() });
     if device != "cpu" {
         return unknown("estimated for the CPU only");
     }
     let inputs = preflight.inputs(index);
-    let is_policy =
-        |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == POLICY);
     let policies = || {
-        let given = inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, given)| given);
-        given.map(|(_, expected)| expected)
+        let given = inputs.iter().filter(|(role, _)| node.stage.reads(role, POLICY));
+        given.flat_map(|(_, given)| given).map(|(_, expected)| expected)
     };
     let before = estimate.map(|estimate| estimate.cost.spent);
     let load = Load { engine: &plan.engine, inputs: &inputs, before, available: left };
@@ -87,11 +71,11 @@ pub fn memory(
         return unknown(if lacks_model { "its model is not here yet" } else { "no estimate for this kind" });
     };
     let halved = load.is_halved(&peak);
-    let mut dtypes: Vec<Format> =
+    let dtypes: BTreeSet<Format> =
         policies().filter_map(|expected| Some(load.format(expected.policy()?))).collect();
-    dtypes.sort_unstable();
-    dtypes.dedup();
-    Some(Memory { peak: Some(peak.total()), parts: Some(peak), dtypes, halved, ..none })
+    let dtypes = dtypes.into_iter().collect();
+    let (total, parts) = (Some(peak.total()), Some(peak));
+    Some(Memory { device, peak: total, parts, dtypes, halved, ..Memory::default() })
 }
 
 /// For each of these nodes, run in this order: bytes of all models loaded while it runs.

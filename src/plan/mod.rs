@@ -88,7 +88,8 @@ use crate::{
     store::{FileDigests, RemoteSpec},
 };
 
-fn absolute(path: &Path) -> PathBuf {
+/// A path that is valid in any working directory.
+pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -270,10 +271,8 @@ impl Plan {
     /// The engine's arithmetic with models of these types in their files. A stage that reads none trains one in `f32`.
     fn numerics(&self, stored: &[Format]) -> String {
         let stored = if stored.is_empty() { &[Format::F32] } else { stored };
-        let mut all: Vec<String> = stored
-            .iter()
-            .map(|stored| identity::numerics(&self.engine.devices, self.engine.format(*stored)))
-            .collect();
+        let of = |stored: &Format| identity::numerics(&self.engine.devices, self.engine.format(*stored));
+        let mut all: Vec<String> = stored.iter().map(of).collect();
         all.dedup();
         all.join(", ")
     }
@@ -292,7 +291,7 @@ impl Plan {
             ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
         let around = KeyEnvironment {
             server: self.identity.as_ref(),
-            name: ready.server.as_deref(),
+            name: ready.server.as_ref(),
             numerics: &self.numerics(&ready.formats),
         };
         KeyFields::new(

@@ -56,9 +56,9 @@ impl Models {
     /// Digests of those models of [`Self::read_by`] that exist.
     pub fn digests(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> Vec<Digest> {
         let digest = |maker: NodeIndex| match ledger.get(maker) {
-            Some(Completion::Done { outputs, .. }) => {
+            Some(Completion::Done(done)) => {
                 let port = plan.node(maker).stage.card.output_of_type(POLICY)?;
-                outputs.get(port).map(|output| output.digest)
+                done.outputs.get(port).map(|output| output.digest)
             }
             _ => None,
         };
@@ -74,7 +74,7 @@ mod tests {
     use crate::{
         plan::{Overrides, Source},
         stage::Cards,
-        store::{FileDigests, Output, Store},
+        store::{CachedResult, FileDigests, Output, Store},
     };
 
     const RUN: &str = r#"
@@ -189,7 +189,8 @@ scenarios = "tasks.heldout"
         let node = |id: &str| *plan.order().iter().find(|index| plan.node(**index).id == id).unwrap();
         let digest = Digest::of(b"trained");
         let outputs = [("policy".to_owned(), Output { digest, file: None })].into();
-        ledger.complete(node("train[0001]/update"), Completion::Done { outputs, metrics: [].into() });
+        let done = CachedResult { outputs, ..CachedResult::default() };
+        ledger.complete(node("train[0001]/update"), Completion::Done(done));
         ledger.complete(node("train[0002]/update"), Completion::Skipped);
         assert!(
             shared(&plan, &ledger)

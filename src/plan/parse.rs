@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     engine::EngineSpec,
-    error::{Result, did_you_mean},
+    error::{Result, suggest},
     hash::Digest,
     mcp::{ServerSpec, Servers, secret},
     stage::{
@@ -84,6 +84,11 @@ impl Stage {
     pub fn param_type(&self, name: &str) -> ParamType {
         let param = name.split_once('/').map_or(name, |(param, _)| param);
         self.card.params.get(param).map_or(ParamType::File, |param| param.kind)
+    }
+
+    /// Whether the artifacts of a role are of this type.
+    pub fn reads(&self, role: &str, artifact: &str) -> bool {
+        self.card.inputs.get(role).is_some_and(|role| role.artifact == artifact)
     }
 
     /// The path of a file in [`files`](Self::files).
@@ -201,6 +206,9 @@ fn override_param(card: &Card) -> Option<&'static str> {
     (is_table && card.output_of_type("tools").is_some()).then_some(NAME)
 }
 
+/// A file or folder that a parameter, or an item of it, names; with its path and digest.
+type FoundFile = (Option<usize>, (PathBuf, Digest));
+
 /// A stage's table in the run file.
 struct Table<'t, 'a> {
     name: &'t str,
@@ -256,7 +264,7 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             (None, Some(entry)) => Some(self.servers(entry)),
             (Some(_), Some(entry)) => {
-                let message = "a run file has [server] or [servers.NAME], not both".to_owned();
+                let message = "a run file has [server] or [servers.NAME], not both";
                 Some(self.reader.wrong(entry, Part::Key, message, None))
             }
             (None, None) => None,
@@ -285,7 +293,7 @@ impl<'a> RunFileParser<'_, 'a> {
             self.twice(&stage.name, &stage.entry);
         }
         if stages.is_empty() && loops.is_empty() && self.reader.clean() {
-            return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
+            return self.reader.wrong(top, Part::Key, "the run file has no stages", None);
         }
         let mut users =
             stages.iter().chain(inner()).filter(|stage| stage.stage.uses.contains(&Section::Server));
@@ -447,13 +455,10 @@ impl<'a> RunFileParser<'_, 'a> {
         entry: &Entry<'_>,
         others: impl Iterator<Item = &'n str> + Clone,
     ) -> Option<T> {
-        let hint = match did_you_mean(name, others.clone()) {
-            Some(near) => Some(format!("did you mean \"{near}\"?")),
-            None => {
-                let others: Vec<&str> = others.collect();
-                (!others.is_empty()).then(|| format!("{what}s: {}", others.join(", ")))
-            }
-        };
+        let hint = suggest(name, others.clone()).or_else(|| {
+            let others: Vec<&str> = others.collect();
+            (!others.is_empty()).then(|| format!("{what}s: {}", others.join(", ")))
+        });
         let message = format!("the run file has no {what} \"{name}\"");
         self.reader.wrong(entry, Part::Key, message, hint)
     }
@@ -468,10 +473,8 @@ impl<'a> RunFileParser<'_, 'a> {
         let kind = self.reader.text(kind_entry)?;
         let Some(card) = self.kinds.get(kind) else {
             let kinds = self.cards.kinds();
-            let hint = match did_you_mean(kind, kinds.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("kinds: {}", kinds.join(", ")),
-            };
+            let hint = suggest(kind, kinds.iter().map(String::as_str));
+            let hint = hint.unwrap_or_else(|| format!("kinds: {}", kinds.join(", ")));
             let message = format!("unknown stage kind \"{kind}\"");
             return self.reader.wrong(kind_entry, Part::Value, message, Some(hint));
         };
@@ -507,7 +510,7 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         let yields = fields.get("yields").filter(|yields| self.reader.text(yields).is_some());
         if let Some(yields) = yields.filter(|_| within.is_empty()) {
-            self.reader.wrong::<()>(yields, Part::Key, "`yields` is only allowed in a loop".into(), None);
+            self.reader.wrong::<()>(yields, Part::Key, "`yields` is only allowed in a loop", None);
         }
         Some(ParsedStage {
             name: name.to_owned(),
@@ -557,9 +560,8 @@ impl<'a> RunFileParser<'_, 'a> {
                 stage.fields.get(param_name.as_str()).map(|entry| self.given(card, entry, param_name))
             else {
                 if !param.optional {
-                    let message = format!("stage \"{}\" needs the parameter `{param_name}`", stage.name);
                     let hint = (!param.about.is_empty()).then(|| format!("{param_name}: {}", param.about));
-                    self.missing(stage, param_name, message, hint);
+                    self.missing(stage, "parameter", param_name, hint);
                 }
                 continue;
             };
@@ -568,8 +570,7 @@ impl<'a> RunFileParser<'_, 'a> {
             if let Some(problem) = param.objection(&value) {
                 let message = format!("`{}` {problem}", entry.path);
                 let choices = param.choices.iter().map(String::as_str);
-                let near = value.as_str().and_then(|text| did_you_mean(text, choices));
-                let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+                let hint = value.as_str().and_then(|text| suggest(text, choices));
                 self.reader.wrong::<()>(entry, Part::Value, message, hint);
                 continue;
             }
@@ -589,28 +590,21 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong_secret::<()>(entry, message, hint.to_owned());
                 continue;
             }
-            if param.kind == ParamType::Command {
-                for (index, path, digest) in self.words(entry, &value) {
-                    value[index] = path.display().to_string().into();
-                    files.insert(format!("{param_name}/{index}"), digest);
-                }
-            }
-            if param.kind == ParamType::Paths {
-                let Some(found) = self.paths(entry, &value) else { continue };
-                for (index, (path, digest)) in found.into_iter().enumerate() {
-                    value[index] = path.display().to_string().into();
-                    files.insert(format!("{param_name}/{index}"), digest);
-                }
-            }
-            let content = match (param.kind, value.as_str()) {
-                (ParamType::File, Some(text)) => self.file(entry, text).map(Some),
+            let found = match (param.kind, value.as_str()) {
+                (ParamType::File, Some(text)) => self.file(entry, text).map(|file| vec![(None, file)]),
                 (ParamType::Model, Some(text)) => self.model(entry, text),
-                _ => Some(None),
+                (ParamType::Command, _) => Some(self.words(entry, &value)),
+                (ParamType::Paths, _) => self.paths(entry, &value),
+                _ => Some(Vec::new()),
             };
-            let Some(content) = content else { continue };
-            if let Some((path, digest)) = content {
-                value = path.display().to_string().into();
-                files.insert(param_name.clone(), digest);
+            let Some(found) = found else { continue };
+            for (index, (path, digest)) in found {
+                let (named, name) = match index {
+                    Some(index) => (&mut value[index], format!("{param_name}/{index}")),
+                    None => (&mut value, param_name.clone()),
+                };
+                *named = path.display().to_string().into();
+                files.insert(name, digest);
             }
             // `2` and `2.0` are equal numbers, so they must give the same key.
             if param.kind == ParamType::Number {
@@ -624,8 +618,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 false => _ = params.insert(param.to_owned(), tools.json()),
                 true => {
                     let message = format!("stage \"{}\" has `{param}` of its own", stage.name);
-                    let hint = "remove one of them".to_owned();
-                    self.reader.wrong::<()>(&tools, Part::Key, message, Some(hint));
+                    self.reader.wrong::<()>(&tools, Part::Key, message, Some("remove one of them".into()));
                 }
             }
         }
@@ -658,8 +651,7 @@ impl<'a> RunFileParser<'_, 'a> {
     }
 
     fn file(&self, entry: &Entry<'_>, text: &str) -> Option<(PathBuf, Digest)> {
-        let path = entry.folder().join(text);
-        let path = std::path::absolute(&path).unwrap_or(path);
+        let path = entry.absolute(text);
         match self.files.digest(&path) {
             Ok(digest) => Some((path, digest)),
             Err(cause) => {
@@ -675,11 +667,10 @@ impl<'a> RunFileParser<'_, 'a> {
     }
 
     /// Files, and folders of traces, with their digests.
-    fn paths(&self, entry: &Entry<'_>, paths: &Value) -> Option<Vec<(PathBuf, Digest)>> {
+    fn paths(&self, entry: &Entry<'_>, paths: &Value) -> Option<Vec<FoundFile>> {
         let paths = paths.as_array().into_iter().flatten().filter_map(Value::as_str);
         let found = |text: &str| {
-            let path = entry.folder().join(text);
-            let path = std::path::absolute(&path).unwrap_or(path);
+            let path = entry.absolute(text);
             if !path.is_dir() {
                 return self.file(entry, text);
             }
@@ -688,17 +679,16 @@ impl<'a> RunFileParser<'_, 'a> {
                 Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
             }
         };
-        paths.map(found).collect()
+        paths.enumerate().map(|(index, text)| Some((Some(index), found(text)?))).collect()
     }
 
     /// The words of a command that are files, with their paths and digests.
-    fn words(&self, entry: &Entry<'_>, command: &Value) -> Vec<(usize, PathBuf, Digest)> {
+    fn words(&self, entry: &Entry<'_>, command: &Value) -> Vec<FoundFile> {
         let words = command.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
         let file = |(index, word): (usize, &str)| {
-            let path = entry.folder().join(word);
-            let path =
-                std::path::absolute(&path).ok().filter(|path| path.is_file() && !word.starts_with('/'))?;
-            Some((index, path.clone(), self.files.digest(&path).ok()?))
+            let path = Some(entry.absolute(word)).filter(|path| path.is_file() && !word.starts_with('/'))?;
+            let digest = self.files.digest(&path).ok()?;
+            Some((Some(index), (path, digest)))
         };
         words.filter_map(file).collect()
     }
@@ -709,14 +699,7 @@ impl<'a> RunFileParser<'_, 'a> {
             let values = match entry.json() {
                 Value::String(path) => self.lines(&entry, &path)?,
                 Value::Array(items) => items,
-                other => {
-                    let found = json_type(&other);
-                    let message = format!(
-                        "`{}` should be a list or the path of a text file, found {found}",
-                        entry.path
-                    );
-                    return self.reader.wrong(&entry, Part::Value, message, None);
-                }
+                _ => return self.reader.mistyped(&entry, "a list or the path of a text file"),
             };
             let is_single = |value: &&Value| value.is_string() || value.is_number() || value.is_boolean();
             if let Some(other) = values.iter().find(|value| !is_single(value)) {
@@ -726,8 +709,8 @@ impl<'a> RunFileParser<'_, 'a> {
             }
             if values.is_empty() {
                 let message = format!("`{}` has no value", entry.path);
-                let hint = "give one or more, or remove the key".to_owned();
-                return self.reader.wrong(&entry, Part::Value, message, Some(hint));
+                let hint = Some("give one or more, or remove the key".to_owned());
+                return self.reader.wrong(&entry, Part::Value, message, hint);
             }
             Some((name.to_owned(), Value::Array(values)))
         };
@@ -757,17 +740,16 @@ impl<'a> RunFileParser<'_, 'a> {
         }
     }
 
-    /// The folder or GGUF file of a model and its digest; the inner option is none for a hub id.
-    fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Option<(PathBuf, Digest)>> {
-        let path = entry.folder().join(text);
-        let path = std::path::absolute(&path).unwrap_or(path);
+    /// The folder or GGUF file of a model; nothing for a hub id.
+    fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Vec<FoundFile>> {
+        let path = entry.absolute(text);
         if model::gguf::is_gguf(&path) {
-            return self.file(entry, text).map(Some);
+            return self.file(entry, text).map(|file| vec![(None, file)]);
         }
         if !path.is_dir() {
             let owned = !text.starts_with(['.', '/', '~']) && text.matches('/').count() == 1;
             if owned || text.contains('@') {
-                return Some(None);
+                return Some(Vec::new());
             }
             let message = format!("there is no folder \"{text}\"");
             let hint =
@@ -776,13 +758,14 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         match self.files.folder(&path, ParamType::Model.wanted_in(&path)) {
-            Ok(digest) => Some(Some((path, digest))),
+            Ok(digest) => Some(vec![(None, (path, digest))]),
             Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
         }
     }
 
-    fn missing(&self, stage: &Table<'_, '_>, key: &str, message: String, hint: Option<String>) {
+    fn missing(&self, stage: &Table<'_, '_>, what: &str, key: &str, hint: Option<String>) {
         if !stage.meant.contains(&key) {
+            let message = format!("stage \"{}\" needs the {what} `{key}`", stage.name);
             self.reader.wrong::<()>(stage.entry, Part::Key, message, hint);
         }
     }
@@ -803,9 +786,8 @@ impl<'a> RunFileParser<'_, 'a> {
                 Some(entry) => inputs.push(input(role_name, entry.clone())),
                 None if role.optional => {}
                 None => {
-                    let message = format!("stage \"{}\" needs the input `{role_name}`", stage.name);
                     let hint = format!("{role_name} = \"…\" names a stage that writes {}", role.artifact);
-                    self.missing(stage, role_name, message, Some(hint));
+                    self.missing(stage, "input", role_name, Some(hint));
                 }
             }
         }

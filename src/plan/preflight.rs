@@ -94,10 +94,7 @@ impl<'p> PlanPreflight<'p> {
                 .filter(|last| last.inputs == inputs && last.finished == finished)
                 .unwrap_or_else(|| {
                     let Preflight { findings, outputs } = check(ledger, store, &shared, index, &inputs);
-                    let unavailable = match finished {
-                        true => Vec::new(),
-                        false => preflight.report(stage, findings),
-                    };
+                    let unavailable = if finished { Vec::new() } else { preflight.report(stage, findings) };
                     Checked { inputs, finished, unavailable, outputs: Arc::new(outputs) }
                 });
             if !now.unavailable.is_empty() && is_sure(index) {
@@ -125,14 +122,7 @@ impl<'p> PlanPreflight<'p> {
 
     /// The expected content of an artifact that a node reads.
     fn of(&self, from: &InputSource) -> &ExpectedOutput {
-        let (node, port) = match from {
-            InputSource::Output { node, port } => (node, port),
-            InputSource::Last(nodes) => match nodes.last() {
-                Some((node, port)) => (node, port),
-                None => return &ExpectedOutput::Unknown,
-            },
-        };
-        self.output(*node, port)
+        from.output().map_or(&ExpectedOutput::Unknown, |(node, port)| self.output(node, port))
     }
 
     /// The policy that a node writes.
@@ -141,16 +131,12 @@ impl<'p> PlanPreflight<'p> {
         self.output(node, port).policy()
     }
 
-    fn policy(&self, from: &InputSource) -> Option<&ExpectedPolicy> {
-        self.of(from).policy()
-    }
-
     /// The shape of the model that a node will use. Its policies mostly share one model.
     pub(super) fn uses(&self, index: NodeIndex) -> Uses {
         let node = self.plan.node(index);
         let roles = node.stage.card.inputs.iter().filter(|(_, role)| role.artifact == "policy");
         let edge = roles.filter_map(|(role, _)| node.inputs.iter().find(|edge| edge.role == *role)).next();
-        match edge.map(|edge| self.policy(&edge.from)) {
+        match edge.map(|edge| self.of(&edge.from).policy()) {
             None => Uses::NoModel,
             Some(Some(policy)) => Uses::Model(shape(&policy.config)),
             Some(None) => Uses::UnknownModel,
@@ -253,7 +239,7 @@ fn check(
         return parsed.err().map_or_else(Preflight::default, |cause| Preflight::of(Severity::Error, cause));
     };
     let finished = |port: &str| match ledger.get(index)? {
-        Completion::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
+        Completion::Done(done) => Some(store.path(done.outputs.get(port)?)),
         Completion::Skipped => None,
     };
     let iteration = node.iteration.map(|iteration| iteration.number);

@@ -41,13 +41,11 @@ impl Reader {
                     _ => (usize::MAX, 0),
                 });
                 let secret_lines = self.secret_lines.borrow();
-                for mistake in &mut mistakes {
-                    let is_secret =
-                        |place: &Location| place.line().is_some_and(|line| secret_lines.contains(&line));
-                    mistake.place = mistake.place.take().map(|place| match is_secret(&place) {
-                        true => place.without_values(),
-                        false => place,
-                    });
+                for Mistake { place, .. } in &mut mistakes {
+                    let line = place.as_ref().and_then(Location::line);
+                    if line.is_some_and(|line| secret_lines.contains(&line)) {
+                        *place = place.take().map(Location::without_values);
+                    }
                 }
                 Err(PlanError::Mistakes(mistakes))
             }
@@ -63,10 +61,10 @@ impl Reader {
         &self,
         entry: &Entry<'_>,
         part: Part,
-        message: String,
+        message: impl Into<String>,
         hint: Option<String>,
     ) -> Option<T> {
-        self.note(Mistake { message, place: entry.place(part), hint })
+        self.note(Mistake { message: message.into(), place: entry.place(part), hint })
     }
 
     /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
@@ -183,7 +181,7 @@ impl Reader {
         meant
     }
 
-    fn mistyped<T>(&self, entry: &Entry<'_>, expected: &str) -> Option<T> {
+    pub fn mistyped<T>(&self, entry: &Entry<'_>, expected: &str) -> Option<T> {
         let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(&entry.json()));
         self.wrong(entry, Part::Value, message, None)
     }

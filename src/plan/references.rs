@@ -40,10 +40,7 @@ impl<'a> Resolver<'a> {
         if let Some(carried) = text.strip_prefix('@') {
             return self.carried(entry, text, carried, artifact);
         }
-        let (head, tail) = match text.split_once('.') {
-            Some((head, tail)) => (head, Some(tail)),
-            None => (text, None),
-        };
+        let (head, tail) = text.split_once('.').map_or((text, None), |(head, tail)| (head, Some(tail)));
         if let Some((index, parsed_loop)) = find(&self.parsed.loops, head, |parsed_loop| &parsed_loop.name) {
             return self.result(entry, index, parsed_loop, tail, artifact);
         }
@@ -179,8 +176,8 @@ impl<'a> Resolver<'a> {
                 "`{}` is {lag} iterations behind, and loop \"{}\" has {}: it would never see a new \"{name}\"",
                 entry.path, parsed_loop.name, parsed_loop.iterations
             );
-            let hint = "raise `iterations`, or lower the number after `~`".to_owned();
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            let hint = Some("raise `iterations`, or lower the number after `~`".to_owned());
+            return self.reader.wrong(entry, Part::Value, message, hint);
         }
         self.carry_fits(entry, self.within?, name, artifact)?;
         Some(Target::Carried { name: name.to_owned(), lag })
@@ -196,8 +193,8 @@ impl<'a> Resolver<'a> {
     ) -> Option<Target> {
         if self.within == Some(index) {
             let message = format!("loop \"{0}\" has no result before it ends", parsed_loop.name);
-            let hint = "in the loop, use \"@name\"".to_owned();
-            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+            let hint = Some("in the loop, use \"@name\"".to_owned());
+            return self.reader.wrong(entry, Part::Value, message, hint);
         }
         let Some(name) = tail else {
             let carried: Vec<_> =
@@ -247,16 +244,19 @@ impl<'a> Resolver<'a> {
 /// the input type of its first reader.
 pub fn carried_type(parsed: &ParsedRun<'_>, loop_index: usize, name: &str) -> Option<String> {
     let parsed_loop = parsed.loops.get(loop_index)?;
-    let reads = |entry: &Entry<'_>| {
-        entry.text().and_then(|text| text.strip_prefix('@')?.split('~').next()) == Some(name)
-    };
+
     let renewer = parsed_loop.stages.iter().find(|stage| yields(stage) == Some(name));
     let outputs = renewer.map(|stage| &stage.stage.card.outputs);
     let only = outputs.filter(|outputs| outputs.len() == 1).and_then(|outputs| outputs.values().next());
     only.map(|port| port.artifact.clone()).or_else(|| {
         let mut inputs = parsed_loop.stages.iter().flat_map(|stage| &stage.inputs);
-        inputs.find(|input| reads(&input.entry)).map(|input| input.artifact.clone())
+        inputs.find(|input| carried_name(&input.entry) == Some(name)).map(|input| input.artifact.clone())
     })
+}
+
+/// The carried value that a reference such as `@policy~1` names.
+pub fn carried_name<'e>(entry: &Entry<'e>) -> Option<&'e str> {
+    entry.text()?.strip_prefix('@')?.split('~').next()
 }
 
 /// The carried value that a stage renews.

@@ -6,9 +6,9 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem,
-    Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Stage, Subject,
-    Unknown,
+    CacheMode, Completion, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan,
+    PlanPreflight, Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, Reused, Stage,
+    Subject, Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
     reason,
@@ -19,7 +19,7 @@ use crate::{
     error::Result,
     hash::Digest,
     mcp::{ServerSpec, Servers, State, Transport},
-    stage::{Input, card::Section},
+    stage::card::Section,
     store::{Cost, KeyIndex, Lookup, Store},
 };
 
@@ -262,7 +262,7 @@ impl NodeState {
                 match stored {
                     // Later nodes are planned as if the server answered as it did last time.
                     Lookup::Hit(record) if job.forced == Some(RerunReason::ServerQueried) => {
-                        ledger.done(index, record.into());
+                        ledger.complete(index, Completion::Done(record.into()));
                     }
                     Lookup::Hit(_) => {}
                     _ if job.forced.is_none() => reused = count_reused(plan, store, &job),
@@ -329,13 +329,7 @@ fn count_reused(plan: &Plan, store: &Store, Job { index, ready, fields, key, .. 
     if known.is_empty() {
         return None;
     }
-    let input = |fed: &ResolvedInput| Input {
-        name: fed.name.clone(),
-        digest: fed.output.digest,
-        path: store.path(&fed.output),
-    };
-    let inputs = ready.inputs.iter().map(|(role, fed)| (role.clone(), fed.iter().map(input).collect()));
-    let needed = stage.kind.as_ref()?.rows_needed(fields.stage_seed(0), &inputs.collect())?;
+    let needed = stage.kind.as_ref()?.rows_needed(fields.stage_seed(0), &ready.of_stage(store))?;
     let rows = needed.iter().filter(|name| known.contains(name)).count();
     (rows > 0).then_some(Reused { rows, of: needed.len() })
 }
@@ -418,11 +412,8 @@ pub fn rerun_reasons(
         }
         Lookup::Withheld(_) => return vec![RerunReason::Withheld],
         Lookup::Hit(_) => {
-            return node
-                .awaited
-                .iter()
-                .map(|metric| RerunReason::NoMetric { metric: metric.clone() })
-                .collect();
+            let lacking = |metric: &String| RerunReason::NoMetric { metric: metric.clone() };
+            return node.awaited.iter().map(lacking).collect();
         }
         Lookup::Miss => {}
     }
@@ -443,13 +434,12 @@ pub fn rerun_reasons(
 /// Adds detail: the stage that wrote a changed input, or which tools of a tool list changed.
 fn detailed(plan: &Plan, store: &Store, job: &Job, reason: RerunReason) -> RerunReason {
     let RerunReason::Input { role, name, old, new, .. } = reason else { return reason };
-    let roles = &plan.node(job.index).stage.card.inputs;
-    if roles.get(&role).is_some_and(|role| role.artifact == "tools")
+    if plan.node(job.index).stage.reads(&role, "tools")
         && let Some(changes) = old.zip(new).and_then(|(old, new)| ToolChanges::between(store, &old, &new))
     {
         return RerunReason::Tools { role, changes };
     }
     let fed = job.ready.inputs.get(&role).and_then(|fed| fed.iter().find(|fed| fed.name == name));
-    let from = fed.map(|fed| plan.node(fed.writer).id.clone());
+    let from = fed.map(|fed| plan.node(NodeIndex::new(fed.writer)).id.clone());
     RerunReason::Input { role, name, old, new, from }
 }

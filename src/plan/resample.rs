@@ -73,10 +73,7 @@ impl Plan {
             return Err(PlanError::NotResampled { stage: name, class });
         }
         let Some(iteration) = iteration else { return Ok(Resample { stage: name, iteration: None }) };
-        let last = node
-            .iteration
-            .and_then(|of_node| self.graph.loops.get(of_node.loop_index))
-            .map(|found| found.iterations);
+        let last = node.iteration.and_then(|at| Some(self.graph.loops.get(at.loop_index)?.iterations));
         match last.is_some_and(|last| (1..=last).contains(&iteration)) {
             true => Ok(Resample { stage: name, iteration: Some(iteration) }),
             false => Err(PlanError::NoIteration { stage: name, iteration, last }),

@@ -5,6 +5,7 @@
 //! references; `plan` does.
 
 use serde_json::{Map, Value, json};
+use strum::VariantNames as _;
 
 use super::{
     executor::{Executor, Jobs},
@@ -147,56 +148,49 @@ fn executor(what: &str) -> Value {
 }
 
 fn stage(card: &Card) -> Value {
-    let modes: Vec<Value> = CacheMode::ALL
-        .map(|mode| mode.name().into())
-        .into_iter()
-        .chain([true.into(), false.into()])
-        .collect();
+    let modes = CacheMode::VARIANTS.iter().map(|mode| json!(mode));
+    let modes: Vec<Value> = modes.chain([true.into(), false.into()]).collect();
     let mut prices = schema_of::<Prices>();
     prices["description"] = "Prices of judge tokens, in dollars per million. Defaults to the card's.".into();
-    let mut properties = Map::from_iter([
-        ("kind".to_owned(), json!({ "const": card.kind, "description": card.about })),
-        (
-            "seed".into(),
-            json!({ "type": "integer", "minimum": 0, "description": "The seed of this stage. Defaults to the run file's." }),
-        ),
-        (
-            "cache".into(),
-            json!({
-                "enum": modes,
-                "default": CacheMode::default().name(),
-                "description": "use: a stored result is reused. refresh: the stage runs in every run and stores its result. \
-                                off: the stage runs in every run, and no run reuses its result. False is off.",
-            }),
-        ),
-        ("executor".into(), executor("Where the stage runs, by default as the run file says")),
-        (
-            "shards".into(),
-            json!({ "type": "integer", "minimum": 1, "default": 1, "description": "Jobs that the stage's episodes are divided among." }),
-        ),
-        ("prices".into(), prices),
-        (
-            "yields".into(),
-            json!({ "type": "string", "description": "The carried value of the loop that this stage renews." }),
-        ),
-    ]);
+    let mut properties = json!({
+        "kind": { "const": card.kind, "description": card.about },
+        "seed": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "The seed of this stage. Defaults to the run file's.",
+        },
+        "cache": {
+            "enum": modes,
+            "default": <&str>::from(CacheMode::default()),
+            "description": "use: a stored result is reused. refresh: the stage runs in every run and stores its result. \
+                            off: the stage runs in every run, and no run reuses its result. False is off.",
+        },
+        "executor": executor("Where the stage runs, by default as the run file says"),
+        "shards": {
+            "type": "integer",
+            "minimum": 1,
+            "default": 1,
+            "description": "Jobs that the stage's episodes are divided among.",
+        },
+        "prices": prices,
+        "yields": { "type": "string", "description": "The carried value of the loop that this stage renews." },
+    });
     let mut required = vec![json!("kind")];
     for (name, role) in &card.inputs {
         let about = format!("{} ({})", role.about, role.artifact);
-        let value = if role.many {
+        properties[name] = if role.many {
             let each = json!({ "type": "string" });
             json!({ "type": "object", "additionalProperties": each, "description": about })
         } else {
             json!({ "type": "string", "description": about })
         };
-        properties.insert(name.clone(), value);
         // One that a single stage can fill may be left out.
         if role.many && !role.optional {
             required.push(json!(name));
         }
     }
     for (name, param) in &card.params {
-        properties.insert(name.clone(), parameter(param));
+        properties[name] = parameter(param);
         if param.default.is_none() && !param.optional {
             required.push(json!(name));
         }

@@ -15,13 +15,12 @@ use super::{
 };
 use crate::{
     engine::EngineSpec,
-    error::did_you_mean,
+    error::{did_you_mean, suggest},
     mcp::{
         BWRAP, ErrorPatterns, Expose, Inputs, Limits, ListChange, PLACEHOLDER, Quirks, SESSION, Sandbox,
         ServerSpec, State, Token, ToolLimits, Transport, has_reference,
         secret::{self, Substitute},
     },
-    stage::card::json_type,
 };
 
 /// The MCP server to train on: a `command` or a `url`.
@@ -295,32 +294,28 @@ fn one_of<T>(reader: &Reader, entry: &Entry<'_>, choices: &[&str], found: &str) 
 }
 
 fn expose(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Expose> {
-    let (Some(entry), Some(names)) = (fields.get("expose"), &server.expose) else {
-        return Some(Expose::default());
-    };
     let mut expose = Expose::default();
-    for name in names {
+    for name in server.expose.iter().flatten() {
         match name.as_str() {
             "resources" => expose.resources = true,
             "prompts" => expose.prompts = true,
-            other => return one_of(reader, entry, &EXPOSED, other),
+            other => return one_of(reader, fields.get("expose")?, &EXPOSED, other),
         }
     }
     Some(expose)
 }
 
 fn inputs(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<Inputs> {
-    let elicitation = match (fields.get("elicitation"), server.elicitation.take()) {
-        (Some(_), Some(Elicitation::Values(values))) => Some(values.into_iter().collect()),
-        (Some(_), Some(Elicitation::Word(word))) if word == "defaults" => Some(serde_json::Map::new()),
-        (Some(entry), Some(Elicitation::Word(_))) => {
-            let message = format!(
-                "`{}` should be \"defaults\" or a table of values by field, found a text",
-                entry.path
-            );
+    let elicitation = match server.elicitation.take() {
+        Some(Elicitation::Values(values)) => Some(values.into_iter().collect()),
+        Some(Elicitation::Word(word)) if word == "defaults" => Some(serde_json::Map::new()),
+        Some(Elicitation::Word(_)) => {
+            let entry = fields.get("elicitation")?;
+            let expected = "\"defaults\" or a table of values by field";
+            let message = format!("`{}` should be {expected}, found a text", entry.path);
             return reader.wrong(entry, Part::Value, message, None);
         }
-        _ => None,
+        None => None,
     };
     Some(Inputs { elicitation, sampling: server.sampling.take().map(|sampling| sampling.text) })
 }
@@ -329,9 +324,7 @@ fn inputs(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<I
 fn check_elicitation(reader: &Reader, entry: Option<&Entry<'_>>) {
     let Some(entry) = entry else { return };
     if entry.text().is_none() && entry.fields().is_none() {
-        let (path, found) = (&entry.path, json_type(&entry.json()));
-        let message = format!("`{path}` should be \"defaults\" or a table of values by field, found {found}");
-        reader.wrong::<()>(entry, Part::Value, message, None);
+        reader.mistyped::<()>(entry, "\"defaults\" or a table of values by field");
     }
     for (name, field) in entry.fields().into_iter().flatten() {
         if field.text().is_some_and(|text| secret::is_secret(name, text)) {
@@ -372,10 +365,10 @@ pub fn normal(path: &Path) -> PathBuf {
 }
 
 fn list_change(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<ListChange> {
-    match (fields.get("on_list_change"), server.on_list_change.as_deref()) {
-        (None, _) | (_, None | Some("stop")) => Some(ListChange::Stop),
-        (_, Some("note")) => Some(ListChange::Note),
-        (Some(entry), Some(other)) => one_of(reader, entry, &LIST_CHANGES, other),
+    match server.on_list_change.as_deref() {
+        None | Some("stop") => Some(ListChange::Stop),
+        Some("note") => Some(ListChange::Note),
+        Some(other) => one_of(reader, fields.get("on_list_change")?, &LIST_CHANGES, other),
     }
 }
 
@@ -383,8 +376,7 @@ fn list_change(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<
 fn cassette(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<Transport> {
     let name = server.replay.as_ref()?;
     if let Some(record) = fields.get("record") {
-        let message = "a server has `record` or `replay`, not both".to_owned();
-        return reader.wrong(record, Part::Key, message, None);
+        return reader.wrong(record, Part::Key, "a server has `record` or `replay`, not both", None);
     }
     for table in ["env", "headers"] {
         check_values(reader, fields.get(table))?;
@@ -467,16 +459,12 @@ fn transport(
             Some(Transport::Http { url, token, headers: server.headers.unwrap_or_default() })
         }
         (Some(_), Some(url)) => {
-            reader.wrong(url, Part::Key, "a server has a `command` or a `url`, not both".into(), None)
+            reader.wrong(url, Part::Key, "a server has a `command` or a `url`, not both", None)
         }
         (None, None) => {
             let hint = "for example `command = [\"./your-server\", \"--stdio\"]`".to_owned();
-            reader.wrong(
-                entry,
-                Part::Key,
-                format!("`{}` needs a `command` or a `url`", entry.path),
-                Some(hint),
-            )
+            let message = format!("`{}` needs a `command` or a `url`", entry.path);
+            reader.wrong(entry, Part::Key, message, Some(hint))
         }
     }
 }
@@ -495,7 +483,7 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Sand
         Some(BWRAP) if fields.contains_key("url") => {
             let hint =
                 "a server at a `url` is not started by mcprl, so it runs outside the sandbox".to_owned();
-            reader.wrong(entry, Part::Key, "`sandbox` needs a `command`".into(), Some(hint))
+            reader.wrong(entry, Part::Key, "`sandbox` needs a `command`", Some(hint))
         }
         Some(BWRAP) => {
             let folder = fields.get("sandbox_write").unwrap_or(entry).folder();
@@ -526,7 +514,7 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Sand
 fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<Token> {
     let mut given = ["bearer_env", "bearer_file", "oauth"].into_iter().filter_map(|key| fields.get(key));
     if let (Some(_), Some(second)) = (given.next(), given.next()) {
-        let message = "a server has one of `bearer_env`, `bearer_file` and `oauth`".to_owned();
+        let message = "a server has one of `bearer_env`, `bearer_file` and `oauth`";
         return reader.wrong(second, Part::Key, message, None);
     }
     let file = fields.get("bearer_file").zip(server.bearer_file.take());
@@ -544,8 +532,7 @@ fn files(
     names: Vec<String>,
     folder: &Path,
 ) -> Option<Vec<PathBuf>> {
-    if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
-        let entry = entry?;
+    if let (Some(missing), Some(entry)) = (names.iter().find(|name| !folder.join(name).exists()), entry) {
         let message = format!("`{}` names \"{missing}\", which does not exist", entry.path);
         return reader.wrong(entry, Part::Value, message, None);
     }
@@ -557,7 +544,7 @@ pub fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
     let mut all_well = Some(());
     for (name, entry) in table.and_then(Entry::fields).into_iter().flatten() {
         let Some(text) = entry.text() else { continue };
-        let found = match (secret::substitute(name, text), has_reference(text)) {
+        all_well = match (secret::substitute(name, text), has_reference(text)) {
             (Some(Substitute { text, variable }), _) => {
                 let message = format!("`{}` holds a secret", entry.path);
                 let hint = format!("write `{name} = \"{text}\"` and {}", export_it(&variable));
@@ -569,7 +556,6 @@ pub fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
             }
             (None, Ok(_)) => continue,
         };
-        all_well = found;
     }
     all_well
 }
@@ -602,7 +588,7 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
         None => "fresh-process",
     };
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
-        return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
+        return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"", None);
     }
     if named != "snapshot-dir" && server.uses_copy() && !is_played {
         let hint =
@@ -616,39 +602,35 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
         ("reset-tool", None) => reader.wrong(
             given.unwrap_or(entry),
             Part::Key,
-            "state \"reset-tool\" needs `reset_tool`".into(),
+            "state \"reset-tool\" needs `reset_tool`",
             Some("reset_tool = \"reset\" names the tool that restores the initial state".into()),
         ),
         (known, Some(tool)) if states().contains(&known) => {
-            reader.wrong(tool, Part::Key, "`reset_tool` needs state \"reset-tool\"".into(), None)
+            reader.wrong(tool, Part::Key, "`reset_tool` needs state \"reset-tool\"", None)
         }
         ("read-only", None) => Some(State::ReadOnly),
         (UNCONFIRMED, None) => Some(State::Unconfirmed),
         ("fresh-process", None) => match (url, given) {
             (None, _) => Some(State::FreshProcess),
-            (Some(url), None) => reader.wrong(
-                url,
-                Part::Key,
-                "a server at a `url` needs a `state`".into(),
-                Some(ways_at_a_url()),
-            ),
+            (Some(url), None) => {
+                reader.wrong(url, Part::Key, "a server at a `url` needs a `state`", Some(ways_at_a_url()))
+            }
             (Some(_), Some(given)) => {
                 let message =
                     "state \"fresh-process\" needs a `command`: a server at a `url` is not started by mcprl";
-                reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
+                reader.wrong(given, Part::Value, message, Some(ways_at_a_url()))
             }
         },
         ("fresh-session", None) if url.is_some() || is_played => Some(State::FreshProcess),
         ("fresh-session", None) => {
             let hint = "state = \"fresh-process\" starts the `command` again for every episode".to_owned();
-            reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
+            reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`", Some(hint))
         }
         (other, _) => {
             let given = given?;
             let states = STATES.join(", ");
             let message = format!("`{}` should be one of {states}, found \"{other}\"", given.path);
-            let meant = did_you_mean(&other.to_lowercase().replace(['_', ' '], "-"), STATES);
-            let hint = meant.map(|meant| format!("did you mean \"{meant}\"?"));
+            let hint = suggest(&other.to_lowercase().replace(['_', ' '], "-"), STATES);
             reader.wrong(given, Part::Value, message, hint)
         }
     }
@@ -701,10 +683,10 @@ fn around(
 fn snapshot(reader: &Reader, place: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {
     let (Some(entry), Some(name)) = (fields.get("snapshot"), &server.snapshot) else {
         let hint = "snapshot = \"folder\" names the folder to copy".to_owned();
-        return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`".into(), Some(hint));
+        return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`", Some(hint));
     };
     if let Some(url) = fields.get("url") {
-        let message = "state \"snapshot-dir\" needs a `command`".to_owned();
+        let message = "state \"snapshot-dir\" needs a `command`";
         return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
     let template = entry.folder().join(name);
@@ -718,7 +700,7 @@ fn snapshot(reader: &Reader, place: &Entry<'_>, fields: &Fields<'_>, server: &Se
     if !server.uses_copy() {
         let hint =
             format!("write `{PLACEHOLDER}` in `command`, `env` or `cwd` where the server takes the folder");
-        return reader.wrong(entry, Part::Key, "no setting uses the copy of `snapshot`".into(), Some(hint));
+        return reader.wrong(entry, Part::Key, "no setting uses the copy of `snapshot`", Some(hint));
     }
     Some(State::SnapshotDir(template))
 }

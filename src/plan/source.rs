@@ -119,8 +119,7 @@ impl Source {
                 (path, text)
             }
             None if name.ends_with(".toml") => {
-                let path = source.folder().join(name);
-                let path = std::path::absolute(&path).unwrap_or(path);
+                let path = super::absolute(&source.folder().join(name));
                 match load(&path) {
                     Ok(text) => (path, text),
                     Err(cause) => return Err(wrong(format!("cannot read \"{name}\": {cause}"), &hint)),
@@ -146,11 +145,8 @@ impl Source {
             Ok(table) => source.values = source.dict(table.get_ref(), "", &text, &mut mistakes),
             Err(cause) => {
                 let span = cause.span().unwrap_or_default();
-                mistakes.push(Mistake {
-                    message: cause.message().to_owned(),
-                    place: Some(place(path, &text, span)),
-                    hint: None,
-                });
+                let place = Some(place(path, &text, span));
+                mistakes.push(Mistake { message: cause.message().to_owned(), place, hint: None });
             }
         }
         source.text = text;

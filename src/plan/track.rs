@@ -5,43 +5,34 @@ use std::{collections::BTreeMap, path::PathBuf};
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
 
 use super::{
     layers::{Entry, Part},
     reader::Reader,
     server::check_values,
 };
-use crate::{error::did_you_mean, mcp::secret, stage::card::json_type};
+use crate::{error::suggest, mcp::secret, stage::card::json_type};
 
 /// Experiment trackers that the run reports to.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes the schema")]
 pub struct Track {
     /// Writes an event file for TensorBoard, into the run's folder in the cache or into `path`.
-    #[serde(rename = "tensorboard", default)]
-    #[schemars(with = "Option<Choice<TensorBoardTable>>")]
-    _tensorboard: IgnoredAny,
+    tensorboard: Option<Choice<TensorBoardTable>>,
     /// Writes an offline run of Weights & Biases into the run's folder in the cache, and uploads it with `mode =
     /// "online"`.
-    #[serde(rename = "wandb", default)]
-    #[schemars(with = "Option<Choice<WandbTable>>")]
-    _wandb: IgnoredAny,
+    wandb: Option<Choice<WandbTable>>,
     /// Sends the run to an MLflow server.
-    #[serde(rename = "mlflow", default)]
-    #[schemars(with = "Option<MlflowTable>")]
-    _mlflow: IgnoredAny,
+    mlflow: Option<MlflowTable>,
     /// Writes the run into trackio's database on this machine.
-    #[serde(rename = "trackio", default)]
-    #[schemars(with = "Option<Choice<TrackioTable>>")]
-    _trackio: IgnoredAny,
+    trackio: Option<Choice<TrackioTable>>,
     /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or settings.
-    #[serde(rename = "otlp", default)]
-    #[schemars(with = "Option<Address<OtlpTable>>")]
-    _otlp: IgnoredAny,
+    otlp: Option<Address<OtlpTable>>,
     /// Whether trackers get conversations of episodes, which have texts of the server and of the tasks.
-    #[serde(rename = "examples", default)]
-    #[schemars(with = "Option<bool>", extend("default" = true))]
-    _examples: IgnoredAny,
+    #[schemars(extend("default" = true))]
+    examples: Option<bool>,
 }
 
 const TRACKERS: [&str; 6] = ["tensorboard", "wandb", "mlflow", "trackio", "otlp", "examples"];
@@ -262,9 +253,8 @@ const HTTP: &str = "starts with http:// or https://";
 pub fn track(reader: &Reader, entry: &Entry<'_>) -> TrackSpec {
     reader.only(entry, &TRACKERS);
     let examples = entry.field("examples").and_then(|examples| reader.read::<bool>(&examples));
-    let tensorboard = |table: TensorBoardTable| TensorBoardSpec {
-        path: table.path.map(|path| super::absolute(&entry.folder().join(path))),
-    };
+    let tensorboard =
+        |table: TensorBoardTable| TensorBoardSpec { path: table.path.map(|path| entry.absolute(&path)) };
     let wandb = |table: WandbTable| {
         let default = WandbSpec::default();
         WandbSpec {
@@ -279,23 +269,14 @@ pub fn track(reader: &Reader, entry: &Entry<'_>) -> TrackSpec {
     let trackio = |table: TrackioTable| {
         table.project.map_or_else(TrackioSpec::default, |project| TrackioSpec { project })
     };
-    let wandb_entry = entry.field("wandb");
-    if let Some(mode) = wandb_entry.as_ref().and_then(|wandb| wandb.field("mode")) {
+    if let Some(mode) = entry.field("wandb").and_then(|wandb| wandb.field("mode")) {
         check_mode(reader, &mode);
     }
     TrackSpec {
-        tensorboard: entry
-            .field("tensorboard")
-            .and_then(|entry| choice(reader, &entry, "tensorboard = { path = \"logs\" }"))
-            .map(tensorboard),
-        wandb: wandb_entry
-            .and_then(|entry| choice(reader, &entry, "wandb = { project = \"mcprl\" }"))
-            .map(wandb),
+        tensorboard: choice(reader, entry, "tensorboard", "{ path = \"logs\" }").map(tensorboard),
+        wandb: choice(reader, entry, "wandb", "{ project = \"mcprl\" }").map(wandb),
         mlflow: entry.field("mlflow").and_then(|entry| mlflow(reader, &entry)),
-        trackio: entry
-            .field("trackio")
-            .and_then(|entry| choice(reader, &entry, "trackio = { project = \"mcprl\" }"))
-            .map(trackio),
+        trackio: choice(reader, entry, "trackio", "{ project = \"mcprl\" }").map(trackio),
         otlp: entry.field("otlp").and_then(|entry| otlp(reader, &entry)),
         examples: examples.unwrap_or(true),
     }
@@ -304,55 +285,40 @@ pub fn track(reader: &Reader, entry: &Entry<'_>) -> TrackSpec {
 /// A tracker that needs no settings. `false` is none, so that an override can turn it off.
 fn choice<T: Default + JsonSchema + serde::de::DeserializeOwned>(
     reader: &Reader,
-    entry: &Entry<'_>,
-    example: &str,
+    track: &Entry<'_>,
+    name: &str,
+    settings: &str,
 ) -> Option<T> {
+    let entry = track.field(name)?;
     match entry.json() {
-        serde_json::Value::Bool(is_on) => is_on.then(T::default),
-        serde_json::Value::Object(_) => reader.read(entry),
-        other => mistyped(reader, entry, "true, false or a table", &other, example),
+        Value::Bool(is_on) => is_on.then(T::default),
+        Value::Object(_) => reader.read(&entry),
+        _ => mistyped(reader, &entry, "true, false or a table", &format!("{name} = {settings}")),
     }
 }
-
-fn mistyped<T>(
-    reader: &Reader,
-    entry: &Entry<'_>,
-    expected: &str,
-    found: &serde_json::Value,
-    example: &str,
-) -> Option<T> {
-    let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(found));
+fn mistyped<T>(reader: &Reader, entry: &Entry<'_>, expected: &str, example: &str) -> Option<T> {
+    let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(&entry.json()));
     reader.wrong(entry, Part::Value, message, Some(format!("for example `{example}`")))
 }
 
 fn check_mode(reader: &Reader, entry: &Entry<'_>) {
     let Some(mode) = entry.text().filter(|mode| !MODES.contains(mode)) else { return };
     let message = format!("`{}` should be \"offline\" or \"online\", found \"{mode}\"", entry.path);
-    let hint = did_you_mean(mode, MODES).map(|meant| format!("did you mean \"{meant}\"?"));
-    reader.wrong::<()>(entry, Part::Value, message, hint);
+    reader.wrong::<()>(entry, Part::Value, message, suggest(mode, MODES));
 }
 
 fn mlflow(reader: &Reader, entry: &Entry<'_>) -> Option<MlflowSpec> {
     match entry.json() {
-        serde_json::Value::Bool(false) => return None,
-        serde_json::Value::Object(_) => {}
-        other => {
-            return mistyped(
-                reader,
-                entry,
-                "false or a table with `uri`",
-                &other,
-                "mlflow = { uri = \"http://127.0.0.1:5000\" }",
-            );
+        Value::Bool(false) => return None,
+        Value::Object(_) => {}
+        _ => {
+            let example = "mlflow = { uri = \"http://127.0.0.1:5000\" }";
+            return mistyped(reader, entry, "false or a table with `uri`", example);
         }
     }
     let table = reader.read::<MlflowTable>(entry)?;
-    check_url(
-        reader,
-        &entry.field("uri")?,
-        &table.uri,
-        "`MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`",
-    )?;
+    let by = "`MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`";
+    check_url(reader, &entry.field("uri")?, &table.uri, by)?;
     let spec = MlflowSpec::new(&table.uri);
     Some(MlflowSpec {
         experiment: table.experiment.unwrap_or(spec.experiment),
@@ -364,12 +330,12 @@ fn mlflow(reader: &Reader, entry: &Entry<'_>) -> Option<MlflowSpec> {
 fn otlp(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpSpec> {
     let by = "`headers = { Authorization = \"Basic ${NAME}\" }`";
     match entry.json() {
-        serde_json::Value::Bool(false) => None,
-        serde_json::Value::String(url) => {
+        Value::Bool(false) => None,
+        Value::String(url) => {
             check_url(reader, entry, &url, by)?;
             Some(OtlpSpec::new(&url))
         }
-        serde_json::Value::Object(_) => {
+        Value::Object(_) => {
             check_values(reader, entry.field("headers").as_ref())?;
             let table = reader.read::<OtlpTable>(entry)?;
             check_url(reader, &entry.field("url")?, &table.url, by)?;
@@ -381,17 +347,15 @@ fn otlp(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpSpec> {
             let headers = table.headers.unwrap_or_default();
             Some(OtlpSpec { headers, episodes, content: table.content.unwrap_or(spec.content), ..spec })
         }
-        other => {
-            mistyped(reader, entry, "a URL or a table with `url`", &other, "otlp = \"http://127.0.0.1:4318\"")
-        }
+        _ => mistyped(reader, entry, "a URL or a table with `url`", "otlp = \"http://127.0.0.1:4318\""),
     }
 }
 
 fn episodes(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpEpisodes> {
     match entry.json() {
-        serde_json::Value::String(name) if name == "exam" => Some(OtlpEpisodes::Exam),
-        serde_json::Value::String(name) if name == "all" => Some(OtlpEpisodes::All),
-        serde_json::Value::Number(number) if number.as_u64().is_some_and(|most| most <= u32::MAX.into()) => {
+        Value::String(name) if name == "exam" => Some(OtlpEpisodes::Exam),
+        Value::String(name) if name == "all" => Some(OtlpEpisodes::All),
+        Value::Number(number) if number.as_u64().is_some_and(|most| most <= u32::MAX.into()) => {
             number.as_u64().map(|most| OtlpEpisodes::PerStage(most as u32))
         }
         other => {

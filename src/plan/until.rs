@@ -3,7 +3,7 @@
 use petgraph::Direction;
 
 use super::{NodeName, Plan, PlanError};
-use crate::error::{Result, did_you_mean};
+use crate::error::{Result, suggest};
 
 impl Plan {
     /// Keeps these stages and all that they need. A name can also be a loop's, or that of one of its iterations. Without
@@ -38,19 +38,13 @@ impl Plan {
         let mut names: Vec<&str> = Vec::new();
         for index in self.order() {
             let stage = self.node(*index).stage.name.as_str();
-            names.extend(
-                [Some(stage), stage.split_once('/').map(|(in_loop, _)| in_loop)].into_iter().flatten(),
-            );
+            names.push(stage);
+            names.extend(stage.split_once('/').map(|(in_loop, _)| in_loop));
         }
-        names.dedup();
-        let hint = match did_you_mean(asked, names.iter().copied()) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => {
-                let mut seen = std::collections::BTreeSet::new();
-                names.retain(|name| seen.insert(*name));
-                format!("its stages: {}", names.join(", "))
-            }
-        };
+        let mut seen = std::collections::BTreeSet::new();
+        names.retain(|name| seen.insert(*name));
+        let hint = suggest(asked, names.iter().copied());
+        let hint = hint.unwrap_or_else(|| format!("its stages: {}", names.join(", ")));
         PlanError::NoStage { name: asked.to_owned(), hint }
     }
 }

@@ -3,6 +3,7 @@
 use figment::value::Value;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use strum::VariantNames as _;
 
 use super::{
     layers::{Entry, Part},
@@ -26,7 +27,10 @@ fn yes() -> bool {
 }
 
 /// How to use a stage's stored result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantNames,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum CacheMode {
     /// Reuse it.
     #[default]
@@ -37,35 +41,13 @@ pub enum CacheMode {
     Off,
 }
 
-impl CacheMode {
-    pub const ALL: [Self; 3] = [Self::Use, Self::Refresh, Self::Off];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Use => "use",
-            Self::Refresh => "refresh",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// Parses `cache`. True means `use`, false means `off`.
 pub fn cache_mode(reader: &Reader, entry: &Entry<'_>) -> Option<CacheMode> {
     if let Value::Bool(_, bit) = entry.value {
         return Some(if *bit { CacheMode::Use } else { CacheMode::Off });
     }
-    one_of(reader, entry, CacheMode::ALL, CacheMode::name)
-}
-
-fn one_of<T: Copy, const N: usize>(
-    reader: &Reader,
-    entry: &Entry<'_>,
-    all: [T; N],
-    name: fn(T) -> &'static str,
-) -> Option<T> {
-    let text = reader.text(entry)?;
-    all.into_iter().find(|value| name(*value) == text).or_else(|| {
-        let message = format!("`{}` should be one of {}", entry.path, all.map(name).join(", "));
+    reader.text(entry)?.parse().ok().or_else(|| {
+        let message = format!("`{}` should be one of {}", entry.path, CacheMode::VARIANTS.join(", "));
         reader.wrong(entry, Part::Value, message, None)
     })
 }
@@ -76,7 +58,7 @@ pub fn remote(reader: &Reader, entry: &Entry<'_>) -> Option<RemoteSpec> {
     let Some(remote) = entry.field("remote") else {
         // Another key may be a misspelt `remote`.
         if entry.fields()?.into_keys().eq(["push"]) {
-            reader.wrong::<()>(entry, Part::Key, "`cache.push` needs `cache.remote`".into(), None);
+            reader.wrong::<()>(entry, Part::Key, "`cache.push` needs `cache.remote`", None);
         }
         return None;
     };

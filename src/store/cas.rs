@@ -16,7 +16,7 @@ use super::{
     tree::{self, Entry, FileStamp, Tree},
     write,
 };
-use crate::hash::Digest;
+use crate::{error::if_found, hash::Digest};
 
 /// How often an artifact is tried to be put in place while other processes put damaged ones there or take them away.
 const CONTENDERS: usize = 16;
@@ -167,7 +167,9 @@ impl Store {
         }
         for _ in 0..CONTENDERS {
             if self.retain(&digest)? {
-                remove(staged)?;
+                // An NFS client that missed the reply to its rename finds the folder gone.
+                if_found(std::fs::remove_dir_all(staged))
+                    .map_err(|cause| StoreError::writing(staged, cause))?;
                 return Ok(UnsyncedArtifact { digest, seal: None });
             }
             // A folder that is in place is never renamed over, so at most one publisher succeeds.
@@ -234,23 +236,12 @@ impl Store {
         }
         let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         let moved = grave.path().join("artifact");
-        match std::fs::rename(&target, &moved) {
-            // Another process was faster.
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            renamed => renamed.map_err(|cause| StoreError::writing(&target, cause))?,
-        }
+        // If another process was faster, nothing is moved.
+        if_found(std::fs::rename(&target, &moved)).map_err(|cause| StoreError::writing(&target, cause))?;
         if Condition::of(&moved, digest).is_intact() {
             // It was replaced in between. If yet another process has published it since, that one stays.
             _ = std::fs::rename(&moved, &target);
         }
         Ok(())
-    }
-}
-
-fn remove(folder: &Path) -> Result<(), StoreError> {
-    match std::fs::remove_dir_all(folder) {
-        // An NFS client that missed the reply to its rename finds the folder gone.
-        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(StoreError::writing(folder, cause)),
-        _ => Ok(()),
     }
 }

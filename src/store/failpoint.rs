@@ -21,7 +21,7 @@
 //! | `runner::linked` | everything; dependent stages not started |
 //! | `sync::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
-//! | `push::torn` | half of a temporary file in a remote folder |
+//! | `push::torn` | the beginning of a temporary file in a remote folder |
 //! | `push::stored` | all blobs of a result in the remote, no record |
 
 use std::sync::{

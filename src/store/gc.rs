@@ -38,7 +38,7 @@ use super::{
     rows,
     tree::{self, FileStamp},
 };
-use crate::hash::Digest;
+use crate::{error::if_found, hash::Digest};
 
 /// The minimum grace while a run is active, and always for unfinished results.
 const MIN_GRACE: Duration = Duration::from_secs(3600);
@@ -259,7 +259,9 @@ impl Store {
         else {
             return Err(StoreError::Sweeping);
         };
-        let announced = SweepAnnouncement::new(self.announcement(), lease)?;
+        let path = self.announcement();
+        std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
+        let announced = SweepAnnouncement { path, _lease: lease };
 
         let found = garbage.swept();
         let garbage = self.still_unneeded(garbage, needed);
@@ -269,7 +271,8 @@ impl Store {
         let mut count = 0;
         let mut away = |path: &Path| {
             count += 1;
-            take(path, &trash.path().join(count.to_string()))
+            let moved = if_found(std::fs::rename(path, trash.path().join(count.to_string())));
+            moved.map(drop).map_err(|cause| StoreError::writing(path, cause))
         };
         garbage.runs.iter().try_for_each(|(id, _)| away(&self.runs().join(id)))?;
         garbage.records.iter().try_for_each(|key| away(&self.record_path(key)))?;
@@ -334,13 +337,6 @@ struct SweepAnnouncement {
     _lease: Lease,
 }
 
-impl SweepAnnouncement {
-    fn new(path: PathBuf, lease: Lease) -> Result<Self, StoreError> {
-        std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
-        Ok(Self { path, _lease: lease })
-    }
-}
-
 impl Drop for SweepAnnouncement {
     fn drop(&mut self) {
         // A leftover file announces nothing: its lease has ended.
@@ -356,23 +352,15 @@ fn references(record: &ActionRecord) -> Vec<Digest> {
     inputs.chain(record.outputs.values().map(|output| output.digest)).collect()
 }
 
-/// Moves a path away. A missing path is no error.
-fn take(from: &Path, to: &Path) -> Result<(), StoreError> {
-    match std::fs::rename(from, to) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(StoreError::writing(from, cause)),
-        _ => Ok(()),
-    }
-}
-
 fn stamp(path: &Path) -> Option<FileStamp> {
     path.metadata().ok().map(|metadata| FileStamp::from(&metadata))
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
+pub(super) fn modified(path: &Path) -> Option<SystemTime> {
     path.metadata().and_then(|metadata| metadata.modified()).ok()
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn entries(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect()
 }
 
@@ -380,6 +368,6 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
     entries(folder).into_iter().filter(|path| path.is_dir()).collect()
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     entries(folder).into_iter().filter(|path| path.is_file()).collect()
 }

@@ -29,9 +29,7 @@ impl Store {
         keys.extend(new.iter().map(|(stage, key)| (stage.clone(), *key)));
         write::replace(self, &self.key_index_path(run), &serde_json::to_vec_pretty(&keys).unwrap_or_default())
     }
-}
 
-impl Store {
     fn last_run_path(&self, name: &str) -> PathBuf {
         self.root.join("ac/last").join(format!("{name}.run"))
     }

@@ -22,11 +22,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io::Read,
     path::{Path, PathBuf},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::Thread,
+    sync::mpsc::{self, RecvTimeoutError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -37,7 +33,7 @@ use super::{
     Store, StoreError,
     write::{self, Created},
 };
-use crate::hash::Digest;
+use crate::{child, hash::Digest};
 
 const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A holder elsewhere counts as dead after its heartbeat is unchanged this long.
@@ -115,16 +111,10 @@ pub(super) fn host() -> String {
     name.or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "localhost".into())
 }
 
-/// Field 22 of `/proc/<pid>/stat`, counted after the parenthesised name.
+/// None for a process that has exited.
 fn start_time(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = text.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    // A zombie has exited; its parent has not reaped it yet.
-    if fields.next() == Some("Z") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    let process = child::stat(pid.try_into().ok()?)?;
+    (!process.has_exited).then_some(process.started)
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -174,8 +164,8 @@ pub struct Lease {
     name: String,
     epoch: u64,
     token: String,
-    dropped: Arc<AtomicBool>,
-    heart: OnceLock<Thread>,
+    /// While it is there, a thread touches the file.
+    heart: Option<mpsc::Sender<()>>,
 }
 
 /// The outcome of requesting a lease.
@@ -285,18 +275,10 @@ impl Store {
                     None => epoch + 1,
                 },
             };
-            match write::create(self, &place(&folder, name, epoch), &bytes)? {
-                Created::Exists => continue,
-                Created::New => {}
+            if write::create(self, &place(&folder, name, epoch), &bytes)? == Created::Exists {
+                continue;
             }
-            let lease = Lease {
-                folder,
-                name: name.to_owned(),
-                epoch,
-                token,
-                dropped: Arc::default(),
-                heart: OnceLock::new(),
-            };
+            let mut lease = Lease { folder, name: name.to_owned(), epoch, token, heart: None };
             // A cached listing may have hidden a higher epoch, whose holder was first.
             if lease.check().is_err() {
                 drop(lease);
@@ -380,28 +362,21 @@ impl Lease {
 
     /// Touches the file until the lease is dropped. Uses a thread, because stages may block the async
     /// workers.
-    fn beat(&self) {
-        let (path, dropped) = (self.path(), self.dropped.clone());
-        let heart = std::thread::spawn(move || {
-            loop {
-                std::thread::park_timeout(HEARTBEAT);
-                if dropped.load(Ordering::Relaxed) {
-                    return;
-                }
+    fn beat(&mut self) {
+        let (path, (heart, dropped)) = (self.path(), mpsc::channel::<()>());
+        std::thread::spawn(move || {
+            while dropped.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
                 // The next beat makes up for a missed one.
                 _ = touch(&path);
             }
         });
-        _ = self.heart.set(heart.thread().clone());
+        self.heart = Some(heart);
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.dropped.store(true, Ordering::Relaxed);
-        if let Some(heart) = self.heart.get() {
-            heart.unpark();
-        }
+        drop(self.heart.take());
         let path = self.path();
         let own = LeaseFile::open(self.epoch, &path);
         if own.is_some_and(|found| found.content.token == self.token) {

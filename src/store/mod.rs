@@ -67,7 +67,7 @@ pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;
 pub use transfer::CopyReport;
 pub use verify::Damage;
-pub use write::aside;
+pub use write::{aside, replace_file};
 
 /// Version of the folder layout. A store with a higher number is not opened.
 const VERSION: u32 = 1;

@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use super::{
     Condition, Store, StoreError, failpoint,
+    gc::entries,
     write::{self, Created},
 };
-use crate::{hash::Digest, usage::Usage};
+use crate::{error::if_found, hash::Digest, usage::Usage};
 
 /// One output of a finished stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,16 +173,12 @@ impl Store {
     pub fn inspect_all(&self, outputs: &BTreeMap<String, Output>) -> Result<Vec<Digest>, (String, String)> {
         let mut unsealed = Vec::new();
         for (port, output) in outputs {
-            let problem = match self.inspect(&output.digest) {
-                Condition::Sealed => continue,
-                Condition::Unsealed => {
-                    unsealed.push(output.digest);
-                    continue;
-                }
-                Condition::Absent => "it is gone".into(),
-                Condition::Damaged(problem) => problem,
-            };
-            return Err((port.clone(), problem));
+            match self.inspect(&output.digest) {
+                Condition::Sealed => {}
+                Condition::Unsealed => unsealed.push(output.digest),
+                Condition::Absent => return Err((port.clone(), "it is gone".into())),
+                Condition::Damaged(problem) => return Err((port.clone(), problem)),
+            }
         }
         Ok(unsealed)
     }
@@ -218,8 +215,8 @@ impl Store {
 
     /// Every readable record, by key.
     pub fn records(&self) -> Vec<ActionRecord> {
-        let items = std::fs::read_dir(self.root.join("ac")).into_iter().flatten().flatten();
-        let mut keys: Vec<Digest> = items.filter_map(|item| key_of(&item.path())).collect();
+        let mut keys: Vec<Digest> =
+            entries(&self.root.join("ac")).iter().filter_map(|path| key_of(path)).collect();
         keys.sort();
         keys.iter().filter_map(|key| self.record(key)).collect()
     }
@@ -237,25 +234,19 @@ impl Store {
         let bytes = serde_json::to_vec_pretty(record)
             .map_err(|cause| StoreError::writing(&path, std::io::Error::other(cause)))?;
         failpoint("commit::before");
-        match write::create(self, &path, &bytes)? {
-            Created::New => {
-                failpoint("commit::after");
-                self.remember_draw(record)?;
-                Ok(Recorded::New)
-            }
-            Created::Exists => {
-                let Some(existing) = self.record(&record.key) else {
-                    write::replace(self, &path, &bytes)?;
-                    self.remember_draw(record)?;
-                    return Ok(Recorded::New);
-                };
+        if write::create(self, &path, &bytes)? == Created::Exists {
+            if let Some(existing) = self.record(&record.key) {
                 let outputs = existing.other_outputs(record);
-                if outputs.is_empty() {
-                    return Ok(Recorded::Same);
-                }
-                Ok(Recorded::Differs { outputs, existing: Box::new(existing) })
+                return Ok(match outputs.is_empty() {
+                    true => Recorded::Same,
+                    false => Recorded::Differs { outputs, existing: Box::new(existing) },
+                });
             }
+            write::replace(self, &path, &bytes)?;
         }
+        failpoint("commit::after");
+        self.remember_draw(record)?;
+        Ok(Recorded::New)
     }
 
     fn draw_path(&self, key: &Digest) -> PathBuf {
@@ -291,11 +282,9 @@ impl Store {
         let folder = self.root.join("ac/old");
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         let aside = folder.join(format!("{key}.{}.json", Digest::of(&bytes).short()));
-        match std::fs::rename(&path, aside) {
-            // Another process withdrew it first.
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            done => done.map_err(|cause| StoreError::writing(path, cause)),
-        }
+        // Another process may have withdrawn it first.
+        let moved = if_found(std::fs::rename(&path, aside));
+        moved.map(drop).map_err(|cause| StoreError::writing(path, cause))
     }
 
     /// Withdraws the record only if it is this one, not another run's.

@@ -22,14 +22,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
-    io::{ErrorKind, Write},
+    io::Write,
     path::{Path, PathBuf},
 };
 
 use parking_lot::Mutex;
 
-use super::{Store, StoreError, die, failpoint, reached};
-use crate::hash::Digest;
+use super::{Store, StoreError, die, failpoint, gc::modified, reached};
+use crate::{error::if_found, hash::Digest};
 
 const CHECK: usize = 8;
 /// The name of the frame that holds the number of the draw. No row has it.
@@ -93,11 +93,9 @@ impl RowLog {
 
     /// All files of the family.
     fn family(&self) -> Result<Vec<PathBuf>, StoreError> {
-        match std::fs::read_dir(&self.folder) {
-            Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
-            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            Err(cause) => Err(StoreError::reading(&self.folder, cause)),
-        }
+        let entries = if_found(std::fs::read_dir(&self.folder));
+        let entries = entries.map_err(|cause| StoreError::reading(&self.folder, cause))?;
+        Ok(entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect())
     }
 
     /// The key's files with this extension.
@@ -211,10 +209,9 @@ impl RowLog {
     /// Deletes the rows and the checkpoint if they were recorded before the file at `path` was written, because that file
     /// covers them.
     pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
-        let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let logs = self.logs()?.iter().filter_map(|log| at(log)).max();
-        let recorded = logs.max(self.checkpoint().as_deref().and_then(at));
-        match recorded.zip(at(path)) {
+        let logs = self.logs()?.iter().filter_map(|log| modified(log)).max();
+        let recorded = logs.max(self.checkpoint().as_deref().and_then(modified));
+        match recorded.zip(modified(path)) {
             Some((rows, other)) if rows <= other => self.end(Remainder::Nothing),
             _ => Ok(()),
         }
@@ -269,18 +266,12 @@ pub(super) fn key(path: &Path) -> Option<Digest> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(bytes),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(cause) => Err(StoreError::reading(path, cause)),
-    }
+    let bytes = if_found(std::fs::read(path)).map_err(|cause| StoreError::reading(path, cause))?;
+    Ok(bytes.unwrap_or_default())
 }
 
 fn remove(path: &Path) -> Result<(), StoreError> {
-    match std::fs::remove_file(path) {
-        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(StoreError::writing(path, cause)),
-        _ => Ok(()),
-    }
+    if_found(std::fs::remove_file(path)).map(drop).map_err(|cause| StoreError::writing(path, cause))
 }
 
 fn frame(name: &str, row: &[u8]) -> std::io::Result<Vec<u8>> {

@@ -4,13 +4,10 @@
 //! A record whose artifact is missing is a miss, so the next run that needs a damaged result reruns its
 //! stage.
 
-use std::{
-    io::ErrorKind,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use super::{ActionRecord, Condition, Store, StoreError, record::key_of};
-use crate::hash::Digest;
+use super::{ActionRecord, Condition, Store, StoreError, gc::files, record::key_of};
+use crate::{error::if_found, hash::Digest};
 
 /// Something damaged that was moved to `quarantine/`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -60,15 +57,12 @@ impl Store {
             }
             checked.flaws.push(Damage::Artifact { digest: stored.digest, problem });
         }
-        let items = std::fs::read_dir(self.root().join("ac")).into_iter().flatten().flatten();
-        let mut records: Vec<_> = items.map(|item| item.path()).filter(|path| path.is_file()).collect();
+        let mut records = files(&self.root().join("ac"));
         records.sort();
         for path in records {
             let Some(key) = key_of(&path) else { continue };
-            let bytes = match std::fs::read(&path) {
-                Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
-                read => read.map_err(|cause| StoreError::reading(&path, cause))?,
-            };
+            let read = if_found(std::fs::read(&path)).map_err(|cause| StoreError::reading(&path, cause))?;
+            let Some(bytes) = read else { continue };
             checked.records += 1;
             match serde_json::from_slice::<ActionRecord>(&bytes) {
                 Ok(record) if record.key == key => {
@@ -96,9 +90,8 @@ impl Store {
             again += 1;
             target = folder.join(format!("{name}.{again}"));
         }
-        match std::fs::rename(path, &target) {
-            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
-            moved => moved.map(|()| Some(target)).map_err(|cause| StoreError::writing(path, cause)),
-        }
+        let moved =
+            if_found(std::fs::rename(path, &target)).map_err(|cause| StoreError::writing(path, cause))?;
+        Ok(moved.map(|()| target))
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use rustix::fs::{Access, access};
+use tempfile::NamedTempFile;
 
 use super::{Store, StoreError};
 
@@ -28,7 +29,7 @@ pub(super) fn check(folder: &Path) -> Result<(), StoreError> {
     access(there, Access::WRITE_OK).map_err(|cause| StoreError::writing(folder, cause.into()))
 }
 
-fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreError> {
+fn staged(store: &Store, bytes: &[u8]) -> Result<NamedTempFile, StoreError> {
     let folder = store.tmp();
     // Default permissions: the folder and the umask decide who may read and write a store.
     let mut file = tempfile::Builder::new()
@@ -45,10 +46,14 @@ pub fn aside(folder: &Path) -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().permissions(Permissions::from_mode(0o777)).tempdir_in(folder)
 }
 
-/// Atomically creates `path` with these bytes unless it exists. Not synced. Uses a hard link: on NFS, too,
-/// exactly one of several concurrent callers succeeds.
+/// Atomically creates `path` with these bytes unless it exists. Not synced.
 pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
-    let file = staged(store, bytes)?;
+    link(&staged(store, bytes)?, path).map_err(|cause| StoreError::writing(path, cause))
+}
+
+/// Gives a file this name too, unless the name is taken. Uses a hard link: on NFS, too, exactly one of several concurrent
+/// callers succeeds.
+pub(super) fn link(file: &NamedTempFile, path: &Path) -> std::io::Result<Created> {
     match std::fs::hard_link(file.path(), path) {
         Ok(()) => Ok(Created::New),
         Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -56,13 +61,21 @@ pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created
             let links = file.as_file().metadata().map_or(1, |metadata| metadata.nlink());
             Ok(if links == 2 { Created::New } else { Created::Exists })
         }
-        Err(cause) => Err(StoreError::writing(path, cause)),
+        Err(cause) => Err(cause),
     }
+}
+
+/// Atomically writes a file with this mode, less the umask: nobody reads a part of it. Not synced.
+pub fn replace_file(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(mode)).tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Atomically writes these bytes to `path`. Not synced: for files that a power failure may lose.
 pub(super) fn replace(store: &Store, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let file = staged(store, bytes)?;
-    file.persist(path).map_err(|cause| StoreError::writing(path, cause.error))?;
-    Ok(())
+    let placed = staged(store, bytes)?.persist(path);
+    placed.map(drop).map_err(|cause| StoreError::writing(path, cause.error))
 }

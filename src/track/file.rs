@@ -1,13 +1,9 @@
 //! Files whose content follows from a run, written so that programs can read them while they grow.
 
-use std::{
-    fs::{OpenOptions, Permissions},
-    io::Write,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-};
+use std::{fs::OpenOptions, io::Write, path::Path};
 
 use super::TrackError;
+use crate::{error::if_found, store::replace_file};
 
 /// What was done to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,24 +24,16 @@ pub fn write(path: &Path, content: &[u8]) -> Result<Change, TrackError> {
 }
 
 fn change(path: &Path, content: &[u8]) -> std::io::Result<Change> {
-    match std::fs::read(path) {
-        Ok(before) if before == content => return Ok(Change::None),
-        Ok(before) if content.starts_with(&before) => {
+    match if_found(std::fs::read(path))? {
+        Some(before) if before == content => return Ok(Change::None),
+        Some(before) if content.starts_with(&before) => {
             OpenOptions::new().append(true).open(path)?.write_all(&content[before.len()..])?;
             return Ok(Change::Appended);
         }
-        Ok(_) => {}
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
-        Err(cause) => return Err(cause),
+        _ => {}
     }
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".track-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
-    file.write_all(content)?;
-    file.persist(path).map_err(|error| error.error)?;
+    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    replace_file(path, 0o666, content)?;
     Ok(Change::Replaced)
 }
 

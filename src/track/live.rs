@@ -53,17 +53,8 @@ impl Wakeup {
     /// the end.
     fn wait(&self, pause: Duration) -> bool {
         let mut asked = self.asked.lock();
-        while !asked.update && !asked.end {
-            self.changed.wait(&mut asked);
-        }
-        let until = Instant::now() + pause;
-        while !asked.end {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            self.changed.wait_for(&mut asked, left);
-        }
+        self.changed.wait_while(&mut asked, |asked| !asked.update && !asked.end);
+        self.changed.wait_while_for(&mut asked, |asked| !asked.end, pause);
         asked.update = false;
         asked.end
     }

@@ -199,12 +199,8 @@ impl LogReader {
     /// Whether all stages of an iteration are done.
     fn is_complete(&self, in_loop: &str, stages: &[&Stage], state: RunState) -> bool {
         let prefix = format!("{in_loop}/");
-        let declared: BTreeSet<&str> = self
-            .settings
-            .iter()
-            .map(|stage| stage.name.as_str())
-            .filter(|name| name.starts_with(&prefix))
-            .collect();
+        let declared = self.settings.iter().map(|stage| stage.name.as_str());
+        let declared: BTreeSet<&str> = declared.filter(|name| name.starts_with(&prefix)).collect();
         let done: BTreeSet<&str> =
             stages.iter().filter(|stage| stage.state.is_done()).map(|stage| stage.name.as_str()).collect();
         match declared.is_empty() {
@@ -350,12 +346,8 @@ fn of_iteration(
         for (tag, (markdown, messages)) in
             rollout.map(|stage| example_texts(in_loop, iteration.number, stage)).unwrap_or_default()
         {
-            entries.push(Entry {
-                at_ms,
-                axis: axis(),
-                step,
-                content: Content::Text { tag, markdown, messages },
-            });
+            let content = Content::Text { tag, markdown, messages };
+            entries.push(Entry { at_ms, axis: axis(), step, content });
         }
     }
     (point.steps.len(), entries)
@@ -474,12 +466,8 @@ fn exam_scalars(name: &str, found: &Exam, values: &mut Scalars) {
 fn exam_text(name: &str, found: &Exam, at_ms: u64, axis: Axis, step: u64) -> Entry {
     let rows: Vec<_> = found.rows.iter().map(|row| row.row.clone()).collect();
     let markdown = escape::visible(&eval::report(&rows, &[])).into_owned();
-    Entry {
-        at_ms,
-        axis,
-        step,
-        content: Content::Text { tag: format!("verdict/{name}"), markdown, messages: Vec::new() },
-    }
+    let content = Content::Text { tag: format!("verdict/{name}"), markdown, messages: Vec::new() };
+    Entry { at_ms, axis, step, content }
 }
 
 /// The first right and the first wrong episode, by tag.

@@ -33,7 +33,6 @@ pub struct Mlflow {
     spec: MlflowSpec,
     /// File with what was sent, to this and other servers.
     memory: PathBuf,
-    http: Option<Http>,
     run: Option<String>,
 }
 
@@ -57,7 +56,7 @@ type Memory = BTreeMap<String, Sent>;
 impl Mlflow {
     /// `run_folder`: the run's folder in the cache.
     pub fn new(spec: &MlflowSpec, run_folder: &Path) -> Self {
-        Self { spec: spec.clone(), memory: run_folder.join("mlflow.json"), http: None, run: None }
+        Self { spec: spec.clone(), memory: run_folder.join("mlflow.json"), run: None }
     }
 
     fn key(&self) -> String {
@@ -90,25 +89,12 @@ impl Sink for Mlflow {
     }
 
     fn check(&mut self) -> Result<(), TrackError> {
-        let (http, spec) = (Http::new(&self.spec.uri)?, &self.spec);
-        let api = Api { http: &http, spec };
-        api.get("experiments/get-by-name", ("experiment_name", &spec.experiment)).map(|_| ())
+        let api = Api::new(&self.spec)?;
+        api.get("experiments/get-by-name", ("experiment_name", &api.spec.experiment)).map(drop)
     }
 
     fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
-        let http = match self.http.take() {
-            Some(http) => http,
-            None => Http::new(&self.spec.uri)?,
-        };
-        let spec = self.spec.clone();
-        let outcome = self.bring(&Api { http: &http, spec: &spec }, log);
-        self.http = Some(http);
-        outcome
-    }
-}
-
-impl Mlflow {
-    fn bring(&mut self, api: &Api<'_>, log: &Log) -> Result<(), TrackError> {
+        let api = Api::new(&self.spec)?;
         let known = self.remembered().remove(&self.key());
         let mut sent = match known {
             Some(sent) if api.exists(&sent.run)? => sent,
@@ -124,11 +110,8 @@ impl Mlflow {
             self.remember(&sent)?;
         }
         // Entries that differ from those of before are sent anew.
-        let begin =
-            match log.entries.get(..sent.entries).is_some_and(|entries| digest(entries) == sent.digest) {
-                true => sent.entries,
-                false => 0,
-            };
+        let before = log.entries.get(..sent.entries);
+        let begin = before.filter(|entries| digest(entries) == sent.digest).map_or(0, <[Entry]>::len);
         let mut batch: Vec<Value> = Vec::new();
         for (place, entry) in log.entries.iter().enumerate().skip(begin) {
             let metrics = metrics(entry);
@@ -203,12 +186,15 @@ fn note(log: &Log) -> String {
 }
 
 /// The server.
-struct Api<'a> {
-    http: &'a Http,
-    spec: &'a MlflowSpec,
+struct Api {
+    http: Http,
+    spec: MlflowSpec,
 }
 
-impl Api<'_> {
+impl Api {
+    fn new(spec: &MlflowSpec) -> Result<Self, TrackError> {
+        Ok(Self { http: Http::new(&spec.uri)?, spec: spec.clone() })
+    }
     /// The answer, or else its error code and the error.
     fn call(&self, request: RequestBuilder) -> Result<Result<Value, (String, TrackError)>, TrackError> {
         let url = &self.spec.uri;

@@ -33,7 +33,7 @@ use trackio::Trackio;
 use wandb::Wandb;
 
 use crate::{
-    plan::TrackSpec,
+    plan::{TrackSpec, absolute},
     store::{FileLock, Store},
     view::Run,
 };
@@ -69,25 +69,16 @@ pub trait Sink: Send {
 /// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the
 /// last update may take.
 pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> Vec<Box<dyn Sink>> {
-    let folder = store.runs().join(run);
-    let folder = std::path::absolute(&folder).unwrap_or(folder);
-    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
-    if let Some(spec) = &spec.tensorboard {
-        sinks.push(Box::new(TensorBoard::new(spec, &folder, run)));
-    }
-    if let Some(spec) = &spec.trackio {
-        sinks.push(Box::new(Trackio::new(spec)));
-    }
-    if let Some(spec) = &spec.wandb {
-        sinks.push(Box::new(Wandb::new(spec, &folder, patience)));
-    }
-    if let Some(spec) = &spec.mlflow {
-        sinks.push(Box::new(Mlflow::new(spec, &folder)));
-    }
-    if let Some(found) = &spec.otlp {
-        sinks.push(Box::new(Otlp::new(found, spec.examples, &folder)));
-    }
-    sinks
+    let folder = absolute(&store.runs().join(run));
+    let TrackSpec { tensorboard, wandb, mlflow, trackio, otlp, examples } = spec;
+    let all: [Option<Box<dyn Sink>>; 5] = [
+        tensorboard.as_ref().map(|spec| Box::new(TensorBoard::new(spec, &folder, run)) as _),
+        trackio.as_ref().map(|spec| Box::new(Trackio::new(spec)) as _),
+        wandb.as_ref().map(|spec| Box::new(Wandb::new(spec, &folder, patience)) as _),
+        mlflow.as_ref().map(|spec| Box::new(Mlflow::new(spec, &folder)) as _),
+        otlp.as_ref().map(|spec| Box::new(Otlp::new(spec, *examples, &folder)) as _),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Brings trackers up to date, one after another, after other processes that do so. Returns the problems of each.

@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     child::{self, Group},
+    error::if_found,
     exec::RunState,
     hash::{Digest, Encoder},
     mcp::find_program,
@@ -69,6 +70,20 @@ impl Wandb {
         let began = began.unwrap_or_default().format("%Y%m%d_%H%M%S");
         self.folder.join(format!("offline-run-{began}-{}", self.id))
     }
+
+    fn upload(&mut self, path: &Path, change: Change, is_over: bool) -> Result<(), TrackError> {
+        let upload = match &mut self.upload {
+            Some(upload) => upload,
+            none => none.insert(Upload::new()?),
+        };
+        // It would go on with a file that is no longer there.
+        if change == Change::Replaced {
+            upload.running = None;
+        }
+        upload.check(is_over)?;
+        upload.start(path, is_over)?;
+        if is_over { upload.wait(self.patience) } else { Ok(()) }
+    }
 }
 
 impl Sink for Wandb {
@@ -102,33 +117,10 @@ impl Sink for Wandb {
         if change != Change::None {
             // `wandb sync` leaves it behind even if an upload failed, and skips the file from then on.
             let marker = folder.join(format!("run-{}.wandb.synced", self.id));
-            match std::fs::remove_file(&marker) {
-                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(TrackError::Write { path: marker, source });
-                }
-                _ => {}
-            }
+            if_found(std::fs::remove_file(&marker))
+                .map_err(|source| TrackError::Write { path: marker, source })?;
         }
-        match self.spec.online {
-            true => self.upload(&path, change, log.is_over()),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Wandb {
-    fn upload(&mut self, path: &Path, change: Change, is_over: bool) -> Result<(), TrackError> {
-        let upload = match &mut self.upload {
-            Some(upload) => upload,
-            none => none.insert(Upload::new()?),
-        };
-        // It would go on with a file that is no longer there.
-        if change == Change::Replaced {
-            upload.running = None;
-        }
-        upload.check(is_over)?;
-        upload.start(path, is_over)?;
-        if is_over { upload.wait(self.patience) } else { Ok(()) }
+        if self.spec.online { self.upload(&path, change, log.is_over()) } else { Ok(()) }
     }
 }
 
@@ -271,10 +263,8 @@ fn content(spec: &WandbSpec, id: &str, log: &Log) -> Vec<u8> {
                 }
             }
         }
-        let mut items: Vec<(&str, Value)> = Vec::new();
-        if let Some(axis) = &axis {
-            items.push((axis, entry.step.into()));
-        }
+        let mut items: Vec<(&str, Value)> =
+            axis.iter().map(|axis| (axis.as_str(), entry.step.into())).collect();
         match &entry.content {
             Content::Scalars(values) => {
                 items.extend(values.iter().map(|(tag, value)| (tag.as_str(), json!(value))));
@@ -283,10 +273,8 @@ fn content(spec: &WandbSpec, id: &str, log: &Log) -> Vec<u8> {
                 let page = page(markdown);
                 let path = media_path(tag, entry.step, &page);
                 const MEDIA: u64 = 2;
-                file.record(
-                    FILES,
-                    Message::new().message(1, Message::new().bytes(1, &path).varint(3, MEDIA)),
-                );
+                let media = Message::new().bytes(1, &path).varint(3, MEDIA);
+                file.record(FILES, Message::new().message(1, media));
                 items.push((tag, json!({ "_type": "html-file", "path": path, "size": page.len() })));
             }
         }
@@ -294,14 +282,11 @@ fn content(spec: &WandbSpec, id: &str, log: &Log) -> Vec<u8> {
         items.push(("_timestamp", json!(entry.at_ms as f64 / 1000.0)));
         items.push(("_runtime", json!(since as f64 / 1000.0)));
         items.push(("_step", row.into()));
-        // The runs table shows the summary: the last value of each metric.
-        file.record(
-            SUMMARY,
-            items.iter().fold(Message::new(), |all, (name, value)| all.message(1, item(&[name], value))),
-        );
-        let history =
+        let items =
             items.iter().fold(Message::new(), |all, (name, value)| all.message(1, item(&[name], value)));
-        file.record(HISTORY, history.message(2, Message::new().varint(1, row as u64)));
+        // The runs table shows the summary: the last value of each metric.
+        file.record(SUMMARY, items.clone());
+        file.record(HISTORY, items.message(2, Message::new().varint(1, row as u64)));
     }
     // Without it the program waits for more.
     if log.is_over() {

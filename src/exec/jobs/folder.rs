@@ -16,15 +16,17 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    io::{BufRead, BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
 use crate::{
-    exec::{task::Task, work_dir::absolute, workers::What},
-    store::{Holder, Store, StoreError, token},
+    error::if_found,
+    exec::{task::Task, workers::What},
+    plan::absolute,
+    store::{Holder, Store, StoreError, replace_file, token},
 };
 
 #[derive(Debug, Clone)]
@@ -72,11 +74,8 @@ impl JobFolder {
     /// The task, unless the run does not want it any more. Another version of this program may have written it.
     pub fn task(&self) -> Result<Option<Value>, StoreError> {
         let reading = |cause| StoreError::reading(self.task_path(), cause);
-        match std::fs::read(self.task_path()) {
-            Ok(text) => Ok(Some(serde_json::from_slice(&text).map_err(|cause| reading(cause.into()))?)),
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(reading(cause)),
-        }
+        let text = if_found(std::fs::read(self.task_path())).map_err(reading)?;
+        text.map(|text| serde_json::from_slice(&text).map_err(|cause| reading(cause.into()))).transpose()
     }
 
     /// Whether this job is wanted, and does what the task wants.
@@ -211,7 +210,7 @@ impl Attempts {
 
     pub fn of(store: &Store, task: &Task) -> Self {
         let shard = task.shard.map_or(String::new(), |shard| format!("-{}of{}", shard.index + 1, shard.of));
-        Self { path: absolute(store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
+        Self { path: absolute(&store.jobs()).join(format!("{}-{}{shard}", task.key, task.draw)) }
     }
 
     /// The number of the newest attempt, and its folder.
@@ -253,12 +252,7 @@ impl Attempts {
 
 /// Renamed into place, so that nobody reads a part of it. Only this user can read it.
 pub fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
-    let write = || {
-        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
-        file.write_all(content)?;
-        file.persist(path).map_err(|cause| cause.error)
-    };
-    write().map(drop).map_err(|cause| StoreError::writing(path, cause))
+    replace_file(path, 0o600, content).map_err(|cause| StoreError::writing(path, cause))
 }
 
 /// Makes a folder's content appear in another one, without copying where the file system has hard links.
@@ -278,6 +272,8 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]

@@ -10,7 +10,6 @@ pub mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::Future,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -105,10 +104,8 @@ impl Jobs {
     pub async fn run(&self, task: &Task, around: Around<'_>) -> Result<Metrics> {
         let spec = &self.queue.spec;
         around.observer.status(&format!("waits for one of {} jobs of `{}`", spec.jobs, spec.name));
-        let _place = tokio::select! {
-            place = self.places.acquire() => place,
-            () = around.cancel.cancelled() => return Err(Interrupted.into()),
-        };
+        let place = around.cancel.run_until_cancelled(self.places.acquire()).await;
+        let _place = place.ok_or(Interrupted)?;
         let attempts = Attempts::of(around.store, task);
         attempts.forget_before(&around.store.record_path(&task.key));
         let mut submitted = 0;
@@ -164,7 +161,7 @@ impl Jobs {
                 Ok(Some(JobState::Pending(_) | JobState::Running)) => return Ok(()),
                 Err(problem) if failure.class() == Class::Work && !around.cancel.is_cancelled() => {
                     around.observer.status(&problem);
-                    _ = unless(around.cancel, sleep(self.queue.spec.poll)).await;
+                    _ = around.cancel.run_until_cancelled(sleep(self.queue.spec.poll)).await;
                 }
                 _ => {
                     folder.close();
@@ -229,6 +226,8 @@ impl Jobs {
                         meter.add(total.since(used));
                         used = total;
                     }
+                    // All shards find the same episodes played; the first one counts them.
+                    What::Skip(_) if task.shard.is_some_and(|shard| shard.index > 0) => {}
                     progress => progress.tell(observer),
                 }
             }
@@ -236,7 +235,7 @@ impl Jobs {
             if cancel.is_cancelled() {
                 return self.stop(job, folder).await;
             }
-            match unless(cancel, self.queue.state(job)).await {
+            match cancel.run_until_cancelled(self.queue.state(job)).await {
                 None | Some(Ok(Some(JobState::Running))) => gone = None,
                 Some(Ok(Some(JobState::Pending(why)))) => {
                     gone = None;
@@ -261,7 +260,7 @@ impl Jobs {
                 // It goes on all the same.
                 Some(Err(problem)) => observer.status(&problem),
             }
-            _ = unless(cancel, sleep(LOOK)).await;
+            _ = cancel.run_until_cancelled(sleep(LOOK)).await;
         }
     }
 
@@ -279,14 +278,6 @@ impl Jobs {
             _ = timeout(LAST_WORDS, running).await;
         }
         Err(Interrupted.into())
-    }
-}
-
-/// The result, unless the run is stopped before.
-async fn unless<T>(cancel: &CancellationToken, what: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        done = what => Some(done),
-        () = cancel.cancelled() => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{folder::JobFolder, queue::quoted};
-use crate::{exec::work_dir::absolute, plan::JobsSpec};
+use crate::plan::{JobsSpec, absolute};
 
 /// This program as a job starts it.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Program {
         let mut words = vec!["run".to_owned(), shown(file)];
         words.extend(self.places());
         words.extend_from_slice(options);
-        self.script(&format!("the run of {}", file.display()), setup, (&absolute(log.to_owned()), &words))
+        self.script(&format!("the run of {}", file.display()), setup, (&absolute(log), &words))
     }
 
     /// Options that name cache and cards.
@@ -63,5 +63,5 @@ impl Program {
 }
 
 fn shown(path: &Path) -> String {
-    absolute(path.to_owned()).display().to_string()
+    absolute(path).display().to_string()
 }

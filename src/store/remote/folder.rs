@@ -6,17 +6,23 @@
 
 use std::{
     fs::File,
-    io::{Error, ErrorKind, Write},
-    os::unix::fs::MetadataExt,
+    io::{Error, ErrorKind, Read, Write},
     path::{Path, PathBuf},
 };
 
 use tempfile::NamedTempFile;
 
 use super::{
-    super::{die, reached},
-    objects::{Existence, ObjectError, Objects},
+    super::{
+        die, reached,
+        write::{Created, link},
+    },
+    objects::{ObjectError, Objects},
 };
+use crate::error::if_found;
+
+/// Bytes of a file that the failpoint `push::torn` leaves.
+const TORN: u64 = 10;
 
 pub struct Folder {
     root: PathBuf,
@@ -48,24 +54,17 @@ impl Folder {
     }
 
     /// A synced temporary file with these bytes.
-    fn staged(&self, mut bytes: impl std::io::Read) -> Result<NamedTempFile, ObjectError> {
+    fn staged(&self, mut bytes: impl Read) -> Result<NamedTempFile, ObjectError> {
         self.there(())?;
         let mut stage = || {
             let folder = self.root.join("tmp");
             std::fs::create_dir_all(&folder)?;
             let mut file = NamedTempFile::new_in(&folder)?;
-            let mut block = vec![0; 256 << 10];
-            loop {
-                let read = bytes.read(&mut block)?;
-                if read == 0 {
-                    break;
-                }
-                if reached("push::torn") {
-                    _ = file.write_all(&block[..read / 2]);
-                    die();
-                }
-                file.write_all(&block[..read])?;
+            if reached("push::torn") {
+                _ = std::io::copy(&mut (&mut bytes).take(TORN), &mut file);
+                die();
             }
+            std::io::copy(&mut bytes, file.as_file_mut())?;
             // Other users read it.
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
             file.as_file().set_permissions(mode)?;
@@ -97,14 +96,11 @@ impl Folder {
 
 impl Objects for Folder {
     fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError> {
-        let mut file = match File::open(self.root.join(name)) {
-            Ok(file) => file,
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return self.there(false),
-            Err(cause) => return Err(self.error(&cause)),
-        };
+        let file = if_found(File::open(self.root.join(name))).map_err(|cause| self.error(&cause))?;
+        let Some(mut file) = file else { return self.there(false) };
         let mut block = vec![0; 256 << 10];
         loop {
-            let read = std::io::Read::read(&mut file, &mut block).map_err(|cause| self.error(&cause))?;
+            let read = file.read(&mut block).map_err(|cause| self.error(&cause))?;
             if read == 0 {
                 return Ok(true);
             }
@@ -113,11 +109,8 @@ impl Objects for Folder {
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>, ObjectError> {
-        match self.root.join(name).metadata() {
-            Ok(metadata) => Ok(Some(metadata.len())),
-            Err(cause) if cause.kind() == ErrorKind::NotFound => self.there(None),
-            Err(cause) => Err(self.error(&cause)),
-        }
+        let metadata = if_found(self.root.join(name).metadata()).map_err(|cause| self.error(&cause))?;
+        metadata.map_or_else(|| self.there(None), |metadata| Ok(Some(metadata.len())))
     }
 
     fn write(&self, name: &str, file: &Path) -> Result<(), ObjectError> {
@@ -129,20 +122,12 @@ impl Objects for Folder {
         self.place(self.staged(bytes)?, name)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError> {
-        let file = self.staged(bytes)?;
-        let path = self.target(name)?;
-        match std::fs::hard_link(file.path(), &path) {
-            Ok(()) => {}
-            // An NFS client that missed the first reply retries, and finds its own link.
-            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
-                if file.as_file().metadata().map_or(1, |metadata| metadata.nlink()) != 2 {
-                    return Ok(Existence::Present);
-                }
-            }
-            Err(cause) => return Err(self.error(&cause)),
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, ObjectError> {
+        let (file, path) = (self.staged(bytes)?, self.target(name)?);
+        let created = link(&file, &path).map_err(|cause| self.error(&cause))?;
+        if created == Created::New {
+            self.sync_parent(&path)?;
         }
-        self.sync_parent(&path)?;
-        Ok(Existence::Absent)
+        Ok(created)
     }
 }

@@ -53,10 +53,10 @@ pub use upload_queue::{DrainReport, QueueScope, UploadQueue};
 
 use self::{
     folder::Folder,
-    objects::{Existence, ObjectError, Objects},
+    objects::{ObjectError, Objects},
     shared::{Blob, Shared},
 };
-use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
+use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint, write::Created};
 use crate::hash::Digest;
 
 /// Pause after the first failure. Each further failure doubles it.
@@ -322,7 +322,7 @@ impl Remote {
     }
 
     fn shared(&self, key: &Digest) -> Result<Option<Shared>, Failed> {
-        let mut bytes = LimitedReader { bytes: Vec::new(), most: LARGEST_RECORD };
+        let mut bytes = LimitedBuffer { bytes: Vec::new(), most: LARGEST_RECORD };
         match self.objects()?.read(&record_name(key), &mut bytes) {
             Ok(false) => Ok(None),
             Ok(true) => Shared::read(&bytes.bytes, key).map(Some).map_err(Failed::Damaged),
@@ -414,20 +414,20 @@ impl Remote {
         }
         failpoint("push::stored");
         let (name, content) = (record_name(&record.key), shared.bytes());
-        if self.state().broken.remove(&record.key) {
+        let replace = || -> Result<(Pushed, u64), Failed> {
             objects.replace(&name, &content)?;
-            return Ok((Pushed::Done, bytes));
+            Ok((Pushed::Done, bytes))
+        };
+        if self.state().broken.remove(&record.key) {
+            return replace();
         }
-        if objects.create(&name, &content)? == Existence::Absent {
+        if objects.create(&name, &content)? == Created::New {
             return Ok((Pushed::Done, bytes));
         }
         let existing = match self.shared(&record.key) {
             Ok(Some(existing)) => existing,
             // It was removed since, or is unreadable.
-            Ok(None) | Err(Failed::Damaged(_)) => {
-                objects.replace(&name, &content)?;
-                return Ok((Pushed::Done, bytes));
-            }
+            Ok(None) | Err(Failed::Damaged(_)) => return replace(),
             Err(cause) => return Err(cause),
         };
         let outputs = existing.record.other_outputs(record);
@@ -437,10 +437,7 @@ impl Remote {
         match self.download_artifacts(store, &existing) {
             Ok(_) => Ok((Pushed::Differs { outputs, existing: Box::new(existing.record) }, bytes)),
             // The remote result is unusable for anyone.
-            Err(Failed::Damaged(_)) => {
-                objects.replace(&name, &content)?;
-                Ok((Pushed::Done, bytes))
-            }
+            Err(Failed::Damaged(_)) => replace(),
             Err(cause) => Err(cause),
         }
     }
@@ -453,12 +450,12 @@ fn is_below(path: &str) -> bool {
 }
 
 /// Accepts at most `most` bytes.
-struct LimitedReader {
+struct LimitedBuffer {
     bytes: Vec<u8>,
     most: u64,
 }
 
-impl Write for LimitedReader {
+impl Write for LimitedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if (self.bytes.len() + bytes.len()) as u64 > self.most {
             return Err(std::io::ErrorKind::FileTooLarge.into());

@@ -2,6 +2,8 @@
 
 use std::{io::Write, path::Path};
 
+use super::super::write::Created;
+
 /// An error of a remote.
 #[derive(Debug)]
 pub enum ObjectError {
@@ -11,13 +13,6 @@ pub enum ObjectError {
     Refused(String),
     /// The local side failed: the bytes could not be written or read.
     Sink(std::io::Error),
-}
-
-/// Whether an object of that name existed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existence {
-    Absent,
-    Present,
 }
 
 /// A store of objects. Names are parts separated by `/`. Calls block.
@@ -34,7 +29,6 @@ pub trait Objects: Send + Sync {
     /// Stores these bytes under a name. Overwrites.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectError>;
 
-    /// Stores these bytes under a name if it is free. Of several concurrent callers, exactly one gets
-    /// `Nothing`.
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError>;
+    /// Stores these bytes under a name if it is free. Of several concurrent callers, exactly one creates it.
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, ObjectError>;
 }

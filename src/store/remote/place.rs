@@ -19,16 +19,6 @@ pub enum RemoteLocation {
     },
 }
 
-impl RemoteLocation {
-    /// Checks permissions without writing. A later write can still fail.
-    pub fn may_be_writable(&self) -> bool {
-        match self {
-            Self::Folder(folder) => write::check(folder).is_ok(),
-            Self::S3 { .. } => true,
-        }
-    }
-}
-
 /// A remote and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
@@ -45,6 +35,14 @@ pub struct InvalidRemote {
 }
 
 impl RemoteLocation {
+    /// Checks permissions without writing. A later write can still fail.
+    pub fn may_be_writable(&self) -> bool {
+        match self {
+            Self::Folder(folder) => write::check(folder).is_ok(),
+            Self::S3 { .. } => true,
+        }
+    }
+
     /// `s3://bucket/prefix`, `file:///path`, or a path. A relative path starts at `base`.
     pub fn parse(text: &str, base: &Path) -> Result<Self, InvalidRemote> {
         let forms = "a path, `file:///path` or `s3://bucket/prefix`";

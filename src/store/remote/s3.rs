@@ -29,7 +29,10 @@ use object_store::{
 };
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
-use super::objects::{Existence, ObjectError, Objects};
+use super::{
+    super::write::Created,
+    objects::{ObjectError, Objects},
+};
 
 /// Whether this build supports S3.
 pub const BUILT: bool = true;
@@ -122,13 +125,13 @@ impl S3 {
         receiver.recv().map_err(|_| gone())?
     }
 
-    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Existence, ObjectError> {
+    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Created, ObjectError> {
         let limit = upload_limit(bytes.len());
         let (store, name, bytes) = (self.writer.clone(), self.name(name), PutPayload::from(bytes.to_vec()));
         self.wait(in_time(limit, async move {
             match store.put_opts(&name, bytes, mode.into()).await {
-                Ok(_) => Ok(Existence::Absent),
-                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Existence::Present),
+                Ok(_) => Ok(Created::New),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Created::Exists),
                 Err(cause) => Err(error(&cause)),
             }
         }))
@@ -211,7 +214,7 @@ impl Objects for S3 {
         self.put(name, bytes, PutMode::Overwrite).map(drop)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Existence, ObjectError> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Created, ObjectError> {
         self.put(name, bytes, PutMode::Create)
     }
 }
@@ -346,7 +349,7 @@ mod tests {
         std::fs::write(file.path(), vec![7; 1 << 20]).unwrap();
         objects.write("v1/blobs/x", file.path()).unwrap();
         objects.replace("v1/ac/x", b"record").unwrap();
-        assert_eq!(objects.create("v1/ac/x", b"record").unwrap(), Existence::Absent);
+        assert_eq!(objects.create("v1/ac/x", b"record").unwrap(), Created::New);
         let Err(ObjectError::Unreachable(problem)) = objects.size("v1/ac/x") else {
             panic!("should be late")
         };

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use super::{
-    objects::{Existence, Objects},
-    s3,
-};
+use super::{super::write::Created, objects::Objects, s3};
 
 fn objects(prefix: &str) -> Box<dyn Objects> {
     let bucket = std::env::var("MCPRL_TEST_S3").expect("tests/reference/s3.sh sets the bucket");
@@ -47,7 +44,7 @@ fn exactly_one_of_sixteen_concurrent_creates_succeeds() {
                     let (objects, go, name) = (objects.clone(), go.clone(), &name);
                     scope.spawn(move || {
                         go.wait();
-                        (objects.create(name, &[number]).unwrap() == Existence::Absent).then_some(number)
+                        (objects.create(name, &[number]).unwrap() == Created::New).then_some(number)
                     })
                 })
                 .collect();
@@ -63,7 +60,7 @@ fn exactly_one_of_sixteen_concurrent_creates_succeeds() {
 fn replace_overwrites_and_create_does_not() {
     let objects = objects("replace");
     objects.replace("v1/x", b"one").unwrap();
-    assert_eq!(objects.create("v1/x", b"two").unwrap(), Existence::Present);
+    assert_eq!(objects.create("v1/x", b"two").unwrap(), Created::Exists);
     objects.replace("v1/x", b"three").unwrap();
     assert_eq!(read(&*objects, "v1/x"), Some(b"three".to_vec()));
 }

@@ -12,13 +12,13 @@
 
 use std::{
     collections::BTreeSet,
-    io::ErrorKind,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
 
 use super::{PushFailure, Pushed, Remote, RemoteLocation, Traffic};
 use crate::{
+    error::if_found,
     hash::{Digest, Encoder},
     store::{Lookup, Store, StoreError},
 };
@@ -150,12 +150,8 @@ impl UploadQueue {
     /// # Errors
     /// If the folder cannot be removed.
     pub fn drop_all(&self) -> Result<(), StoreError> {
-        match std::fs::remove_dir_all(&self.folder) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                Err(StoreError::writing(&self.folder, cause))
-            }
-            _ => Ok(()),
-        }
+        let removed = if_found(std::fs::remove_dir_all(&self.folder));
+        removed.map(drop).map_err(|cause| StoreError::writing(&self.folder, cause))
     }
 
     pub fn keys(&self) -> Vec<Digest> {

@@ -53,11 +53,6 @@ impl Otlp {
         let refusal = Refusal::Unreported(Rejected::default());
         Self { spec, state: run_folder.join("otlp.json"), refusal }
     }
-
-    fn sent(&self) -> Sent {
-        let text = std::fs::read(&self.state).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
 }
 
 impl Sink for Otlp {
@@ -75,7 +70,8 @@ impl Sink for Otlp {
     }
 
     fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError> {
-        let mut sent = self.sent();
+        let noted = std::fs::read(&self.state).unwrap_or_default();
+        let mut sent: Sent = serde_json::from_slice(&noted).unwrap_or_default();
         let known = sent.get(&self.spec.url).cloned().unwrap_or_default();
         let parts = parts(run, log, &self.spec);
         let missing: Vec<_> = parts.into_iter().filter(|(name, _)| !known.contains(name)).collect();
@@ -101,7 +97,9 @@ impl Sink for Otlp {
                 }
             }
             send.flush()?;
-            note(&self.state, &self.spec.url, &mut sent, name)?;
+            sent.entry(self.spec.url.clone()).or_default().insert(name);
+            let text = serde_json::to_string_pretty(&sent).unwrap_or_default() + "\n";
+            file::write(&self.state, text.as_bytes())?;
         }
         Ok(())
     }
@@ -114,13 +112,6 @@ impl Sink for Otlp {
         self.refusal = Refusal::Reported;
         Some(TrackError::Rejected { url, spans, problem })
     }
-}
-
-/// Notes that an endpoint has got a part.
-fn note(state: &Path, url: &str, sent: &mut Sent, part: String) -> Result<(), TrackError> {
-    sent.entry(url.to_owned()).or_default().insert(part);
-    let text = serde_json::to_string_pretty(sent).unwrap_or_default() + "\n";
-    file::write(state, text.as_bytes()).map(drop)
 }
 
 /// What is sent and noted as one.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::{Log, TrackError, proto::Message};
 use crate::{
-    data::{self, DataError, EpisodeRow, EpisodeSampled, TurnTokens},
+    data::{self, DataError, EpisodeRow, EpisodeSampled, Tool, TurnTokens},
     eval::Mode,
     hash::{Encoder, hex},
     view::{
@@ -78,7 +78,7 @@ fn cut(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Where a span is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct SpanIds {
     trace: [u8; 16],
     span: [u8; 8],
@@ -106,11 +106,11 @@ impl SpanIds {
     }
 }
 
+#[derive(Default)]
 struct Span<'a> {
     place: SpanIds,
     parent: Option<SpanIds>,
     name: String,
-    kind: u64,
     /// Nanoseconds since the epoch.
     begin: u64,
     end: u64,
@@ -122,12 +122,12 @@ struct Span<'a> {
 
 impl Span<'_> {
     fn encode(self) -> Vec<u8> {
-        let Self { place, parent, name, kind, begin, end, attributes, link, error } = self;
+        let Self { place, parent, name, begin, end, attributes, link, error } = self;
         let mut span = Message::new().bytes(1, place.trace).bytes(2, place.span);
         if let Some(parent) = parent {
             span = span.bytes(4, parent.span);
         }
-        span = span.bytes(5, clean(&name).as_ref()).varint(6, kind).fixed64(7, begin).fixed64(8, end);
+        span = span.bytes(5, clean(&name).as_ref()).varint(6, INTERNAL).fixed64(7, begin).fixed64(8, end);
         span = with_attributes(span, 9, &attributes);
         if let Some(link) = link {
             span = span.message(13, Message::new().bytes(1, link.trace).bytes(2, link.span));
@@ -179,9 +179,7 @@ impl Trace<'_> {
         let is_failed = state == "failed";
         let span = Span {
             place: self.place(),
-            parent: None,
             name: format!("run {}", self.log.name),
-            kind: INTERNAL,
             begin: nanoseconds(self.log.began_ms),
             end: nanoseconds(self.log.ended_ms),
             attributes: vec![
@@ -190,8 +188,8 @@ impl Trace<'_> {
                 ("mcprl.seed", json!(self.run.seed)),
                 ("error.type", if is_failed { json!("failed") } else { Value::Null }),
             ],
-            link: None,
             error: is_failed.then(|| "the run failed".to_owned()),
+            ..Span::default()
         };
         span.encode()
     }
@@ -207,27 +205,21 @@ impl Trace<'_> {
             ("mcprl.state", json!(stage.state)),
             ("mcprl.iteration", json!(stage.iteration.as_ref().map(|(_, number)| number))),
         ];
-        let metrics: Vec<(String, Value)> = stage
-            .metrics
-            .iter()
-            .map(|(name, value)| (format!("mcprl.metrics.{name}"), json!(value)))
-            .collect();
-        attributes.extend(metrics.iter().map(|(name, value)| (name.as_str(), value.clone())));
+        let metrics = stage.metrics.iter();
+        let metrics: Vec<_> = metrics.map(|(name, value)| (format!("mcprl.metrics.{name}"), value)).collect();
+        attributes.extend(metrics.iter().map(|(name, value)| (name.as_str(), json!(value))));
         if stage.artifact("trajectories").is_some() && self.content {
             let tools = self.run.tools(stage).unwrap_or_default();
-            let tools: Value = tools
-                .iter()
-                .map(|tool| {
-                    let parameters: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
-                    json!({
-                        "type": "function",
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": parameters,
-                    })
+            let tool = |tool: &Tool| {
+                let parameters: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+                json!({
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": parameters,
                 })
-                .collect();
-            let text = tools.to_string();
+            };
+            let text = tools.iter().map(tool).collect::<Value>().to_string();
             // A cut list is not JSON.
             if text.len() <= TOOLS {
                 attributes.push(("gen_ai.tool.definitions", json!(text)));
@@ -237,12 +229,10 @@ impl Trace<'_> {
             place: self.stage_place(stage),
             parent: Some(self.place()),
             name: stage.id.clone(),
-            kind: INTERNAL,
             begin,
             end,
             attributes,
-            link: None,
-            error: None,
+            ..Span::default()
         };
         span.encode()
     }
@@ -385,34 +375,27 @@ impl Episode<'_> {
         let first = turns.first().map_or(spoken.len(), |turn| turn.at);
         let (system, input): (Vec<_>, Vec<_>) =
             spoken[..first].iter().partition(|message| message.role == "system");
-        let system: Value = system
-            .iter()
-            .map(|message| json!({ "type": "text", "content": cut(&message.text, TEXT) }))
-            .collect();
+        let text = |text: &str| json!({ "type": "text", "content": cut(text, TEXT) });
+        let system: Value = system.iter().map(|message| text(&message.text)).collect();
         let answer = episode.answer.as_deref().or(spoken.last().map(|message| message.text.as_str()));
         let output = json!([{
             "role": "assistant",
-            "parts": [{ "type": "text", "content": cut(answer.unwrap_or_default(), TEXT) }],
+            "parts": [text(answer.unwrap_or_default())],
             "finish_reason": "stop",
         }]);
+        let input: Value = input.iter().map(|message| message_json(message, &[])).collect();
+        let expected = scenario.and_then(|scenario| scenario.answer.as_deref());
         attributes.extend([
             ("gen_ai.system_instructions", self.json(&system)),
-            (
-                "gen_ai.input.messages",
-                self.json(&input.iter().map(|message| message_json(message, &[])).collect()),
-            ),
+            ("gen_ai.input.messages", self.json(&input)),
             ("gen_ai.output.messages", self.json(&output)),
             ("mcprl.answer", self.text(episode.answer.as_deref().unwrap_or_default())),
-            (
-                "mcprl.expected",
-                self.text(scenario.and_then(|scenario| scenario.answer.as_deref()).unwrap_or_default()),
-            ),
+            ("mcprl.expected", self.text(expected.unwrap_or_default())),
         ]);
         let mut spans = vec![Span {
             place: root,
             parent: None,
             name: format!("invoke_agent {}", part.policy),
-            kind: INTERNAL,
             begin,
             end,
             attributes,
@@ -423,6 +406,7 @@ impl Episode<'_> {
         for (number, turn) in turns.iter().enumerate() {
             let (begin, end) = next();
             let input = spoken[read..turn.at].iter().filter(|message| message.role != "system");
+            let input: Value = input.map(|message| message_json(message, &[])).collect();
             let reason = self.finish_reason(turn, number + 1 == turns.len());
             let mut output = message_json(&spoken[turn.at], &turn.calls);
             output["finish_reason"] = json!(reason);
@@ -432,10 +416,7 @@ impl Episode<'_> {
                 ("gen_ai.response.model", json!(part.policy)),
                 ("gen_ai.response.finish_reasons", json!([reason])),
                 ("mcprl.turn", json!(number)),
-                (
-                    "gen_ai.input.messages",
-                    self.json(&input.map(|message| message_json(message, &[])).collect()),
-                ),
+                ("gen_ai.input.messages", self.json(&input)),
                 ("gen_ai.output.messages", self.json(&json!([output]))),
             ]);
             if by_turn {
@@ -447,12 +428,10 @@ impl Episode<'_> {
                 place,
                 parent: Some(root),
                 name: format!("chat {}", part.policy),
-                kind: INTERNAL,
                 begin,
                 end,
                 attributes,
-                link: None,
-                error: None,
+                ..Span::default()
             });
             read = turn.at + 1;
             for (index, called) in turn.calls.iter().enumerate() {
@@ -476,6 +455,8 @@ impl Episode<'_> {
         // The call that ended the episode has no result.
         let ended = (result.is_none() && self.episode.end == "server_down").then_some("server_down");
         let error = result.and_then(|result| result.error.as_deref()).or(ended).map(error_type);
+        let bytes = result.map(|result| result.bytes.unwrap_or(result.text.len() as u64));
+        let arguments = Some(&called.arguments).filter(|arguments| !arguments.is_null());
         let attributes = vec![
             ("gen_ai.operation.name", json!("execute_tool")),
             ("gen_ai.provider.name", json!(PROVIDER)),
@@ -484,20 +465,10 @@ impl Episode<'_> {
             ("gen_ai.tool.type", json!("function")),
             ("gen_ai.tool.call.id", json!(called.id)),
             ("mcprl.turn", json!(turn)),
-            (
-                "mcprl.result_bytes",
-                json!(result.map(|result| result.bytes.unwrap_or(result.text.len() as u64))),
-            ),
+            ("mcprl.result_bytes", json!(bytes)),
             ("mcprl.clipped", json!(result.map(|result| result.clipped))),
-            (
-                "gen_ai.tool.call.arguments",
-                if called.arguments.is_null() {
-                    Value::Null
-                } else {
-                    self.text(&called.arguments.to_string())
-                },
-            ),
-            ("gen_ai.tool.call.result", result.map_or(Value::Null, |result| self.text(&result.text))),
+            ("gen_ai.tool.call.arguments", json!(arguments.map(|given| self.text(&given.to_string())))),
+            ("gen_ai.tool.call.result", json!(result.map(|result| self.text(&result.text)))),
             ("error.type", json!(error)),
         ];
         let failed = error.map(|error| match result.filter(|_| self.of.trace.content) {
@@ -508,12 +479,11 @@ impl Episode<'_> {
             place,
             parent: Some(parent),
             name: format!("execute_tool {}", called.tool),
-            kind: INTERNAL,
             begin,
             end,
             attributes,
-            link: None,
             error: failed,
+            ..Span::default()
         }
     }
 
