@@ -248,9 +248,9 @@ pub fn numerics(devices: &[String], format: Format) -> String {
         Format::F32 => format!("{kind} 2"),
         // Version 2: gradients of attention are products of bf16 too. Version 3: so is attention, and keys
         // and values are rounded. Version 4: as f32, and adapters and rotary frequencies. Version 5, on a device: logits
-        // are not rounded. Version 6: our kernels.
+        // are not rounded. Version 6: our kernels. Version 5, on the CPU: products by AMX.
         Format::Bf16 if on_cuda => format!("{kind} bf16 6{flash}"),
-        Format::Bf16 | Format::Nf4 => format!("{kind} {} 4{flash}", format.name()),
+        Format::Bf16 | Format::Nf4 => format!("{kind} {} 5{flash}", format.name()),
         // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32. Version 4: logits are not
         // rounded. Version 5: our kernels.
         Format::F16 if on_cuda => format!("{kind} f16 5{flash}"),
