@@ -45,17 +45,9 @@ pub struct PolicyFolder {
 #[strum(prefix = "policy::", serialize_all = "snake_case")]
 pub enum PolicyError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} does not name the adapter's base model")]
-    NoBase {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
+    NoBase { path: PathBuf, source: serde_json::Error },
     #[error("{path} contains neither config.json nor policy.json")]
     NotAPolicy { path: PathBuf },
     #[error("loading the policy failed: {reason}")]

@@ -73,11 +73,7 @@ pub struct Found {
 #[strum(prefix = "traces::", serialize_all = "snake_case")]
 pub enum TraceError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} has more than {most} MiB")]
     TooLarge { path: PathBuf, most: u64 },
     #[error("{path}: {problem}")]

@@ -94,19 +94,11 @@ pub enum WarmupError {
     #[error("a vocabulary of {vocabulary} is smaller than the {smallest} tokens that it needs")]
     Vocabulary { vocabulary: usize, smallest: usize },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("cannot build the tokenizer: {reason}")]
     Tokenizer { reason: String },
     #[error("tool `{tool}` has a function schema that is not JSON")]
-    Schema {
-        tool: String,
-        #[source]
-        source: serde_json::Error,
-    },
+    Schema { tool: String, source: serde_json::Error },
 }
 
 impl Diagnostic for WarmupError {

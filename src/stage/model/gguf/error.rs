@@ -8,17 +8,9 @@ use crate::error::{Class, Diagnostic};
 #[strum(prefix = "gguf::", serialize_all = "snake_case")]
 pub enum GgufError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     /// The file is not what the format says.
     #[error("{path} is not a readable GGUF file: {reason}")]
     Malformed { path: PathBuf, reason: String },
