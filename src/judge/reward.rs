@@ -9,7 +9,8 @@ use super::{Flag, Score, flags, truth};
 use crate::data::{AnswerSource, Reward, Scenario, Trajectory};
 
 /// A judge besides ground truth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum JudgeKind {
     /// A language model compares the episodes of a group.
     Relative,
@@ -26,12 +27,7 @@ impl JudgeKind {
 
     /// The name of its weight and of its part of a reward.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Relative => "relative",
-            Self::Rubric => "rubric",
-            Self::Command => "command",
-            Self::Labels => "labels",
-        }
+        self.into()
     }
 }
 

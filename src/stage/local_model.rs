@@ -52,7 +52,7 @@ impl LocalSettings {
 
 /// Whether the stage has a model of its own.
 pub fn is_given(context: &Context) -> bool {
-    context.inputs.contains_key(ROLE)
+    context.has(ROLE)
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
