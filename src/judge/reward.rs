@@ -60,22 +60,6 @@ impl Default for Weights {
     }
 }
 
-impl Weights {
-    /// A weight that is no number of 0 or more.
-    pub fn wrong(&self) -> Option<(&'static str, f64)> {
-        let Self { truth, relative, rubric, command, labels } = *self;
-        [
-            ("truth", truth),
-            ("relative", relative),
-            ("rubric", rubric),
-            ("command", command),
-            ("labels", labels),
-        ]
-        .into_iter()
-        .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
-    }
-}
-
 /// What makes a reward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shaping {
@@ -109,6 +93,13 @@ impl Shaping {
             JudgeKind::Command => self.weights.command,
             JudgeKind::Labels => self.weights.labels,
         }
+    }
+
+    /// A weight that is no number of 0 or more.
+    pub fn wrong_weight(&self) -> Option<(&'static str, f64)> {
+        let judges = JudgeKind::ALL.map(|kind| (kind.name(), self.weight(kind)));
+        let mut all = std::iter::once(("truth", self.weights.truth)).chain(judges);
+        all.find(|(_, value)| !(value.is_finite() && *value >= 0.0))
     }
 
     /// Whether this judge is asked: for a part of the reward, or for a gate.
@@ -150,9 +141,8 @@ impl Shaping {
     fn overlong(&self, trajectory: &Trajectory) -> f64 {
         let Some(most) = self.overlong_tokens.map(f64::from) else { return 0.0 };
         let buffer = self.overlong_buffer.map_or(most / 5.0, f64::from).clamp(1.0, most.max(1.0));
-        let sampled = trajectory.sampled.iter().filter(|sampled| **sampled).count();
         #[expect(clippy::cast_precision_loss, reason = "a number of tokens")]
-        let over = sampled as f64 - (most - buffer);
+        let over = trajectory.sampled_tokens() as f64 - (most - buffer);
         0.0 - (over / buffer).clamp(0.0, 1.0)
     }
 }

@@ -117,10 +117,7 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let solved: Vec<Trajectory> = match context.inputs.contains_key(EXAMPLES) {
-            true => context.read(EXAMPLES)?,
-            false => Vec::new(),
-        };
+        let solved: Vec<Trajectory> = context.read_optional(EXAMPLES)?.unwrap_or_default();
         let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
@@ -150,20 +147,17 @@ impl Eval {
             let unchecked = player.unchecked();
             player.close().await;
             let played = played?;
-            let there = played.iter().flatten();
-            made.extend(there.flat_map(|trajectory| calls(&trajectory.into(), &unchecked)));
-            let there = attempts
-                .iter()
-                .zip(&played)
-                .filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
-            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> = there.collect();
+            let there = attempts.iter().zip(&played);
+            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> =
+                there.filter_map(|(attempt, played)| Some((attempt, played.as_ref()?))).collect();
+            made.extend(there.iter().flat_map(|(_, played)| calls(&(*played).into(), &unchecked)));
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
             if votes.is_empty() && params.vote > 0 && contestant.name() == policies[0].name {
                 votes = vote(params, &scenarios, &there);
             }
-            lost += played.iter().filter(|played| played.is_none()).count();
+            lost += played.len() - there.len();
             trajectories.extend(played.into_iter().flatten());
         }
         if context.shard.is_some() {
@@ -239,7 +233,7 @@ impl StageKind for Eval {
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
-        if context.inputs.get("policies").is_none_or(Vec::is_empty) {
+        if policies.is_empty() {
             preflight.error("policies", StageError::NoInput { role: "policies".into() });
         }
         match context.scenarios().map(|scenarios| (scenarios.answered, scenarios.count())) {
@@ -460,10 +454,7 @@ fn vote_note(params: &Params, baseline: &str, rows: &[VerdictRow]) -> String {
 }
 
 fn sampled_tokens(played: &Trajectory) -> u32 {
-    if let Some(counted) = played.counted_tokens {
-        return counted;
-    }
-    played.sampled.iter().filter(|sampled| **sampled).count() as u32
+    played.counted_tokens.unwrap_or_else(|| played.sampled_tokens() as u32)
 }
 
 fn is_by_protocol(played: &Trajectory) -> bool {

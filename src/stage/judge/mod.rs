@@ -392,7 +392,7 @@ impl StageKind for Judge {
                 preflight.error("max_cost", JudgeStageError::NoPrices);
             }
         }
-        if let Some((name, value)) = shaping.weights.wrong() {
+        if let Some((name, value)) = shaping.wrong_weight() {
             preflight.error("weights", JudgeStageError::Weight { name, value });
         }
         let is_judged = JudgeKind::ALL.into_iter().any(|kind| shaping.weight(kind) > 0.0);

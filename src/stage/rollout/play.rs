@@ -124,22 +124,16 @@ impl Actor {
         }
     }
 
-    /// What an endpoint bills, so far.
-    fn billed(&self) -> Usage {
+    /// What is computed, or billed by an endpoint, so far.
+    fn usage(&self) -> Usage {
         match self {
             Self::Endpoint(agents) => agents.all.client.resources(),
-            _ => Usage::default(),
+            _ => self.sampler().map(policy::usage).unwrap_or_default(),
         }
     }
 
     fn sampled_tokens(&self) -> u64 {
         self.sampler().map_or(0, Sampler::sampled_tokens)
-    }
-
-    /// Tokens that went through the decoder, and those of them that were recomputed.
-    fn computed_tokens(&self) -> [u64; 2] {
-        let Some(usage) = self.sampler().map(Sampler::usage) else { return [0, 0] };
-        [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -273,8 +267,7 @@ impl Player {
     ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
-        let [computed_before, recomputed_before] = self.actor.computed_tokens();
-        let billed_before = self.actor.billed();
+        let before = self.actor.usage();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
             let known = known.remove(&attempt.row(&self.policy));
@@ -288,15 +281,8 @@ impl Player {
         drop(known);
         let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
         let ended = self.play_missing(&mut progress).await;
-        let Progress { played, scoreboard, tool_calls, cause, .. } = progress;
-        let [computed, recomputed] = self.actor.computed_tokens();
-        context.meter.add(Usage {
-            sampled_tokens: self.actor.sampled_tokens() - scoreboard.before,
-            computed_tokens: computed - computed_before,
-            recomputed_tokens: recomputed - recomputed_before,
-            tool_calls,
-            ..self.actor.billed().since(billed_before)
-        });
+        let Progress { played, tool_calls, cause, .. } = progress;
+        context.meter.add(Usage { tool_calls, ..self.actor.usage().since(before) });
         self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
         if context.shard.is_some() {

@@ -10,7 +10,7 @@ use crate::{
     engine::Sampling,
     error::Result,
     hash::{Digest, Encoder},
-    stage::Context,
+    stage::{Context, Metrics, known_metrics, metrics, share_right},
 };
 
 /// Results of the scenario's state checks; `None` for an error.
@@ -49,6 +49,12 @@ impl RolloutSpec<'_> {
             Some(checks) => format!("{} {task} {}", self.id(policy), Digest::of(checks.0.as_bytes()).short()),
         }
     }
+}
+
+/// One episode for each scenario, for its reference solution.
+pub fn of_references(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
+    let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
+    scenarios.iter().map(of).collect()
 }
 
 /// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
@@ -98,6 +104,24 @@ pub fn known(
 fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
     Trajectory { family, split, ..trajectory }
+}
+
+/// What episodes took on average, and how many of those with a known answer are right.
+pub fn measured(trajectories: &[&Trajectory]) -> Metrics {
+    let episodes = trajectories.len() as f64;
+    let mean = |of: fn(&Trajectory) -> u32| {
+        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
+    };
+    let mut found = metrics([
+        ("episodes", episodes),
+        ("turns", mean(|trajectory| trajectory.turns)),
+        ("calls", mean(|trajectory| trajectory.calls)),
+        ("tool_errors", mean(|trajectory| trajectory.tool_errors)),
+        ("sampled_tokens", mean(|trajectory| trajectory.sampled_tokens() as u32)),
+    ]);
+    let success = share_right(trajectories.iter().map(|trajectory| trajectory.correct));
+    found.extend(known_metrics([("success", success)]));
+    found
 }
 
 /// The row of an episode, without what depends on its known answer.

@@ -137,7 +137,7 @@ impl Traces {
                     let trajectory = self.trajectory(&row.place, correct, &episode);
                     (row.turns, row.calls) = (episode.turns, trajectory.calls);
                     row.tokens = trajectory.tokens.len() as u32;
-                    row.learned = trajectory.sampled.iter().filter(|learned| **learned).count() as u32;
+                    row.learned = trajectory.sampled_tokens() as u32;
                     row.repairs = episode.repairs;
                     trajectories.push(trajectory);
                 }

@@ -7,6 +7,7 @@ pub mod checkpoint;
 mod learner;
 mod supervised;
 
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 
 pub use learner::{Learner, OptimizerKind};
@@ -23,7 +24,8 @@ use crate::{
     engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic},
     grpo::{Schedule, Shape},
-    model::{AdapterConfig, AdapterSize, Targets, kernels::Format},
+    model::{AdapterConfig, Targets, kernels::Format},
+    random::permutation,
 };
 
 /// How a policy is trained, as cards name it.
@@ -76,6 +78,16 @@ pub fn expected_inputs(trajectories: &[Trajectory]) -> ExpectedInputs {
     let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
     ExpectedInputs::from([("trajectories".to_owned(), vec![named])])
+}
+
+/// Indices below `count` in batches of this size, each pass in seeded random order.
+pub fn batches(count: usize, passes: usize, size: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut batches = Vec::new();
+    for _ in 0..passes {
+        batches.extend(permutation(count, &mut rng).chunks(size.max(1)).map(<[usize]>::to_vec));
+    }
+    batches
 }
 
 /// Checks that the columns of a trajectory fit together.
@@ -199,11 +211,7 @@ impl Training {
 
     /// The name of the schedule, if the rate decays.
     pub fn decay(&self) -> Option<&'static str> {
-        match self.schedule {
-            Shape::Constant => None,
-            Shape::Linear => Some("linear"),
-            Shape::Cosine => Some("cosine"),
-        }
+        (self.schedule != Shape::Constant).then(|| self.schedule.into())
     }
 
     /// Checks that the policy, its adapter and the parameters fit together. Adds what the output `policy` will be.
@@ -214,23 +222,20 @@ impl Training {
             }
         }
         let Some(policy) = context.policy("policy") else { return };
-        let adapter: Option<AdapterSize> = match (self.lora, policy.adapter) {
-            (false, Some(_)) => {
-                preflight.error("lora", TrainingError::WholeAdapter);
-                None
+        let mut trained = policy.clone();
+        match (self.lora, policy.adapter) {
+            (false, adapter) => {
+                if adapter.is_some() {
+                    preflight.error("lora", TrainingError::WholeAdapter);
+                }
+                (trained.adapter, trained.stored) = (None, Format::F32);
             }
             (true, None) => {
                 let adapter = self.adapter();
                 preflight.check("targets", adapter.targets.check(&policy.config));
-                adapter.size(&policy.config).ok()
+                trained.adapter = adapter.size(&policy.config).ok();
             }
-            (true, Some(size)) => Some(size),
-            (false, None) => None,
-        };
-        let mut trained = policy.clone();
-        trained.adapter = adapter;
-        if !self.lora {
-            trained.stored = Format::F32;
+            (true, Some(_)) => {}
         }
         preflight.outputs.insert("policy", trained.into());
     }

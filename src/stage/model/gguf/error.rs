@@ -37,29 +37,18 @@ pub enum GgufError {
 }
 
 /// Something that a file asks for by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Feature {
     Version,
     Architecture,
     Tokenizer,
     PreTokenizer,
+    #[strum(to_string = "scaling of the rotary embedding")]
     Rope,
     Setting,
+    #[strum(to_string = "adapter of the module")]
     Module,
-}
-
-impl std::fmt::Display for Feature {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Version => "version",
-            Self::Architecture => "architecture",
-            Self::Tokenizer => "tokenizer",
-            Self::PreTokenizer => "pre-tokenizer",
-            Self::Rope => "scaling of the rotary embedding",
-            Self::Setting => "setting",
-            Self::Module => "adapter of the module",
-        })
-    }
 }
 
 impl Diagnostic for GgufError {
