@@ -179,7 +179,8 @@ pub fn rewards(
     shaping: &Shaping,
 ) -> Vec<Option<Reward>> {
     let right: Vec<Option<bool>> = group.iter().map(correct).collect();
-    if !is_judged(&right, scores, shaping) {
+    let has_truth = shaping.weights.truth > 0.0 && right.iter().any(Option::is_some);
+    if !has_truth && !scores.values().flatten().any(Option::is_some) {
         return vec![None; group.len()];
     }
     let fewest_turns = group
@@ -204,24 +205,14 @@ pub fn rewards(
     let mut totals = scored.iter().flatten().map(Scored::total);
     let is_informative = totals.next().is_some_and(|first| totals.any(|total| total != first));
     let reward = |(attempt, scored): (&JudgedTrajectory<'_>, Option<Scored<'_>>)| {
-        let costs = if is_informative {
-            costs(attempt, scored.as_ref()?.correct, fewest_turns, shaping)
-        } else {
-            Vec::new()
+        let scored = scored?;
+        let costs = match is_informative {
+            true => costs(attempt, scored.correct, fewest_turns, shaping),
+            false => Vec::new(),
         };
-        Some(scored?.reward(attempt, costs))
+        Some(scored.reward(attempt, costs))
     };
     group.iter().zip(scored).map(reward).collect()
-}
-
-/// Whether ground truth or a judge could score an episode of the group.
-fn is_judged(
-    right: &[Option<bool>],
-    scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
-    shaping: &Shaping,
-) -> bool {
-    (shaping.weights.truth > 0.0 && right.iter().any(Option::is_some))
-        || scores.values().flatten().any(Option::is_some)
 }
 
 /// An episode's ground truth and judges' scores.

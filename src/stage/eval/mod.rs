@@ -19,7 +19,12 @@ use super::{
     kind::{Requirement, StageFuture},
     memory::Load,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
-    rollout::{play::Player, prompts, records::RolloutSpec, settings::PlaySettings},
+    rollout::{
+        play::Player,
+        prompts,
+        records::{RolloutSpec, episode_seed},
+        settings::PlaySettings,
+    },
     typed,
 };
 use crate::{
@@ -29,7 +34,7 @@ use crate::{
     engine::{Footprint, Sampling},
     error::{At, Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
-    hash::{Digest, Encoder},
+    hash::Digest,
     judge::truth,
     llm,
 };
@@ -79,23 +84,21 @@ impl Diagnostic for EvalError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NothingToPlay => "set `samples` to 1 or more".into(),
-            Self::NoTruth { scenarios: 0 } => {
-                "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`".into()
-            }
+        let hint = match self {
+            Self::NothingToPlay => "set `samples` to 1 or more",
+            Self::NoTruth { scenarios: 0 } => "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`",
             Self::NoTruth { .. } | Self::LittleTruth { .. } => {
-                "give scenarios an `answer`: evaluation compares answers with known ones".into()
+                "give scenarios an `answer`: evaluation compares answers with known ones"
             }
-            Self::SameName { .. } => "give one of them another name".into(),
+            Self::SameName { .. } => "give one of them another name",
             Self::NoExamples { .. } => {
                 "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"
-                    .into()
             }
             Self::ServerLost { .. } => {
-                "start the server by hand, call a tool, and check that it keeps running".into()
+                "start the server by hand, call a tool, and check that it keeps running"
             }
-        })
+        };
+        Some(hint.into())
     }
 }
 
@@ -377,19 +380,11 @@ fn attempts<'a>(
     let sampled = Sampling { temperature, ..Sampling::GREEDY };
     let mut draws = if greedy { vec![Sampling::GREEDY] } else { vec![] };
     draws.resize(draws.len() + samples as usize, sampled);
-    let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| RolloutSpec {
-        scenario,
-        sample: sample as u32,
-        seed: Encoder::new("mcprl eval episode seed v1")
-            .number(seed)
-            .text(&scenario.id)
-            .number(sample as u64)
-            .finish()
-            .seed(),
-        sampling,
-    };
-    let of_scenario = |scenario| {
-        draws.iter().enumerate().map(move |(sample, sampling)| attempt(scenario, sample, *sampling))
+    let of_scenario = |scenario: &'a Scenario| {
+        (0..).zip(&draws).map(move |(sample, sampling)| {
+            let seed = episode_seed("mcprl eval episode seed v1", seed, scenario, sample);
+            RolloutSpec { scenario, sample, seed, sampling: *sampling }
+        })
     };
     scenarios.iter().flat_map(of_scenario).collect()
 }

@@ -21,11 +21,11 @@ use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
     known_metrics, mean,
-    memory::{Load, workspace_bytes},
+    memory::Load,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{Learner, Training, batches, check_logprobs, check_rows, checkpoint, expected_inputs},
+    training::{Learner, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
     typed,
 };
 use crate::{
@@ -137,21 +137,21 @@ impl Diagnostic for GrpoError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
+        let hint = match self {
             Self::NotSampled => {
-                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout".into()
+                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout"
             }
             Self::Mismatch { .. } => {
                 "the rollouts may come from another machine or other kernels; run the rollout stage again"
-                    .into()
             }
-            Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
+            Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`",
             Self::NoTotal { .. } => {
-                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`".into()
+                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`"
             }
-            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter".into(),
-            Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
-        })
+            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter",
+            Self::Vocabulary { .. } => "policy and reference must share a tokenizer",
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -182,19 +182,6 @@ impl Grpo {
             (None, Some(episodes)) => episodes.count.saturating_mul(longest).div_ceil(minibatches.max(1)),
             (None, None) => usize::MAX,
         })
-    }
-
-    /// Bytes that an update on these episodes needs in addition to the frozen weights of this policy's model.
-    fn workspace(
-        &self,
-        policy: &PolicyFolder,
-        trajectories: &[Trajectory],
-        context: &Context,
-    ) -> Result<usize> {
-        let inputs = expected_inputs(trajectories);
-        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
-        let peak = self.footprint(&load, &policy.expected()?);
-        Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
     }
 
     fn update(&self, context: &Context) -> Result<Metrics> {
@@ -240,13 +227,16 @@ impl Grpo {
         let vocabulary = match context.has("reference") {
             true => {
                 let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                let workspace = self.workspace(&reference, &trajectories, context)?;
+                let expected = reference.expected()?;
+                let workspace =
+                    workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
                 Some(scoring::score_reference(&mut groups, (&reference, workspace), self, context)?)
             }
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let workspace = self.workspace(&policy, &trajectories, context)?;
+        let expected = policy.expected()?;
+        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
@@ -258,7 +248,7 @@ impl Grpo {
         if weighs {
             scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
-        let bound = GapBound::new(exact, context.engine.format(policy.expected()?.stored));
+        let bound = GapBound::new(exact, context.engine.format(expected.stored));
         let schedule = training.schedule(training.total_steps);
         // Before a checkpoint is loaded, whose steps are this update's own.
         let before = learner.trainer.optimizer().steps();

@@ -51,12 +51,14 @@ impl Diagnostic for ReplayError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoEpisodes => "the stage before left all out".into(),
-            Self::LeftOut { .. } => "the data may not be that of the recording: `state` of [server] says what a session \
+        let hint = match self {
+            Self::NoEpisodes => "the stage before left all out",
+            Self::LeftOut { .. } => {
+                "the data may not be that of the recording: `state` of [server] says what a session \
                  starts with. `compare = \"errors\"` compares only which calls fail; `max_left_out` allows more"
-                .into(),
-        })
+            }
+        };
+        Some(hint.into())
     }
 }
 

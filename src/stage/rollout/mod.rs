@@ -33,7 +33,7 @@ use serde_json::{Map, Value};
 use self::{
     choice::Draw,
     play::Player,
-    records::{RolloutSpec, measured},
+    records::{RolloutSpec, episode_seed, measured},
     settings::PlaySettings,
 };
 use super::{
@@ -49,7 +49,6 @@ use crate::{
     data::{self, AnswerSource, Call, End, GroupSignal, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
-    hash::Encoder,
 };
 
 #[derive(Debug, Deserialize)]
@@ -306,7 +305,7 @@ fn attempts<'a>(
         samples.clone().map(move |sample| RolloutSpec {
             scenario,
             sample,
-            seed: episode_seed(seed, scenario, sample),
+            seed: episode_seed("mcprl episode seed v1", seed, scenario, sample),
             sampling: params.sampling(),
         })
     };
@@ -323,16 +322,6 @@ impl Params {
         let Self { temperature, top_p, top_k, min_p, .. } = *self;
         Sampling { temperature, top_p, top_k, min_p }
     }
-}
-
-/// Distinct for every episode of a run.
-fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
-    Encoder::new("mcprl episode seed v1")
-        .number(seed)
-        .text(&scenario.id)
-        .number(sample.into())
-        .finish()
-        .seed()
 }
 
 /// The share of the calls in each form, of those that were read.

@@ -51,6 +51,12 @@ impl RolloutSpec<'_> {
     }
 }
 
+/// Distinct for every episode of a run. `purpose`: of the kind of stage.
+pub fn episode_seed(purpose: &str, seed: u64, scenario: &Scenario, sample: u32) -> u64 {
+    let mut encoder = Encoder::new(purpose);
+    encoder.number(seed).text(&scenario.id).number(sample.into()).finish().seed()
+}
+
 /// One episode for each scenario, for its reference solution.
 pub fn of_references(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
     let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };

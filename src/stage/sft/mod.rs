@@ -17,12 +17,12 @@ use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
     known_metrics,
-    memory::{Load, workspace_bytes},
+    memory::Load,
     metrics,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{HeldOut, Learner, Steps, Training, batches, check_rows, expected_inputs},
+    training::{HeldOut, Learner, Steps, Training, batches, check_rows, workspace},
     typed,
 };
 use crate::{
@@ -71,25 +71,24 @@ impl Diagnostic for SftError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out".into(),
+        let hint = match self {
+            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out",
             Self::NoTries { .. } => {
                 "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
-                    .into()
             }
-            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least".into(),
+            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least",
             Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
                 "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
                  gives none"
-                    .into()
             }
             Self::NothingToTrain { left_out } if left_out.unknown > 0 => {
-                "give scenarios an `answer`, or set `only_right = false`".into()
+                "give scenarios an `answer`, or set `only_right = false`"
             }
-            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`".into(),
-            Self::NothingToTrain { .. } => "check the stage that wrote the episodes".into(),
-            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes".into(),
-        })
+            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`",
+            Self::NothingToTrain { .. } => "check the stage that wrote the episodes",
+            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes",
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -194,10 +193,7 @@ impl Sft {
                 .observer
                 .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
-        let inputs = expected_inputs(&trajectories);
-        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
-        let peak = self.footprint(&load, &expected);
-        let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
+        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
         if params.stop_rising && held_out.is_empty() && !is_skipped {
@@ -329,14 +325,11 @@ impl StageKind for Sft {
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
         let mut preflight = Preflight::default();
-        if let Some(least) = self.params.min_reward
-            && !context.inputs.contains_key("rewards")
-        {
+        let is_missing = |role: &str| !context.inputs.contains_key(role);
+        if let Some(least) = self.params.min_reward.filter(|_| is_missing("rewards")) {
             preflight.error("min_reward", SftError::NoRewards { least });
         }
-        if let Some(most) = self.params.skip_above
-            && !context.inputs.contains_key("tries")
-        {
+        if let Some(most) = self.params.skip_above.filter(|_| is_missing("tries")) {
             preflight.error("skip_above", SftError::NoTries { most });
         }
         if self.params.stop_rising && self.params.held_out <= 0.0 {

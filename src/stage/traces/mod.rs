@@ -87,12 +87,13 @@ impl Diagnostic for TracesError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json".into(),
+        let hint = match self {
+            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json",
             Self::LeftOut { .. } => {
-                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more".into()
+                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more"
             }
-        })
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {

@@ -14,14 +14,14 @@ pub use learner::{Learner, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
 
 use super::{
-    memory::Load,
+    memory::{Load, workspace_bytes},
     preflight::{
         ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext,
     },
 };
 use crate::{
     data::Trajectory,
-    engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
+    engine::{EngineSpec, Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic},
     grpo::{Schedule, Shape},
     model::{AdapterConfig, Targets, kernels::Format},
@@ -72,12 +72,18 @@ pub enum TrainingError {
     Checkpoint,
 }
 
-/// These episodes as inputs of an estimate.
-pub fn expected_inputs(trajectories: &[Trajectory]) -> ExpectedInputs {
+/// Bytes that training on these episodes needs in addition to the frozen weights, if this is the engine's memory for it.
+pub fn workspace(
+    trajectories: &[Trajectory],
+    engine: &EngineSpec,
+    footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
+) -> usize {
     let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
     let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
-    ExpectedInputs::from([("trajectories".to_owned(), vec![named])])
+    let inputs = ExpectedInputs::from([("trajectories".to_owned(), vec![named])]);
+    let peak = footprint(&Load { inputs: &inputs, ..Load::of(engine) });
+    peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, engine))
 }
 
 /// Indices below `count` in batches of this size, each pass in seeded random order.
@@ -121,23 +127,19 @@ impl Diagnostic for TrainingError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
-            Self::WholeAdapter => {
-                "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
-            }
-            Self::Ragged { .. } => {
-                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
-            }
+        let hint = match self {
+            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999",
+            Self::WholeAdapter => "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`",
+            Self::Ragged { .. } => "tokens, sampled and logprobs of a trajectory have one entry per token",
             Self::Logprob { .. } => {
-                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again".into()
+                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again"
             }
-            Self::Checkpoint => "run it again; the disk may be damaged".into(),
+            Self::Checkpoint => "run it again; the disk may be damaged",
             Self::Rows { .. } => {
                 "row_starts holds the index of each row's first token, ascending, without the first row's 0"
-                    .into()
             }
-        })
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
