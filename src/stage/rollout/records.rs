@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::{
-    agent::Episode,
-    data::{self, AnswerSource, Json, Scenario, Trajectory},
+    agent::{Episode, History},
+    data::{self, Json, Scenario, Trajectory},
     engine::Sampling,
     error::Result,
     hash::{Digest, Encoder},
@@ -139,7 +139,6 @@ pub fn trajectory(
 ) -> Trajectory {
     let scenario = attempt.scenario;
     let Episode { history, end, answer, answer_source, lost: _ } = episode;
-    let row_starts = history.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
@@ -148,6 +147,18 @@ pub fn trajectory(
         sample: attempt.sample,
         policy: policy.to_string(),
         seed: attempt.seed,
+        end: end.to_string(),
+        answer,
+        answer_source: answer_source.map(|source| source.name().to_owned()),
+        state: state.map(|results| Json(json!(results).to_string())),
+        ..columns(history)
+    }
+}
+
+/// The columns of a trajectory that hold its conversation.
+pub fn columns(history: History) -> Trajectory {
+    let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
+    Trajectory {
         messages: Value::from(history.messages).to_string(),
         tokens: history.tokens,
         sampled: history.sampled,
@@ -158,12 +169,8 @@ pub fn trajectory(
         tool_errors: history.tool_errors,
         parse_failures: history.parse_failures,
         loose_calls: history.loose_calls,
-        end: end.to_string(),
-        answer,
-        answer_source: answer_source.map(|source| AnswerSource::name(source).to_owned()),
-        correct: None,
-        row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
-        state: state.map(|results| Json(json!(results).to_string())),
+        row_starts: (!row_starts.is_empty()).then_some(row_starts),
         counted_tokens: history.counted_tokens.map(|tokens| tokens as u32),
+        ..Trajectory::default()
     }
 }

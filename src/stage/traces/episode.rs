@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::{Prompt, Reasoning, Traces};
 use crate::{
-    agent::{Toolbox, answer_of},
+    agent::{History, Toolbox, answer_of},
     chat::{Chat, ToolCall},
-    data::result_view,
+    data::{AnswerSource, result_view},
     mcp::COMPLETE_TASK,
     openai::Rows,
     traces::Trace,
@@ -24,14 +24,9 @@ pub struct Writer<'w> {
 
 /// An episode.
 pub struct Episode {
-    pub rows: Rows,
-    pub messages: Vec<Value>,
-    pub turns: u32,
-    /// Names of the called tools, in order, without `complete_task`.
-    pub tools: Vec<String>,
+    pub history: History,
     pub answer: Option<String>,
-    /// `tool` or `text`.
-    pub answer_source: Option<&'static str>,
+    pub answer_source: Option<AnswerSource>,
     pub repairs: Vec<String>,
 }
 
@@ -94,11 +89,12 @@ impl Writer<'_> {
         let completed = calls_of(&last).into_iter().find(|call| call.name == COMPLETE_TASK);
         let text = last["content"].as_str().filter(|text| !text.is_empty());
         let (answer, answer_source) = match (completed, text) {
-            (Some(call), _) => (answer_of(&call.arguments), Some("tool")),
-            (None, text) => (text.map(str::to_owned), text.map(|_| "text")),
+            (Some(call), _) => (answer_of(&call.arguments), Some(AnswerSource::Tool)),
+            (None, text) => (text.map(str::to_owned), text.map(|_| AnswerSource::Text)),
         };
         repairs.dedup();
-        Ok(Episode { rows, messages, turns, tools: called, answer, answer_source, repairs })
+        let history = History { messages, turns, tools: called, ..rows.history() };
+        Ok(Episode { history, answer, answer_source, repairs })
     }
 
     fn with_system(&self, mut messages: Vec<Value>) -> Vec<Value> {

@@ -15,7 +15,6 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use self::episode::{Episode, Writer};
 use super::{
@@ -25,6 +24,7 @@ use super::{
     metrics,
     policy::PolicyFolder,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
+    rollout::records::columns,
 };
 use crate::{
     agent::{Toolbox, system_prompt},
@@ -134,12 +134,12 @@ impl Traces {
                 .and_then(|trace| Ok((trace.correct, writer.episode(trace)?)));
             match written {
                 Err(why) => row.left_out = Some(why),
-                Ok((correct, episode)) => {
-                    let trajectory = self.trajectory(&row.place, correct, &episode);
-                    (row.turns, row.calls) = (episode.turns, trajectory.calls);
+                Ok((correct, mut episode)) => {
+                    row.repairs = std::mem::take(&mut episode.repairs);
+                    let trajectory = self.trajectory(&row.place, correct, episode);
+                    (row.turns, row.calls) = (trajectory.turns, trajectory.calls);
                     row.tokens = trajectory.tokens.len() as u32;
                     row.learned = trajectory.sampled_tokens() as u32;
-                    row.repairs = episode.repairs;
                     trajectories.push(trajectory);
                 }
             }
@@ -203,33 +203,25 @@ impl Traces {
     }
 
     /// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.
-    fn trajectory(&self, place: &str, correct: Option<bool>, episode: &Episode) -> Trajectory {
-        let history = episode.rows.history();
-        let id = Encoder::new("mcprl trace v1").text(place).json(&episode.messages.clone().into()).finish();
-        let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
-        Trajectory {
+    fn trajectory(&self, place: &str, correct: Option<bool>, episode: Episode) -> Trajectory {
+        let Episode { history, answer, answer_source, repairs: _ } = episode;
+        let id = Encoder::new("mcprl trace v1").text(place).json(&history.messages.clone().into()).finish();
+        let mut trajectory = Trajectory {
             id: id.to_string(),
             scenario_id: place.to_owned(),
             family: "traces".into(),
             split: "train".into(),
             policy: REFERENCE.into(),
-            messages: Value::Array(episode.messages.clone()).to_string(),
-            tokens: history.tokens,
-            sampled: match self.loss {
-                Loss::Assistant => history.sampled,
-                Loss::All => vec![true; history.sampled.len()],
-            },
-            logprobs: history.logprobs,
-            turns: episode.turns,
-            calls: episode.tools.len() as u32,
-            tools: episode.tools.clone(),
             end: "completed".into(),
-            answer: episode.answer.clone(),
-            answer_source: episode.answer_source.map(Into::into),
+            answer,
+            answer_source: answer_source.map(|source| source.name().to_owned()),
             correct: Some(correct.unwrap_or(true)),
-            row_starts: (!row_starts.is_empty()).then_some(row_starts),
-            ..Trajectory::default()
+            ..columns(history)
+        };
+        if self.loss == Loss::All {
+            trajectory.sampled.fill(true);
         }
+        trajectory
     }
 }
 
