@@ -349,6 +349,11 @@ impl Trajectory {
         End::parse(&self.end)
     }
 
+    /// The number of tokens that were sampled.
+    pub fn sampled_tokens(&self) -> usize {
+        self.sampled.iter().filter(|sampled| **sampled).count()
+    }
+
     /// Whether `sampled`, `logprobs` and `row_starts` are consistent with `tokens`.
     pub fn is_consistent(&self) -> bool {
         let tokens = self.tokens.len();

@@ -172,25 +172,17 @@ fn advice(all: &[&VerdictRow]) -> Option<Advice> {
         }
     }
     let winner = chosen.pop()?;
-    let better = [Some(0), chosen.last().copied()];
     let mut reasons = Vec::new();
     if winner > 0 {
-        let mut over: Vec<usize> = better.into_iter().flatten().collect();
+        let mut over = vec![0];
+        over.extend(chosen.last());
         over.dedup();
-        let over: Vec<Difference> =
-            over.into_iter().filter_map(|earlier| between(&policies, earlier, winner)).collect();
-        let parts: Vec<String> = over
-            .iter()
-            .map(|found| {
-                format!(
-                    "{} points more than {} {}",
-                    points(found.gain, 1).replace('+', ""),
-                    found.to,
-                    interval(found)
-                )
-            })
-            .collect();
-        reasons.push(format!("it solves {}", parts.join(" and ")));
+        let better = over.into_iter().filter_map(|earlier| between(&policies, earlier, winner));
+        let parts = better.map(|found| {
+            let gain = points(found.gain, 1).replace('+', "");
+            format!("{gain} points more than {} {}", found.to, interval(&found))
+        });
+        reasons.push(format!("it solves {}", parts.collect::<Vec<_>>().join(" and ")));
     }
     for later in winner + 1..policies.len() {
         let found = between(&policies, winner, later)?;

@@ -292,10 +292,8 @@ fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> Ver
     let per_episode = |count: fn(&Episode) -> u32| {
         episodes.iter().map(|episode| u64::from(count(episode))).sum::<u64>() as f64 / episodes.len() as f64
     };
-    let (with_errors, recovered) = episodes
-        .iter()
-        .filter(|episode| episode.tool_errors > 0)
-        .fold((0_u32, 0_u32), |(count, right), episode| (count + 1, right + u32::from(episode.right)));
+    let with_errors: Vec<&Episode> =
+        episodes.iter().copied().filter(|episode| episode.tool_errors > 0).collect();
     VerdictRow {
         scenarios: shares.len() as u32,
         episodes: episodes.len() as u32,
@@ -309,7 +307,7 @@ fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> Ver
         calls: per_episode(|episode| episode.calls),
         turns: per_episode(|episode| episode.turns),
         tokens: per_episode(|episode| episode.tokens),
-        error_recovery: (with_errors > 0).then(|| f64::from(recovered) / f64::from(with_errors)),
+        error_recovery: (!with_errors.is_empty()).then(|| share(&with_errors, |episode| episode.right)),
         ..VerdictRow::default()
     }
 }

@@ -464,7 +464,7 @@ impl Runner {
     ) -> Result<(WorkDir, Metrics)> {
         let Running { job, lease, .. } = running;
         let mut wait = FIRST_WAIT;
-        let mut left = self.plan.node(job.index).stage.card.retries;
+        let mut left = self.plan.node(job.index).stage.card.retries.unwrap_or(0);
         if job.forced == Some(RerunReason::ServerQueried) && self.store.record(&job.key).is_some() {
             // An earlier answer can be used instead.
             left = 0;

@@ -1,37 +1,30 @@
 //! What keeps episodes from the right answer, counted.
 
-use std::{collections::BTreeMap, fmt};
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Display};
 
 use crate::data::{End, Trajectory, calls::calls};
 
 /// How far an episode came that is not right. The first that applies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 enum Hurdle {
     /// A limit of turns or tokens ended it.
+    #[strum(to_string = "were cut short")]
     CutShort,
     /// Its own call crashed the server.
+    #[strum(to_string = "crashed the server")]
     Crash,
     /// No turn has a call that can be read.
+    #[strum(to_string = "wrote no call that can be read")]
     NoCall,
     /// It answers, but called no tool.
+    #[strum(to_string = "answered without calling a tool")]
     NoLookup,
     /// No call gave a result.
+    #[strum(to_string = "got only errors from their calls")]
     OnlyErrors,
     /// It has results, and the answer is not the expected one.
+    #[strum(to_string = "got results and gave another answer")]
     OtherAnswer,
-}
-
-impl fmt::Display for Hurdle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CutShort => "were cut short",
-            Self::Crash => "crashed the server",
-            Self::NoCall => "wrote no call that can be read",
-            Self::NoLookup => "answered without calling a tool",
-            Self::OnlyErrors => "got only errors from their calls",
-            Self::OtherAnswer => "got results and gave another answer",
-        })
-    }
 }
 
 /// Counts over episodes.
@@ -77,27 +70,28 @@ impl Conduct {
 
     /// What the episodes that are not right did, the most frequent first; none if all are right.
     pub fn hurdles(&self) -> Option<String> {
-        let mut hurdles: Vec<(&Hurdle, &u64)> = self.hurdles.iter().collect();
-        hurdles.sort_by_key(|(hurdle, count)| (u64::MAX - **count, **hurdle));
-        let parts: Vec<String> = hurdles.iter().map(|(hurdle, count)| format!("{count} {hurdle}")).collect();
-        (!parts.is_empty()).then(|| {
-            let Self { episodes, right, .. } = self;
-            format!("{} of {episodes} episodes have no right answer: {}", episodes - right, parts.join(", "))
-        })
+        let hurdles = most_frequent_first(self.hurdles.iter())?;
+        let Self { episodes, right, .. } = self;
+        Some(format!("{} of {episodes} episodes have no right answer: {hurdles}", episodes - right))
     }
 
     /// How many calls are not written as the chat template writes them, by form; none if all are.
     pub fn forms(&self) -> Option<String> {
-        let mut loose: Vec<(&String, &u64)> =
-            self.forms.iter().filter(|(form, _)| *form != "template").collect();
-        loose.sort_by_key(|(form, count)| (u64::MAX - **count, *form));
-        let parts: Vec<String> = loose.iter().map(|(form, count)| format!("{count} {form}")).collect();
-        (!parts.is_empty()).then(|| {
-            let count: u64 = loose.iter().map(|(_, count)| **count).sum();
-            let all: u64 = self.forms.values().sum();
-            format!("{count} of {all} calls are not in the form of the chat template: {}", parts.join(", "))
-        })
+        let loose = || self.forms.iter().filter(|(form, _)| *form != "template");
+        let forms = most_frequent_first(loose())?;
+        let (count, all): (u64, u64) = (loose().map(|(_, count)| count).sum(), self.forms.values().sum());
+        Some(format!("{count} of {all} calls are not in the form of the chat template: {forms}"))
     }
+}
+
+/// `5 a, 2 b`. None if nothing is counted.
+fn most_frequent_first<'a, T: Display + Ord + 'a>(
+    counts: impl Iterator<Item = (&'a T, &'a u64)>,
+) -> Option<String> {
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by_key(|(what, count)| (Reverse(*count), *what));
+    let parts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 #[cfg(test)]

@@ -217,22 +217,10 @@ impl Objective {
 /// An auxiliary loss on the tokens of tool results, which the policy read and did not sample: a weight times
 /// their mean −log p over the step. The policy learns to predict the server (ECHO; Prime Intellect's
 /// prime-rl).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ToolTokens {
-    weight: f64,
-    tokens: usize,
-}
-
-impl ToolTokens {
-    /// `tokens`: those of all rollouts of the step.
-    pub fn new(weight: f64, tokens: usize) -> Self {
-        Self { weight, tokens }
-    }
-
-    /// d loss / d log p of every such token.
-    pub fn dloss_dlogp(&self) -> f64 {
-        if self.tokens == 0 { 0.0 } else { -self.weight / self.tokens as f64 }
-    }
+///
+/// This is d loss / d log p of every such token. `tokens`: those of all rollouts of the step.
+pub fn tool_token_dloss_dlogp(weight: f64, tokens: usize) -> f64 {
+    if tokens == 0 { 0.0 } else { -weight / tokens as f64 }
 }
 
 /// Schulman's estimate of KL(p ‖ q), in nats, from log q − log p of what p sampled.

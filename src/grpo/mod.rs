@@ -17,6 +17,6 @@ mod trl;
 pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
 pub use conduct::Conduct;
 pub use importance::Importance;
-pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, ToolTokens, mean_log_ratio};
+pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp};
 pub use remedies::{Episodes, chance_to_vary, remedies};
 pub use schedule::{Schedule, Shape};

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// The shape of the learning rate's decay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Shape {
     Constant,
     Linear,

@@ -120,11 +120,12 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
             tally.add(&token, &term, weight);
         }
     }
-    let tool = ToolTokens::new(case.tool_token_loss, case.rollouts.iter().map(|r| r.tool.len()).sum());
+    let tool_tokens = case.rollouts.iter().map(|r| r.tool.len()).sum();
+    let tool = tool_token_dloss_dlogp(case.tool_token_loss, tool_tokens);
     for rollout in &case.rollouts {
         for (logprob, gradient) in rollout.tool.iter().zip(&rollout.tool_gradient) {
-            assert_close(tool.dloss_dlogp(), *gradient, "a tool token");
-            tally.loss += tool.dloss_dlogp() * f64::from(*logprob);
+            assert_close(tool, *gradient, "a tool token");
+            tally.loss += tool * f64::from(*logprob);
         }
     }
     assert_close(tally.loss, case.loss, &format!("{:?} kl {} {:?}", case.kind, case.kl, case.zero_variance));

@@ -1,14 +1,15 @@
 //! Signs that an episode plays to its judge instead of solving the task. They are patterns: a flag is a reason to look, and
 //! changes a reward only through a gate.
 
-use std::{fmt, sync::LazyLock};
+use std::sync::LazyLock;
 
 use regex::{Regex, RegexSet};
 use serde_json::Value;
 
 use crate::data::{Scenario, Trajectory};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Flag {
     /// There is no answer, or one without a letter or digit.
     Empty,
@@ -25,18 +26,7 @@ impl Flag {
 
     /// The name in gates and in the audit.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::Hedging => "hedging",
-            Self::Copied => "copied",
-            Self::Injection => "injection",
-        }
-    }
-}
-
-impl fmt::Display for Flag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.into()
     }
 }
 
@@ -118,10 +108,7 @@ fn any_text(value: &Value) -> bool {
 
 fn is_injection(text: &str) -> bool {
     const INVISIBLE: [char; 6] = ['\u{200b}', '\u{200c}', '\u{200d}', '\u{2060}', '\u{feff}', '\u{ad}'];
-    match text.contains(INVISIBLE) {
-        true => INJECTIONS.is_match(&text.replace(INVISIBLE, "")),
-        false => INJECTIONS.is_match(text),
-    }
+    INJECTIONS.is_match(&text.replace(INVISIBLE, ""))
 }
 
 #[cfg(test)]

@@ -20,10 +20,10 @@ pub mod truth;
 
 pub use error::JudgeError;
 pub use flags::{Flag, flags};
-pub use model::{JudgeModel, QuerySettings, ReplyCache};
+pub use model::{JudgeModel, ReplyCache};
 pub use program::{Program, program_words};
 pub use rank::{kendall, pairs, spearman};
-pub use relative::{Relative, RelativeSpec};
+pub use relative::Relative;
 pub use reward::{JudgeKind, JudgedTrajectory, Shaping, correct, rewards};
-pub use rubric::{Criteria, Criterion, Rubric, RubricSpec, Scoring, criteria};
+pub use rubric::{Criteria, Criterion, Rubric, Scoring, criteria};
 pub use score::{Round, Score, Scores, with_ties};

@@ -19,9 +19,10 @@ pub trait ReplyCache: Sync {
     fn put(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
 }
 
-/// How a judge is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QuerySettings {
+/// A language model, and how it is asked.
+#[derive(Clone)]
+pub struct JudgeModel {
+    pub model: Arc<dyn LanguageModel>,
     /// Maximum number of replies until one is usable.
     pub attempts: u32,
     /// How often each question is asked; scores are averaged.
@@ -30,13 +31,6 @@ pub struct QuerySettings {
     pub structured: bool,
     /// Bytes of an episode that are shown.
     pub shown_bytes: usize,
-}
-
-/// A language model, and how it is asked.
-#[derive(Clone)]
-pub struct JudgeModel {
-    pub model: Arc<dyn LanguageModel>,
-    pub asking: QuerySettings,
 }
 
 impl JudgeModel {
@@ -55,7 +49,7 @@ impl JudgeModel {
     ) -> crate::error::Result<Vec<ReplyScore>> {
         let mut encoder = Encoder::new("mcprl judge question v2");
         self.model.identify(&mut encoder);
-        let schema = self.asking.structured.then(|| match self.model.keeps_to_schemas() {
+        let schema = self.structured.then(|| match self.model.keeps_to_schemas() {
             true => exact_schema(names),
             false => schema(names),
         });
@@ -69,13 +63,13 @@ impl JudgeModel {
         }
         let mut messages = vec![Message::user(question)];
         let mut problem = String::new();
-        let attempts = self.asking.attempts.max(1);
+        let attempts = self.attempts.max(1);
         for number in 1..=attempts {
             let request = Request {
                 messages: &messages,
                 schema: schema.as_ref(),
                 shared: Self::instructions(question).len(),
-                is_repeated: repeat + 1 < self.asking.repeats,
+                is_repeated: repeat + 1 < self.repeats,
                 draw: u64::from(repeat) << 32 | u64::from(number),
             };
             let reply = match self.model.complete(&request).await {

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{hash::Encoder, random::permutation};
 
-/// Settings of the relative judge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RelativeSpec {
+/// The relative judge.
+pub struct Relative {
+    pub model: JudgeModel,
     /// The prompt, a jinja template of `task` and `attempts`, each with `id` and `conversation`.
     pub prompt: String,
     /// Number of orders in which a group is shown. Scores are averaged over them.
@@ -26,33 +26,23 @@ pub struct RelativeSpec {
     pub seed: u64,
 }
 
-/// The relative judge.
-pub struct Relative {
-    model: JudgeModel,
-    spec: RelativeSpec,
-}
-
 impl Relative {
-    pub fn new(model: JudgeModel, spec: RelativeSpec) -> Self {
-        Self { model, spec }
-    }
-
     /// Judges one group. Returns scores in the group's order.
     pub async fn judge(
         &self,
         group: &[JudgedTrajectory<'_>],
         cache: &impl ReplyCache,
     ) -> crate::error::Result<Scores> {
-        let (distinct, which) = distinct(group, self.model.asking.shown_bytes);
+        let (distinct, which) = distinct(group, self.model.shown_bytes);
         let Some(first) = group.first() else { return Ok(Scores::default()) };
         let mut sums = vec![0.0; distinct.len()];
         let mut explanations = vec![None; distinct.len()];
         let mut rounds = Vec::new();
-        for number in 0..self.spec.orders.max(1) {
-            let order = shuffled(distinct.len(), &first.scenario.id, self.spec.seed, number);
+        for number in 0..self.orders.max(1) {
+            let order = shuffled(distinct.len(), &first.scenario.id, self.seed, number);
             let question = self.question(&first.scenario.task, &distinct, &order)?;
             let names: Vec<String> = (0..order.len()).map(name).collect();
-            for repeat in 0..self.model.asking.repeats.max(1) {
+            for repeat in 0..self.model.repeats.max(1) {
                 let replied = self.model.ask(&question, &names, repeat, cache).await?;
                 let mut round = Round {
                     order: number,
@@ -81,7 +71,7 @@ impl Relative {
     fn question(&self, task: &str, conversations: &[String], order: &[usize]) -> Result<String, JudgeError> {
         let attempt = |(index, place): (usize, &usize)| json!({"id": name(index), "conversation": conversations[*place]});
         let attempts: Vec<Value> = order.iter().enumerate().map(attempt).collect();
-        render(&self.spec.prompt, context! { task => plain(task), attempts => Serde(attempts) })
+        render(&self.prompt, context! { task => plain(task), attempts => Serde(attempts) })
     }
 }
 

@@ -77,22 +77,19 @@ fn list(value: Value) -> Option<Vec<Value>> {
 /// JSON Schema of a reply that scores these names.
 pub fn schema<N: AsRef<str>>(names: &[N]) -> Value {
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    let entry = json!({
-        "type": "object",
-        "properties": {
-            "id": { "type": "string", "enum": names },
-            "explanation": { "type": "string" },
-            "score": { "type": "number" },
-        },
-        "required": ["id", "explanation", "score"],
-        "additionalProperties": false,
-    });
-    json!({
-        "type": "object",
-        "properties": { "scores": { "type": "array", "items": entry } },
-        "required": ["scores"],
-        "additionalProperties": false,
-    })
+    let entry = object(json!({
+        "id": { "type": "string", "enum": names },
+        "explanation": { "type": "string" },
+        "score": { "type": "number" },
+    }));
+    object(json!({ "scores": { "type": "array", "items": entry } }))
+}
+
+/// JSON Schema of an object with these properties and no others.
+fn object(properties: Value) -> Value {
+    let names: Vec<String> =
+        properties.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    json!({ "type": "object", "properties": properties, "required": names, "additionalProperties": false })
 }
 
 /// The same for a model that can write nothing else: a score for each name, in their order, of few digits, with an explanation
@@ -102,29 +99,19 @@ pub fn exact_schema<N: AsRef<str>>(names: &[N]) -> Value {
     const EXPLANATION: usize = 160;
     let scores: Vec<f64> = (0..=STEPS).map(|step| f64::from(step) / f64::from(STEPS)).collect();
     let entry = |name: &N| {
-        json!({
-            "type": "object",
-            "properties": {
-                "id": { "const": name.as_ref() },
-                "explanation": { "type": "string", "maxLength": EXPLANATION },
-                "score": { "enum": scores },
-            },
-            "required": ["id", "explanation", "score"],
-            "additionalProperties": false,
-        })
+        object(json!({
+            "id": { "const": name.as_ref() },
+            "explanation": { "type": "string", "maxLength": EXPLANATION },
+            "score": { "enum": scores },
+        }))
     };
     let entries: Vec<Value> = names.iter().map(entry).collect();
-    json!({
-        "type": "object",
-        "properties": {
-            "scores": {
-                "type": "array", "prefixItems": entries, "items": false,
-                "minItems": names.len(), "maxItems": names.len(),
-            },
+    object(json!({
+        "scores": {
+            "type": "array", "prefixItems": entries, "items": false,
+            "minItems": names.len(), "maxItems": names.len(),
         },
-        "required": ["scores"],
-        "additionalProperties": false,
-    })
+    }))
 }
 
 #[cfg(test)]

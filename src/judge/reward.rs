@@ -9,7 +9,8 @@ use super::{Flag, Score, flags, truth};
 use crate::data::{AnswerSource, Reward, Scenario, Trajectory};
 
 /// A judge besides ground truth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum JudgeKind {
     /// A language model compares the episodes of a group.
     Relative,
@@ -26,12 +27,7 @@ impl JudgeKind {
 
     /// The name of its weight and of its part of a reward.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Relative => "relative",
-            Self::Rubric => "rubric",
-            Self::Command => "command",
-            Self::Labels => "labels",
-        }
+        self.into()
     }
 }
 
@@ -61,22 +57,6 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self { truth: 1.0, relative: 0.0, rubric: 0.0, command: 0.0, labels: 0.0 }
-    }
-}
-
-impl Weights {
-    /// A weight that is no number of 0 or more.
-    pub fn wrong(&self) -> Option<(&'static str, f64)> {
-        let Self { truth, relative, rubric, command, labels } = *self;
-        [
-            ("truth", truth),
-            ("relative", relative),
-            ("rubric", rubric),
-            ("command", command),
-            ("labels", labels),
-        ]
-        .into_iter()
-        .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
     }
 }
 
@@ -113,6 +93,13 @@ impl Shaping {
             JudgeKind::Command => self.weights.command,
             JudgeKind::Labels => self.weights.labels,
         }
+    }
+
+    /// A weight that is no number of 0 or more.
+    pub fn wrong_weight(&self) -> Option<(&'static str, f64)> {
+        let judges = JudgeKind::ALL.map(|kind| (kind.name(), self.weight(kind)));
+        let mut all = std::iter::once(("truth", self.weights.truth)).chain(judges);
+        all.find(|(_, value)| !(value.is_finite() && *value >= 0.0))
     }
 
     /// Whether this judge is asked: for a part of the reward, or for a gate.
@@ -154,9 +141,8 @@ impl Shaping {
     fn overlong(&self, trajectory: &Trajectory) -> f64 {
         let Some(most) = self.overlong_tokens.map(f64::from) else { return 0.0 };
         let buffer = self.overlong_buffer.map_or(most / 5.0, f64::from).clamp(1.0, most.max(1.0));
-        let sampled = trajectory.sampled.iter().filter(|sampled| **sampled).count();
         #[expect(clippy::cast_precision_loss, reason = "a number of tokens")]
-        let over = sampled as f64 - (most - buffer);
+        let over = trajectory.sampled_tokens() as f64 - (most - buffer);
         0.0 - (over / buffer).clamp(0.0, 1.0)
     }
 }
@@ -193,7 +179,8 @@ pub fn rewards(
     shaping: &Shaping,
 ) -> Vec<Option<Reward>> {
     let right: Vec<Option<bool>> = group.iter().map(correct).collect();
-    if !is_judged(&right, scores, shaping) {
+    let has_truth = shaping.weights.truth > 0.0 && right.iter().any(Option::is_some);
+    if !has_truth && !scores.values().flatten().any(Option::is_some) {
         return vec![None; group.len()];
     }
     let fewest_turns = group
@@ -218,24 +205,14 @@ pub fn rewards(
     let mut totals = scored.iter().flatten().map(Scored::total);
     let is_informative = totals.next().is_some_and(|first| totals.any(|total| total != first));
     let reward = |(attempt, scored): (&JudgedTrajectory<'_>, Option<Scored<'_>>)| {
-        let costs = if is_informative {
-            costs(attempt, scored.as_ref()?.correct, fewest_turns, shaping)
-        } else {
-            Vec::new()
+        let scored = scored?;
+        let costs = match is_informative {
+            true => costs(attempt, scored.correct, fewest_turns, shaping),
+            false => Vec::new(),
         };
-        Some(scored?.reward(attempt, costs))
+        Some(scored.reward(attempt, costs))
     };
     group.iter().zip(scored).map(reward).collect()
-}
-
-/// Whether ground truth or a judge could score an episode of the group.
-fn is_judged(
-    right: &[Option<bool>],
-    scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
-    shaping: &Shaping,
-) -> bool {
-    (shaping.weights.truth > 0.0 && right.iter().any(Option::is_some))
-        || scores.values().flatten().any(Option::is_some)
 }
 
 /// An episode's ground truth and judges' scores.

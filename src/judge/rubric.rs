@@ -31,17 +31,10 @@ pub struct Criterion {
 
 /// A criterion as written in a run file: its text, or a table.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, deny_unknown_fields)]
 enum ParsedCriterion {
     Text(String),
-    Table(CriterionTable),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CriterionTable {
-    about: String,
-    weight: Option<f64>,
+    Table { about: String, weight: Option<f64> },
 }
 
 /// Reads criteria: `{ name = "text" }` or `{ name = { about = "text", weight = 2 } }`.
@@ -52,7 +45,7 @@ pub fn criteria(table: &Map<String, Value>) -> Result<Vec<Criterion>, String> {
     let read = |(name, value): (&String, &Value)| {
         let (about, weight) = match ParsedCriterion::deserialize(value) {
             Ok(ParsedCriterion::Text(about)) => (about, 1.0),
-            Ok(ParsedCriterion::Table(CriterionTable { about, weight })) => (about, weight.unwrap_or(1.0)),
+            Ok(ParsedCriterion::Table { about, weight }) => (about, weight.unwrap_or(1.0)),
             Err(_) => return Err(format!("`{name}` should be a text, or a table of `about` and `weight`")),
         };
         if about.trim().is_empty() {
@@ -79,9 +72,9 @@ pub enum Scoring {
     Probability,
 }
 
-/// Settings of the rubric judge.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RubricSpec {
+/// The rubric judge.
+pub struct Rubric {
+    pub model: JudgeModel,
     pub scoring: Scoring,
     /// The prompt, a jinja template of `task` and `conversation`, and of `criteria` (name, about, weight) for written scores
     /// or one `criterion` for probabilities.
@@ -89,17 +82,7 @@ pub struct RubricSpec {
     pub criteria: Vec<Criterion>,
 }
 
-/// The rubric judge.
-pub struct Rubric {
-    model: JudgeModel,
-    spec: RubricSpec,
-}
-
 impl Rubric {
-    pub fn new(model: JudgeModel, spec: RubricSpec) -> Self {
-        Self { model, spec }
-    }
-
     /// Judges the episodes of one group, each alone. Returns scores in the group's order. An episode without a usable reply
     /// has none.
     ///
@@ -110,11 +93,11 @@ impl Rubric {
         group: &[JudgedTrajectory<'_>],
         cache: &impl ReplyCache,
     ) -> crate::error::Result<Scores> {
-        let (distinct, which) = distinct(group, self.model.asking.shown_bytes);
+        let (distinct, which) = distinct(group, self.model.shown_bytes);
         let Some(first) = group.first() else { return Ok(Scores::default()) };
         // A probability is no draw, so asking again gives the same.
-        let repeats = match self.spec.scoring {
-            Scoring::Written => self.model.asking.repeats.max(1),
+        let repeats = match self.scoring {
+            Scoring::Written => self.model.repeats.max(1),
             Scoring::Probability => 1,
         };
         let empty = |repeat| Round { order: 0, repeat, places: Vec::new(), scores: Vec::new() };
@@ -133,7 +116,7 @@ impl Rubric {
                     Err(failure) => return Err(failure),
                 };
                 let (mut sum, mut weights) = (0.0, 0.0);
-                for (criterion, (value, explanation)) in self.spec.criteria.iter().zip(replied) {
+                for (criterion, (value, explanation)) in self.criteria.iter().zip(replied) {
                     sum += criterion.weight * value;
                     weights += criterion.weight;
                     *score.criteria.entry(criterion.name.clone()).or_default() += value / f64::from(repeats);
@@ -167,7 +150,7 @@ impl Rubric {
         repeat: u32,
         cache: &impl ReplyCache,
     ) -> crate::error::Result<Vec<ReplyScore>> {
-        let RubricSpec { scoring, prompt, criteria } = &self.spec;
+        let Self { scoring, prompt, criteria, .. } = self;
         let task = plain(task);
         if *scoring == Scoring::Written {
             let names: Vec<&str> = criteria.iter().map(|criterion| criterion.name.as_str()).collect();

@@ -40,26 +40,18 @@ pub fn with_ties(scores: &mut [Option<Score>], band: f64) {
     if band <= 0.0 {
         return;
     }
-    let mut scores: Vec<&mut Score> = scores.iter_mut().flatten().collect();
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|a, b| scores[*b].score.total_cmp(&scores[*a].score));
-    for tied in bands(&scores, &order, band) {
-        let mean = tied.iter().map(|index| scores[*index].score).sum::<f64>() / tied.len() as f64;
-        tied.iter().for_each(|index| scores[*index].score = mean);
+    let mut scores: Vec<&mut f64> = scores.iter_mut().flatten().map(|score| &mut score.score).collect();
+    scores.sort_by(|a, b| b.total_cmp(a));
+    let mut rest = scores.as_mut_slice();
+    while let Some(highest) = rest.first().map(|score| **score) {
+        // Decimal scores are not exact in binary.
+        let is_below = |score: &&mut f64| highest - **score > band + 1e-12;
+        let count = rest.iter().position(is_below).unwrap_or(rest.len());
+        let (tied, below) = std::mem::take(&mut rest).split_at_mut(count);
+        let mean = tied.iter().map(|score| **score).sum::<f64>() / count as f64;
+        tied.iter_mut().for_each(|score| **score = mean);
+        rest = below;
     }
-}
-
-/// Splits indices, ordered from the highest score, where a score is below the band of the first.
-fn bands(scores: &[&mut Score], order: &[usize], band: f64) -> Vec<Vec<usize>> {
-    let mut bands: Vec<Vec<usize>> = Vec::new();
-    for index in order {
-        match bands.last_mut() {
-            // Decimal scores are not exact in binary.
-            Some(tied) if scores[tied[0]].score - scores[*index].score <= band + 1e-12 => tied.push(*index),
-            _ => bands.push(vec![*index]),
-        }
-    }
-    bands
 }
 
 #[cfg(test)]

@@ -33,9 +33,9 @@ pub(super) fn states(scenario: &Scenario, answer: &str) -> bool {
         "text" | "number" => vec![expected],
         _ => return false,
     };
-    let as_numbers: Option<Vec<Expected>> = match scenario.check.as_str() {
+    let as_numbers: Option<Vec<f64>> = match scenario.check.as_str() {
         "text" => None,
-        _ => items.iter().map(|item| Expected::of(item)).collect(),
+        _ => items.iter().map(|item| number(item)).collect(),
     };
     match as_numbers {
         Some(expected) => states_numbers(&expected, &scenario.task, answer),
@@ -133,27 +133,6 @@ fn take(text: &mut [char], value: &[char], edges: Edges) -> bool {
     is_found
 }
 
-/// A number that is expected.
-struct Expected {
-    value: f64,
-    is_whole: bool,
-}
-
-impl Expected {
-    fn of(text: &str) -> Option<Self> {
-        let value = number(text)?;
-        Some(Self { value, is_whole: value.fract() == 0.0 })
-    }
-
-    /// Whether a number is this one, or this one rounded to the digits that are written, of which there are three or more. A
-    /// whole number is not rounded.
-    fn is(&self, written: &Written) -> bool {
-        let unit = 10_f64.powi(-i32::from(written.decimals));
-        let is_rounded = (self.value - written.value).abs() <= 0.5 * unit * (1.0 + 1e-9);
-        is_close(self.value, written.value) || !self.is_whole && written.digits >= 3 && is_rounded
-    }
-}
-
 /// A number as it is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Written {
@@ -164,16 +143,26 @@ struct Written {
     digits: usize,
 }
 
-fn states_numbers(expected: &[Expected], task: &str, answer: &str) -> bool {
+impl Written {
+    /// Whether it is this number, or this one rounded to the digits that are written, of which there are three or more. A
+    /// whole number is not rounded.
+    fn is(&self, expected: f64) -> bool {
+        let unit = 10_f64.powi(-i32::from(self.decimals));
+        let is_rounded = (expected - self.value).abs() <= 0.5 * unit * (1.0 + 1e-9);
+        is_close(expected, self.value) || expected.fract() != 0.0 && self.digits >= 3 && is_rounded
+    }
+}
+
+fn states_numbers(expected: &[f64], task: &str, answer: &str) -> bool {
     let Some(answer) = written(answer) else { return false };
     let in_task = written(task).unwrap_or_default();
     let is_named = |value: f64| in_task.iter().any(|other| is_close(other.value, value));
-    if expected.iter().all(|expected| is_named(expected.value)) {
+    if expected.iter().all(|expected| is_named(*expected)) {
         return false;
     }
-    let is_expected = |written: &Written| expected.iter().any(|expected| expected.is(written));
+    let is_expected = |written: &Written| expected.iter().any(|expected| written.is(*expected));
     answer.iter().all(|written| is_named(written.value) || is_expected(written))
-        && expected.iter().all(|expected| answer.iter().any(|written| expected.is(written)))
+        && expected.iter().all(|expected| answer.iter().any(|written| written.is(*expected)))
 }
 
 /// Words behind a number, or letters at its end, with which it is another number.

@@ -8,7 +8,7 @@ use super::{
     adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
     discover::Discover, error::StageError, eval::Eval, grpo::Grpo, judge::Judge, kind::StageKind,
     model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces,
-    warmup::Warmup,
+    typed, warmup::Warmup,
 };
 
 /// The stage that a card and parameters describe.
@@ -20,18 +20,18 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         return Ok(Box::new(CommandStage(card.clone())));
     }
     Ok(match card.kind.as_str() {
-        "adapter" => Box::new(AdapterStage::parse(params)?),
+        "adapter" => Box::new(typed::<AdapterStage>(params)?),
         "demonstrations" => Box::new(Demonstrations::parse(params)?),
-        "discover" => Box::new(Discover::parse(params)?),
+        "discover" => Box::new(typed::<Discover>(params)?),
         "eval" => Box::new(Eval::parse(params)?),
         "grpo" => Box::new(Grpo::parse(params)?),
         "judge" => Box::new(Judge::parse(params)?),
-        "model" => Box::new(ModelStage::parse(params)?),
+        "model" => Box::new(typed::<ModelStage>(params)?),
         "replay" => Box::new(ReplayStage::parse(params)?),
         "rollout" => Box::new(Rollout::parse(params)?),
         "scenarios" => Box::new(Scenarios::parse(params)?),
         "sft" => Box::new(Sft::parse(params)?),
-        "traces" => Box::new(Traces::parse(params)?),
+        "traces" => Box::new(typed::<Traces>(params)?),
         "warmup" => Box::new(Warmup::parse(params)?),
         _ => return Err(StageError::NotBuiltIn { kind: card.kind.clone() }),
     })
@@ -99,21 +99,21 @@ mod tests {
         for EmbeddedCard { kind: name, .. } in EMBEDDED {
             let mut read = BTreeSet::new();
             let add: &[fn(&mut BTreeSet<String>)] = match *name {
-                "discover" => &[add_fields::<discover::Params>],
+                "discover" => &[add_fields::<discover::Discover>],
                 "scenarios" => &[
                     add_fields::<scenarios::params::Params>,
                     add_fields::<scenarios::tries::Tries>,
                     add_agent,
                 ],
-                "model" => &[add_fields::<model::Params>],
-                "adapter" => &[add_fields::<adapter::Params>],
+                "model" => &[add_fields::<model::ModelStage>],
+                "adapter" => &[add_fields::<adapter::AdapterStage>],
                 "warmup" => &[
                     add_fields::<warmup::Params>,
                     add_fields::<warmup::Shape>,
                     add_fields::<warmup::TrainParams>,
                 ],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
-                "traces" => &[add_fields::<traces::Params>],
+                "traces" => &[add_fields::<traces::Traces>],
                 "replay" => &[add_fields::<replay::Params>, add_play],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],
                 "rollout" => &[add_fields::<rollout::Params>, add_play],

@@ -4,7 +4,7 @@
 //! Cards are embedded in the binary; a file of the same name in a `stages/` folder on disk overrides one. The
 //! [`Card::digest`] covers everything that can change a result: roles and types, outputs, prompts, command.
 //! It covers neither prose (`about`, `unit`) nor defaults, which enter the key as parameters. It is made of the words of
-//! the card, never of Rust names: renaming a variant changes no key.
+//! the card.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,9 @@ use crate::{
 };
 
 /// What determines a stage's result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Determinism {
     /// The inputs. The stage gets no seed.
     Pure,
@@ -47,18 +48,14 @@ impl Determinism {
 
     /// Its name in cards, and in their digests.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Pure => "pure",
-            Self::Seeded => "seeded",
-            Self::Sampled => "sampled",
-            Self::External => "external",
-        }
+        self.into()
     }
 }
 
 /// A section of the run file that a stage receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Section {
     Server,
     Engine,
@@ -67,10 +64,7 @@ pub enum Section {
 impl Section {
     /// Its name in cards, and in their digests.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Server => "server",
-            Self::Engine => "engine",
-        }
+        self.into()
     }
 }
 
@@ -250,62 +244,43 @@ pub struct Port {
     pub rows: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CardFile {
-    kind: String,
-    revision: u32,
-    about: String,
-    determinism: Determinism,
-    #[serde(default)]
-    uses: Vec<Section>,
-    /// Keys of `[agent]` that the stage takes as parameters; `*` for all.
-    #[serde(default)]
-    agent: Vec<String>,
-    #[serde(default)]
-    inputs: BTreeMap<String, Role>,
-    #[serde(default)]
-    params: BTreeMap<String, Param>,
-    #[serde(default)]
-    groups: Vec<Vec<String>>,
-    outputs: BTreeMap<String, Port>,
-    #[serde(default)]
-    metrics: BTreeMap<String, String>,
-    #[serde(default)]
-    files: BTreeMap<String, String>,
-    #[serde(default)]
-    command: Vec<String>,
-    #[serde(default)]
-    retries: Option<u32>,
-    #[serde(default)]
-    prices: Option<Prices>,
-}
-
 /// A stage kind, as described by its card.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Card {
     pub kind: String,
     /// Incremented when the code's behaviour changes.
     pub revision: u32,
     pub about: String,
     pub determinism: Determinism,
+    #[serde(default)]
     pub uses: Vec<Section>,
+    /// Keys of `[agent]` that the stage takes as parameters, as the card names them; `*` for all.
+    #[serde(rename = "agent", default, skip_serializing)]
+    agent_keys: Vec<String>,
+    #[serde(default)]
     pub inputs: BTreeMap<String, Role>,
     /// Those that come from `[agent]` included.
+    #[serde(default)]
     pub params: BTreeMap<String, Param>,
     /// What parameters are for: a name, and theirs. Others are without one.
+    #[serde(default)]
     pub groups: Vec<Vec<String>>,
     /// Parameters whose default is the value in `[agent]`, each with the input without which the stage does not have it.
+    #[serde(skip_deserializing)]
     pub agent: BTreeMap<String, Option<String>>,
     pub outputs: BTreeMap<String, Port>,
     /// Name to meaning. A word in capitals stands for any single word: `SPLIT.gain`.
+    #[serde(default)]
     pub metrics: BTreeMap<String, String>,
     /// Name to file name, relative to the card.
+    #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// The program of a user's own stage; empty for a built-in kind.
+    #[serde(default)]
     pub command: Vec<String>,
-    /// Retries after a failure of the outside world, for `external` kinds.
-    pub retries: u32,
+    /// Retries after a failure of the outside world, for `external` kinds. Set once the card is read.
+    pub retries: Option<u32>,
     /// Prices of judge tokens, if the run file sets none.
     pub prices: Option<Prices>,
     /// The card's folder on disk, if it has one.
@@ -315,6 +290,7 @@ pub struct Card {
     #[serde(skip)]
     pub texts: BTreeMap<String, String>,
     /// Files of the card's folder that the command names, by digest.
+    #[serde(skip_deserializing)]
     pub code: BTreeMap<String, Digest>,
 }
 
@@ -328,50 +304,29 @@ const RETRIES: u32 = 2;
 pub const RESERVED: [&str; 7] = ["kind", "seed", "cache", "executor", "shards", "yields", "prices"];
 
 impl Card {
-    fn from_file(place: &str, file: CardFile) -> Result<Self, StageError> {
-        let external = file.determinism == Determinism::External;
-        let of_agent = file.agent;
-        let mut card = Self {
-            kind: file.kind,
-            revision: file.revision,
-            about: file.about,
-            determinism: file.determinism,
-            uses: file.uses,
-            agent: BTreeMap::new(),
-            inputs: file.inputs,
-            params: file.params,
-            groups: file.groups,
-            outputs: file.outputs,
-            metrics: file.metrics,
-            files: file.files,
-            command: file.command,
-            retries: file.retries.unwrap_or(if external { RETRIES } else { 0 }),
-            prices: file.prices,
-            folder: None,
-            texts: BTreeMap::new(),
-            code: BTreeMap::new(),
-        };
-        let problem = card.take_agent_params(&of_agent).err().or_else(|| card.objection());
-        match problem {
+    /// The card in this text of a `card.toml`. `place`: where it is, for messages.
+    fn parse(place: &str, text: &str) -> Result<Self, StageError> {
+        let mut card: Self = toml::from_str(text).map_err(|cause| StageError::CardSyntax {
+            place: place.to_owned(),
+            problem: cause.to_string().trim_end().to_owned(),
+        })?;
+        card.retries.get_or_insert(if card.determinism == Determinism::External { RETRIES } else { 0 });
+        match card.take_agent_params().err().or_else(|| card.objection()) {
             Some(problem) => Err(StageError::Card { place: place.to_owned(), problem }),
             None => Ok(card),
         }
     }
 
     /// Adds the parameters that come from `[agent]`.
-    fn take_agent_params(&mut self, of_card: &[String]) -> Result<(), String> {
-        let of_roles = self.inputs.iter().map(|(name, role)| (Some(name.clone()), role.agent.as_slice()));
-        let taken: Vec<_> = std::iter::once((None, of_card))
-            .chain(of_roles)
-            .map(|(role, keys)| (role, keys.to_vec()))
-            .collect();
-        for (role, keys) in taken {
+    fn take_agent_params(&mut self) -> Result<(), String> {
+        let of_roles = self.inputs.iter().map(|(name, role)| (Some(name), &role.agent));
+        for (role, keys) in std::iter::once((None, &self.agent_keys)).chain(of_roles) {
             if let Some(unknown) = keys.iter().find(|key| *key != "*" && !agent_params().contains_key(*key)) {
                 return Err(format!("`agent` names `{unknown}`, which [agent] does not have"));
             }
             let is_taken = |name: &&String| keys.iter().any(|key| key == "*" || key == *name);
             for name in agent_params().keys().filter(is_taken) {
-                self.agent.entry(name.clone()).or_insert_with(|| role.clone());
+                self.agent.entry(name.clone()).or_insert_with(|| role.cloned());
             }
         }
         for name in self.agent.keys() {
@@ -383,7 +338,7 @@ impl Card {
     }
 
     fn objection(&self) -> Option<String> {
-        if self.retries > 0 && self.determinism != Determinism::External {
+        if self.retries > Some(0) && self.determinism != Determinism::External {
             return Some("`retries` has a meaning for an `external` kind alone".into());
         }
         for (name, port) in &self.outputs {
@@ -541,12 +496,8 @@ impl Cards {
             (None, None) => return Ok(None),
         };
         let place = place.map_or_else(|| format!("built-in card {kind}"), |path| path.display().to_string());
-        let file = toml::from_str::<CardFile>(&text).map_err(|cause| StageError::CardSyntax {
-            place: place.clone(),
-            problem: cause.to_string().trim_end().to_owned(),
-        })?;
         let wrong = |problem: String| StageError::Card { place: place.clone(), problem };
-        let mut card = Card::from_file(&place, file)?;
+        let mut card = Card::parse(&place, &text)?;
         if card.kind != kind {
             return Err(wrong(format!(
                 "kind should be \"{kind}\", the folder's name, found \"{}\"",
@@ -614,7 +565,7 @@ path = "table.parquet"
 "#;
 
     fn card(text: &str) -> Card {
-        Card::from_file("test", toml::from_str(text).unwrap()).unwrap()
+        Card::parse("test", text).unwrap()
     }
 
     #[test]

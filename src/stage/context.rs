@@ -120,6 +120,16 @@ impl Context {
         Ok(data::read(&self.input(role)?.path)?)
     }
 
+    /// Reads the table in a role that may be empty.
+    pub fn read_optional<T: Table>(&self, role: &str) -> Result<Option<Vec<T>>> {
+        self.has(role).then(|| self.read(role)).transpose()
+    }
+
+    /// Whether the role is given.
+    pub fn has(&self, role: &str) -> bool {
+        self.inputs.contains_key(role)
+    }
+
     /// Where the card puts this output.
     ///
     /// # Errors
@@ -146,6 +156,3 @@ impl Context {
 pub fn typed<P: DeserializeOwned>(params: &Map<String, Value>) -> Result<P, StageError> {
     json::typed(params).map_err(|mistake| StageError::Param { name: mistake.path, problem: mistake.problem })
 }
-
-/// Numbers that a finished stage reports in addition to its artifacts, for `until` and for people.
-pub type Metrics = BTreeMap<String, f64>;

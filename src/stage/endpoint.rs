@@ -100,10 +100,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether the endpoint answers. Sends no key and samples nothing.
 pub async fn reachable(base_url: &str, model: &str, api_key_env: Option<&str>) -> Requirement {
-    let key = match api_key_env {
-        None => "without a key".to_owned(),
-        Some(variable) => format!("with the key in {variable}"),
-    };
+    let key = api_key_env.map_or("without a key".into(), |variable| format!("with the key in {variable}"));
     match llm::reach(base_url, model, PATIENCE).await {
         Ok(_) => Requirement::Met(format!("{model} at {base_url} {key}: the endpoint answers")),
         Err(cause) => Requirement::Missing(cause.into()),

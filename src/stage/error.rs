@@ -15,17 +15,9 @@ pub enum StageError {
     #[strum(serialize = "card")]
     SystemPrompt { place: String },
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("parameter `{name}`: {problem}")]
     Param { name: String, problem: String },
     #[error("missing input `{role}`")]
@@ -39,11 +31,7 @@ pub enum StageError {
     #[error("kind \"{kind}\" is not built in")]
     NotBuiltIn { kind: String },
     #[error("cannot start `{command}`")]
-    Start {
-        command: String,
-        #[source]
-        source: std::io::Error,
-    },
+    Start { command: String, source: std::io::Error },
     #[error("`{command}` needs {file}, which does not exist")]
     NoCode { command: String, file: String },
     #[error("cannot start `{command}`: {file} is not executable")]

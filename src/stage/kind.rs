@@ -7,8 +7,9 @@
 use std::{collections::BTreeMap, future::Future, path::PathBuf, pin::Pin};
 
 use super::{
-    context::{Context, Input, Metrics},
+    context::{Context, Input},
     memory::Load,
+    metrics::Metrics,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
 };
 use crate::{

@@ -52,7 +52,7 @@ impl LocalSettings {
 
 /// Whether the stage has a model of its own.
 pub fn is_given(context: &Context) -> bool {
-    context.inputs.contains_key(ROLE)
+    context.has(ROLE)
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
@@ -278,13 +278,7 @@ impl LanguageModel for LocalModel {
     }
 
     fn resources(&self) -> Usage {
-        let usage = self.sampler.usage();
-        Usage {
-            sampled_tokens: self.sampler.sampled_tokens(),
-            computed_tokens: usage.computed.load(Ordering::Relaxed),
-            recomputed_tokens: usage.recomputed.load(Ordering::Relaxed),
-            ..Usage::default()
-        }
+        policy::usage(&self.sampler)
     }
 
     fn has_replied(&self) -> bool {

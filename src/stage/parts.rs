@@ -1,6 +1,6 @@
 //! The parts of a card's digest, so that a rerun can name the edited file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -38,11 +38,9 @@ impl CardParts {
         let both = [(CardFile::Prompt, &self.prompts, &new.prompts), (CardFile::Code, &self.code, &new.code)];
         let mut changed = Vec::new();
         for (what, old, new) in both {
-            let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
-            names.sort();
-            names.dedup();
-            names.retain(|name| old.get(*name) != new.get(*name));
-            changed.extend(names.into_iter().map(|name| (what, name.clone())));
+            let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            let differ = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
+            changed.extend(differ.map(|name| (what, name.clone())));
         }
         changed
     }

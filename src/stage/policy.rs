@@ -1,6 +1,9 @@
 //! The two kinds of policy folder: a model, and an adapter that names its model.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,6 +14,7 @@ use crate::{
     error::{At, Diagnostic, Result},
     hash::{Digest, Encoder},
     model::{Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Weights},
+    usage::Usage,
 };
 
 /// `policy.json` of an adapter folder.
@@ -45,17 +49,9 @@ pub struct PolicyFolder {
 #[strum(prefix = "policy::", serialize_all = "snake_case")]
 pub enum PolicyError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} does not name the adapter's base model")]
-    NoBase {
-        path: PathBuf,
-        #[source]
-        source: serde_json::Error,
-    },
+    NoBase { path: PathBuf, source: serde_json::Error },
     #[error("{path} contains neither config.json nor policy.json")]
     NotAPolicy { path: PathBuf },
     #[error("loading the policy failed: {reason}")]
@@ -143,6 +139,17 @@ pub async fn start(folder: PolicyFolder, context: &Context, peak: &Footprint) ->
     };
     let started = tokio::task::spawn_blocking(load).await;
     started.map_err(|error| PolicyError::Load { reason: error.to_string() })?
+}
+
+/// What a policy has computed so far.
+pub fn usage(sampler: &Sampler) -> Usage {
+    let usage = sampler.usage();
+    Usage {
+        sampled_tokens: sampler.sampled_tokens(),
+        computed_tokens: usage.computed.load(Ordering::Relaxed),
+        recomputed_tokens: usage.recomputed.load(Ordering::Relaxed),
+        ..Usage::default()
+    }
 }
 
 /// Equal for models with the same computation, whatever their weights.

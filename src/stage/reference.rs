@@ -6,7 +6,7 @@ use arrow::datatypes::DataType;
 
 use super::{
     Cards,
-    card::{Card, Determinism, Param, ParamType, Port, Role, Section},
+    card::{Card, Param, ParamType, Port, Role, Section},
     embedded::EMBEDDED,
 };
 use crate::data::{
@@ -57,19 +57,12 @@ fn index(cards: &Cards) -> String {
     page += &table_section::<JudgeAudit>();
     page += &table_section::<PassRate>();
     page += &table_section::<VerdictRow>();
-    page += &table_section::<Label>();
-    page
+    page + &table_section::<Label>()
 }
 
 fn kind_page(card: &Card) -> String {
-    let determinism = match card.determinism {
-        Determinism::Pure => "pure",
-        Determinism::Seeded => "seeded",
-        Determinism::Sampled => "sampled",
-        Determinism::External => "external",
-    };
-    let uses: Vec<&str> = card.uses.iter().map(section).collect();
-    let uses = if uses.is_empty() { String::new() } else { format!(" Uses {}.", uses.join(" and ")) };
+    let determinism = card.determinism.name();
+    let uses = uses(&card.uses);
     let mut text = format!(
         "# Stage kind `{}`\n\n{}\n\nDeterminism: {determinism}.{uses} Generated from its card; all kinds are in [stages.md](../stages.md).\n",
         card.kind, card.about
@@ -100,16 +93,13 @@ fn kind_page(card: &Card) -> String {
 fn input((name, role): (&String, &Role)) -> String {
     let many = if role.many { "; several, by name" } else { "" };
     let optional = if role.optional { "; optional" } else { "" };
-    let uses: Vec<&str> = role.uses.iter().map(section).collect();
-    let uses = if uses.is_empty() { String::new() } else { format!(" Uses {}.", uses.join(" and ")) };
+    let uses = uses(&role.uses);
     format!("| `{name}` | `{}`{many}{optional} | {}{uses} |", role.artifact, cell(&role.about))
 }
 
-fn section(section: &Section) -> &'static str {
-    match section {
-        Section::Server => "`[server]`",
-        Section::Engine => "`[engine]`",
-    }
+fn uses(sections: &[Section]) -> String {
+    let sections: Vec<String> = sections.iter().map(|section| format!("`[{}]`", section.name())).collect();
+    if sections.is_empty() { String::new() } else { format!(" Uses {}.", sections.join(" and ")) }
 }
 
 fn parameter((name, param): (&String, &Param)) -> String {

@@ -12,25 +12,24 @@ pub type Sessions = Vec<(Option<String>, Result<Trace, String>)>;
 
 /// The conversations of a log. None if these are no lines of one.
 pub fn read(items: &[Line]) -> Option<(Format, Sessions)> {
-    let kind = |item: &Value| item.get("type").and_then(Value::as_str).map(str::to_owned);
-    let has = |wanted: &dyn Fn(&Value) -> bool| items.iter().any(|(_, item)| wanted(item));
-    if has(&|item| kind(item).as_deref() == Some("response_item") && item.get("payload").is_some()) {
+    let mut items_only = items.iter().map(|(_, item)| item);
+    if items_only.clone().any(|item| item["type"] == "response_item" && item.get("payload").is_some()) {
         return Some((Format::Codex, vec![(None, codex(items))]));
     }
-    let is_turn = |item: &Value| matches!(kind(item).as_deref(), Some("user" | "assistant"));
-    if has(&|item| is_turn(item) && item.get("message").is_some() && item.get("uuid").is_some()) {
+    let is_line = |item: &Value| is_turn(item) && item.get("message").is_some() && item.get("uuid").is_some();
+    if items_only.clone().any(is_line) {
         return Some((Format::ClaudeCode, claude_code(items)));
     }
-    let first = items.first().map(|(_, item)| item)?;
-    if kind(first).as_deref() == Some("session") {
-        let messages: Vec<Value> = items
-            .iter()
-            .filter(|(_, item)| kind(item).as_deref() == Some("message"))
-            .map(|(_, item)| item["message"].clone())
-            .collect();
-        return Some((Format::Session, vec![(None, message::trace(&messages, None, None))]));
+    if items_only.next()?["type"] != "session" {
+        return None;
     }
-    None
+    let messages = items_only.filter(|item| item["type"] == "message").map(|item| item["message"].clone());
+    let trace = message::trace(&messages.collect::<Vec<_>>(), None, None);
+    Some((Format::Session, vec![(None, trace)]))
+}
+
+fn is_turn(item: &Value) -> bool {
+    item["type"] == "user" || item["type"] == "assistant"
 }
 
 /// The sessions of a log of Claude Code. Each block of a turn is a line of its own, and a side chain is another
@@ -39,8 +38,7 @@ fn claude_code(items: &[Line]) -> Sessions {
     let mut sessions: Vec<(String, Vec<Value>)> = Vec::new();
     let mut notes = 0;
     for (_, item) in items {
-        let is_turn = item["type"] == "user" || item["type"] == "assistant";
-        if !is_turn || item["isSidechain"] == true {
+        if !is_turn(item) || item["isSidechain"] == true {
             continue;
         }
         // What the program itself says to the user or to the model.

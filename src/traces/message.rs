@@ -88,11 +88,10 @@ fn read(message: &Value, repairs: &mut Vec<String>) -> Result<Vec<Said>, String>
         Value::Object(_) => said.text = content.to_string(),
         _ => return Err("its content is no text".into()),
     }
-    for key in ["reasoning_content", "reasoning", "thinking", "reasoningContent"] {
-        let text = message.get(key).and_then(Value::as_str).unwrap_or_default();
-        if said.reasoning.is_empty() {
-            text.clone_into(&mut said.reasoning);
-        }
+    if said.reasoning.is_empty() {
+        let keys = ["reasoning_content", "reasoning", "thinking", "reasoningContent"];
+        let mut texts = keys.iter().filter_map(|key| message.get(key)?.as_str());
+        texts.find(|text| !text.is_empty()).unwrap_or_default().clone_into(&mut said.reasoning);
     }
     if role == Role::Assistant {
         if let Some((reasoning, rest)) = thought(&said.text) {
@@ -122,11 +121,10 @@ fn read(message: &Value, repairs: &mut Vec<String>) -> Result<Vec<Said>, String>
         said.text.clear();
     }
     let is_empty = said.text.is_empty() && said.reasoning.is_empty() && said.calls.is_empty();
-    if !(results.is_empty() || is_empty) {
+    if results.is_empty() || !is_empty {
         results.push(said);
-        return Ok(results);
     }
-    Ok(if results.is_empty() { vec![said] } else { results })
+    Ok(results)
 }
 
 const CALL: &str = "<tool_call>";
@@ -289,14 +287,9 @@ fn paired(said: Vec<Said>, repairs: &mut Vec<String>) -> Result<Vec<Value>, Stri
                 if !(is_last && results.is_empty()) {
                     ordered = in_order(&one.calls, results)?;
                 }
-                let ids: Vec<String> = one
-                    .calls
-                    .iter()
-                    .map(|_| {
-                        count += 1;
-                        format!("call_{count:08}")
-                    })
-                    .collect();
+                let numbers = count + 1..=count + one.calls.len();
+                count += one.calls.len();
+                let ids: Vec<String> = numbers.map(|number| format!("call_{number:08}")).collect();
                 let mut message = json!({"role": "assistant", "content": one.text});
                 if !one.reasoning.is_empty() {
                     message["reasoning_content"] = one.reasoning.into();

@@ -22,8 +22,9 @@ pub use message::arguments;
 use crate::error::{Class, Diagnostic};
 
 /// The form in which a conversation was recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Format {
     Openai,
     Sharegpt,
@@ -35,13 +36,7 @@ pub enum Format {
 
 impl Format {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Openai => "openai",
-            Self::Sharegpt => "sharegpt",
-            Self::ClaudeCode => "claude_code",
-            Self::Codex => "codex",
-            Self::Session => "session",
-        }
+        self.into()
     }
 }
 
@@ -73,11 +68,7 @@ pub struct Found {
 #[strum(prefix = "traces::", serialize_all = "snake_case")]
 pub enum TraceError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} has more than {most} MiB")]
     TooLarge { path: PathBuf, most: u64 },
     #[error("{path}: {problem}")]

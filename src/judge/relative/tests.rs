@@ -9,7 +9,6 @@ use super::*;
 use crate::{
     data::{Scenario, Trajectory},
     hash::Digest,
-    judge::QuerySettings,
     llm::{Client, tests::endpoint},
 };
 
@@ -33,9 +32,8 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
     let model = Arc::new(Client::new(endpoint(&base_url)).unwrap());
-    let asking = QuerySettings { attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
-    let spec = RelativeSpec { prompt: PROMPT.into(), orders, seed: 7 };
-    (Relative::new(JudgeModel { model, asking }, spec), requests)
+    let model = JudgeModel { model, attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
+    (Relative { model, prompt: PROMPT.into(), orders, seed: 7 }, requests)
 }
 
 /// Scores each attempt by the digit in its conversation, in reverse order of the names.

@@ -7,14 +7,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, StageKind,
     kind::StageFuture,
+    metrics,
     policy::{AdapterOf, PolicyFolder},
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    typed,
 };
 use crate::{
     error::{At, Class, Diagnostic, Result},
@@ -22,7 +21,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Params {
+pub struct AdapterStage {
     from: PathBuf,
 }
 
@@ -72,15 +71,9 @@ fn check(from: &Path) -> Result<(), AdapterStageError> {
     }
 }
 
-pub struct AdapterStage(Params);
-
 impl AdapterStage {
-    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        typed(params).map(Self)
-    }
-
     fn import(&self, context: &Context) -> Result<Metrics> {
-        let Self(Params { from }) = self;
+        let Self { from } = self;
         check(from)?;
         let base = PolicyFolder::open(context.input("base")?, context)?;
         if base.base.is_some() {
@@ -90,18 +83,14 @@ impl AdapterStage {
         let adapter = Adapter::check(&config, from)?;
         let size = adapter.size(&config).unwrap_or_default();
         let policy = context.output("policy", "policy")?;
-        let writing = |path: &Path| {
-            let path = path.to_owned();
-            move |source| ModelError::Write { path, source }
-        };
-        std::fs::create_dir_all(&policy).map_err(writing(&policy))?;
+        let failed = |path: &Path, source| ModelError::Write { path: path.to_owned(), source };
+        std::fs::create_dir_all(&policy).map_err(|source| failed(&policy, source))?;
         for file in ADAPTER_FILES {
             let to = policy.join(file);
-            std::fs::copy(from.join(file), &to).map_err(writing(&to))?;
+            std::fs::copy(from.join(file), &to).map_err(|source| failed(&to, source))?;
         }
         AdapterOf { base: base.digest }.write(&policy).at(|| "the adapter".into())?;
-        let named = [("rank", adapter.rank as f64), ("parameters", size.values as f64)];
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(metrics([("rank", adapter.rank as f64), ("parameters", size.values as f64)]))
     }
 }
 
@@ -112,7 +101,7 @@ impl StageKind for AdapterStage {
 
     /// Checks that the folder holds an adapter whose targets are layers of the base.
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        let Self(Params { from }) = self;
+        let Self { from } = self;
         let mut preflight = Preflight::default();
         if preflight.check("from", check(from)).is_none() {
             return preflight;

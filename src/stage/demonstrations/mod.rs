@@ -15,14 +15,21 @@ use serde_json::{Map, Value};
 use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
+    metrics,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
-    rollout::{choice::Draw, play::Player, prompts, records::RolloutSpec, reference, settings::PlaySettings},
+    rollout::{
+        choice::Draw,
+        play::Player,
+        prompts,
+        records::{measured, of_references},
+        reference,
+        settings::PlaySettings,
+    },
     scenarios::admission::looks_failed,
     typed,
 };
 use crate::{
     data::{self, Call, End, Scenario, Trajectory, calls::calls},
-    engine::Sampling,
     error::{Diagnostic, Result},
     mcp::COMPLETE_TASK,
 };
@@ -74,7 +81,7 @@ impl Demonstrations {
         let policy = context.input("policy")?;
         let mut player = Player::of_reference(context, policy, tools, &scenarios, self.play.clone())?;
         context.observer.phase("episodes", scenarios.len() as u64);
-        let played = player.play(context, &episodes(&scenarios)).await;
+        let played = player.play(context, &of_references(&scenarios)).await;
         let (lost, unchecked) = (player.lost(), player.unchecked());
         player.close().await;
         let mut trajectories: Vec<Trajectory> = played?.into_iter().flatten().collect();
@@ -97,7 +104,14 @@ impl Demonstrations {
                 first.scenario_id
             ));
         }
-        Ok(metrics(&trajectories, [("skipped", skipped), ("lost", lost)]))
+        let cut = trajectories.iter().filter(|trajectory| trajectory.end().is_some_and(End::is_truncated));
+        let mut found = measured(&trajectories.iter().collect::<Vec<_>>());
+        found.extend(metrics([
+            ("skipped", skipped as f64),
+            ("lost", lost as f64),
+            ("truncated", cut.count() as f64),
+        ]));
+        Ok(found)
     }
 
     /// Scenarios whose solution is known, as many as are wanted, in the order of their table.
@@ -133,37 +147,6 @@ fn leave_out_failures(trajectory: &mut Trajectory) {
         trajectory.sampled[at] = is_sampled && !failed.contains(&turn);
         turn += u32::from(ends);
     }
-}
-
-/// One episode per scenario.
-fn episodes(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
-    let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
-    scenarios.iter().map(of).collect()
-}
-
-fn metrics(trajectories: &[Trajectory], counts: [(&str, usize); 2]) -> Metrics {
-    let episodes = trajectories.len() as f64;
-    let mean = |of: &dyn Fn(&Trajectory) -> u32| {
-        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
-    };
-    let sampled =
-        |trajectory: &Trajectory| trajectory.sampled.iter().filter(|sampled| **sampled).count() as u32;
-    let mut metrics: Metrics = BTreeMap::from([
-        ("episodes".to_owned(), episodes),
-        ("turns".to_owned(), mean(&|trajectory| trajectory.turns)),
-        ("calls".to_owned(), mean(&|trajectory| trajectory.calls)),
-        ("tool_errors".to_owned(), mean(&|trajectory| trajectory.tool_errors)),
-        ("sampled_tokens".to_owned(), mean(&sampled)),
-    ]);
-    metrics.extend(counts.map(|(name, count)| (name.to_owned(), count as f64)));
-    let known: Vec<bool> = trajectories.iter().filter_map(|trajectory| trajectory.correct).collect();
-    if !known.is_empty() {
-        let right = known.iter().filter(|right| **right).count();
-        metrics.insert("success".into(), right as f64 / known.len() as f64);
-    }
-    let cut = trajectories.iter().filter(|trajectory| trajectory.end().is_some_and(End::is_truncated));
-    metrics.insert("truncated".into(), cut.count() as f64);
-    metrics
 }
 
 impl StageKind for Demonstrations {
@@ -202,6 +185,6 @@ impl StageKind for Demonstrations {
         let policy = Player::reference_policy(&inputs.get("policy")?.first()?.digest);
         let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
         let scenarios = self.chosen(&scenarios, seed);
-        Some(episodes(&scenarios).iter().map(|episode| episode.row(&policy)).collect())
+        Some(of_references(&scenarios).iter().map(|episode| episode.row(&policy)).collect())
     }
 }

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, StageKind,
     kind::StageFuture,
+    metrics,
     preflight::{ExpectedOutput, Preflight, PreflightContext},
-    typed,
 };
 use crate::{
     agent::Toolbox,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Deserialize)]
-pub(super) struct Params {
+pub struct Discover {
     /// Leave out tools that the server does not declare read-only.
     read_only: bool,
     /// Keep tools that declare themselves destructive, although what they do outlives an episode.
@@ -90,13 +90,7 @@ impl Diagnostic for DiscoverError {
 /// Names of tools by the reason why they are left out.
 type LeftOut = BTreeMap<&'static str, Vec<String>>;
 
-pub struct Discover(Params);
-
 impl Discover {
-    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        typed(params).map(Self)
-    }
-
     async fn list(&self, context: &Context) -> error::Result<Metrics> {
         let servers = context.servers.as_ref().ok_or(DiscoverError::NoServer)?;
         let visit = async |spec: &ServerSpec| {
@@ -127,12 +121,12 @@ impl Discover {
             resource_templates.extend(described.resource_templates);
             prompts.extend(described.prompts);
         }
-        let (tools, unsafe_tools) = self.0.chosen(merged(lists), servers)?;
-        let tools = self.0.overridden(tools)?;
+        let (tools, unsafe_tools) = self.chosen(merged(lists), servers)?;
+        let tools = self.overridden(tools)?;
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
         }
-        let silent = self.0.silent(&tools, servers);
+        let silent = self.silent(&tools, servers);
         if !silent.is_empty() {
             context.observer.note(&format!(
                 "state = \"read-only\", but the server does not say whether {} change something: `deny` what does, and \
@@ -144,17 +138,16 @@ impl Discover {
         let digest = tools_digest(&tools).to_string();
         rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
-        let metrics = Metrics::from([
-            ("tools".to_owned(), offered as f64),
-            ("resources".to_owned(), resources.len() as f64),
-            ("prompts".to_owned(), prompts.len() as f64),
-        ]);
         context.write("server", &rows)?;
         context.write("tools", &tools)?;
         context.write("resources", &resources)?;
         context.write("resource_templates", &resource_templates)?;
         context.write("prompts", &prompts)?;
-        Ok(metrics)
+        Ok(metrics([
+            ("tools", offered as f64),
+            ("resources", resources.len() as f64),
+            ("prompts", prompts.len() as f64),
+        ]))
     }
 }
 
@@ -165,9 +158,8 @@ impl StageKind for Discover {
 
     /// Finds tools that are both allowed and denied.
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        let Self(params) = self;
         let mut preflight = Preflight::default();
-        if let Some(name) = params.deny.iter().find(|name| params.allow.contains(name)) {
+        if let Some(name) = self.deny.iter().find(|name| self.allow.contains(name)) {
             preflight.error("deny", DiscoverError::Both { name: name.clone() });
         }
         match (context.finished)("tools") {
@@ -177,12 +169,12 @@ impl StageKind for Discover {
     }
 
     fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<usize> {
-        let (tools, _) = self.0.chosen(listed.to_vec(), servers).ok()?;
+        let (tools, _) = self.chosen(listed.to_vec(), servers).ok()?;
         Some(tools.iter().filter(|tool| !tool.synthetic).count())
     }
 }
 
-impl Params {
+impl Discover {
     /// The tools that the agent gets, and those left out for what they may do, by reason.
     fn chosen(&self, listed: Vec<Tool>, servers: &Servers) -> Result<(Vec<Tool>, LeftOut), DiscoverError> {
         let reset_tools = servers.iter().filter_map(|(name, spec)| {
@@ -195,10 +187,7 @@ impl Params {
 
     /// The tools that the agent sees. The reset tool is none of them, unless `allow` names it.
     fn filter(&self, tools: Vec<Tool>, reset_tools: &[String]) -> Result<Vec<Tool>, DiscoverError> {
-        let meant = |name: &str| {
-            let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
-            did_you_mean(name, known).map(str::to_owned)
-        };
+        let meant = |name: &str| meant(&tools, name);
         for (list, names) in [("allow", &self.allow), ("deny", &self.deny)] {
             for name in names {
                 if !tools.iter().any(|tool| is_named(tool, name)) {
@@ -275,9 +264,8 @@ impl Params {
             let place = tools.iter().position(|tool| tool.name == *name);
             let place = place.or_else(|| tools.iter().position(|tool| is_named(tool, name)));
             let Some(tool) = place.and_then(|place| tools.get_mut(place)) else {
-                let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
-                let meant = did_you_mean(name, known).map(str::to_owned);
-                return Err(DiscoverError::UnknownTool { list: "overrides", name: name.clone(), meant });
+                let (name, meant) = (name.clone(), meant(&tools, name));
+                return Err(DiscoverError::UnknownTool { list: "overrides", name, meant });
             };
             override_texts(tool, texts)?;
         }
@@ -289,9 +277,8 @@ impl Params {
     }
 
     fn keeps(&self, tool: &Tool) -> bool {
-        let among = |names: &[String]| names.iter().any(|name| is_named(tool, name));
         (self.allow.is_empty() || self.allows(tool))
-            && !among(&self.deny)
+            && !self.deny.iter().any(|name| is_named(tool, name))
             && (!self.read_only || tool.hint("readOnlyHint") == Some(true))
     }
 }
@@ -329,28 +316,27 @@ fn override_texts(tool: &mut Tool, texts: &ToolTexts) -> Result<(), DiscoverErro
     }
     for (parameter, description) in &texts.parameters {
         for schema in [&mut schema, &mut function["parameters"]] {
-            let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
-            match properties
-                .and_then(|properties| properties.get_mut(parameter))
-                .and_then(Value::as_object_mut)
-            {
-                Some(property) => _ = property.insert("description".into(), description.as_str().into()),
-                None => {
-                    let known: Vec<&str> = schema["properties"]
-                        .as_object()
-                        .map(|properties| properties.keys().map(String::as_str).collect())
-                        .unwrap_or_default();
-                    return Err(DiscoverError::UnknownParameter {
-                        tool: tool.name.clone(),
-                        parameter: parameter.clone(),
-                        meant: did_you_mean(parameter, known).map(str::to_owned),
-                    });
-                }
-            }
+            let mut properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+            let property = properties.as_mut().and_then(|properties| properties.get_mut(parameter));
+            let Some(property) = property.and_then(Value::as_object_mut) else {
+                let known = properties.iter().flat_map(|properties| properties.keys()).map(String::as_str);
+                return Err(DiscoverError::UnknownParameter {
+                    tool: tool.name.clone(),
+                    parameter: parameter.clone(),
+                    meant: did_you_mean(parameter, known).map(str::to_owned),
+                });
+            };
+            property.insert("description".into(), description.as_str().into());
         }
     }
     (tool.function, tool.input_schema) = (function.to_string(), schema.to_string());
     Ok(())
+}
+
+/// The name of a tool that is like this one.
+fn meant(tools: &[Tool], name: &str) -> Option<String> {
+    let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
+    did_you_mean(name, known).map(str::to_owned)
 }
 
 /// Matches the agent's name or the server's.
@@ -442,8 +428,13 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let params =
-            Params { read_only, destructive: false, allow: owned(allow), deny: owned(deny), overrides: None };
+        let params = Discover {
+            read_only,
+            destructive: false,
+            allow: owned(allow),
+            deny: owned(deny),
+            overrides: None,
+        };
         let reset_tools: Vec<String> = reset_tool.map(str::to_owned).into_iter().collect();
         let kept = params.filter(tools, &reset_tools);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
@@ -481,7 +472,7 @@ mod tests {
             let limits = Limits { sandbox, ..Limits::default() };
             let servers = ServerSpec { limits, ..ServerSpec::new(Transport::http("http://x"), state) }.into();
             let allow = allow.iter().map(|name| (*name).to_owned()).collect();
-            let params = Params { read_only: false, destructive, allow, deny: Vec::new(), overrides: None };
+            let params = Discover { read_only: false, destructive, allow, deny: Vec::new(), overrides: None };
             let (kept, left_out) = params.without_unsafe(tools, &servers).unwrap();
             let kept: Vec<String> = kept.into_iter().map(|tool| tool.name).collect();
             (kept.join(" "), left_out.into_values().flatten().collect::<Vec<_>>().join(" "))
@@ -492,7 +483,7 @@ mod tests {
             let servers = ServerSpec::new(Transport::http("http://x"), state).into();
             let allow = allow.iter().map(|name| (*name).to_owned()).collect();
             let params =
-                Params { read_only: false, destructive: false, allow, deny: Vec::new(), overrides: None };
+                Discover { read_only: false, destructive: false, allow, deny: Vec::new(), overrides: None };
             params.silent(&tools, &servers).join(" ")
         };
         assert_eq!(silent(State::ReadOnly, &[]), "read drop", "nobody says that they change nothing");
@@ -522,7 +513,8 @@ mod tests {
     fn complete_task_has_the_description_of_the_run_file() {
         let texts = json!({"complete_task": {"description": "Ends it."}, "complete_task_2": {"description": "Mine."}});
         let overrides = serde_json::from_value(texts).unwrap();
-        let params = Params { read_only: false, destructive: false, allow: vec![], deny: vec![], overrides };
+        let params =
+            Discover { read_only: false, destructive: false, allow: vec![], deny: vec![], overrides };
         let own = Tool { name: "complete_task_2".into(), ..tool("complete_task", None, false) };
         let tools = params.overridden(vec![own, tool("complete_task", None, true)]).unwrap();
         let described: Vec<_> = tools.iter().map(|tool| (&*tool.description, &*tool.function)).collect();

@@ -19,7 +19,12 @@ use super::{
     kind::{Requirement, StageFuture},
     memory::Load,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
-    rollout::{play::Player, prompts, records::RolloutSpec, settings::PlaySettings},
+    rollout::{
+        play::Player,
+        prompts,
+        records::{RolloutSpec, episode_seed},
+        settings::PlaySettings,
+    },
     typed,
 };
 use crate::{
@@ -29,7 +34,7 @@ use crate::{
     engine::{Footprint, Sampling},
     error::{At, Diagnostic, Result},
     eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
-    hash::{Digest, Encoder},
+    hash::Digest,
     judge::truth,
     llm,
 };
@@ -79,23 +84,21 @@ impl Diagnostic for EvalError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NothingToPlay => "set `samples` to 1 or more".into(),
-            Self::NoTruth { scenarios: 0 } => {
-                "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`".into()
-            }
+        let hint = match self {
+            Self::NothingToPlay => "set `samples` to 1 or more",
+            Self::NoTruth { scenarios: 0 } => "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`",
             Self::NoTruth { .. } | Self::LittleTruth { .. } => {
-                "give scenarios an `answer`: evaluation compares answers with known ones".into()
+                "give scenarios an `answer`: evaluation compares answers with known ones"
             }
-            Self::SameName { .. } => "give one of them another name".into(),
+            Self::SameName { .. } => "give one of them another name",
             Self::NoExamples { .. } => {
                 "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"
-                    .into()
             }
             Self::ServerLost { .. } => {
-                "start the server by hand, call a tool, and check that it keeps running".into()
+                "start the server by hand, call a tool, and check that it keeps running"
             }
-        })
+        };
+        Some(hint.into())
     }
 }
 
@@ -117,10 +120,7 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let solved: Vec<Trajectory> = match context.inputs.contains_key(EXAMPLES) {
-            true => context.read(EXAMPLES)?,
-            false => Vec::new(),
-        };
+        let solved: Vec<Trajectory> = context.read_optional(EXAMPLES)?.unwrap_or_default();
         let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
@@ -150,20 +150,17 @@ impl Eval {
             let unchecked = player.unchecked();
             player.close().await;
             let played = played?;
-            let there = played.iter().flatten();
-            made.extend(there.flat_map(|trajectory| calls(&trajectory.into(), &unchecked)));
-            let there = attempts
-                .iter()
-                .zip(&played)
-                .filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
-            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> = there.collect();
+            let there = attempts.iter().zip(&played);
+            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> =
+                there.filter_map(|(attempt, played)| Some((attempt, played.as_ref()?))).collect();
+            made.extend(there.iter().flat_map(|(_, played)| calls(&(*played).into(), &unchecked)));
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
             if votes.is_empty() && params.vote > 0 && contestant.name() == policies[0].name {
                 votes = vote(params, &scenarios, &there);
             }
-            lost += played.iter().filter(|played| played.is_none()).count();
+            lost += played.len() - there.len();
             trajectories.extend(played.into_iter().flatten());
         }
         if context.shard.is_some() {
@@ -239,7 +236,7 @@ impl StageKind for Eval {
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
-        if context.inputs.get("policies").is_none_or(Vec::is_empty) {
+        if policies.is_empty() {
             preflight.error("policies", StageError::NoInput { role: "policies".into() });
         }
         match context.scenarios().map(|scenarios| (scenarios.answered, scenarios.count())) {
@@ -383,19 +380,11 @@ fn attempts<'a>(
     let sampled = Sampling { temperature, ..Sampling::GREEDY };
     let mut draws = if greedy { vec![Sampling::GREEDY] } else { vec![] };
     draws.resize(draws.len() + samples as usize, sampled);
-    let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| RolloutSpec {
-        scenario,
-        sample: sample as u32,
-        seed: Encoder::new("mcprl eval episode seed v1")
-            .number(seed)
-            .text(&scenario.id)
-            .number(sample as u64)
-            .finish()
-            .seed(),
-        sampling,
-    };
-    let of_scenario = |scenario| {
-        draws.iter().enumerate().map(move |(sample, sampling)| attempt(scenario, sample, *sampling))
+    let of_scenario = |scenario: &'a Scenario| {
+        (0..).zip(&draws).map(move |(sample, sampling)| {
+            let seed = episode_seed("mcprl eval episode seed v1", seed, scenario, sample);
+            RolloutSpec { scenario, sample, seed, sampling: *sampling }
+        })
     };
     scenarios.iter().flat_map(of_scenario).collect()
 }
@@ -460,10 +449,7 @@ fn vote_note(params: &Params, baseline: &str, rows: &[VerdictRow]) -> String {
 }
 
 fn sampled_tokens(played: &Trajectory) -> u32 {
-    if let Some(counted) = played.counted_tokens {
-        return counted;
-    }
-    played.sampled.iter().filter(|sampled| **sampled).count() as u32
+    played.counted_tokens.unwrap_or_else(|| played.sampled_tokens() as u32)
 }
 
 fn is_by_protocol(played: &Trajectory) -> bool {

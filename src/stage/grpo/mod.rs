@@ -14,17 +14,18 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
-    memory::{Load, workspace_bytes},
+    known_metrics, mean,
+    memory::Load,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Training, check_logprobs, check_rows, checkpoint, expected_inputs},
+    share_right,
+    training::{Learner, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
     typed,
 };
 use crate::{
@@ -36,7 +37,6 @@ use crate::{
         ZeroVariance, advantages, remedies,
     },
     model::kernels::Format,
-    random::permutation,
     usage::Usage,
 };
 use step::{Rollout, Update};
@@ -101,7 +101,7 @@ impl Params {
         let usual = self.loss.default_clip();
         let clip =
             Clip { low: self.clip_low.unwrap_or(usual.low), high: self.clip_high.unwrap_or(usual.high) };
-        Objective { clip, kl: self.kl, ..Objective::new(self.loss) }
+        Objective { kind: self.loss, clip, kl: self.kl }
     }
 
     fn zero_variance(&self) -> ZeroVariance {
@@ -137,21 +137,21 @@ impl Diagnostic for GrpoError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
+        let hint = match self {
             Self::NotSampled => {
-                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout".into()
+                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout"
             }
             Self::Mismatch { .. } => {
                 "the rollouts may come from another machine or other kernels; run the rollout stage again"
-                    .into()
             }
-            Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
+            Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`",
             Self::NoTotal { .. } => {
-                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`".into()
+                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`"
             }
-            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter".into(),
-            Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
-        })
+            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter",
+            Self::Vocabulary { .. } => "policy and reference must share a tokenizer",
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -182,19 +182,6 @@ impl Grpo {
             (None, Some(episodes)) => episodes.count.saturating_mul(longest).div_ceil(minibatches.max(1)),
             (None, None) => usize::MAX,
         })
-    }
-
-    /// Bytes that an update on these episodes needs in addition to the frozen weights of this policy's model.
-    fn workspace(
-        &self,
-        policy: &PolicyFolder,
-        trajectories: &[Trajectory],
-        context: &Context,
-    ) -> Result<usize> {
-        let inputs = expected_inputs(trajectories);
-        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
-        let peak = self.footprint(&load, &policy.expected()?);
-        Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
     }
 
     fn update(&self, context: &Context) -> Result<Metrics> {
@@ -234,20 +221,22 @@ impl Grpo {
             );
         }
         let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
-        let success =
-            mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
+        let success = share_right(rewards.values().map(|reward| reward.correct));
 
         // Scored before the policy is loaded, so that if there are two models the first can be released.
-        let vocabulary = match context.inputs.contains_key("reference") {
+        let vocabulary = match context.has("reference") {
             true => {
                 let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                let workspace = self.workspace(&reference, &trajectories, context)?;
+                let expected = reference.expected()?;
+                let workspace =
+                    workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
                 Some(scoring::score_reference(&mut groups, (&reference, workspace), self, context)?)
             }
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let workspace = self.workspace(&policy, &trajectories, context)?;
+        let expected = policy.expected()?;
+        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
@@ -259,11 +248,12 @@ impl Grpo {
         if weighs {
             scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
-        let bound = GapBound::new(exact, context.engine.format(policy.expected()?.stored));
+        let bound = GapBound::new(exact, context.engine.format(expected.stored));
         let schedule = training.schedule(training.total_steps);
         // Before a checkpoint is loaded, whose steps are this update's own.
         let before = learner.trainer.optimizer().steps();
-        let minibatches: Vec<Vec<&[Rollout<'_>]>> = order(groups.len(), params, context.seed)
+        let size = groups.len().div_ceil(params.minibatches);
+        let minibatches: Vec<Vec<&[Rollout<'_>]>> = batches(groups.len(), params.epochs, size, context.seed)
             .into_iter()
             .map(|minibatch| minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>())
             // Without a gradient the optimizer must not step on its moments alone.
@@ -323,7 +313,7 @@ impl Grpo {
         let mean_gap = updates.first().filter(|_| first.is_some_and(|step| step.max_logprob_gap.is_some()));
         let mean_gap = mean_gap.map(|update| update.gap.mean());
         let of_groups = |count: u64| count as f64 / signal.groups.max(1) as f64;
-        let named = [
+        Ok(known_metrics([
             ("reward", reward),
             ("success", success),
             ("signal", Some(signal.share())),
@@ -348,8 +338,7 @@ impl Grpo {
             ("entropy", first.and_then(|step| step.entropy)),
             ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
             ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
-        ];
-        Ok(named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+        ]))
     }
 }
 
@@ -378,11 +367,6 @@ impl StageKind for Grpo {
     fn adapter_base(&self) -> Option<&'static str> {
         self.training.lora.then_some("policy")
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (count, sum) = values.fold((0u64, 0.0), |(count, sum), value| (count + 1, sum + value));
-    (count > 0).then(|| sum / count as f64)
 }
 
 /// A trajectory in the form its group uses.
@@ -423,15 +407,4 @@ fn episodes(trajectories: &[Trajectory]) -> Episodes {
         groups: groups.filter(|(_, of)| *of > 0).collect(),
         truncated: [End::OutOfTurns, End::OutOfTurnTokens, End::OutOfTokens].map(ended),
     }
-}
-
-/// The groups of every minibatch, in seeded random order.
-fn order(groups: usize, params: &Params, seed: u64) -> Vec<Vec<usize>> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut minibatches = Vec::new();
-    for _ in 0..params.epochs {
-        let order = permutation(groups, &mut rng);
-        minibatches.extend(order.chunks(groups.div_ceil(params.minibatches).max(1)).map(<[usize]>::to_vec));
-    }
-    minibatches
 }

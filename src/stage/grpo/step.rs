@@ -7,7 +7,7 @@ use crate::{
     data::{self, Trajectory},
     engine::{EngineError, Microbatch, TargetIndex, Trainer, min_microbatches, pack},
     error::{Failure, Result},
-    grpo::{StepSize, Tally, Token, ToolTokens, mean_log_ratio},
+    grpo::{StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp},
 };
 
 /// One trajectory in the loss. Advantage and weight are those of the whole episode, however many rows it has.
@@ -111,35 +111,26 @@ pub struct Update {
 impl Update {
     /// Everything in it, for a checkpoint. Counts are exact as numbers.
     pub fn to_numbers(&self) -> [f64; 14] {
-        let Self { tally, gradient_norm, tokens, tokens_unshared, gap, tool_token_loss } = self;
-        let [t0, t1, t2, t3, t4, t5, t6] = tally.to_numbers();
-        let (tokens, tokens_unshared) = (*tokens as f64, *tokens_unshared as f64);
-        let tool_token_loss = tool_token_loss.unwrap_or(f64::NAN);
-        let Gap { max, sum, tokens: compared } = *gap;
-        [
-            t0,
-            t1,
-            t2,
-            t3,
-            t4,
-            t5,
-            t6,
-            *gradient_norm,
-            tokens,
-            tokens_unshared,
-            max,
-            sum,
-            compared as f64,
-            tool_token_loss,
-        ]
+        let own = [
+            self.gradient_norm,
+            self.tokens as f64,
+            self.tokens_unshared as f64,
+            self.gap.max,
+            self.gap.sum,
+            self.gap.tokens as f64,
+            self.tool_token_loss.unwrap_or(f64::NAN),
+        ];
+        let mut numbers = [0.0; 14];
+        numbers[..7].copy_from_slice(&self.tally.to_numbers());
+        numbers[7..].copy_from_slice(&own);
+        numbers
     }
 
     /// The update with these [`Self::to_numbers`].
     pub fn from_numbers(numbers: [f64; 14]) -> Self {
-        let [t0, t1, t2, t3, t4, t5, t6, gradient_norm, tokens, tokens_unshared, max, sum, compared, tool] =
-            numbers;
+        let [tally @ .., gradient_norm, tokens, tokens_unshared, max, sum, compared, tool] = numbers;
         Self {
-            tally: Tally::from_numbers([t0, t1, t2, t3, t4, t5, t6]),
+            tally: Tally::from_numbers(tally),
             gradient_norm,
             tokens: tokens as u64,
             tokens_unshared: tokens_unshared as u64,
@@ -219,7 +210,7 @@ pub fn update(
     };
     let batches: Vec<Microbatch> = shares.iter_mut().map(|share| std::mem::take(&mut share.batch)).collect();
     let tool_tokens: usize = shares.iter().flat_map(|share| &share.tool).map(|count| *count as usize).sum();
-    let tool = ToolTokens::new(params.tool_token_loss, tool_tokens).dloss_dlogp();
+    let tool = tool_token_dloss_dlogp(params.tool_token_loss, tool_tokens);
     let mut undropped_gap = None;
     if objective.needs_rollout_ratio() || trainer.dropout.is_some() {
         let scored = trainer.score(&batches).map_err(|error| with_episode(error, rollout_of(&shares)))?;

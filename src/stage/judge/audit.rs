@@ -9,6 +9,7 @@ use crate::{
     data::JudgeAudit,
     eval::{Clusters, Interval, bootstrap_mean, wilson},
     judge::{Flag, JudgeKind, Round, Scores, pairs, spearman},
+    stage::mean,
 };
 
 const RESAMPLES: usize = 2000;
@@ -166,10 +167,6 @@ fn rank_correlation(scores: &[Option<f64>], correct: &[Option<bool>]) -> Option<
 
 /// For each conversation: its mean score when it is shown in the first half, minus that in the second half.
 fn position_bias(rounds: &[Round]) -> Vec<f64> {
-    let mean = |values: &[f64]| {
-        #[expect(clippy::cast_precision_loss, reason = "a number of rounds")]
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    };
     let count = rounds.first().map_or(0, |round| round.places.len());
     let bias = |conversation: usize| {
         let (mut first, mut second) = (Vec::new(), Vec::new());
@@ -181,7 +178,7 @@ fn position_bias(rounds: &[Round]) -> Vec<f64> {
                 std::cmp::Ordering::Equal => {}
             }
         }
-        Some(mean(&first)? - mean(&second)?)
+        Some(mean(first)? - mean(second)?)
     };
     (0..count).filter_map(bias).collect()
 }

@@ -8,6 +8,7 @@ use crate::{
     data::{GroupKey, Reward, Trajectory, groups},
     grpo::{Scale, ScoredRollout, advantages},
     judge::{kendall, spearman},
+    stage::mean,
 };
 
 /// Differences between two rewards of the same trajectories. Means are over what is defined; absent if nothing is.
@@ -75,22 +76,15 @@ pub fn compare_rewards(trajectories: &[Trajectory], before: &[Reward], after: &[
         let keeps = a.iter().zip(&b).any(|(a, b)| *a == top_a && *b == top_b);
         best.push(f64::from(u8::from(!keeps)));
     }
-    let flips: Vec<f64> =
-        old.iter().zip(&new).map(|(old, new)| f64::from(u8::from(old * new < 0.0))).collect();
-    let gaps: Vec<f64> = old.iter().zip(&new).map(|(old, new)| (old - new).abs()).collect();
-    change.spearman = mean(&rho);
-    change.kendall = mean(&tau);
-    change.best_changes = mean(&best);
-    change.sign_flips = mean(&flips);
-    change.advantage_change = mean(&gaps);
-    change.mean_before = mean(&matched.iter().map(|row| f64::from(row.1)).collect::<Vec<_>>());
-    change.mean_after = mean(&matched.iter().map(|row| f64::from(row.2)).collect::<Vec<_>>());
+    let moves = || old.iter().zip(&new);
+    change.spearman = mean(rho);
+    change.kendall = mean(tau);
+    change.best_changes = mean(best);
+    change.sign_flips = mean(moves().map(|(old, new)| f64::from(u8::from(old * new < 0.0))));
+    change.advantage_change = mean(moves().map(|(old, new)| (old - new).abs()));
+    change.mean_before = mean(matched.iter().map(|row| f64::from(row.1)));
+    change.mean_after = mean(matched.iter().map(|row| f64::from(row.2)));
     change
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of rows")]
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]

@@ -27,10 +27,13 @@ use super::{
     Context, Metrics, StageError, StageKind,
     endpoint::reachable,
     kind::{Requirement, StageFuture},
+    known_metrics,
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
+    mean,
     memory::Load,
+    metrics,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
-    typed,
+    share_right, typed,
 };
 use crate::{
     data::{self, JudgeAudit, Label, Reward, Scenario, Trajectory},
@@ -38,9 +41,8 @@ use crate::{
     error::{At, Failure, Interrupted, Result},
     hash::Digest,
     judge::{
-        Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, QuerySettings, Relative, RelativeSpec,
-        ReplyCache, Rubric, RubricSpec, Score, Scores, Scoring, Shaping, correct, criteria, flags,
-        program_words, rewards, with_ties,
+        Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, ReplyCache, Rubric, Score,
+        Scores, Scoring, Shaping, correct, criteria, flags, program_words, rewards, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
     mcp::find_program,
@@ -132,18 +134,9 @@ impl Judge {
         let groups = groups(&trajectories, &scenarios)?;
         let criteria = self.criteria()?;
         self.check_gates(&criteria)?;
-        let judges = match self.asks() {
-            true => Some(self.judges(context, local, criteria)?),
-            false => None,
-        };
-        let program = match self.shaping.uses(JudgeKind::Command) {
-            true => Some(self.program(context)?),
-            false => None,
-        };
-        let labels = match self.shaping.uses(JudgeKind::Labels) {
-            true => Some(self.labels()?),
-            false => None,
-        };
+        let judges = self.asks().then(|| self.judges(context, local, criteria)).transpose()?;
+        let program = self.shaping.uses(JudgeKind::Command).then(|| self.program(context)).transpose()?;
+        let labels = self.shaping.uses(JudgeKind::Labels).then(|| self.labels()).transpose()?;
 
         context.observer.phase("groups", groups.len() as u64);
         let mut scores: Vec<GroupScores> = vec![GroupScores::new(); groups.len()];
@@ -187,12 +180,8 @@ impl Judge {
         }
         if judges.is_none() {
             let is_unknown = |(_, attempt): &(usize, JudgedTrajectory<'_>)| correct(attempt).is_none();
-            let is_labelled = labelled.is_some_and(|labelled| labelled > 0);
-            if program.is_none()
-                && !is_labelled
-                && !groups.is_empty()
-                && groups.iter().flatten().all(is_unknown)
-            {
+            let is_scored = program.is_some() || labelled.is_some_and(|labelled| labelled > 0);
+            if !is_scored && !groups.is_empty() && groups.iter().flatten().all(is_unknown) {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
             context.observer.advance(groups.len() as u64);
@@ -202,7 +191,7 @@ impl Judge {
         let audit = audit(&audited, self.params.tie_band, context.seed);
         context.write("rewards", &rewards)?;
         context.write("judge_audit", &audit)?;
-        Ok(metrics(&rewards, &audited, judges.as_ref(), unjudged, &audit))
+        Ok(measured(&rewards, &audited, judges.as_ref(), unjudged, &audit))
     }
 
     /// The scores that enter the reward.
@@ -220,7 +209,6 @@ impl Judge {
         if !self.shaping.uses(JudgeKind::Rubric) {
             return Ok(Vec::new());
         }
-        let wrong = |problem: String| JudgeStageError::Criteria { problem };
         let Params { criteria: table, criteria_file, .. } = &self.params;
         let found = match (table, criteria_file) {
             (Some(_), Some(_)) => Err("both `criteria` and `criteria_file` are set".into()),
@@ -228,7 +216,7 @@ impl Judge {
             (Some(table), None) => criteria(table),
             (None, Some(file)) => read_criteria(file),
         };
-        found.map_err(wrong)
+        found.map_err(|problem| JudgeStageError::Criteria { problem })
     }
 
     /// The name of the rubric's prompt among the card's texts.
@@ -287,31 +275,25 @@ impl Judge {
         local: Option<Arc<LocalModel>>,
         criteria: Vec<Criterion>,
     ) -> Result<Judges> {
-        let params = &self.params;
+        let Params { attempts, repeats, structured, shown_bytes, orders, rubric_scores, .. } = self.params;
         let model: Arc<dyn LanguageModel> = match local {
             Some(local) => local,
             None => Arc::new(self.client(context)?),
         };
-        let asking = QuerySettings {
-            attempts: params.attempts,
-            repeats: params.repeats,
-            structured: params.structured,
-            shown_bytes: params.shown_bytes,
-        };
-        let model = JudgeModel { model, asking };
-        let relative = RelativeSpec {
+        let model = JudgeModel { model, attempts, repeats, structured, shown_bytes };
+        let relative = self.shaping.uses(JudgeKind::Relative).then(|| Relative {
+            model: model.clone(),
             prompt: context.text("relative").to_owned(),
-            orders: params.orders,
+            orders,
             seed: context.seed,
-        };
-        let prompt = context.text(self.rubric_prompt()).to_owned();
-        let rubric = RubricSpec { scoring: params.rubric_scores, prompt, criteria };
-        let uses = |kind| self.shaping.uses(kind);
-        Ok(Judges {
-            relative: uses(JudgeKind::Relative).then(|| Relative::new(model.clone(), relative)),
-            rubric: uses(JudgeKind::Rubric).then(|| Rubric::new(model.clone(), rubric)),
-            model,
-        })
+        });
+        let rubric = self.shaping.uses(JudgeKind::Rubric).then(|| Rubric {
+            model: model.clone(),
+            scoring: rubric_scores,
+            prompt: context.text(self.rubric_prompt()).to_owned(),
+            criteria,
+        });
+        Ok(Judges { model, relative, rubric })
     }
 
     fn program(&self, context: &Context) -> Result<Program> {
@@ -410,7 +392,7 @@ impl StageKind for Judge {
                 preflight.error("max_cost", JudgeStageError::NoPrices);
             }
         }
-        if let Some((name, value)) = shaping.weights.wrong() {
+        if let Some((name, value)) = shaping.wrong_weight() {
             preflight.error("weights", JudgeStageError::Weight { name, value });
         }
         let is_judged = JudgeKind::ALL.into_iter().any(|kind| shaping.weight(kind) > 0.0);
@@ -616,33 +598,31 @@ fn audited(members: &Group<'_>, scores: GroupScores) -> AuditedGroup {
     group
 }
 
-fn metrics(
+fn measured(
     rewards: &[Reward],
     groups: &[AuditedGroup],
     judges: Option<&Judges>,
     unjudged: usize,
     audit: &[JudgeAudit],
 ) -> Metrics {
-    let mut metrics = Metrics::new();
-    let mean =
-        |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-    let totals: Vec<f64> = rewards.iter().map(|reward| f64::from(reward.reward)).collect();
-    // An episode without a reward counts too.
-    let correct = groups.iter().flat_map(|group| &group.correct).flatten();
-    let correct: Vec<f64> = correct.map(|correct| f64::from(u8::from(*correct))).collect();
-    metrics.extend(mean(&totals).map(|reward| ("reward".to_owned(), reward)));
-    metrics.extend(mean(&correct).map(|success| ("success".to_owned(), success)));
+    let mut found = known_metrics([
+        ("reward", mean(rewards.iter().map(|reward| f64::from(reward.reward)))),
+        // An episode without a reward counts too.
+        ("success", share_right(groups.iter().flat_map(|group| group.correct.iter().copied()))),
+    ]);
     let measures = audit.iter().filter(|row| row.trajectory_id.is_none());
     let shown = measures.filter(|row| row.judge != "episodes" || row.value > 0.0);
-    metrics.extend(shown.map(|row| (format!("audit.{}.{}", row.judge, row.measure), row.value)));
+    found.extend(shown.map(|row| (format!("audit.{}.{}", row.judge, row.measure), row.value)));
     if let Some(judges) = judges {
         let usage = judges.model.model.usage();
-        metrics.insert("unjudged_groups".into(), unjudged as f64);
-        metrics.insert("judge_requests".into(), usage.requests as f64);
-        metrics.insert("judge_prompt_tokens".into(), usage.prompt_tokens as f64);
-        metrics.insert("judge_completion_tokens".into(), usage.completion_tokens as f64);
+        found.extend(metrics([
+            ("unjudged_groups", unjudged as f64),
+            ("judge_requests", usage.requests as f64),
+            ("judge_prompt_tokens", usage.prompt_tokens as f64),
+            ("judge_completion_tokens", usage.completion_tokens as f64),
+        ]));
     }
-    metrics
+    found
 }
 
 #[cfg(test)]

@@ -6,17 +6,9 @@ use crate::error::{Class, Diagnostic};
 #[derive(Debug, thiserror::Error)]
 pub enum ModelStageError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("{path} is not a readable tokenizer: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
     #[error("{folder} has no config.json")]
@@ -40,11 +32,7 @@ pub enum ModelStageError {
     #[error("{endpoint} cannot be reached for {what}: {reason}")]
     Network { endpoint: String, what: String, reason: String },
     #[error("the hub's cache {path} cannot be written")]
-    Cache {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Cache { path: PathBuf, source: std::io::Error },
     #[error("{name} has {found} bytes, but the hub lists {expected}")]
     Size { name: String, found: u64, expected: u64 },
     #[error("no folder for the hub's cache: neither HF_HOME nor HOME is set")]
@@ -54,10 +42,7 @@ pub enum ModelStageError {
     #[error("cannot parse the hub's answer about {id}")]
     Answer { id: String },
     #[error("cannot start a thread")]
-    Thread {
-        #[source]
-        source: std::io::Error,
-    },
+    Thread { source: std::io::Error },
 }
 
 impl ModelStageError {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hf_hub::{
-    Cache, Repo, RepoType,
+    Cache, CacheRepo, Repo, RepoType,
     api::{
         Progress,
         sync::{Api, ApiBuilder, ApiError, ApiRepo},
@@ -98,12 +98,8 @@ impl Hub {
         if !names.iter().any(|name| name.ends_with(".safetensors")) {
             return Err(ModelStageError::NoWeights { id: id.to_owned() });
         }
-        let commit = Commit {
-            repo: api.repo(repo(&info.sha)),
-            cache: Cache::new(self.cache.clone()),
-            of: repo(&info.sha),
-            api,
-        };
+        let cache = Cache::new(self.cache.clone()).repo(repo(&info.sha));
+        let commit = Commit { repo: api.repo(repo(&info.sha)), cache, api };
         let file = |name: String| {
             let path = commit.file(&name, observer, |error| failed(error, &name))?;
             Ok((name, path))
@@ -189,8 +185,7 @@ fn check_lock(lock: &Path) -> std::io::Result<()> {
 struct Commit {
     api: Api,
     repo: ApiRepo,
-    cache: Cache,
-    of: Repo,
+    cache: CacheRepo,
 }
 
 impl Commit {
@@ -201,10 +196,9 @@ impl Commit {
         observer: &dyn Observer,
         failed: impl Fn(ApiError) -> ModelStageError,
     ) -> Result<PathBuf, ModelStageError> {
-        let cached = || self.cache.repo(self.of.clone()).get(name);
         let mut tries = Tries { part: None, before: 0, failed: 0 };
         loop {
-            if let Some(path) = cached() {
+            if let Some(path) = self.cache.get(name) {
                 return Ok(path);
             }
             match self.fetch(name, &mut tries, observer) {
@@ -239,15 +233,16 @@ impl Commit {
         observer: &dyn Observer,
     ) -> Result<Result<PathBuf, ModelStageError>, ApiError> {
         let metadata = self.api.metadata(&self.repo.url(name))?;
-        let blob = self.cache.repo(self.of.clone()).blob_path(metadata.etag());
+        let blob = self.cache.blob_path(metadata.etag());
         tries.begin(blob.with_extension("part"));
         // A dangling link would be in the way.
-        let mut pointer = self.cache.repo(self.of.clone()).pointer_path(metadata.commit_hash());
+        let mut pointer = self.cache.pointer_path(metadata.commit_hash());
         pointer.push(name);
         if pointer.is_symlink() && !pointer.exists() {
             std::fs::remove_file(&pointer)?;
         }
-        let path = self.repo.download_with_progress(name, DownloadProgress::new(observer, name))?;
+        let progress = DownloadProgress { observer, name: name.to_owned(), size: 0, done: 0, reported: 0 };
+        let path = self.repo.download_with_progress(name, progress)?;
         let (found, expected) = (path.metadata()?.len(), metadata.size() as u64);
         if found == expected {
             return Ok(Ok(path));
@@ -296,6 +291,11 @@ fn is_proper(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
+/// A model's id, and the revision behind its `@`.
+pub fn split(from: &str) -> (&str, Option<&str>) {
+    from.split_once('@').map_or((from, None), |(id, revision)| (id, Some(revision)))
+}
+
 /// Checks that these are a valid id and revision.
 pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
     let well = id.split_once('/').is_some_and(|(owner, name)| is_proper(owner) && is_proper(name));
@@ -312,12 +312,6 @@ struct DownloadProgress<'a> {
     size: u64,
     done: u64,
     reported: u64,
-}
-
-impl<'a> DownloadProgress<'a> {
-    fn new(observer: &'a dyn Observer, name: &str) -> Self {
-        Self { observer, name: name.to_owned(), size: 0, done: 0, reported: 0 }
-    }
 }
 
 impl Progress for DownloadProgress<'_> {

@@ -16,7 +16,6 @@ pub mod untrained;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
@@ -27,19 +26,19 @@ use self::{
     untrained::{Record, Untrained, demote, sentence},
 };
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, StageKind,
     kind::{Requirement, StageFuture},
+    metrics,
     preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
-    typed,
 };
 use crate::{
     chat::{Chat, PlainChat, TOOL_TEMPLATE},
-    error::{At, Failure, Interrupted, Result},
+    error::{At, Interrupted, Result},
     model::{ADAPTER_FILES, ModelConfig, Weights},
 };
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Params {
+pub struct ModelStage {
     /// An absolute path of a folder or GGUF file, or a hub id.
     from: String,
     revision: Option<String>,
@@ -93,20 +92,13 @@ pub fn hub_settings() -> Result<(String, Option<String>), ModelStageError> {
 /// The name of this kind, which the key `model` at the top of a run file stands for.
 pub const KIND: &str = "model";
 
-pub struct ModelStage(Params);
-
 impl ModelStage {
-    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        typed(params).map(Self)
-    }
-
     async fn import(&self, context: &Context) -> Result<Metrics> {
-        let Self(params) = self;
         let policy = context.output("policy", "policy")?;
         std::fs::create_dir_all(&policy).map_err(|source| ModelStageError::write(&policy, source))?;
-        let folder = Path::new(&params.from);
+        let folder = Path::new(&self.from);
         let local = folder.is_absolute();
-        let of_model = || format!("model {}", params.from);
+        let of_model = || format!("model {}", self.from);
         let files = match local {
             true if is_gguf(folder) => {
                 let is_cancelled = || context.cancel.is_cancelled();
@@ -114,17 +106,16 @@ impl ModelStage {
                 Files::new()
             }
             true => listed(folder)?,
-            false => download(params, context).await?,
+            false => self.download(context).await?,
         };
         // Checked in place, so that errors name a file the user can fix.
         context.observer.status("checking");
-        let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
         let source = match local {
             true if files.is_empty() => &policy,
             true => folder,
-            false => config().unwrap_or(folder),
+            false => folder_of(&files).unwrap_or(folder),
         };
-        let Checked { config, parameters, chat } = check(source, params.calls_tools).at(of_model)?;
+        let Checked { config, parameters, chat } = check(source, self.calls_tools).at(of_model)?;
         for (name, path) in &files {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
@@ -146,14 +137,31 @@ impl ModelStage {
                 context.observer.note(&sentence(&controls));
             }
         }
-        let bytes = bytes_of(&policy);
-        let named =
-            [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(metrics([
+            ("parameters", parameters as f64),
+            ("bytes", bytes_of(&policy) as f64),
+            ("context", config.context as f64),
+        ]))
+    }
+
+    /// Downloads on a separate thread, which an interrupted run does not wait for.
+    async fn download(&self, context: &Context) -> Result<Files> {
+        let hub = Hub::from_env()?;
+        let (id, behind) = hub::split(&self.from);
+        let (id, revision) = (id.to_owned(), behind.or(self.revision.as_deref()).map(str::to_owned));
+        let observer = context.observer.clone();
+        let (sender, result) = oneshot::channel();
+        let fetch = move || _ = sender.send(hub.fetch(&id, revision.as_deref(), &*observer));
+        let thread = std::thread::Builder::new().name("hub".into());
+        thread.spawn(fetch).map_err(|source| ModelStageError::Thread { source })?;
+        tokio::select! {
+            files = result => Ok(files.map_err(|_| ModelStageError::Answer { id: self.from.clone() })??),
+            () = context.cancel.cancelled() => Err(Interrupted.into()),
+        }
     }
 
     fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {
-        let from = &self.0.from;
+        let from = &self.from;
         let Some(policy) = expected.get("policy").and_then(ExpectedOutput::policy) else {
             return vec![Requirement::Doubtful {
                 text: format!(
@@ -168,7 +176,7 @@ impl ModelStage {
             format!("{from}: {family}, {layers} layers, context of {context} tokens, weights in {stored}");
         let path = Path::new(from);
         let of_chat = match &policy.folder {
-            Some(folder) => self.of_chat(folder, |chat| Untrained::of(folder, config, chat)),
+            Some(folder) => self.of_chat(folder, |chat| Ok(Untrained::of(folder, config, chat)?)),
             None if is_gguf(path) => self.of_chat_in_file(path, config),
             None => Vec::new(),
         };
@@ -176,15 +184,8 @@ impl ModelStage {
     }
 
     /// What `doctor` says about tokenizer and chat template in a folder.
-    fn of_chat<E>(
-        &self,
-        folder: &Path,
-        untrained: impl FnOnce(&Chat) -> Result<Untrained, E>,
-    ) -> Vec<Requirement>
-    where
-        Failure: From<E>,
-    {
-        let (template, chat) = template(folder, self.0.calls_tools);
+    fn of_chat(&self, folder: &Path, untrained: impl FnOnce(&Chat) -> Result<Untrained>) -> Vec<Requirement> {
+        let (template, chat) = template(folder, self.calls_tools);
         let Some(chat) = chat else { return vec![template] };
         let recorded = Record::load(folder).demoted_tokens;
         let found = match recorded.is_empty() {
@@ -192,24 +193,22 @@ impl ModelStage {
             false => Ok(Untrained { tags: recorded, controls: Vec::new() }),
         };
         let doubtful = |tokens: &[String], hint: &str| {
-            let text = sentence(tokens);
-            (!tokens.is_empty()).then(|| Requirement::Doubtful { text, hint: hint.to_owned() })
+            let (text, hint) = (sentence(tokens), hint.to_owned());
+            (!tokens.is_empty()).then_some(Requirement::Doubtful { text, hint })
         };
-        let about = match found {
-            Err(cause) => vec![Requirement::Missing(cause.into())],
+        let mut requirements = vec![template];
+        match found {
+            Err(cause) => requirements.push(Requirement::Missing(cause)),
             Ok(Untrained { tags, controls }) => {
-                let tags = doubtful(
-                    &tags,
-                    "they are ordinary text in the tokenizer of the run, and in an exported one",
-                );
-                let controls = doubtful(
-                    &controls,
-                    "the model may not know this template's conversations: check its first episodes",
-                );
-                tags.into_iter().chain(controls).collect()
+                const TAGS: &str =
+                    "they are ordinary text in the tokenizer of the run, and in an exported one";
+                const CONTROLS: &str =
+                    "the model may not know this template's conversations: check its first episodes";
+                requirements.extend(doubtful(&tags, TAGS));
+                requirements.extend(doubtful(&controls, CONTROLS));
             }
-        };
-        std::iter::once(template).chain(about).collect()
+        }
+        requirements
     }
 
     /// The same for a GGUF file.
@@ -222,9 +221,8 @@ impl ModelStage {
         };
         match written() {
             Err(cause) => vec![Requirement::Missing(cause)],
-            Ok(folder) => self.of_chat(folder.path(), |chat| -> Result<Untrained> {
-                Ok(Untrained::among(&gguf::embeddings(path)?, config, chat)?)
-            }),
+            Ok(folder) => self
+                .of_chat(folder.path(), |chat| Ok(Untrained::among(&gguf::embeddings(path)?, config, chat)?)),
         }
     }
 }
@@ -235,7 +233,7 @@ impl StageKind for ModelStage {
     }
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        preflight::preflight(&self.0, context)
+        preflight::preflight(self, context)
     }
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
@@ -243,7 +241,7 @@ impl StageKind for ModelStage {
     }
 
     fn copies(&self) -> Option<(PathBuf, u64)> {
-        let path = Path::new(&self.0.from);
+        let path = Path::new(&self.from);
         let bytes = || match is_gguf(path) {
             true => gguf::converted_bytes(path).unwrap_or_default(),
             false => bytes_of(path),
@@ -289,10 +287,16 @@ pub fn knows_thinking(from: &str, folder: &Path) -> Option<bool> {
     if path.is_dir() {
         return Some(Chat::knows_thinking(&path));
     }
-    let (id, revision) = from.split_once('@').unwrap_or((from, "main"));
+    let (id, revision) = hub::split(from);
+    let revision = revision.unwrap_or("main");
     hub::check_id(id, revision).ok()?;
     let files = Hub::from_env().ok()?.cached(id, revision).ok()?;
-    Some(Chat::knows_thinking(files.iter().find(|(name, _)| name == "config.json")?.1.parent()?))
+    Some(Chat::knows_thinking(folder_of(&files)?))
+}
+
+/// The folder of a model's files.
+fn folder_of(files: &Files) -> Option<&Path> {
+    files.iter().find(|(name, _)| name == "config.json")?.1.parent()
 }
 
 /// Bytes of the files that are copied from a folder.
@@ -332,24 +336,6 @@ fn copy(from: &Path, to: &Path, local: bool) -> Result<(), ModelStageError> {
         std::fs::copy(&real, to).map_err(|source| ModelStageError::write(to, source))?;
     }
     Ok(())
-}
-
-/// Downloads on a separate thread, which an interrupted run does not wait for.
-async fn download(params: &Params, context: &Context) -> Result<Files> {
-    let hub = Hub::from_env()?;
-    let (id, revision) = match params.from.split_once('@') {
-        Some((id, revision)) => (id.to_owned(), Some(revision.to_owned())),
-        None => (params.from.clone(), params.revision.clone()),
-    };
-    let observer = context.observer.clone();
-    let (sender, result) = oneshot::channel();
-    let fetch = move || _ = sender.send(hub.fetch(&id, revision.as_deref(), &*observer));
-    let thread = std::thread::Builder::new().name("hub".into());
-    thread.spawn(fetch).map_err(|source| ModelStageError::Thread { source })?;
-    tokio::select! {
-        files = result => Ok(files.map_err(|_| ModelStageError::Answer { id: params.from.clone() })??),
-        () = context.cancel.cancelled() => Err(Interrupted.into()),
-    }
 }
 
 /// A model whose files are right.

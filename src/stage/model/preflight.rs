@@ -5,85 +5,75 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    ModelStageError, Params, gguf,
+    ModelStage, ModelStageError, folder_of, gguf,
     gguf::is_gguf,
-    hub::{Hub, check_id},
+    hub::{self, Hub},
 };
 use crate::{
     chat::{Chat, PlainChat},
     model::{ModelConfig, Weights, kernels::Format},
-    stage::preflight::{ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext},
+    stage::preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 
 const CONFIG: &str = "config.json";
 
 /// For a GGUF file, checks everything but the tensors' values. For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
 /// syntax, and the configuration if the hub's cache has it.
-pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
+pub fn preflight(stage: &ModelStage, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
-    if let Some(folder) = (context.finished)("policy") {
-        return match expected(&folder) {
-            Some(expected) => preflight.with("policy", expected),
-            None => preflight,
-        };
+    match policy(stage, context, &mut preflight) {
+        Some(policy) => preflight.with("policy", policy),
+        None => preflight,
     }
-    let Params { from, revision, calls_tools } = params;
+}
+
+/// The model as far as it is known. Reports what is wrong with it.
+fn policy(
+    ModelStage { from, revision, calls_tools }: &ModelStage,
+    context: &PreflightContext<'_>,
+    preflight: &mut Preflight,
+) -> Option<ExpectedPolicy> {
+    if let Some(folder) = (context.finished)("policy") {
+        return expected(&folder);
+    }
     let folder = Path::new(from);
-    let (id, behind) = match from.split_once('@') {
-        Some((id, behind)) => (id, Some(behind)),
-        None => (from.as_str(), None),
-    };
+    let (id, behind) = hub::split(from);
     if let Some(revision) = revision.clone().filter(|_| folder.is_absolute() || behind.is_some()) {
         preflight.error("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
-        return preflight;
+        return None;
     }
     if is_gguf(folder) {
-        let config = preflight.check("from", gguf::preflight(folder, *calls_tools));
-        return match config {
-            // Tokenizer and template have no folder before the stage has run.
-            Some(config) => {
-                let stored = gguf::FORMAT;
-                preflight.with("policy", ExpectedPolicy { config, stored, adapter: None, folder: None })
-            }
-            None => preflight,
-        };
+        let config = preflight.check("from", gguf::preflight(folder, *calls_tools))?;
+        // Tokenizer and template have no folder before the stage has run.
+        return Some(ExpectedPolicy { config, stored: gguf::FORMAT, adapter: None, folder: None });
     }
     if folder.is_absolute() {
-        let expected =
-            look_into(folder, context, *calls_tools, &mut preflight).and_then(|()| expected(folder));
-        return match expected {
-            Some(expected) => preflight.with("policy", expected),
-            None => preflight,
-        };
+        look_into(folder, context, *calls_tools, preflight)?;
+        return expected(folder);
     }
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
-    if preflight.check("from", check_id(id, revision)).is_some() {
-        match Hub::from_env() {
-            Ok(hub) => match hub.cached(id, revision) {
-                Ok(files) => {
-                    let file = files.iter().find(|(name, _)| name == CONFIG).map(|(_, path)| path);
-                    let folder = file.and_then(|path| path.parent());
-                    if let Some(config) = folder.and_then(|folder| ModelConfig::load(folder).ok()) {
-                        preflight.check("from", context.engine.check_model(&config));
-                    }
-                    if let Some(expected) = folder.and_then(expected) {
-                        return preflight.with("policy", expected);
-                    }
-                }
-                Err(cause) if hub.offline => preflight.unavailable("from", cause),
-                Err(_) => {}
-            },
-            Err(cause) => preflight.unavailable("from", cause),
+    preflight.check("from", hub::check_id(id, revision))?;
+    let hub = Hub::from_env().map_err(|cause| preflight.unavailable("from", cause)).ok()?;
+    match hub.cached(id, revision) {
+        Ok(files) => {
+            let expected = expected(folder_of(&files)?)?;
+            preflight.check("from", context.engine.check_model(&expected.config));
+            Some(expected)
+        }
+        Err(cause) => {
+            if hub.offline {
+                preflight.unavailable("from", cause);
+            }
+            None
         }
     }
-    preflight
 }
 
 /// The model in a folder, whose weights may not be there yet.
-fn expected(folder: &Path) -> Option<ExpectedOutput> {
+fn expected(folder: &Path) -> Option<ExpectedPolicy> {
     let config = ModelConfig::load(folder).ok()?;
     let stored = Weights::open(folder).map_or_else(|_| declared_format(folder), |weights| weights.format());
-    Some(ExpectedPolicy { config, stored, adapter: None, folder: Some(folder.to_owned()) }.into())
+    Some(ExpectedPolicy { config, stored, adapter: None, folder: Some(folder.to_owned()) })
 }
 
 /// The type of the weights according to `config.json`.

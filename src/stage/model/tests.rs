@@ -12,7 +12,7 @@ use axum::{
 };
 use candle_core::{Device, Tensor};
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::{

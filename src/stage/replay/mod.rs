@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
+    metrics,
     preflight::{ExpectedOutput, Preflight, PreflightContext},
-    rollout::{play::Player, prompts, records::RolloutSpec, settings::PlaySettings},
+    rollout::{play::Player, prompts, records::of_references, settings::PlaySettings},
     typed,
 };
 use crate::{
     chat::ToolCall,
     data::{Call, CallError, Replay, Scenario, Trajectory, calls},
-    engine::Sampling,
     error::{Diagnostic, Result},
     mcp::COMPLETE_TASK,
 };
@@ -51,12 +51,14 @@ impl Diagnostic for ReplayError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoEpisodes => "the stage before left all out".into(),
-            Self::LeftOut { .. } => "the data may not be that of the recording: `state` of [server] says what a session \
+        let hint = match self {
+            Self::NoEpisodes => "the stage before left all out",
+            Self::LeftOut { .. } => {
+                "the data may not be that of the recording: `state` of [server] says what a session \
                  starts with. `compare = \"errors\"` compares only which calls fail; `max_left_out` allows more"
-                .into(),
-        })
+            }
+        };
+        Some(hint.into())
     }
 }
 
@@ -101,30 +103,27 @@ impl ReplayStage {
         (play.agent.max_turn_tokens, play.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
         let mut player = Player::of_reference(context, context.input("policy")?, tools, &scenarios, play)?;
         context.observer.phase("episodes", scenarios.len() as u64);
-        let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
-        let played = player.play(context, &scenarios.iter().map(of).collect::<Vec<_>>()).await;
+        let played = player.play(context, &of_references(&scenarios)).await;
         let lost = player.lost();
         player.close().await;
 
-        let mut rows = Vec::with_capacity(episodes.len());
-        for ((episode, before), now) in episodes.iter().zip(&made).zip(&played?) {
-            rows.push(self.compared(episode, before, now.as_ref()));
-        }
+        let again = episodes.iter().zip(&made).zip(played?);
+        let rows: Vec<Replay> =
+            again.map(|((episode, before), now)| self.compared(episode, before, now.as_ref())).collect();
         let of_rows = |holds: bool| rows.iter().filter(|row| row.holds == Some(holds)).count();
         let (kept, left_out) = (of_rows(true), of_rows(false));
         self.check(&rows, kept)?;
         let calls = made.iter().map(Vec::len).sum::<usize>() as f64 / made.len() as f64;
-        let named = [
-            ("episodes", kept as f64),
-            ("left_out", left_out as f64),
-            ("lost", lost as f64),
-            ("calls", calls),
-        ];
         let holds = |(episode, row): (Trajectory, &Replay)| (row.holds == Some(true)).then_some(episode);
         let still: Vec<Trajectory> = episodes.into_iter().zip(&rows).filter_map(holds).collect();
         context.write("trajectories", &still)?;
         context.write("replays", &rows)?;
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Ok(metrics([
+            ("episodes", kept as f64),
+            ("left_out", left_out as f64),
+            ("lost", lost as f64),
+            ("calls", calls),
+        ]))
     }
 
     /// The row of an episode, whose calls were made again in this one.

@@ -18,11 +18,7 @@ pub enum PlayError {
     #[error("the harness `{command}` failed: {problem}")]
     Harness { command: String, problem: String },
     #[error("the harness `{command}` cannot be started")]
-    NoHarness {
-        command: String,
-        #[source]
-        source: std::io::Error,
-    },
+    NoHarness { command: String, source: std::io::Error },
     #[error("the server was lost in {lost} of {episodes} episodes")]
     ServerLost {
         lost: usize,

@@ -102,11 +102,13 @@ impl Harness {
         model: Model,
         folder: PathBuf,
     ) -> Result<Self, PlayError> {
-        let failed = |problem: String| PlayError::Harness { command: command.join(" "), problem };
-        let listener =
-            TcpListener::bind(("127.0.0.1", 0)).await.map_err(|cause| failed(cause.to_string()))?;
-        let address = listener.local_addr().map_err(|cause| failed(cause.to_string()))?;
-        std::fs::create_dir_all(&folder).map_err(|cause| failed(cause.to_string()))?;
+        let failed = |cause: std::io::Error| PlayError::Harness {
+            command: command.join(" "),
+            problem: cause.to_string(),
+        };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        std::fs::create_dir_all(&folder).map_err(failed)?;
         let episodes = Episodes::default();
         let known = episodes.clone();
         let router = Router::new().fallback(move |request: Request| {

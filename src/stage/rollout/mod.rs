@@ -30,11 +30,17 @@ use std::{collections::BTreeMap, ops::Range};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::{choice::Draw, play::Player, records::RolloutSpec, settings::PlaySettings};
+use self::{
+    choice::Draw,
+    play::Player,
+    records::{RolloutSpec, episode_seed, measured},
+    settings::PlaySettings,
+};
 use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
     memory::Load,
+    metrics,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
     typed,
 };
@@ -43,7 +49,6 @@ use crate::{
     data::{self, AnswerSource, Call, End, GroupSignal, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
-    hash::Encoder,
 };
 
 #[derive(Debug, Deserialize)]
@@ -131,7 +136,7 @@ impl Rollout {
         let tools = &context.input("tools")?.path;
         let mut player =
             Player::open(context, context.input("policy")?, tools, &scenarios, play.clone()).await?;
-        let rates = pass_rates(context)?;
+        let rates: Vec<PassRate> = context.read_optional("pass_rates")?.unwrap_or_default();
         if params.draw == Draw::PassRate && rates.is_empty() {
             context.observer.note(
                 "no pass rates yet, so scenarios are drawn uniformly; in a loop, `pass_rates = \"@pass_rates\"` and \
@@ -147,7 +152,7 @@ impl Rollout {
             return Ok(Metrics::new());
         }
 
-        let mut metrics = metrics(&groups);
+        let mut metrics = metrics_of(&groups);
         metrics.insert("lost".into(), lost as f64);
         if params.draw == Draw::PassRate {
             let is_known =
@@ -228,11 +233,6 @@ impl StageKind for Rollout {
     }
 }
 
-/// Pass rates of earlier rollouts, if there are any.
-fn pass_rates(context: &Context) -> Result<Vec<PassRate>> {
-    if context.inputs.contains_key("pass_rates") { context.read("pass_rates") } else { Ok(Vec::new()) }
-}
-
 /// The pass rates after these groups, by scenario.
 fn updated(rates: Vec<PassRate>, scenarios: &[Scenario], groups: &[Group]) -> Vec<PassRate> {
     let mut rates: BTreeMap<String, PassRate> =
@@ -305,7 +305,7 @@ fn attempts<'a>(
         samples.clone().map(move |sample| RolloutSpec {
             scenario,
             sample,
-            seed: episode_seed(seed, scenario, sample),
+            seed: episode_seed("mcprl episode seed v1", seed, scenario, sample),
             sampling: params.sampling(),
         })
     };
@@ -324,16 +324,6 @@ impl Params {
     }
 }
 
-/// Distinct for every episode of a run.
-fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
-    Encoder::new("mcprl episode seed v1")
-        .number(seed)
-        .text(&scenario.id)
-        .number(sample.into())
-        .finish()
-        .seed()
-}
-
 /// The share of the calls in each form, of those that were read.
 fn forms(calls: &[Call]) -> Metrics {
     let read = calls.iter().filter(|call| call.form.is_some()).count();
@@ -344,38 +334,23 @@ fn forms(calls: &[Call]) -> Metrics {
     CallForm::ALL.map(share).into()
 }
 
-fn metrics(groups: &[Group]) -> Metrics {
+fn metrics_of(groups: &[Group]) -> Metrics {
     let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let episodes = trajectories.len() as f64;
-    let mean = |of: &dyn Fn(&Trajectory) -> u32| {
-        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
-    };
     let informative = groups.iter().filter(|group| group.is_informative()).count();
-    let mut metrics: Metrics = BTreeMap::from([
-        ("episodes".to_owned(), episodes),
-        ("groups".to_owned(), groups.len() as f64),
-        ("informative_groups".to_owned(), informative as f64),
-        ("turns".to_owned(), mean(&|trajectory| trajectory.turns)),
-        ("calls".to_owned(), mean(&|trajectory| trajectory.calls)),
-        ("tool_errors".to_owned(), mean(&|trajectory| trajectory.tool_errors)),
-        ("parse_failures".to_owned(), mean(&|trajectory| trajectory.parse_failures)),
-        (
-            "sampled_tokens".to_owned(),
-            mean(&|trajectory| trajectory.sampled.iter().filter(|sampled| **sampled).count() as u32),
-        ),
-    ]);
-    let known: Vec<bool> = groups.iter().flat_map(Group::outcomes).flatten().collect();
-    if !known.is_empty() {
-        let right = known.iter().filter(|right| **right).count();
-        metrics.insert("success".into(), right as f64 / known.len() as f64);
-    }
+    let failures: u64 = trajectories.iter().map(|trajectory| u64::from(trajectory.parse_failures)).sum();
     let by_text =
         |trajectory: &&&Trajectory| trajectory.answer_source.as_deref() == Some(AnswerSource::Text.name());
-    let by_text = trajectories.iter().filter(by_text).count();
-    metrics.insert("answered_as_text".into(), by_text as f64 / episodes);
+    let mut found = measured(&trajectories);
+    found.extend(metrics([
+        ("groups", groups.len() as f64),
+        ("informative_groups", informative as f64),
+        ("parse_failures", failures as f64 / episodes),
+        ("answered_as_text", trajectories.iter().filter(by_text).count() as f64 / episodes),
+    ]));
     for end in End::ALL {
         let ended = trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count();
-        metrics.insert(format!("ended_{end}"), ended as f64 / episodes);
+        found.insert(format!("ended_{end}"), ended as f64 / episodes);
     }
-    metrics
+    found
 }

@@ -104,18 +104,8 @@ impl Actor {
         }
     }
 
-    /// With all tools.
-    pub(super) fn toolbox(&self) -> &Toolbox {
-        match self {
-            Self::Policy(_, agents) | Self::Harness(_, agents) | Self::Reference(agents) => {
-                &agents.all.toolbox
-            }
-            Self::Endpoint(agents) => &agents.all.toolbox,
-        }
-    }
-
-    /// With those of the scenario's server.
-    fn toolbox_of(&self, scenario: &Scenario) -> &Toolbox {
+    /// With the tools of a scenario's server, or with all.
+    pub(super) fn toolbox(&self, scenario: Option<&Scenario>) -> &Toolbox {
         match self {
             Self::Policy(_, agents) | Self::Harness(_, agents) | Self::Reference(agents) => {
                 &agents.of(scenario).toolbox
@@ -124,22 +114,16 @@ impl Actor {
         }
     }
 
-    /// What an endpoint bills, so far.
-    fn billed(&self) -> Usage {
+    /// What is computed, or billed by an endpoint, so far.
+    fn usage(&self) -> Usage {
         match self {
             Self::Endpoint(agents) => agents.all.client.resources(),
-            _ => Usage::default(),
+            _ => self.sampler().map(policy::usage).unwrap_or_default(),
         }
     }
 
     fn sampled_tokens(&self) -> u64 {
         self.sampler().map_or(0, Sampler::sampled_tokens)
-    }
-
-    /// Tokens that went through the decoder, and those of them that were recomputed.
-    fn computed_tokens(&self) -> [u64; 2] {
-        let Some(usage) = self.sampler().map(Sampler::usage) else { return [0, 0] };
-        [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
@@ -273,8 +257,7 @@ impl Player {
     ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
-        let [computed_before, recomputed_before] = self.actor.computed_tokens();
-        let billed_before = self.actor.billed();
+        let before = self.actor.usage();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
             let known = known.remove(&attempt.row(&self.policy));
@@ -288,15 +271,8 @@ impl Player {
         drop(known);
         let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
         let ended = self.play_missing(&mut progress).await;
-        let Progress { played, scoreboard, tool_calls, cause, .. } = progress;
-        let [computed, recomputed] = self.actor.computed_tokens();
-        context.meter.add(Usage {
-            sampled_tokens: self.actor.sampled_tokens() - scoreboard.before,
-            computed_tokens: computed - computed_before,
-            recomputed_tokens: recomputed - recomputed_before,
-            tool_calls,
-            ..self.actor.billed().since(billed_before)
-        });
+        let Progress { played, tool_calls, cause, .. } = progress;
+        context.meter.add(Usage { tool_calls, ..self.actor.usage().since(before) });
         self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
         if context.shard.is_some() {
@@ -328,7 +304,7 @@ impl Player {
 
     /// Tools whose schema cannot be used to check arguments.
     pub fn unchecked(&self) -> BTreeSet<String> {
-        self.actor.toolbox().unchecked()
+        self.actor.toolbox(None).unchecked()
     }
 
     /// Number of episodes lost to server failures.
@@ -487,7 +463,7 @@ impl Player {
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
-            let chat = &agents.of(scenario).chat;
+            let chat = &agents.of(Some(scenario)).chat;
             let prompt_tokens = PromptTokens::new(chat, &scenario.task).at(|| format!("scenario {id}"))?;
             Ok((id, prompt_tokens))
         };
@@ -512,11 +488,13 @@ impl Player {
         let scenario = attempt.scenario;
         let prompt_tokens = || &prompts[attempt.scenario.id.as_str()];
         let mut episode = match &self.actor {
-            Actor::Harness(harness, agents) => harness.episode(attempt, &server, agents.of(scenario)).await?,
+            Actor::Harness(harness, agents) => {
+                harness.episode(attempt, &server, agents.of(Some(scenario))).await?
+            }
             Actor::Endpoint(agents) => {
                 let temperature = attempt.sampling.temperature.into();
                 let sampling = EndpointSampling { temperature, seed: Some(attempt.seed) };
-                endpoint_episode(agents.of(scenario), &server, &scenario.task, sampling).await?
+                endpoint_episode(agents.of(Some(scenario)), &server, &scenario.task, sampling).await?
             }
             Actor::Policy(sampler, agents) => {
                 let prompt_tokens = prompt_tokens();
@@ -526,10 +504,10 @@ impl Player {
                 let progress =
                     || usage.computed.load(Ordering::Relaxed) + usage.sampled.load(Ordering::Relaxed);
                 let policy = Watched { policy, progress, stall: STALL };
-                episode(policy, &server, agents.of(scenario), prompt_tokens).await?
+                episode(policy, &server, agents.of(Some(scenario)), prompt_tokens).await?
             }
             Actor::Reference(agents) => {
-                let agent = agents.of(scenario);
+                let agent = agents.of(Some(scenario));
                 let calls = reference::calls(scenario).unwrap_or_default();
                 let working = scenario.working.as_ref().map_or("", |working| &working.0);
                 episode(Script::new(&agent.chat, &calls, working), &server, agent, prompt_tokens()).await?
@@ -543,7 +521,7 @@ impl Player {
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
-            Some(LostCall { call, cause }) if server.is_open(self.actor.toolbox_of(scenario), &call) => {
+            Some(LostCall { call, cause }) if server.is_open(self.actor.toolbox(Some(scenario)), &call) => {
                 TryOutcome::Lost { cause, call: Some((call, episode)) }
             }
             Some(LostCall { cause: McpError::PoolClosed, .. }) => TryOutcome::Skipped,
@@ -562,7 +540,7 @@ impl Player {
         let Some(checks) = checks.filter(|checks| !checks.state.is_empty()) else { return Ok(None) };
         let mut results = Vec::with_capacity(checks.state.len());
         for StateCheck { tool, arguments, .. } in checks.state {
-            let wire_name = self.actor.toolbox().wire_name(&tool);
+            let wire_name = self.actor.toolbox(None).wire_name(&tool);
             let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));
         }

@@ -21,7 +21,7 @@ impl Player {
             let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
             let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
             let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
-            calls.find(|call| self.actor.toolbox().request(call).is_some())
+            calls.find(|call| self.actor.toolbox(None).request(call).is_some())
         })
     }
 
@@ -45,7 +45,7 @@ impl Player {
     }
 
     async fn ask(&self, answered: Option<&ToolCall>) -> Result<(), McpError> {
-        let request = answered.and_then(|call| self.actor.toolbox().request(call));
+        let request = answered.and_then(|call| self.actor.toolbox(None).request(call));
         let request = match request {
             Some((wire_name, arguments)) => Some((self.pools.route(wire_name)?, arguments.into_owned())),
             None => None,

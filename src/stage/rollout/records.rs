@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::{
-    agent::Episode,
-    data::{self, AnswerSource, Json, Scenario, Trajectory},
+    agent::{Episode, History},
+    data::{self, Json, Scenario, Trajectory},
     engine::Sampling,
     error::Result,
     hash::{Digest, Encoder},
-    stage::Context,
+    stage::{Context, Metrics, known_metrics, metrics, share_right},
 };
 
 /// Results of the scenario's state checks; `None` for an error.
@@ -49,6 +49,18 @@ impl RolloutSpec<'_> {
             Some(checks) => format!("{} {task} {}", self.id(policy), Digest::of(checks.0.as_bytes()).short()),
         }
     }
+}
+
+/// Distinct for every episode of a run. `purpose`: of the kind of stage.
+pub fn episode_seed(purpose: &str, seed: u64, scenario: &Scenario, sample: u32) -> u64 {
+    let mut encoder = Encoder::new(purpose);
+    encoder.number(seed).text(&scenario.id).number(sample.into()).finish().seed()
+}
+
+/// One episode for each scenario, for its reference solution.
+pub fn of_references(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
+    let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
+    scenarios.iter().map(of).collect()
 }
 
 /// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
@@ -100,6 +112,24 @@ fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     Trajectory { family, split, ..trajectory }
 }
 
+/// What episodes took on average, and how many of those with a known answer are right.
+pub fn measured(trajectories: &[&Trajectory]) -> Metrics {
+    let episodes = trajectories.len() as f64;
+    let mean = |of: fn(&Trajectory) -> u32| {
+        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
+    };
+    let mut found = metrics([
+        ("episodes", episodes),
+        ("turns", mean(|trajectory| trajectory.turns)),
+        ("calls", mean(|trajectory| trajectory.calls)),
+        ("tool_errors", mean(|trajectory| trajectory.tool_errors)),
+        ("sampled_tokens", mean(|trajectory| trajectory.sampled_tokens() as u32)),
+    ]);
+    let success = share_right(trajectories.iter().map(|trajectory| trajectory.correct));
+    found.extend(known_metrics([("success", success)]));
+    found
+}
+
 /// The row of an episode, without what depends on its known answer.
 pub fn trajectory(
     episode: Episode,
@@ -109,7 +139,6 @@ pub fn trajectory(
 ) -> Trajectory {
     let scenario = attempt.scenario;
     let Episode { history, end, answer, answer_source, lost: _ } = episode;
-    let row_starts = history.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
@@ -118,6 +147,18 @@ pub fn trajectory(
         sample: attempt.sample,
         policy: policy.to_string(),
         seed: attempt.seed,
+        end: end.to_string(),
+        answer,
+        answer_source: answer_source.map(|source| source.name().to_owned()),
+        state: state.map(|results| Json(json!(results).to_string())),
+        ..columns(history)
+    }
+}
+
+/// The columns of a trajectory that hold its conversation.
+pub fn columns(history: History) -> Trajectory {
+    let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
+    Trajectory {
         messages: Value::from(history.messages).to_string(),
         tokens: history.tokens,
         sampled: history.sampled,
@@ -128,12 +169,8 @@ pub fn trajectory(
         tool_errors: history.tool_errors,
         parse_failures: history.parse_failures,
         loose_calls: history.loose_calls,
-        end: end.to_string(),
-        answer,
-        answer_source: answer_source.map(|source| AnswerSource::name(source).to_owned()),
-        correct: None,
-        row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
-        state: state.map(|results| Json(json!(results).to_string())),
+        row_starts: (!row_starts.is_empty()).then_some(row_starts),
         counted_tokens: history.counted_tokens.map(|tokens| tokens as u32),
+        ..Trajectory::default()
     }
 }

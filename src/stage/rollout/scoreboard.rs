@@ -8,7 +8,7 @@ use crate::data::Trajectory;
 pub struct Scoreboard {
     started: Instant,
     /// Tokens the sampler had drawn at the start.
-    pub before: u64,
+    before: u64,
     known: usize,
     right: usize,
 }

@@ -58,8 +58,10 @@ pub struct Agents<A = Agent> {
 }
 
 impl<A> Agents<A> {
-    pub fn of(&self, scenario: &Scenario) -> &Arc<A> {
-        let own = scenario.server.as_ref().and_then(|ServerName(name)| self.by_server.get(name));
+    /// With the tools of this scenario, or all.
+    pub fn of(&self, scenario: Option<&Scenario>) -> &Arc<A> {
+        let server = scenario.and_then(|scenario| scenario.server.as_ref());
+        let own = server.and_then(|ServerName(name)| self.by_server.get(name));
         own.unwrap_or(&self.all)
     }
 }

@@ -16,10 +16,13 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
-    memory::{Load, workspace_bytes},
+    known_metrics,
+    memory::Load,
+    metrics,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{HeldOut, Learner, Steps, Training, check_rows, expected_inputs},
+    share_right,
+    training::{HeldOut, Learner, Steps, Training, batches, check_rows, workspace},
     typed,
 };
 use crate::{
@@ -68,25 +71,24 @@ impl Diagnostic for SftError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out".into(),
+        let hint = match self {
+            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out",
             Self::NoTries { .. } => {
                 "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
-                    .into()
             }
-            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least".into(),
+            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least",
             Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
                 "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
                  gives none"
-                    .into()
             }
             Self::NothingToTrain { left_out } if left_out.unknown > 0 => {
-                "give scenarios an `answer`, or set `only_right = false`".into()
+                "give scenarios an `answer`, or set `only_right = false`"
             }
-            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`".into(),
-            Self::NothingToTrain { .. } => "check the stage that wrote the episodes".into(),
-            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes".into(),
-        })
+            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`",
+            Self::NothingToTrain { .. } => "check the stage that wrote the episodes",
+            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes",
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -191,17 +193,14 @@ impl Sft {
                 .observer
                 .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
-        let inputs = expected_inputs(&trajectories);
-        let load = Load { inputs: &inputs, ..Load::of(&context.engine) };
-        let peak = self.footprint(&load, &expected);
-        let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
+        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
         if params.stop_rising && held_out.is_empty() && !is_skipped {
             return Err(SftError::NothingHeldOut.into());
         }
         let passes = params.epochs.unwrap_or_else(|| passes(expected.config.weights()));
-        let batches = order(episodes.len(), (passes, params.batch_size), context.seed);
+        let batches = batches(episodes.len(), passes, params.batch_size, context.seed);
         let trainer = &mut learner.trainer;
         // Before a checkpoint is loaded, whose steps are this stage's own.
         let before = trainer.optimizer().steps();
@@ -238,17 +237,16 @@ impl Sft {
         let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
         let learned = count(|step| step.loss_tokens, last_pass);
         let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;
-        let of_tries = [("skipped", Some(f64::from(u8::from(is_skipped)))), ("tried", tried)];
-        let of_tries = of_tries.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let mut of_tries = Metrics::from_iter(of_tries.filter(|_| params.skip_above.is_some()));
-        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(of_tries) };
+        let skipped = params.skip_above.map(|_| f64::from(u8::from(is_skipped)));
+        let mut found = known_metrics([("skipped", skipped), ("tried", tried)]);
+        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(found) };
         let mut losses = steps.iter().filter_map(|step| step.held_out_loss);
         let held_out_loss = match params.stop_rising {
             true => losses.reduce(f64::min),
             false => losses.next_back(),
         };
-        of_tries.extend(held_out_loss.map(|loss| ("held_out_loss".to_owned(), loss)));
-        let named = [
+        found.extend(known_metrics([("held_out_loss", held_out_loss)]));
+        found.extend(metrics([
             ("episodes", episodes.len() as f64),
             ("left_out", left_out.count() as f64),
             ("loss", loss),
@@ -259,20 +257,15 @@ impl Sft {
             ("loss_tokens", learned),
             ("tokens", count(|step| step.tokens, &steps)),
             ("tokens_unshared", count(|step| step.tokens_unshared, &steps)),
-        ];
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(of_tries).collect())
+        ]));
+        Ok(found)
     }
 
     /// The share of the policy's tries that are right, of those with a known answer.
     fn tried(&self, context: &Context) -> Result<Option<f64>> {
         let Some(most) = self.params.skip_above else { return Ok(None) };
-        if !context.inputs.contains_key("tries") {
-            return Err(SftError::NoTries { most }.into());
-        }
-        let tries: Vec<OutcomeRow> = context.read("tries")?;
-        let known: Vec<bool> = tries.iter().filter_map(|row| row.correct).collect();
-        let right = known.iter().filter(|right| **right).count();
-        Ok((!known.is_empty()).then(|| right as f64 / known.len() as f64))
+        let tries: Vec<OutcomeRow> = context.read_optional("tries")?.ok_or(SftError::NoTries { most })?;
+        Ok(share_right(tries.iter().map(|row| row.correct)))
     }
 
     /// The episodes to train on.
@@ -282,7 +275,7 @@ impl Sft {
         policy: &ExpectedPolicy,
         context: &Context,
     ) -> Result<(Vec<Episode>, SkippedEpisodes)> {
-        let rewards = context.inputs.contains_key("rewards").then(|| context.input("rewards")).transpose()?;
+        let rewards = context.has("rewards").then(|| context.input("rewards")).transpose()?;
         let rewards = rewards.map(|rewards| read_rewards(&rewards.path)).transpose()?;
         let rewards: Option<BTreeMap<&str, f32>> =
             rewards.as_ref().map(|all| all.iter().map(|r| (r.trajectory_id.as_str(), r.reward)).collect());
@@ -332,14 +325,11 @@ impl StageKind for Sft {
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
         let mut preflight = Preflight::default();
-        if let Some(least) = self.params.min_reward
-            && !context.inputs.contains_key("rewards")
-        {
+        let is_missing = |role: &str| !context.inputs.contains_key(role);
+        if let Some(least) = self.params.min_reward.filter(|_| is_missing("rewards")) {
             preflight.error("min_reward", SftError::NoRewards { least });
         }
-        if let Some(most) = self.params.skip_above
-            && !context.inputs.contains_key("tries")
-        {
+        if let Some(most) = self.params.skip_above.filter(|_| is_missing("tries")) {
             preflight.error("skip_above", SftError::NoTries { most });
         }
         if self.params.stop_rising && self.params.held_out <= 0.0 {
@@ -399,14 +389,4 @@ fn passes(weights: usize) -> usize {
         200_000_000..330_000_000 => 2,
         _ => 1,
     }
-}
-
-/// The episodes of every step, each pass in seeded random order.
-fn order(episodes: usize, (passes, batch): (usize, usize), seed: u64) -> Vec<Vec<usize>> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut batches = Vec::new();
-    for _ in 0..passes {
-        batches.extend(permutation(episodes, &mut rng).chunks(batch.max(1)).map(<[_]>::to_vec));
-    }
-    batches
 }

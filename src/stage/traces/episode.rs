@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Loss, Prompt};
+use super::{Prompt, Reasoning, Traces};
 use crate::{
-    agent::{Toolbox, answer_of},
+    agent::{History, Toolbox, answer_of},
     chat::{Chat, ToolCall},
-    data::result_view,
+    data::{AnswerSource, result_view},
     mcp::COMPLETE_TASK,
     openai::Rows,
     traces::Trace,
@@ -17,26 +17,16 @@ pub struct Writer<'w> {
     pub chat: &'w Chat,
     /// What the agent has; none if traces bring their tools.
     pub toolbox: Option<&'w Toolbox>,
-    pub prompt: Prompt,
-    /// Of the agent.
+    /// The agent's system prompt.
     pub system: Option<&'w str>,
-    pub reasoning: bool,
-    pub finish: bool,
-    pub loss: Loss,
-    pub result_chars: usize,
+    pub settings: &'w Traces,
 }
 
 /// An episode.
 pub struct Episode {
-    pub rows: Rows,
-    pub messages: Vec<Value>,
-    pub turns: u32,
-    /// Names of the called tools, in order, without `complete_task`.
-    pub tools: Vec<String>,
+    pub history: History,
     pub answer: Option<String>,
-    /// `tool` or `text`.
-    pub answer_source: Option<&'static str>,
-    pub loss: Loss,
+    pub answer_source: Option<AnswerSource>,
     pub repairs: Vec<String>,
 }
 
@@ -45,25 +35,22 @@ impl Writer<'_> {
     /// Why the trace cannot be an episode.
     pub fn episode(&self, trace: Trace) -> Result<Episode, String> {
         let Trace { messages, tools, mut repairs, .. } = trace;
-        let functions = match (self.toolbox, tools) {
-            (Some(toolbox), _) => toolbox.functions().to_vec(),
-            (None, tools) => tools.unwrap_or_default(),
+        let functions = match self.toolbox {
+            Some(toolbox) => toolbox.functions().to_vec(),
+            None => tools.unwrap_or_default(),
         };
-        let name = |function: &'_ Value| {
-            function.get("function").unwrap_or(function)["name"].as_str().unwrap_or_default().to_owned()
-        };
-        let offered: Vec<String> = functions.iter().map(name).collect();
-        let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+        let named = functions.iter().map(|tool| tool.get("function").unwrap_or(tool)["name"].as_str());
+        let offered: Vec<&str> = named.map(Option::unwrap_or_default).collect();
         let mut messages = self.with_system(messages);
         self.rename(&mut messages, &offered, &mut repairs)?;
         self.cut_results(&mut messages, &mut repairs);
-        if !self.reasoning {
+        if self.settings.reasoning == Reasoning::Drop {
             messages.iter_mut().filter_map(Value::as_object_mut).for_each(|message| {
                 message.remove("reasoning_content");
             });
         }
         let mut messages = self.one_call_each(messages, &mut repairs);
-        if self.finish && offered.contains(&COMPLETE_TASK) {
+        if self.settings.finish && offered.contains(&COMPLETE_TASK) {
             finish(&mut messages)?;
         }
         let chat = self.chat.offering(&functions);
@@ -99,21 +86,21 @@ impl Writer<'_> {
             rows.add(&prompt, &answer, messages[..=index].to_vec());
         }
         let last = messages.last().cloned().unwrap_or_default();
-        let answer = calls_of(&last)
-            .iter()
-            .find(|call| call.name == COMPLETE_TASK)
-            .map(|call| answer_of(&call.arguments));
-        let text = last["content"].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        let (answer, answer_source) = match answer {
-            Some(answer) => (answer, Some("tool")),
-            None => (text.clone(), text.is_some().then_some("text")),
+        let completed = calls_of(&last).into_iter().find(|call| call.name == COMPLETE_TASK);
+        let text = last["content"].as_str().filter(|text| !text.is_empty());
+        let (answer, answer_source) = match (completed, text) {
+            (Some(call), _) => (answer_of(&call.arguments), Some(AnswerSource::Tool)),
+            (None, text) => (text.map(str::to_owned), text.map(|_| AnswerSource::Text)),
         };
         repairs.dedup();
-        Ok(Episode { rows, messages, turns, tools: called, answer, answer_source, loss: self.loss, repairs })
+        let history = History { messages, turns, tools: called, ..rows.history() };
+        Ok(Episode { history, answer, answer_source, repairs })
     }
 
     fn with_system(&self, mut messages: Vec<Value>) -> Vec<Value> {
-        if self.prompt != Prompt::Trace && messages.first().is_some_and(|first| first["role"] == "system") {
+        if self.settings.prompt != Prompt::Trace
+            && messages.first().is_some_and(|first| first["role"] == "system")
+        {
             messages.remove(0);
         }
         if let Some(system) = self.system.filter(|system| !system.is_empty()) {
@@ -162,9 +149,9 @@ impl Writer<'_> {
     fn cut_results(&self, messages: &mut [Value], repairs: &mut Vec<String>) {
         for message in messages.iter_mut().filter(|message| message["role"] == "tool") {
             let text = message["content"].as_str().unwrap_or_default().to_owned();
-            let (text, is_cut) = result_view(text, self.result_chars);
+            let (text, is_cut) = result_view(text, self.settings.result_chars);
             if is_cut {
-                repairs.push(format!("results are cut to {} characters", self.result_chars));
+                repairs.push(format!("results are cut to {} characters", self.settings.result_chars));
                 message["content"] = text.into();
             }
         }

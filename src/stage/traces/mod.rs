@@ -15,16 +15,16 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use self::episode::{Episode, Writer};
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, StageKind,
     card::SYSTEM,
     kind::StageFuture,
+    metrics,
     policy::PolicyFolder,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
-    typed,
+    rollout::records::columns,
 };
 use crate::{
     agent::{Toolbox, system_prompt},
@@ -36,7 +36,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Params {
+pub struct Traces {
     files: Vec<PathBuf>,
     max_left_out: f64,
     prompt: Prompt,
@@ -60,7 +60,7 @@ pub enum Prompt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Reasoning {
+pub enum Reasoning {
     Keep,
     Drop,
 }
@@ -87,12 +87,13 @@ impl Diagnostic for TracesError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json".into(),
+        let hint = match self {
+            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json",
             Self::LeftOut { .. } => {
-                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more".into()
+                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more"
             }
-        })
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -100,45 +101,26 @@ impl Diagnostic for TracesError {
     }
 }
 
-pub struct Traces {
-    params: Params,
-}
-
 impl Traces {
-    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        Ok(Self { params: typed(params)? })
-    }
-
     fn write(&self, context: &Context) -> Result<Metrics> {
-        let params = &self.params;
         let found = self.read()?;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let vocabulary = context.models.vocabulary(policy.model_digest(), policy.model())?;
-        let chat = Chat::load_over(vocabulary, policy.model(), params.thinking)
+        let chat = Chat::load_over(vocabulary, policy.model(), self.thinking)
             .at(|| policy.model().display().to_string())?;
-        let toolbox = match context.inputs.contains_key("tools") {
-            true => Some(Toolbox::of_table(&context.input("tools")?.path, &context.read::<Tool>("tools")?)?),
-            false => None,
+        let toolbox = match context.read_optional::<Tool>("tools")? {
+            Some(tools) => Some(Toolbox::of_table(&context.input("tools")?.path, &tools)?),
+            None => None,
         };
-        let exam: BTreeSet<String> = match context.inputs.contains_key("exam") {
-            true => context.read::<Scenario>("exam")?.iter().map(|task| folded(&task.task)).collect(),
-            false => BTreeSet::new(),
-        };
+        let exam = context.read_optional::<Scenario>("exam")?.unwrap_or_default();
+        let exam: BTreeSet<String> = exam.iter().map(|task| folded(&task.task)).collect();
         let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
-        let system = match params.prompt {
-            Prompt::Agent => Some(system_prompt(params.system.as_deref(), context.text(SYSTEM), functions)?),
+        let system = match self.prompt {
+            Prompt::Agent => Some(system_prompt(self.system.as_deref(), context.text(SYSTEM), functions)?),
             Prompt::Trace | Prompt::None => None,
         };
-        let writer = Writer {
-            chat: &chat,
-            toolbox: toolbox.as_ref(),
-            prompt: params.prompt,
-            system: system.as_deref(),
-            reasoning: params.reasoning == Reasoning::Keep,
-            finish: params.finish,
-            loss: params.loss,
-            result_chars: params.result_chars,
-        };
+        let writer =
+            Writer { chat: &chat, toolbox: toolbox.as_ref(), system: system.as_deref(), settings: self };
         context.observer.phase("traces", found.len() as u64);
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
         let (mut rows, mut trajectories) = (Vec::new(), Vec::new());
@@ -152,12 +134,12 @@ impl Traces {
                 .and_then(|trace| Ok((trace.correct, writer.episode(trace)?)));
             match written {
                 Err(why) => row.left_out = Some(why),
-                Ok((correct, episode)) => {
-                    let trajectory = trajectory(&row.place, correct, &episode);
-                    (row.turns, row.calls) = (episode.turns, trajectory.calls);
+                Ok((correct, mut episode)) => {
+                    row.repairs = std::mem::take(&mut episode.repairs);
+                    let trajectory = self.trajectory(&row.place, correct, episode);
+                    (row.turns, row.calls) = (trajectory.turns, trajectory.calls);
                     row.tokens = trajectory.tokens.len() as u32;
-                    row.learned = trajectory.sampled.iter().filter(|learned| **learned).count() as u32;
-                    row.repairs = episode.repairs;
+                    row.learned = trajectory.sampled_tokens() as u32;
                     trajectories.push(trajectory);
                 }
             }
@@ -167,15 +149,14 @@ impl Traces {
         self.check(&rows)?;
         context.write("trajectories", &trajectories)?;
         context.write("traces", &rows)?;
-        Ok(metrics(&rows))
+        Ok(counts(&rows))
     }
 
     /// The traces of all files.
     fn read(&self) -> Result<Vec<Found>> {
-        let found = traces::read_all(&self.params.files)?;
+        let found = traces::read_all(&self.files)?;
         if found.is_empty() {
-            let paths: Vec<String> =
-                self.params.files.iter().map(|path| path.display().to_string()).collect();
+            let paths: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
             return Err(TracesError::NoFiles { paths: paths.join(", ") }.into());
         }
         Ok(found)
@@ -194,7 +175,7 @@ impl Traces {
         if exam.contains(&folded(asked)) {
             return Err("its task is in the exam".into());
         }
-        if !self.params.allow_secrets
+        if !self.allow_secrets
             && let Some(kind) = trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))
         {
             return Err(format!("it holds what looks like {kind}; `allow_secrets` keeps it"));
@@ -213,51 +194,43 @@ impl Traces {
     fn check(&self, rows: &[TraceRow]) -> Result<(), TracesError> {
         let out = |row: &&TraceRow| row.left_out.is_some();
         let left_out = rows.iter().filter(out).count();
-        let too_many = left_out as f64 > self.params.max_left_out * rows.len() as f64;
+        let too_many = left_out as f64 > self.max_left_out * rows.len() as f64;
         let Some(first) = rows.iter().find(out).filter(|_| too_many || left_out == rows.len()) else {
             return Ok(());
         };
         let (place, reason) = (first.place.clone(), first.left_out.clone().unwrap_or_default());
         Err(TracesError::LeftOut { left_out, traces: rows.len(), place, reason })
     }
-}
 
-/// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.
-fn trajectory(place: &str, correct: Option<bool>, episode: &Episode) -> Trajectory {
-    let history = episode.rows.history();
-    let id = Encoder::new("mcprl trace v1").text(place).json(&episode.messages.clone().into()).finish();
-    let row_starts: Vec<u32> = history.row_starts.iter().map(|start| *start as u32).collect();
-    Trajectory {
-        id: id.to_string(),
-        scenario_id: place.to_owned(),
-        family: "traces".into(),
-        split: "train".into(),
-        policy: REFERENCE.into(),
-        messages: Value::Array(episode.messages.clone()).to_string(),
-        tokens: history.tokens,
-        sampled: match episode.loss {
-            Loss::Assistant => history.sampled,
-            Loss::All => vec![true; history.sampled.len()],
-        },
-        logprobs: history.logprobs,
-        turns: episode.turns,
-        calls: episode.tools.len() as u32,
-        tools: episode.tools.clone(),
-        end: "completed".into(),
-        answer: episode.answer.clone(),
-        answer_source: episode.answer_source.map(Into::into),
-        correct: Some(correct.unwrap_or(true)),
-        row_starts: (!row_starts.is_empty()).then_some(row_starts),
-        ..Trajectory::default()
+    /// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.
+    fn trajectory(&self, place: &str, correct: Option<bool>, episode: Episode) -> Trajectory {
+        let Episode { history, answer, answer_source, repairs: _ } = episode;
+        let id = Encoder::new("mcprl trace v1").text(place).json(&history.messages.clone().into()).finish();
+        let mut trajectory = Trajectory {
+            id: id.to_string(),
+            scenario_id: place.to_owned(),
+            family: "traces".into(),
+            split: "train".into(),
+            policy: REFERENCE.into(),
+            end: "completed".into(),
+            answer,
+            answer_source: answer_source.map(|source| source.name().to_owned()),
+            correct: Some(correct.unwrap_or(true)),
+            ..columns(history)
+        };
+        if self.loss == Loss::All {
+            trajectory.sampled.fill(true);
+        }
+        trajectory
     }
 }
 
-fn metrics(rows: &[TraceRow]) -> Metrics {
+fn counts(rows: &[TraceRow]) -> Metrics {
     let kept: Vec<&TraceRow> = rows.iter().filter(|row| row.left_out.is_none()).collect();
     let mean =
         |of: fn(&TraceRow) -> u32| kept.iter().map(|row| f64::from(of(row))).sum::<f64>() / kept.len() as f64;
     let learned: u64 = kept.iter().map(|row| u64::from(row.learned)).sum();
-    let named = [
+    metrics([
         ("traces", rows.len() as f64),
         ("episodes", kept.len() as f64),
         ("left_out", (rows.len() - kept.len()) as f64),
@@ -266,8 +239,7 @@ fn metrics(rows: &[TraceRow]) -> Metrics {
         ("calls", mean(|row| row.calls)),
         ("tokens", mean(|row| row.tokens)),
         ("learned", learned as f64),
-    ];
-    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    ])
 }
 
 impl StageKind for Traces {

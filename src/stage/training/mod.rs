@@ -7,23 +7,25 @@ pub mod checkpoint;
 mod learner;
 mod supervised;
 
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 
 pub use learner::{Learner, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
 
 use super::{
-    memory::Load,
+    memory::{Load, workspace_bytes},
     preflight::{
         ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext,
     },
 };
 use crate::{
     data::Trajectory,
-    engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
+    engine::{EngineSpec, Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic},
     grpo::{Schedule, Shape},
-    model::{AdapterConfig, AdapterSize, Targets, kernels::Format},
+    model::{AdapterConfig, Targets, kernels::Format},
+    random::permutation,
 };
 
 /// How a policy is trained, as cards name it.
@@ -70,12 +72,28 @@ pub enum TrainingError {
     Checkpoint,
 }
 
-/// These episodes as inputs of an estimate.
-pub fn expected_inputs(trajectories: &[Trajectory]) -> ExpectedInputs {
+/// Bytes that training on these episodes needs in addition to the frozen weights, if this is the engine's memory for it.
+pub fn workspace(
+    trajectories: &[Trajectory],
+    engine: &EngineSpec,
+    footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
+) -> usize {
     let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
     let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
-    ExpectedInputs::from([("trajectories".to_owned(), vec![named])])
+    let inputs = ExpectedInputs::from([("trajectories".to_owned(), vec![named])]);
+    let peak = footprint(&Load { inputs: &inputs, ..Load::of(engine) });
+    peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, engine))
+}
+
+/// Indices below `count` in batches of this size, each pass in seeded random order.
+pub fn batches(count: usize, passes: usize, size: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut batches = Vec::new();
+    for _ in 0..passes {
+        batches.extend(permutation(count, &mut rng).chunks(size.max(1)).map(<[usize]>::to_vec));
+    }
+    batches
 }
 
 /// Checks that the columns of a trajectory fit together.
@@ -109,23 +127,19 @@ impl Diagnostic for TrainingError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
-            Self::WholeAdapter => {
-                "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
-            }
-            Self::Ragged { .. } => {
-                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
-            }
+        let hint = match self {
+            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999",
+            Self::WholeAdapter => "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`",
+            Self::Ragged { .. } => "tokens, sampled and logprobs of a trajectory have one entry per token",
             Self::Logprob { .. } => {
-                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again".into()
+                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again"
             }
-            Self::Checkpoint => "run it again; the disk may be damaged".into(),
+            Self::Checkpoint => "run it again; the disk may be damaged",
             Self::Rows { .. } => {
                 "row_starts holds the index of each row's first token, ascending, without the first row's 0"
-                    .into()
             }
-        })
+        };
+        Some(hint.into())
     }
 
     fn class(&self) -> Class {
@@ -199,11 +213,7 @@ impl Training {
 
     /// The name of the schedule, if the rate decays.
     pub fn decay(&self) -> Option<&'static str> {
-        match self.schedule {
-            Shape::Constant => None,
-            Shape::Linear => Some("linear"),
-            Shape::Cosine => Some("cosine"),
-        }
+        (self.schedule != Shape::Constant).then(|| self.schedule.into())
     }
 
     /// Checks that the policy, its adapter and the parameters fit together. Adds what the output `policy` will be.
@@ -214,23 +224,20 @@ impl Training {
             }
         }
         let Some(policy) = context.policy("policy") else { return };
-        let adapter: Option<AdapterSize> = match (self.lora, policy.adapter) {
-            (false, Some(_)) => {
-                preflight.error("lora", TrainingError::WholeAdapter);
-                None
+        let mut trained = policy.clone();
+        match (self.lora, policy.adapter) {
+            (false, adapter) => {
+                if adapter.is_some() {
+                    preflight.error("lora", TrainingError::WholeAdapter);
+                }
+                (trained.adapter, trained.stored) = (None, Format::F32);
             }
             (true, None) => {
                 let adapter = self.adapter();
                 preflight.check("targets", adapter.targets.check(&policy.config));
-                adapter.size(&policy.config).ok()
+                trained.adapter = adapter.size(&policy.config).ok();
             }
-            (true, Some(size)) => Some(size),
-            (false, None) => None,
-        };
-        let mut trained = policy.clone();
-        trained.adapter = adapter;
-        if !self.lora {
-            trained.stored = Format::F32;
+            (true, Some(_)) => {}
         }
         preflight.outputs.insert("policy", trained.into());
     }

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{
@@ -110,32 +111,13 @@ pub fn examples(traces: &[Trace], chats: &Chats) -> Result<Vec<Example>> {
 }
 
 /// Most of the text repeats across traces. Each distinct item is written once, on all processors.
-fn each_once<K: Ord + Send, T: Copy + Send, W: Send>(
+fn each_once<K: Ord + Send, T: Send, W: Send>(
     things: impl Iterator<Item = (K, T)>,
     write: impl Fn(T) -> Result<W, ChatError> + Sync,
 ) -> Result<BTreeMap<K, W>, ChatError> {
-    let mut distinct: Vec<(K, T)> = things.collect::<BTreeMap<K, T>>().into_iter().collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = distinct.len().div_ceil(threads).max(1);
-    let mut shares = Vec::new();
-    while !distinct.is_empty() {
-        let rest = distinct.split_off(share.min(distinct.len()));
-        shares.push(std::mem::replace(&mut distinct, rest));
-    }
-    let write = &write;
-    let written: Vec<_> = std::thread::scope(|scope| {
-        let work = |share: Vec<(K, T)>| {
-            scope.spawn(move || {
-                share.into_iter().map(|(key, thing)| Ok((key, write(thing)?))).collect::<Vec<_>>()
-            })
-        };
-        let workers: Vec<_> = shares.into_iter().map(work).collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    written.into_iter().collect()
+    let distinct: BTreeMap<K, T> = things.collect();
+    let written = distinct.into_par_iter().map(|(key, thing)| Ok((key, write(thing)?)));
+    written.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// Identifies a turn.

@@ -29,6 +29,7 @@ use super::{
     card::SYSTEM,
     kind::StageFuture,
     memory::{Load, workspace_bytes},
+    metrics,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     scenarios::{
         Families, Live, ScenarioError,
@@ -94,19 +95,11 @@ pub enum WarmupError {
     #[error("a vocabulary of {vocabulary} is smaller than the {smallest} tokens that it needs")]
     Vocabulary { vocabulary: usize, smallest: usize },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     #[error("cannot build the tokenizer: {reason}")]
     Tokenizer { reason: String },
     #[error("tool `{tool}` has a function schema that is not JSON")]
-    Schema {
-        tool: String,
-        #[source]
-        source: serde_json::Error,
-    },
+    Schema { tool: String, source: serde_json::Error },
 }
 
 impl Diagnostic for WarmupError {
@@ -233,14 +226,13 @@ impl Warmup {
         let tokens: usize = examples.iter().map(|(tokens, _)| tokens.len()).sum();
         let last = &steps[steps.len().saturating_sub(20)..];
         let loss = last.iter().map(|step| step.loss).sum::<f64>() / last.len().max(1) as f64;
-        let named = [
+        Ok(metrics([
             ("traces", traces.len() as f64),
             ("worker_success", traces::success(&traces)),
             ("tokens", steps.iter().map(|step| step.tokens as f64).sum()),
             ("tokens_per_trace", tokens as f64 / examples.len().max(1) as f64),
             ("loss", loss),
-        ];
-        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        ]))
     }
 }
 

@@ -93,13 +93,11 @@ pub async fn traces(
                 worker.work().await?;
                 let correct = worker.is_correct(question.scenario).await?;
                 observer.advance(1);
-                let Scenario { id, task, server, .. } = question.scenario;
-                let (scenario_id, task) = (id.clone(), task.clone());
-                let server = server.as_ref().map(|server| server.0.clone());
+                let scenario = question.scenario;
                 Ok::<_, Failure>(Trace {
-                    scenario_id,
-                    server,
-                    task,
+                    scenario_id: scenario.id.clone(),
+                    server: scenario.server.as_ref().map(|server| server.0.clone()),
+                    task: scenario.task.clone(),
                     turns: worker.turns,
                     planned: worker.planned,
                     correct,

@@ -92,8 +92,8 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
             );
         }
     }
-    let rows = |name: &str| content.tensors.get(name).map(|tensor| tensor.shape.as_slice());
-    let Some(&[vocabulary, _]) = rows(EMBEDDING) else {
+    let embedding = content.tensors.get(EMBEDDING).map(|tensor| tensor.shape.as_slice());
+    let Some(&[vocabulary, _]) = embedding else {
         return Err(GgufError::MissingTensor { path: content.path.to_owned(), name: EMBEDDING.into() });
     };
     let mut design = Design::of(*family);
@@ -189,7 +189,7 @@ fn scaling(content: &Content<'_>, architecture: &str, longest: usize) -> Result<
 /// Llama 3's scaling, which the file has as factors only. The parameters are found again: the factor is the largest, and
 /// all published models share the others.
 fn llama3(content: &Content<'_>, theta: f64, dim: usize) -> Result<Scaling, GgufError> {
-    let found = values(content, ROPE_FACTORS, &[dim / 2])?;
+    let found = content.floats(ROPE_FACTORS, checked(content, ROPE_FACTORS, &[dim / 2])?)?;
     if found.iter().all(|factor| *factor == 1.0) {
         return Ok(Scaling::Default);
     }
@@ -207,26 +207,18 @@ fn llama3(content: &Content<'_>, theta: f64, dim: usize) -> Result<Scaling, Gguf
     }
 }
 
-/// A small tensor.
-fn values(content: &Content<'_>, name: &str, shape: &[usize]) -> Result<Vec<f32>, GgufError> {
-    let tensor = checked(content, name, shape)?;
-    let bytes = content.dequantized(name, tensor, candle_core::DType::F32)?;
-    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-}
-
+/// The tensor of this name, which should have this shape.
 fn checked<'c>(
     content: &'c Content<'_>,
     name: &str,
     shape: &[usize],
 ) -> Result<&'c super::file::StoredTensor, GgufError> {
-    let (path, name) = (content.path.to_owned(), name.to_owned());
-    match content.tensors.get(name.as_str()) {
-        None => Err(GgufError::MissingTensor { path, name }),
-        Some(tensor) if tensor.shape != shape => {
-            Err(GgufError::Shape { path, name, found: tensor.shape.clone(), expected: shape.to_vec() })
-        }
-        Some(tensor) => Ok(tensor),
+    let tensor = content.tensor(name)?;
+    if tensor.shape != shape {
+        let (path, name) = (content.path.to_owned(), name.to_owned());
+        return Err(GgufError::Shape { path, name, found: tensor.shape.clone(), expected: shape.to_vec() });
     }
+    Ok(tensor)
 }
 
 /// Every tensor of the decoder by its name in safetensors, with its shape.
@@ -294,27 +286,21 @@ pub fn source(name: &str, config: &ModelConfig) -> Source {
 /// Puts the rows of each head from the order of adjacent pairs, which llama.cpp rotates, into that of halves. `row` is
 /// the width of a row in bytes.
 pub fn halves(paired: &[u8], row: usize, dim: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(paired.len());
-    for head in paired.chunks(dim * row) {
-        for half in 0..2 {
-            for pair in 0..dim / 2 {
-                let at = (2 * pair + half) * row;
-                out.extend_from_slice(&head[at..at + row]);
-            }
-        }
-    }
-    out
+    transposed(paired, row, (dim / 2, 2))
 }
 
 /// The reverse of [`halves`], for values of rows of this many columns.
 pub fn pairs(halves: &[f32], columns: usize, dim: usize) -> Vec<f32> {
-    let mut out = Vec::with_capacity(halves.len());
-    for head in halves.chunks(dim * columns) {
-        for pair in 0..dim / 2 {
-            for half in 0..2 {
-                let at = (half * dim / 2 + pair) * columns;
-                out.extend_from_slice(&head[at..at + columns]);
-            }
+    transposed(halves, columns, (2, dim / 2))
+}
+
+/// Each matrix of `rows` by `columns` items, an item being so many values, with its axes swapped.
+fn transposed<T: Copy>(values: &[T], item: usize, (rows, columns): (usize, usize)) -> Vec<T> {
+    let mut out = Vec::with_capacity(values.len());
+    for matrix in values.chunks(rows * columns * item) {
+        for (column, row) in (0..columns).flat_map(|column| (0..rows).map(move |row| (column, row))) {
+            let at = (row * columns + column) * item;
+            out.extend_from_slice(&matrix[at..at + item]);
         }
     }
     out

@@ -8,17 +8,9 @@ use crate::error::{Class, Diagnostic};
 #[strum(prefix = "gguf::", serialize_all = "snake_case")]
 pub enum GgufError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     /// The file is not what the format says.
     #[error("{path} is not a readable GGUF file: {reason}")]
     Malformed { path: PathBuf, reason: String },
@@ -45,29 +37,18 @@ pub enum GgufError {
 }
 
 /// Something that a file asks for by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Feature {
     Version,
     Architecture,
     Tokenizer,
     PreTokenizer,
+    #[strum(to_string = "scaling of the rotary embedding")]
     Rope,
     Setting,
+    #[strum(to_string = "adapter of the module")]
     Module,
-}
-
-impl std::fmt::Display for Feature {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Version => "version",
-            Self::Architecture => "architecture",
-            Self::Tokenizer => "tokenizer",
-            Self::PreTokenizer => "pre-tokenizer",
-            Self::Rope => "scaling of the rotary embedding",
-            Self::Setting => "setting",
-            Self::Module => "adapter of the module",
-        })
-    }
 }
 
 impl Diagnostic for GgufError {

@@ -97,6 +97,15 @@ enum Value<'a> {
     List(List<'a>),
 }
 
+impl<'a> Value<'a> {
+    fn text(self) -> Option<&'a str> {
+        match self {
+            Self::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+}
+
 /// An array of scalars or texts, with its bytes.
 #[derive(Debug, Clone, Copy)]
 struct List<'a> {
@@ -343,6 +352,12 @@ impl<'a> Content<'a> {
         self.metadata.contains_key(key)
     }
 
+    /// The tensor of this name.
+    pub fn tensor(&self, name: &str) -> Result<&StoredTensor, GgufError> {
+        let missing = || GgufError::MissingTensor { path: self.path.to_owned(), name: name.to_owned() };
+        self.tensors.get(name).ok_or_else(missing)
+    }
+
     pub fn missing(&self, key: &str) -> GgufError {
         GgufError::Missing { path: self.path.to_owned(), key: key.to_owned() }
     }
@@ -392,48 +407,50 @@ impl<'a> Content<'a> {
     }
 
     pub fn text(&self, key: &str) -> Result<Option<&'a str>, GgufError> {
-        self.get(key, "a text", |value| match value {
-            Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+        self.get(key, "a text", Value::text)
+    }
+
+    /// The items of an array of a kind that `is_kind` accepts, as `read` takes them.
+    fn list<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        is_kind: fn(Kind) -> bool,
+        read: fn(Value<'a>) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, GgufError> {
+        self.get(key, expected, |value| match value {
+            Value::List(List { kind, count, bytes }) if is_kind(kind) => {
+                let mut cursor = Cursor { rest: bytes };
+                (0..count).map(|_| read(cursor.value(kind).ok()?)).collect()
+            }
             _ => None,
         })
     }
 
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>, GgufError> {
-        self.get(key, "an array of texts", |value| match value {
-            Value::List(List { kind: Kind::Text, count, bytes }) => {
-                let mut cursor = Cursor { rest: bytes };
-                (0..count).map(|_| cursor.name().ok()).collect()
-            }
-            _ => None,
-        })
+        self.list(key, "an array of texts", |kind| kind == Kind::Text, Value::text)
     }
 
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i64>>, GgufError> {
-        self.get(key, "an array of integers", |value| match value {
-            Value::List(List { kind: kind @ (Kind::Unsigned(_) | Kind::Signed(_)), count, bytes }) => {
-                let mut cursor = Cursor { rest: bytes };
-                let mut next = || match cursor.value(kind).ok()? {
-                    Value::Integer(value) => i64::try_from(value).ok(),
-                    _ => None,
-                };
-                (0..count).map(|_| next()).collect()
-            }
+        let is_integer = |kind| matches!(kind, Kind::Unsigned(_) | Kind::Signed(_));
+        self.list(key, "an array of integers", is_integer, |value| match value {
+            Value::Integer(value) => i64::try_from(value).ok(),
             _ => None,
         })
     }
 
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, GgufError> {
-        self.get(key, "an array of numbers", |value| match value {
-            Value::List(List { kind: kind @ Kind::Float(_), count, bytes }) => {
-                let mut cursor = Cursor { rest: bytes };
-                let mut next = || match cursor.value(kind).ok()? {
-                    Value::Number(value) => Some(value),
-                    _ => None,
-                };
-                (0..count).map(|_| next()).collect()
-            }
+        let is_number = |kind| matches!(kind, Kind::Float(_));
+        self.list(key, "an array of numbers", is_number, |value| match value {
+            Value::Number(value) => Some(value),
             _ => None,
         })
+    }
+
+    /// A tensor's values.
+    pub fn floats(&self, name: &str, tensor: &StoredTensor) -> Result<Vec<f32>, GgufError> {
+        let bytes = self.dequantized(name, tensor, DType::F32)?;
+        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
     }
 
     /// A tensor as values of this type, in bytes. A few rows at a time are dequantized.

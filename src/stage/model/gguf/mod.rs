@@ -132,13 +132,10 @@ pub fn convert(
 
 /// A tensor's values in bf16, in the order of safetensors.
 fn tensor(content: &Content<'_>, Source { name, paired, offset }: &Source) -> Result<Vec<u8>, GgufError> {
-    let Some(stored) = content.tensors.get(name.as_str()) else {
-        return Err(GgufError::MissingTensor { path: content.path.to_owned(), name: name.clone() });
-    };
+    let stored = content.tensor(name)?;
     if *offset != 0.0 {
-        let values = content.dequantized(name, stored, DType::F32)?;
-        let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]) - offset;
-        return Ok(values.chunks_exact(4).flat_map(|b| bf16::from_f32(value(b)).to_le_bytes()).collect());
+        let values = content.floats(name, stored)?.into_iter();
+        return Ok(values.flat_map(|value| bf16::from_f32(value - offset).to_le_bytes()).collect());
     }
     let bytes = content.dequantized(name, stored, DType::BF16)?;
     let columns = if stored.shape.len() > 1 { stored.shape.last().copied().unwrap_or(1) } else { 1 };

@@ -25,6 +25,7 @@ pub const PRE_TOKENIZERS: [(&str, Pre); 6] = [
 pub enum Pre {
     Qwen2,
     Llama3,
+    /// Splits digits before anything else.
     SmolLm,
     Gpt2,
 }
@@ -37,11 +38,6 @@ impl Pre {
             Self::Llama3 => Some(r"\p{N}{1,3}"),
             Self::SmolLm | Self::Gpt2 => None,
         }
-    }
-
-    /// Whether digits are split before anything else.
-    pub fn splits_digits(self) -> bool {
-        self == Self::SmolLm
     }
 }
 
@@ -88,11 +84,6 @@ impl Method {
             "llama" => Ok(Self::SentencePiece),
             other => Err(content.unsupported(Feature::Tokenizer, other)),
         }
-    }
-
-    /// Whether a text begins with the first token unless the file says otherwise.
-    fn adds_bos(self) -> bool {
-        matches!(self, Self::SentencePiece | Self::ByteLevel(Pre::Llama3))
     }
 }
 
@@ -168,7 +159,8 @@ impl<'a> GgufTokenizer<'a> {
                 return Err(content.metadata(key, format!("the token {token:?} is there twice")));
             }
         }
-        let adds_bos = content.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(method.adds_bos());
+        let usually_adds_bos = matches!(method, Method::SentencePiece | Method::ByteLevel(Pre::Llama3));
+        let adds_bos = content.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(usually_adds_bos);
         let no_template = || GgufError::NoTemplate { path: content.path.to_owned() };
         let tool_template = content.text("tokenizer.chat_template.tool_use")?;
         let own = content.text("tokenizer.chat_template")?.or(tool_template);
@@ -332,7 +324,7 @@ impl<'a> GgufTokenizer<'a> {
                 let normalizer = if pre == Pre::Qwen2 { json!({"type": "NFC"}) } else { Value::Null };
                 let pre_tokenizer = match pre.digits() {
                     Some(digits) => split(digits),
-                    None if pre.splits_digits() => {
+                    None if pre == Pre::SmolLm => {
                         let digits = json!({"type": "Digits", "individual_digits": true});
                         sequence("pretokenizers", vec![digits, byte_level(true, true)])
                     }

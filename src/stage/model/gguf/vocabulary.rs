@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Feature, GgufError,
-    tokenizer::PRE_TOKENIZERS,
+    tokenizer::{PRE_TOKENIZERS, Pre, pattern},
     write::{Meta, Metadata},
 };
 use crate::{
@@ -152,12 +152,10 @@ fn kinds(pre_tokenizer: &Value) -> Vec<&str> {
 /// llama.cpp's name of a pre-tokenizer. It has the pattern in its code, so what splits differently has no name.
 fn pre_name(pre_tokenizer: &Value) -> Option<&'static str> {
     let (parts, kinds) = (parts(pre_tokenizer), kinds(pre_tokenizer));
-    let is_same = |pre: &super::tokenizer::Pre| match (kinds.as_slice(), pre.digits()) {
-        (["ByteLevel"], None) => parts[0]["use_regex"] != false && !pre.splits_digits(),
-        (["Digits", "ByteLevel"], None) => parts[0]["individual_digits"] == true && pre.splits_digits(),
-        (["Split", "ByteLevel"], Some(digits)) => {
-            parts[0]["pattern"]["Regex"].as_str() == Some(&super::tokenizer::pattern(digits))
-        }
+    let is_same = |pre: &Pre| match (kinds.as_slice(), pre.digits()) {
+        (["ByteLevel"], None) => parts[0]["use_regex"] != false && *pre != Pre::SmolLm,
+        (["Digits", "ByteLevel"], None) => parts[0]["individual_digits"] == true && *pre == Pre::SmolLm,
+        (["Split", "ByteLevel"], Some(digits)) => parts[0]["pattern"]["Regex"] == pattern(digits),
         _ => false,
     };
     PRE_TOKENIZERS.iter().find(|(_, pre)| is_same(pre)).map(|(name, _)| *name)
