@@ -76,7 +76,7 @@ impl GrowingTurn {
             _ => {
                 let written = chat.written(&self.tokens);
                 let text = if self.has_reasoning(&written) {
-                    chat.format.after_reasoning(&written)
+                    chat.learned.format.after_reasoning(&written)
                 } else {
                     &written
                 };

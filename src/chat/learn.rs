@@ -10,11 +10,11 @@ use super::{
 };
 
 const SYSTEM: &str = "probe system";
-const QUESTION: &str = "probe question";
+pub(super) const QUESTION: &str = "probe question";
 const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
 const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"];
-const TEXT: &str = "probe saying";
+pub(super) const TEXT: &str = "probe saying";
 const REMINDER: &str = " probe \"reminder\"\n";
 const REASONING: &str = "probe reasoning";
 /// Nine characters, as Mistral's templates require.
@@ -33,6 +33,8 @@ pub(super) const ENDS: [&str; 8] = [
     "<|end_of_text|>",
 ];
 
+/// What is learned of a template.
+#[derive(Clone)]
 pub(super) struct Learned {
     pub format: Format,
     /// The end-of-turn token.

@@ -15,7 +15,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::{
     ChatError,
-    folder::{named_tokens, read_json},
+    folder::{generation_stops, named_tokens, read_json},
     guide::Guides,
 };
 
@@ -107,6 +107,23 @@ impl Vocabulary {
 
     pub fn id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
+    }
+
+    /// The tokens that end a turn, each once: those of these texts that the tokenizer has, then those of the folder's
+    /// `generation_config.json`.
+    pub fn stops<'t>(
+        &self,
+        texts: impl IntoIterator<Item = &'t str>,
+        folder: &Path,
+    ) -> Result<Vec<u32>, ChatError> {
+        let mut stops = Vec::new();
+        let named = texts.into_iter().filter_map(|text| self.id(text));
+        for id in named.chain(generation_stops(folder)?) {
+            if !stops.contains(&id) {
+                stops.push(id);
+            }
+        }
+        Ok(stops)
     }
 
     pub fn is_control(&self, id: u32) -> bool {
@@ -244,6 +261,14 @@ impl Vocabulary {
         tokens
             .filter_map(|(token, id)| text.find(token.as_str()).map(|at| (at, token.as_str(), *id)))
             .min_by_key(|(at, token, _)| (*at, std::cmp::Reverse(token.len())))
+    }
+}
+
+/// A sampled turn without the token of `stop` that ends it.
+pub(super) fn without_end<'t>(tokens: &'t [u32], stop: &[u32]) -> &'t [u32] {
+    match tokens.split_last() {
+        Some((last, rest)) if stop.contains(last) => rest,
+        _ => tokens,
     }
 }
 

@@ -38,8 +38,7 @@ pub fn rewritten(source: &str) -> String {
 }
 
 fn word(tag: &str) -> &str {
-    let body = tag.get(2..).unwrap_or("").trim_start_matches(['-', '+']).trim_start();
-    &body[..body.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(body.len())]
+    word_at(tag.get(2..).unwrap_or("").trim_start_matches(['-', '+']).trim_start())
 }
 
 /// The end of the block that a `raw` tag opens.

@@ -341,7 +341,7 @@ fn forms(calls: &[Call]) -> Metrics {
         let count = calls.iter().filter(|call| call.form.as_deref() == Some(form.name())).count();
         (format!("form_{}", form.name()), count as f64 / read.max(1) as f64)
     };
-    CallForm::ALL.map(share).into()
+    CallForm::ALL.iter().copied().map(share).collect()
 }
 
 fn metrics(groups: &[Group]) -> Metrics {
@@ -373,7 +373,7 @@ fn metrics(groups: &[Group]) -> Metrics {
         |trajectory: &&&Trajectory| trajectory.answer_source.as_deref() == Some(AnswerSource::Text.name());
     let by_text = trajectories.iter().filter(by_text).count();
     metrics.insert("answered_as_text".into(), by_text as f64 / episodes);
-    for end in End::ALL {
+    for end in End::ALL.iter().copied() {
         let ended = trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count();
         metrics.insert(format!("ended_{end}"), ended as f64 / episodes);
     }
