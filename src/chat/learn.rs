@@ -173,11 +173,7 @@ impl ResultText {
     pub fn text(&self, ids: &[String], results: &[String], mask: impl Fn(&str) -> String) -> String {
         let id = |index: usize| ids.get(index).map_or(IDS[0], String::as_str);
         let named = |text: &str, index: usize, next: usize| {
-            if text.contains(IDS[0]) || text.contains(IDS[1]) {
-                text.replace(IDS[0], &mask(id(index))).replace(IDS[1], &mask(id(next)))
-            } else {
-                text.to_owned()
-            }
+            text.replace(IDS[0], &mask(id(index))).replace(IDS[1], &mask(id(next)))
         };
         let mut out = named(&self.before, 0, 0);
         for (index, result) in results.iter().enumerate() {

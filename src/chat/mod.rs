@@ -416,11 +416,8 @@ impl Chat {
     /// The tokens that the model would have sampled for this turn, including the end-of-turn token. If a template writes
     /// one call per turn, the model has never seen several.
     pub fn assistant(&self, text: &str, calls: &[ToolCall]) -> Vec<u32> {
-        let masked = |call: &ToolCall| ToolCall {
-            name: self.vocabulary.mask(&call.name).into_owned(),
-            arguments: self.masked_fields(&call.arguments),
-        };
-        let calls: Vec<ToolCall> = calls.iter().map(masked).collect();
+        let mask = |text: String| self.vocabulary.mask(&text).into_owned();
+        let calls: Vec<ToolCall> = calls.iter().map(|call| call_with_texts(call.clone(), &mask)).collect();
         let Learned { format, empty_reasoning, .. } = &self.learned;
         let written = format.assistant(&self.vocabulary.mask(text), &calls);
         let mut tokens = self.vocabulary.encode(&format!("{empty_reasoning}{written}"));
@@ -454,8 +451,7 @@ impl Chat {
     pub fn parse(&self, tokens: &[u32]) -> Turn {
         let text = self.vocabulary.masked_text(self.without_end(tokens));
         let format = self.learned.format;
-        let turn = format.parse(&text, &self.setup.schemas);
-        let turn = if vocabulary::is_masked(&text) { unmasked(turn) } else { turn };
+        let turn = unmasked(format.parse(&text, &self.setup.schemas));
         match self.reading {
             Reading::Strict => turn,
             Reading::Lenient => format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas),
@@ -499,18 +495,7 @@ impl Chat {
 
     /// A JSON value with all texts masked.
     fn masked(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => self.vocabulary.mask(text).into_owned().into(),
-            Value::Array(items) => items.iter().map(|item| self.masked(item)).collect(),
-            Value::Object(fields) => Value::Object(self.masked_fields(fields)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
-        }
-    }
-
-    fn masked_fields(&self, fields: &Map<String, Value>) -> Map<String, Value> {
-        let field =
-            |(name, value): (&String, &Value)| (self.vocabulary.mask(name).into_owned(), self.masked(value));
-        fields.iter().map(field).collect()
+        with_texts(value.clone(), &|text| self.vocabulary.mask(&text).into_owned())
     }
 }
 
@@ -526,23 +511,27 @@ pub fn preflight_template(source: &str, named: &Map<String, Value>) -> Result<()
     }
 }
 
+/// A JSON value whose texts and names are changed.
+fn with_texts(value: Value, change: &impl Fn(String) -> String) -> Value {
+    match value {
+        Value::String(text) => change(text).into(),
+        Value::Array(items) => items.into_iter().map(|item| with_texts(item, change)).collect(),
+        Value::Object(fields) => Value::Object(fields_with_texts(fields, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
+
+fn fields_with_texts(fields: Map<String, Value>, change: &impl Fn(String) -> String) -> Map<String, Value> {
+    fields.into_iter().map(|(name, value)| (change(name), with_texts(value, change))).collect()
+}
+
+fn call_with_texts(call: ToolCall, change: &impl Fn(String) -> String) -> ToolCall {
+    ToolCall { name: change(call.name), arguments: fields_with_texts(call.arguments, change) }
+}
+
 /// A turn with all masks removed.
 fn unmasked(turn: Turn) -> Turn {
-    fn bare(value: Value) -> Value {
-        match value {
-            Value::String(text) => vocabulary::unmask(text).into(),
-            Value::Array(items) => items.into_iter().map(bare).collect(),
-            Value::Object(fields) => Value::Object(bare_fields(fields)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        }
-    }
-    fn bare_fields(fields: Map<String, Value>) -> Map<String, Value> {
-        fields.into_iter().map(|(name, value)| (vocabulary::unmask(name), bare(value))).collect()
-    }
-    let call = |call: ToolCall| ToolCall {
-        name: vocabulary::unmask(call.name),
-        arguments: bare_fields(call.arguments),
-    };
+    let call = |call| call_with_texts(call, &vocabulary::unmask);
     let calls = turn.calls.into_iter().map(|read| read.map(call).map_err(vocabulary::unmask));
     Turn {
         text: vocabulary::unmask(turn.text),

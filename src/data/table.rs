@@ -525,12 +525,8 @@ pub fn read_part<T: Table>(path: &Path, rows: Option<&[usize]>) -> Result<Vec<T>
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };
     let mut builder = open(path, T::NAME)?;
     let declared = T::schema();
-    let fields = builder.schema().fields().iter().enumerate();
-    let used: Vec<usize> = fields
-        .filter(|(_, field)| declared.field_with_name(field.name()).is_ok())
-        .map(|(index, _)| index)
-        .collect();
-    let mask = ProjectionMask::roots(builder.parquet_schema(), used);
+    let names = declared.fields().iter().map(|field| field.name().as_str());
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
     if let Some(rows) = rows {
         let total = usize::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or_default();
         let ranges = rows.iter().filter(|row| **row < total).map(|row| *row..*row + 1);

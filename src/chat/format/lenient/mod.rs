@@ -388,5 +388,14 @@ fn is_name(c: char) -> bool {
 
 /// The first [`LONGEST`] bytes of a text.
 fn bounded(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST)]
+    first(LONGEST, text)
+}
+
+/// The first bytes of a text, at most so many.
+fn first(most: usize, text: &str) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }

@@ -160,7 +160,7 @@ pub fn begins_call<'t>(text: &'t str, tools: &Schemas) -> bool {
     /// The beginning that is looked at, in bytes.
     const BEGINNING: usize = 1024;
     let inner = |text: &'t str| text.trim_start_matches(|c: char| c.is_whitespace() || c == '[' || c == '{');
-    let mut rest = inner(&text[..text.floor_char_boundary(BEGINNING)]);
+    let mut rest = inner(super::first(BEGINNING, text));
     // Keys that may stand before the name.
     for _ in 0..4 {
         let Some((key, value)) =

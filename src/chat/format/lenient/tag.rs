@@ -160,11 +160,8 @@ fn content(scanner: &mut Scanner<'_>, form: CallForm) -> Piece {
             let whole = reader.rest.len();
             let name = reader.word(is_name);
             reader.take(":");
-            let has_arguments = {
-                reader.take("");
-                reader.rest.starts_with('{')
-            };
-            let call = match has_arguments {
+            reader.take("");
+            let call = match reader.rest.starts_with('{') {
                 true => object::followed(name, &mut reader, scanner.tools),
                 false => object::named(name, None, scanner.tools),
             };
