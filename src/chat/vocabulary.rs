@@ -11,6 +11,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::{
@@ -46,28 +47,22 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Loads `tokenizer.json` of a Hugging Face folder, and the tokens that `tokenizer_config.json` names.
+    /// Loads `tokenizer.json` of a Hugging Face folder. The tokens that `tokenizer_config.json` names (`eos_token`, …) are
+    /// control tokens even if the tokenizer does not mark them as special.
     pub fn of(folder: &Path) -> Result<Self, ChatError> {
         let named = named_tokens(&read_json(&folder.join("tokenizer_config.json"))?);
-        let named: Vec<String> = named.values().filter_map(|text| text.as_str().map(str::to_owned)).collect();
-        Self::load(&folder.join("tokenizer.json"), &named)
-    }
-
-    /// Loads `tokenizer.json`. `named` are tokens that the configuration names (`eos_token`, …). They are control tokens
-    /// even if the tokenizer does not mark them as special.
-    fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
-        let bytes =
-            std::fs::read(path).map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
-        let wrong = |error: tokenizers::Error| ChatError::Tokenizer {
-            path: path.to_owned(),
-            reason: error.to_string(),
+        let path = &folder.join("tokenizer.json");
+        let bytes = std::fs::read(path).map_err(|source| ChatError::Read { path: path.clone(), source })?;
+        let wrong = |error: tokenizers::Error| {
+            let reason = error.to_string();
+            ChatError::Tokenizer { path: path.clone(), reason }
         };
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(wrong)?;
         tokenizer.with_truncation(None).map_err(wrong)?;
         tokenizer.with_padding(None);
         let (mut controls, mut tags) = (BTreeMap::new(), BTreeMap::new());
         for (id, token) in tokenizer.get_added_tokens_decoder() {
-            if is_control(&token, named) && !token.content.is_empty() {
+            if is_control(&token, &named) && !token.content.is_empty() {
                 controls.insert(token.content, id);
             } else if is_tag(&token) {
                 tags.insert(token.content, id);
@@ -277,10 +272,10 @@ pub(super) fn unmask(text: String) -> String {
 }
 
 /// Whether a token is special: marked by the tokenizer, named by the configuration, or of the form `<|…|>`.
-fn is_control(token: &AddedToken, named: &[String]) -> bool {
+fn is_control(token: &AddedToken, named: &Map<String, Value>) -> bool {
     let content = token.content.as_str();
     token.special
-        || named.iter().any(|name| name == content)
+        || named.values().any(|name| name == content)
         || (content.starts_with("<|") && content.ends_with("|>"))
 }
 

@@ -165,33 +165,27 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
     let assistants = messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
     for (at, message) in assistants {
         let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
-        let mut answers: Vec<Answer> = results.map(Answer::of).collect();
+        let answers: Vec<Answer> = results.map(Answer::of).collect();
         let made = message["tool_calls"].as_array();
-        let row = |tool: &str,
-                   call_id: &str,
-                   arguments: Option<String>,
-                   form: Option<&str>,
-                   answer: Option<&Answer>| {
+        let row = |tool: &str, call_id: &str, answer: Option<&Answer>| {
             let error = answer.and_then(|answer| answer.error);
             let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
             Call {
                 trajectory_id: of.trajectory_id.to_owned(),
                 scenario_id: of.scenario_id.to_owned(),
                 turn,
-                index: 0,
                 call_id: call_id.to_owned(),
                 tool: tool.to_owned(),
-                arguments,
                 result_bytes: answer.map(|answer| answer.bytes),
                 clipped: answer.is_some_and(|answer| answer.clipped),
                 is_error: error.is_some(),
                 error: error.map(|error| error.to_string()),
-                form: form.map(str::to_owned),
                 fits_schema: match error {
                     Some(CallError::Schema) => Some(false),
                     Some(CallError::Unparsable | CallError::UnknownTool) => None,
                     _ => is_checked.then_some(true),
                 },
+                ..Call::default()
             }
         };
         match made {
@@ -203,15 +197,16 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
                     let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
                     let function = &call["function"];
                     let tool = function["name"].as_str().unwrap_or_default();
-                    let form = Some(call["form"].as_str().unwrap_or("template"));
-                    rows.push(row(tool, id, function.get("arguments").map(Value::to_string), form, found));
+                    let form = Some(call["form"].as_str().unwrap_or("template").to_owned());
+                    let arguments = function.get("arguments").map(Value::to_string);
+                    rows.push(Call { arguments, form, ..row(tool, id, found) });
                 }
             }
             // A call of the turn could not be parsed, so the message is the raw text.
             None => {
-                for answer in &mut answers {
-                    let arguments = answer.arguments.take();
-                    rows.push(row(&answer.tool, &answer.call_id, arguments, None, Some(answer)));
+                for answer in &answers {
+                    let arguments = answer.arguments.clone();
+                    rows.push(Call { arguments, ..row(&answer.tool, &answer.call_id, Some(answer)) });
                 }
             }
         }

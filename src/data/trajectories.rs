@@ -292,17 +292,10 @@ pub enum GroupSignal {
 impl GroupSignal {
     /// The signal of these outcomes; `None` if there are none.
     pub fn of(outcomes: impl IntoIterator<Item = Option<bool>>) -> Option<Self> {
-        let (mut right, mut wrong, mut unknown) = (false, false, false);
-        for outcome in outcomes {
-            match outcome {
-                Some(true) => right = true,
-                Some(false) => wrong = true,
-                None => unknown = true,
-            }
-        }
-        match (right, wrong) {
+        let outcomes: Vec<Option<bool>> = outcomes.into_iter().collect();
+        match (outcomes.contains(&Some(true)), outcomes.contains(&Some(false))) {
             (true, true) => Some(Self::Informative),
-            _ if unknown => Some(Self::Unknown),
+            _ if outcomes.contains(&None) => Some(Self::Unknown),
             (true, false) => Some(Self::AllRight),
             (false, true) => Some(Self::AllWrong),
             (false, false) => None,

@@ -81,14 +81,9 @@ pub struct Usage {
     pub max_cached: AtomicU64,
 }
 
+#[cfg(test)]
 impl Usage {
-    fn count(&self, computed: usize, recomputed: usize) {
-        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
-        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
-    }
-
     /// Records the bytes that a worker reserved for keys and values.
-    #[cfg(test)]
     fn record_cache(&self, reserved: usize, bound: usize) {
         assert!(reserved <= bound, "{reserved} bytes are reserved, the bound is {bound}");
         self.max_cached.fetch_max(reserved as u64, Ordering::Relaxed);
@@ -457,7 +452,8 @@ impl Worker {
             x = decoder.layer(layer, x, &positions, &mut mixer)?.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;
-        self.usage.count(tokens.len() - recomputed, recomputed);
+        self.usage.computed.fetch_add((tokens.len() - recomputed) as u64, Ordering::Relaxed);
+        self.usage.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
         #[cfg(test)]
         assert!(self.segments.cached_bytes() <= self.segments.reserved(), "more is cached than reserved");
         self.sample(&parts, &x)

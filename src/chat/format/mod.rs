@@ -162,8 +162,7 @@ impl Format {
     /// Splits a turn into its reasoning and the rest.
     fn split(self, text: &str) -> (Option<String>, &str) {
         let call = match self {
-            Self::Hermes => hermes::OPEN,
-            Self::Xml => xml::OPEN,
+            Self::Hermes | Self::Xml => hermes::OPEN,
             Self::Mistral(_) => match reasoning::split(text, reasoning::BRACKETS, mistral::OPEN) {
                 (None, rest) => return reasoning::split(rest, reasoning::THINK, mistral::OPEN),
                 found => return found,

@@ -5,14 +5,12 @@
 
 use serde_json::{Map, Value};
 
-use super::Parsed;
+use super::{Parsed, llama::TAG};
 use crate::chat::{
     ToolCall,
     literal::{Reader, once},
     python,
 };
-
-const TAG: &str = "<|python_tag|>";
 
 pub(super) fn assistant(calls: &[ToolCall]) -> String {
     let argument = |(name, value): (&String, &Value)| {

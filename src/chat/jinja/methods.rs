@@ -260,16 +260,17 @@ fn of_mapping(value: &Value, method: &str, args: &[Value]) -> Result<Value, Erro
 
 fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
-        "count" => {
+        "count" | "index" => {
             let [what] = bound(args, ["value"])?;
             let what = what.ok_or_else(missing)?;
-            Ok(value.try_iter()?.filter(|item| *item == what).count().into())
-        }
-        "index" => {
-            let [what] = bound(args, ["value"])?;
-            let what = what.ok_or_else(missing)?;
-            let at = value.try_iter()?.position(|item| item == what);
-            at.map(Value::from).ok_or_else(|| invalid("the value is not in the list"))
+            let mut items = value.try_iter()?;
+            match method {
+                "count" => Ok(items.filter(|item| *item == what).count().into()),
+                _ => match items.position(|item| item == what) {
+                    Some(at) => Ok(at.into()),
+                    None => Err(invalid("the value is not in the list")),
+                },
+            }
         }
         "copy" => {
             let [] = bound(args, [])?;

@@ -66,16 +66,15 @@ fn expression_end(tag: &str, close: &str) -> Option<usize> {
             return Some(at + close.len());
         }
         match letter {
-            '"' | '\'' => at += string_len(&tag[at..])?,
-            _ => {
-                match letter {
-                    '(' | '[' | '{' => depth += 1,
-                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
-                at += letter.len_utf8();
+            '"' | '\'' => {
+                at += string_len(&tag[at..])?;
+                continue;
             }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
         }
+        at += letter.len_utf8();
     }
     None
 }

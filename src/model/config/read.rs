@@ -62,7 +62,7 @@ impl ModelConfig {
             (_, Some(architectures)) => architectures.to_string(),
             _ => "(none)".to_owned(),
         };
-        let Some(family) = Family::ALL.into_iter().find(|family| family.model_type() == found) else {
+        let Some(family) = Family::ALL.iter().copied().find(|family| family.model_type() == found) else {
             return Err(ModelError::Architecture { path, found });
         };
         if let Some(quantised) = file.get("quantization_config").filter(|value| !value.is_null()) {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{Call, FENCE, Piece, Scanner, Schemas, attempted, bounded, is_name, object, statement};
 use crate::chat::{
     CallForm,
-    format::xml::typed,
+    format::xml::{typed, without_breaks},
     literal::{Reader, once},
 };
 
@@ -245,8 +245,6 @@ fn elements(reader: &mut Reader<'_>, closed: bool, tool: &str, tools: &Schemas) 
             return Err(format!("incomplete: the argument {parameter} is not closed with {closing}"));
         };
         reader.rest = rest;
-        let text = text.strip_prefix('\n').unwrap_or(text);
-        let text = text.strip_suffix('\n').unwrap_or(text);
-        once(&mut arguments, parameter.to_owned(), typed(text, tools, tool, parameter))?;
+        once(&mut arguments, parameter.to_owned(), typed(without_breaks(text), tools, tool, parameter))?;
     }
 }
