@@ -116,12 +116,9 @@ fn certain<'t>(text: &'t str, tools: &[&str]) -> &'t str {
             '[' => begins_line || next.is_none_or(char::is_uppercase),
             '{' | '`' => begins_line,
             _ => {
-                let is_call = |tool: &&str| {
-                    tool.starts_with(rest)
-                        || rest
-                            .strip_prefix(*tool)
-                            .is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
-                };
+                let is_called =
+                    |tool: &str| rest.strip_prefix(tool).is_some_and(|rest| rest.starts_with('('));
+                let is_call = |tool: &&str| tool.starts_with(rest) || is_called(tool);
                 begins_line && tools.iter().any(is_call)
             }
         };

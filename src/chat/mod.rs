@@ -451,7 +451,8 @@ impl Chat {
     pub fn parse(&self, tokens: &[u32]) -> Turn {
         let text = self.vocabulary.masked_text(self.without_end(tokens));
         let format = self.learned.format;
-        let turn = unmasked(format.parse(&text, &self.setup.schemas));
+        let turn = format.parse(&text, &self.setup.schemas);
+        let turn = if vocabulary::is_masked(&text) { unmasked(turn) } else { turn };
         match self.reading {
             Reading::Strict => turn,
             Reading::Lenient => format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas),

@@ -267,6 +267,10 @@ pub(super) fn without_end<'t>(tokens: &'t [u32], stop: &[u32]) -> &'t [u32] {
     }
 }
 
+pub(super) fn is_masked(text: &str) -> bool {
+    text.contains(MASK)
+}
+
 pub(super) fn unmask(text: String) -> String {
     if text.contains(MASK) { text.replace(MASK, "") } else { text }
 }
