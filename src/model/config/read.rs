@@ -16,7 +16,6 @@ use crate::{
         ModelError,
         kernels::{DeltaHeads, Heads},
         rope::Scaling,
-        weights::read_json,
     },
 };
 
@@ -55,8 +54,12 @@ impl ModelConfig {
     /// unsupported feature.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
-        let (file, is_part) = language_model(read_json(&path)?);
+        let file: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let (file, is_part) = language_model(file);
         let found = match (file.get("model_type"), file.get("architectures")) {
             (Some(Value::String(name)), _) => name.clone(),
             (_, Some(architectures)) => architectures.to_string(),
