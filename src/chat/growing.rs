@@ -71,18 +71,16 @@ impl GrowingTurn {
 
     /// The turn without its reasoning, as it was written.
     pub fn written(&self, chat: &Chat) -> String {
-        match self.parsed(chat) {
-            turn if turn.calls.is_empty() => turn.text,
-            _ => {
-                let written = chat.written(&self.tokens);
-                let text = if self.has_reasoning(&written) {
-                    chat.format.after_reasoning(&written)
-                } else {
-                    &written
-                };
-                text.trim().to_owned()
-            }
+        let turn = self.parsed(chat);
+        if turn.calls.is_empty() {
+            return turn.text;
         }
+        let written = chat.written(&self.tokens);
+        let text = match self.has_reasoning(&written) {
+            true => chat.learned.format.after_reasoning(&written),
+            false => &written,
+        };
+        text.trim().to_owned()
     }
 
     /// Whether reasoning was opened, by the prompt or by the turn.
@@ -118,12 +116,9 @@ fn certain<'t>(text: &'t str, tools: &[&str]) -> &'t str {
             '[' => begins_line || next.is_none_or(char::is_uppercase),
             '{' | '`' => begins_line,
             _ => {
-                let is_call = |tool: &&str| {
-                    tool.starts_with(rest)
-                        || rest
-                            .strip_prefix(*tool)
-                            .is_some_and(|rest| rest.is_empty() || rest.starts_with('('))
-                };
+                let is_called =
+                    |tool: &str| rest.strip_prefix(tool).is_some_and(|rest| rest.starts_with('('));
+                let is_call = |tool: &&str| tool.starts_with(rest) || is_called(tool);
                 begins_line && tools.iter().any(is_call)
             }
         };

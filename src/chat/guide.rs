@@ -174,26 +174,19 @@ impl TurnGuide {
 
 impl Guide for TurnGuide {
     fn limit(&mut self, logits: &mut [f32]) -> Result<(), String> {
-        let is_stop = |stop: &[u32], token: usize| stop.iter().any(|stop| *stop as usize == token);
-        if self.reasoning.is_some() {
-            for (token, logit) in logits.iter_mut().enumerate() {
-                if is_stop(&self.stop, token) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-            return Ok(());
-        }
-        let allowed = self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?;
-        let may_end = allowed.get(self.guides.end);
+        let allowed = match self.reasoning {
+            Some(_) => None,
+            None => Some(self.matcher.compute_mask_or_eos().map_err(|error| first_line(&error.to_string()))?),
+        };
+        let end = self.guides.end;
         for (token, logit) in logits.iter_mut().enumerate() {
-            let is_allowed = match is_stop(&self.stop, token) {
-                true => may_end,
-                false => {
-                    token < self.guides.end && allowed.get(token)
-                        || self.openings.iter().any(|opening| *opening as usize == token)
-                }
+            let has = |tokens: &[u32]| tokens.iter().any(|other| *other as usize == token);
+            let may_come = match &allowed {
+                None => !has(&self.stop),
+                Some(allowed) if has(&self.stop) => allowed.get(end),
+                Some(allowed) => token < end && allowed.get(token) || has(&self.openings),
             };
-            if !is_allowed {
+            if !may_come {
                 *logit = f32::NEG_INFINITY;
             }
         }
@@ -248,7 +241,7 @@ impl Chat {
             // A closed reasoning is written by the model itself, and line breaks may follow it.
             let start = match is_opened {
                 true => "/\\n{0,2}/".into(),
-                false => self.literal(&self.empty_reasoning),
+                false => self.literal(&self.learned.empty_reasoning),
             };
             Ok(grammar.written(&start))
         })?;
@@ -260,7 +253,7 @@ impl Chat {
         let arguments = Map::from_iter([(ARGUMENTS.to_owned(), json!(1))]);
         let name = tool["function"]["name"].as_str().unwrap_or_default();
         let call = ToolCall { name: self.vocabulary.mask(name).into_owned(), arguments };
-        let written = self.format.assistant("", std::slice::from_ref(&call));
+        let written = self.learned.format.assistant("", std::slice::from_ref(&call));
         let place = format!("{{\"{ARGUMENTS}\": 1}}");
         let (before, after) = written.split_once(&place).ok_or(GuideError::Calls)?;
         Ok((before.to_owned(), after.to_owned(), call_id(0, &call)))
@@ -465,7 +458,7 @@ mod tests {
             let guide = chat.guide(&[], &shape).unwrap();
             let call = |arguments: Value| {
                 let arguments = arguments.as_object().unwrap().clone();
-                chat.format.assistant("", &[ToolCall { name: "read_query".into(), arguments }])
+                chat.learned.format.assistant("", &[ToolCall { name: "read_query".into(), arguments }])
             };
             // How far the guide goes along with a text, and whether the turn may end there.
             let follow = |text: &str| {

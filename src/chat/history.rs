@@ -44,16 +44,15 @@ impl Chat {
     /// # Errors
     /// If it is to be removed, but the template does not show how a turn without it is written.
     pub fn with_history(mut self, thinking: HistoryThinking) -> Result<Self, ChatError> {
-        let strips = match (thinking, &self.earlier_turn) {
-            (HistoryThinking::Keep, _) => false,
-            (HistoryThinking::Template, earlier_turn) => {
-                earlier_turn.as_ref().is_some_and(|earlier_turn| earlier_turn.drops)
-            }
-            (HistoryThinking::Strip, _) => true,
+        let earlier_turn = self.learned.earlier_turn.as_ref();
+        let strips = match thinking {
+            HistoryThinking::Keep => false,
+            HistoryThinking::Template => earlier_turn.is_some_and(|earlier_turn| earlier_turn.drops),
+            HistoryThinking::Strip => true,
         };
         self.stripping = None;
         if strips {
-            let earlier_turn = self.earlier_turn.as_ref().ok_or(ChatError::NoHistory)?;
+            let earlier_turn = earlier_turn.ok_or(ChatError::NoHistory)?;
             let header = self.vocabulary.encode(&earlier_turn.header);
             // The header must start with a control token, so that its tokens are the same after any text.
             if !header.first().is_none_or(|first| self.vocabulary.is_control(*first)) {
@@ -76,7 +75,7 @@ impl Chat {
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let ReasoningRemoval { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.masked_text(self.without_end(sampled));
-        let rest = self.format.after_reasoning(&text);
+        let rest = self.learned.format.after_reasoning(&text);
         if rest.len() == text.len() && !always {
             return None;
         }

@@ -1,4 +1,4 @@
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ToolCall;
 use crate::hash::Encoder;
@@ -24,8 +24,6 @@ pub(super) fn call_id(index: usize, call: &ToolCall) -> String {
 
 /// An id for a call without one; the call may be malformed.
 pub(super) fn generated_id(index: usize, call: &Result<ToolCall, String>) -> String {
-    match call {
-        Ok(call) => call_id(index, call),
-        Err(_) => call_id(index, &ToolCall { name: String::new(), arguments: Default::default() }),
-    }
+    let malformed = ToolCall { name: String::new(), arguments: Map::new() };
+    call_id(index, call.as_ref().unwrap_or(&malformed))
 }

@@ -10,11 +10,11 @@ use super::{
 };
 
 const SYSTEM: &str = "probe system";
-const QUESTION: &str = "probe question";
+pub(super) const QUESTION: &str = "probe question";
 const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
 const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"];
-const TEXT: &str = "probe saying";
+pub(super) const TEXT: &str = "probe saying";
 const REMINDER: &str = " probe \"reminder\"\n";
 const REASONING: &str = "probe reasoning";
 /// Nine characters, as Mistral's templates require.
@@ -33,6 +33,8 @@ pub(super) const ENDS: [&str; 8] = [
     "<|end_of_text|>",
 ];
 
+/// What is learned of a template.
+#[derive(Clone)]
 pub(super) struct Learned {
     pub format: Format,
     /// The end-of-turn token.
@@ -171,11 +173,7 @@ impl ResultText {
     pub fn text(&self, ids: &[String], results: &[String], mask: impl Fn(&str) -> String) -> String {
         let id = |index: usize| ids.get(index).map_or(IDS[0], String::as_str);
         let named = |text: &str, index: usize, next: usize| {
-            if text.contains(IDS[0]) || text.contains(IDS[1]) {
-                text.replace(IDS[0], &mask(id(index))).replace(IDS[1], &mask(id(next)))
-            } else {
-                text.to_owned()
-            }
+            text.replace(IDS[0], &mask(id(index))).replace(IDS[1], &mask(id(next)))
         };
         let mut out = named(&self.before, 0, 0);
         for (index, result) in results.iter().enumerate() {

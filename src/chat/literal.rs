@@ -101,22 +101,18 @@ impl<'a> Reader<'a> {
                 }
             }
             Some(_) => {
-                let start = self.rest;
-                let is_inner = |c: char| c.is_alphanumeric() || c == '_' || self.is_repr && c == '.';
-                let end = start.find(|c| !is_inner(c)).unwrap_or(start.len());
-                let word = &start[..end];
-                self.rest = &start[end..];
-                match word {
+                let (start, is_repr) = (self.rest, self.is_repr);
+                match self.word(|c| c.is_alphanumeric() || c == '_' || is_repr && c == '.') {
                     "True" | "true" => Ok(true.into()),
                     "False" | "false" => Ok(false.into()),
                     "None" | "null" => Ok(Value::Null),
                     "" => Err("a value is missing".into()),
-                    "nan" | "inf" if self.is_repr => Ok(word.into()),
+                    word @ ("nan" | "inf") if self.is_repr => Ok(word.into()),
                     "b" if self.is_repr && self.rest.starts_with(['"', '\'']) => {
                         self.quoted()?;
                         Ok(start[..start.len() - self.rest.len()].into())
                     }
-                    _ if self.is_repr && self.rest.starts_with('(') => {
+                    word if self.is_repr && self.rest.starts_with('(') => {
                         let arguments = self.parentheses()?;
                         let printed = &start[..start.len() - self.rest.len()];
                         Ok(plain(word, arguments).unwrap_or_else(|| printed.to_owned()).into())
@@ -125,6 +121,14 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    /// Reads the dictionary behind `**` into arguments.
+    pub(super) fn unpack(&mut self, arguments: &mut Map<String, Value>) -> Result<(), String> {
+        let Value::Object(fields) = self.value(0)? else {
+            return Err("`**` is not followed by a dictionary".into());
+        };
+        fields.into_iter().try_for_each(|(parameter, value)| once(arguments, parameter, value))
     }
 
     fn items(&mut self, open: &str, close: &str, depth: usize) -> Result<Vec<Value>, String> {
@@ -194,6 +198,7 @@ impl<'a> Reader<'a> {
     fn string(&mut self, quote: char) -> Result<String, String> {
         let mut characters = self.rest.char_indices().skip(1);
         let mut text = String::new();
+        let letter = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         // UTF-16 surrogates, escaped one by one.
         let mut high: Option<u32> = None;
         while let Some((at, c)) = characters.next() {
@@ -219,22 +224,19 @@ impl<'a> Reader<'a> {
                 '0' => text.push('\0'),
                 '\\' | '\'' | '"' | '/' => text.push(escape),
                 '\n' => {}
-                'x' => text.push(char::from_u32(code(2)?).unwrap_or(char::REPLACEMENT_CHARACTER)),
+                'x' => text.push(letter(code(2)?)),
                 'u' => {
                     let unit = code(4)?;
                     match (high.take(), unit) {
                         (_, 0xD800..=0xDBFF) => high = Some(unit),
                         (Some(high), 0xDC00..=0xDFFF) => {
-                            let joined = 0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00);
-                            text.push(char::from_u32(joined).unwrap_or(char::REPLACEMENT_CHARACTER));
+                            text.push(letter(0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00)));
                         }
-                        _ => text.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)),
+                        _ => text.push(letter(unit)),
                     }
                 }
                 // A model that writes `\U` more likely means a path of Windows.
-                'U' if self.is_repr => {
-                    text.push(char::from_u32(code(8)?).unwrap_or(char::REPLACEMENT_CHARACTER));
-                }
+                'U' if self.is_repr => text.push(letter(code(8)?)),
                 // As in Python, an unknown escape is kept literally.
                 other => text.extend(['\\', other]),
             }
@@ -316,10 +318,7 @@ fn plain(name: &str, arguments: &str) -> Option<String> {
         _ => None,
     };
     match name {
-        "Decimal" | "UUID" => match of_text(arguments)? {
-            Value::String(text) => Some(text),
-            _ => None,
-        },
+        "Decimal" | "UUID" => of_text(arguments)?.as_str().map(str::to_owned),
         "datetime.date" => match numbers()?[..] {
             [year, month, day] => Some(date(year, month, day)),
             _ => None,

@@ -41,7 +41,7 @@ pub use growing::{GrowingText, GrowingTurn};
 pub use guide::{Guide, GuideError, Shape, TurnGuide};
 use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
-use learn::{Learned, RenderedTurn, ResultText, UserText, learn};
+use learn::{Learned, learn};
 pub use literal::python_repr;
 pub use plain::PlainChat;
 pub use reading::{CallForm, Reading};
@@ -101,18 +101,12 @@ pub struct Chat {
     tags: Vec<String>,
     template_tokens: Vec<TemplateToken>,
     template: Template,
-    format: Format,
+    learned: Learned,
     reading: Reading,
-    result_text: ResultText,
-    /// The text around a further user message, if the template can carry one.
-    user_text: Option<UserText>,
-    empty_reasoning: String,
-    parallel: bool,
     stop: Vec<u32>,
     notice: Option<String>,
     /// mcprl's template that replaces the model's own, if any.
     own_template: Option<&'static str>,
-    earlier_turn: Option<RenderedTurn>,
     /// Set if the reasoning of earlier turns is removed.
     stripping: Option<ReasoningRemoval>,
     setup: Setup,
@@ -208,34 +202,16 @@ impl Chat {
             }
             learned => learned?,
         };
-        let Learned {
-            format,
-            end,
-            result_text,
-            user_text,
-            empty_reasoning,
-            parallel,
-            earlier_turn,
-            rewrites,
-        } = learned;
-        let notice = notice.or(rewrites.map(|what| {
+        let notice = notice.or(learned.rewrites.map(|what| {
             format!("the chat template {what} when a conversation continues; episodes keep the first prompt")
         }));
 
-        let Some(end_of_turn) = vocabulary.id(&end) else {
-            return Err(ChatError::NoEndOfTurn { token: end });
-        };
-        let mut stop = vec![end_of_turn];
-        let named_ends = eos.into_iter().chain(format.ends().iter().copied());
-        let ends: Vec<u32> = named_ends.filter_map(|token| vocabulary.id(token)).collect();
-        for id in ends.into_iter().chain(folder::generation_stops(folder)?) {
-            if !stop.contains(&id) {
-                stop.push(id);
-            }
+        if vocabulary.id(&learned.end).is_none() {
+            return Err(ChatError::NoEndOfTurn { token: learned.end });
         }
-        let setup = Setup::default();
-        let used = own_template.unwrap_or(&source);
-        let template_tokens = vocabulary.tokens_in(used);
+        let ends = [learned.end.as_str()].into_iter().chain(eos).chain(learned.format.ends().iter().copied());
+        let stop = vocabulary.stops(ends, folder)?;
+        let template_tokens = vocabulary.tokens_in(own_template.unwrap_or(&source));
         let tags =
             template_tokens.iter().filter(|token| token.is_tag).map(|token| token.text.clone()).collect();
         Ok(Self {
@@ -243,18 +219,13 @@ impl Chat {
             tags,
             template_tokens,
             template,
-            format,
+            learned,
             reading: Reading::default(),
-            result_text,
-            user_text,
-            empty_reasoning,
-            parallel,
             stop,
             notice,
             own_template,
-            earlier_turn,
             stripping: None,
-            setup,
+            setup: Setup::default(),
         })
     }
 
@@ -285,13 +256,8 @@ impl Chat {
     /// If the template cannot write them.
     pub fn with_tools(mut self, system: &str, tools: &[Value]) -> Result<Self, ChatError> {
         let masked = self.vocabulary.mask(system);
-        self.setup = Setup {
-            system: system.to_owned(),
-            messages: if masked.is_empty() { Vec::new() } else { vec![message::system(&masked)] },
-            tools: tools.iter().map(|tool| self.masked(&declared(tool))).collect(),
-            schemas: Schemas::new(tools),
-            prefix: SharedPrefix::default(),
-        };
+        let messages = if masked.is_empty() { Vec::new() } else { vec![message::system(&masked)] };
+        self.setup = Setup { system: system.to_owned(), messages, ..self.offered(tools) };
         // Two tasks with different first letters show where sharing ends for any task.
         let (one, other) = (self.render("one task")?, self.render("some other task")?);
         let common = common_prefix(&one, &other);
@@ -314,12 +280,13 @@ impl Chat {
 
     /// The same conversation format with these tools, for [conversations](Self::conversation) that others write.
     pub fn offering(&self, tools: &[Value]) -> Self {
-        let setup = Setup {
-            tools: tools.iter().map(|tool| self.masked(&declared(tool))).collect(),
-            schemas: Schemas::new(tools),
-            ..Setup::default()
-        };
-        Self { setup, ..self.clone() }
+        Self { setup: self.offered(tools), ..self.clone() }
+    }
+
+    /// These tools, and no system text.
+    fn offered(&self, tools: &[Value]) -> Setup {
+        let declared = tools.iter().map(|tool| self.masked(&declared(tool))).collect();
+        Setup { tools: declared, schemas: Schemas::new(tools), ..Setup::default() }
     }
 
     /// Names of the tools.
@@ -429,7 +396,7 @@ impl Chat {
 
     /// Whether the template can write several calls in one turn.
     pub fn has_parallel_calls(&self) -> bool {
-        self.parallel
+        self.learned.parallel
     }
 
     /// Renders the prompt of a task, with system text and tools.
@@ -449,13 +416,11 @@ impl Chat {
     /// The tokens that the model would have sampled for this turn, including the end-of-turn token. If a template writes
     /// one call per turn, the model has never seen several.
     pub fn assistant(&self, text: &str, calls: &[ToolCall]) -> Vec<u32> {
-        let masked = |call: &ToolCall| ToolCall {
-            name: self.vocabulary.mask(&call.name).into_owned(),
-            arguments: self.masked_fields(&call.arguments),
-        };
-        let calls: Vec<ToolCall> = calls.iter().map(masked).collect();
-        let written = self.format.assistant(&self.vocabulary.mask(text), &calls);
-        let mut tokens = self.vocabulary.encode(&format!("{}{written}", self.empty_reasoning));
+        let mask = |text: String| self.vocabulary.mask(&text).into_owned();
+        let calls: Vec<ToolCall> = calls.iter().map(|call| call_with_texts(call.clone(), &mask)).collect();
+        let Learned { format, empty_reasoning, .. } = &self.learned;
+        let written = format.assistant(&self.vocabulary.mask(text), &calls);
+        let mut tokens = self.vocabulary.encode(&format!("{empty_reasoning}{written}"));
         tokens.extend(self.stop.first());
         tokens
     }
@@ -464,7 +429,7 @@ impl Chat {
     /// header. `ids` are [those of the turn](Turn::ids).
     pub fn results(&self, ids: &[String], results: &[String]) -> Vec<u32> {
         let mask = |text: &str| self.vocabulary.mask_with(text, &self.tags).into_owned();
-        self.vocabulary.encode(&self.result_text.text(ids, results, mask))
+        self.vocabulary.encode(&self.learned.result_text.text(ids, results, mask))
     }
 
     /// The tokens between a sampled turn's end-of-turn token and the next sampled token if the user writes this text in
@@ -472,7 +437,7 @@ impl Chat {
     ///
     /// The text is masked as a task is. Reasoning of earlier turns stays in the context.
     pub fn user_message(&self, text: &str) -> Option<Vec<u32>> {
-        let user_text = self.user_text.as_ref()?;
+        let user_text = self.learned.user_text.as_ref()?;
         Some(self.vocabulary.encode(&user_text.text(&self.vocabulary.mask(text))))
     }
 
@@ -485,13 +450,12 @@ impl Chat {
     /// Parses a sampled turn. Any tokens give a turn.
     pub fn parse(&self, tokens: &[u32]) -> Turn {
         let text = self.vocabulary.masked_text(self.without_end(tokens));
-        let turn = self.format.parse(&text, &self.setup.schemas);
+        let format = self.learned.format;
+        let turn = format.parse(&text, &self.setup.schemas);
         let turn = if vocabulary::is_masked(&text) { unmasked(turn) } else { turn };
         match self.reading {
             Reading::Strict => turn,
-            Reading::Lenient => {
-                self.format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas)
-            }
+            Reading::Lenient => format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas),
         }
     }
 
@@ -502,15 +466,12 @@ impl Chat {
 
     /// A sampled turn without the end-of-turn token.
     fn without_end<'t>(&self, tokens: &'t [u32]) -> &'t [u32] {
-        match tokens.split_last() {
-            Some((last, rest)) if self.stop.contains(last) => rest,
-            _ => tokens,
-        }
+        vocabulary::without_end(tokens, &self.stop)
     }
 
     /// The value of vLLM's `--tool-call-parser` that reads the model's calls.
     pub fn vllm_parser(&self) -> &'static str {
-        self.format.vllm_parser()
+        self.learned.format.vllm_parser()
     }
 
     /// Tokens that end a turn, the format's own first.
@@ -535,18 +496,7 @@ impl Chat {
 
     /// A JSON value with all texts masked.
     fn masked(&self, value: &Value) -> Value {
-        match value {
-            Value::String(text) => self.vocabulary.mask(text).into_owned().into(),
-            Value::Array(items) => items.iter().map(|item| self.masked(item)).collect(),
-            Value::Object(fields) => Value::Object(self.masked_fields(fields)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
-        }
-    }
-
-    fn masked_fields(&self, fields: &Map<String, Value>) -> Map<String, Value> {
-        let field =
-            |(name, value): (&String, &Value)| (self.vocabulary.mask(name).into_owned(), self.masked(value));
-        fields.iter().map(field).collect()
+        with_texts(value.clone(), &|text| self.vocabulary.mask(&text).into_owned())
     }
 }
 
@@ -562,23 +512,27 @@ pub fn preflight_template(source: &str, named: &Map<String, Value>) -> Result<()
     }
 }
 
+/// A JSON value whose texts and names are changed.
+fn with_texts(value: Value, change: &impl Fn(String) -> String) -> Value {
+    match value {
+        Value::String(text) => change(text).into(),
+        Value::Array(items) => items.into_iter().map(|item| with_texts(item, change)).collect(),
+        Value::Object(fields) => Value::Object(fields_with_texts(fields, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
+
+fn fields_with_texts(fields: Map<String, Value>, change: &impl Fn(String) -> String) -> Map<String, Value> {
+    fields.into_iter().map(|(name, value)| (change(name), with_texts(value, change))).collect()
+}
+
+fn call_with_texts(call: ToolCall, change: &impl Fn(String) -> String) -> ToolCall {
+    ToolCall { name: change(call.name), arguments: fields_with_texts(call.arguments, change) }
+}
+
 /// A turn with all masks removed.
 fn unmasked(turn: Turn) -> Turn {
-    fn bare(value: Value) -> Value {
-        match value {
-            Value::String(text) => vocabulary::unmask(text).into(),
-            Value::Array(items) => items.into_iter().map(bare).collect(),
-            Value::Object(fields) => Value::Object(bare_fields(fields)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        }
-    }
-    fn bare_fields(fields: Map<String, Value>) -> Map<String, Value> {
-        fields.into_iter().map(|(name, value)| (vocabulary::unmask(name), bare(value))).collect()
-    }
-    let call = |call: ToolCall| ToolCall {
-        name: vocabulary::unmask(call.name),
-        arguments: bare_fields(call.arguments),
-    };
+    let call = |call| call_with_texts(call, &vocabulary::unmask);
     let calls = turn.calls.into_iter().map(|read| read.map(call).map_err(vocabulary::unmask));
     Turn {
         text: vocabulary::unmask(turn.text),

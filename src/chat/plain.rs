@@ -8,16 +8,12 @@ use serde_json::{Map, Value};
 
 use super::{
     ChatError, Vocabulary,
-    folder::{generation_stops, named_tokens, plain_template_source, read_json},
-    learn::ENDS,
+    folder::{named_tokens, plain_template_source, read_json},
+    growing::TAGS,
+    learn::{ENDS, QUESTION, TEXT},
     template::{Template, message},
+    vocabulary,
 };
-
-const QUESTION: &str = "probe question";
-const TEXT: &str = "probe saying";
-/// What ends a model's reasoning.
-const REASONED: [&str; 2] = ["</think>", "[/THINK]"];
-const REASONING: [&str; 2] = ["<think>", "[THINK]"];
 
 /// A model's format of conversations without tools: tokenizer and chat template.
 pub struct PlainChat {
@@ -51,12 +47,7 @@ impl PlainChat {
         let known = ENDS.into_iter().chain(eos.as_deref());
         let end = known.filter_map(|end| Some((after.find(end)?, end))).min();
         let named = end.map(|(_, end)| end).into_iter().chain(eos.as_deref());
-        let mut stop: Vec<u32> = Vec::new();
-        for id in named.filter_map(|token| vocabulary.id(token)).chain(generation_stops(folder)?) {
-            if !stop.contains(&id) {
-                stop.push(id);
-            }
-        }
+        let stop = vocabulary.stops(named, folder)?;
         match stop.is_empty() {
             true => Err(ChatError::NoEndOfTurn { token: eos.unwrap_or_else(|| after.trim().to_owned()) }),
             false => Ok(Self { vocabulary, template, stop }),
@@ -113,19 +104,15 @@ impl PlainChat {
 
     /// The text of a sampled turn.
     pub fn text(&self, tokens: &[u32]) -> String {
-        let tokens = match tokens.split_last() {
-            Some((last, rest)) if self.stop.contains(last) => rest,
-            _ => tokens,
-        };
-        self.vocabulary.decode(tokens)
+        self.vocabulary.decode(vocabulary::without_end(tokens, &self.stop))
     }
 }
 
 fn without_reasoning(text: &str) -> &str {
-    let ends = REASONED.into_iter().filter_map(|end| text.rfind(end).map(|at| at + end.len()));
+    let ends = TAGS.into_iter().filter_map(|[_, close]| text.rfind(close).map(|at| at + close.len()));
     match ends.max() {
         Some(end) => &text[end..],
-        None if REASONING.into_iter().any(|begin| text.trim_start().starts_with(begin)) => "",
+        None if TAGS.into_iter().any(|[open, _]| text.trim_start().starts_with(open)) => "",
         None => text,
     }
 }

@@ -43,9 +43,7 @@ pub(super) fn line(value: &serde_json::Value) -> String {
 /// # Errors
 /// For values that are not JSON: functions, undefined values, keys that are lists. If it has more than `most` bytes.
 pub(super) fn json(value: &Value, json: &Json, most: usize) -> Result<String, String> {
-    let mut writer = Writer { out: String::new(), syntax: Syntax::Json(json), most };
-    writer.value(value, 0)?;
-    Ok(writer.out)
+    written(value, Syntax::Json(json), most)
 }
 
 /// The value as Python source, with strings in double quotes.

@@ -1,6 +1,7 @@
 //! How strictly a sampled turn is read, and in which form its calls were written.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 /// Which calls count when a sampled turn is read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,8 +15,22 @@ pub enum Reading {
 }
 
 /// The form in which a model wrote a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum CallForm {
     /// As the chat template writes calls.
     Template,
@@ -34,27 +49,11 @@ pub enum CallForm {
 }
 
 impl CallForm {
-    pub const ALL: [Self; 7] = [
-        Self::Template,
-        Self::BareJson,
-        Self::FencedJson,
-        Self::Tags,
-        Self::Python,
-        Self::Xml,
-        Self::OtherTemplate,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The stable name, as serialized.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Template => "template",
-            Self::BareJson => "bare_json",
-            Self::FencedJson => "fenced_json",
-            Self::Tags => "tags",
-            Self::Python => "python",
-            Self::Xml => "xml",
-            Self::OtherTemplate => "other_template",
-        }
+        self.into()
     }
 }
 

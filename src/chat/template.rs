@@ -40,12 +40,8 @@ impl Template {
         let context = minijinja::Value::from(Serde(context));
         let mut text = BoundedText::default();
         jinja::begin();
-        let rendered = self.environment.get_template(NAME).and_then(|template| {
-            let captured = template.render_captured_to(context, &mut text)?;
-            drop(captured);
-            Ok(())
-        });
-        rendered.map_err(failure)?;
+        let template = self.environment.get_template(NAME).map_err(failure)?;
+        template.render_captured_to(context, &mut text).map(drop).map_err(failure)?;
         // minijinja writes whole texts.
         Ok(String::from_utf8_lossy(&text.0).into_owned())
     }

@@ -11,11 +11,12 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::{
     ChatError,
-    folder::{named_tokens, read_json},
+    folder::{generation_stops, named_tokens, read_json},
     guide::Guides,
 };
 
@@ -46,28 +47,22 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Loads `tokenizer.json` of a Hugging Face folder, and the tokens that `tokenizer_config.json` names.
+    /// Loads `tokenizer.json` of a Hugging Face folder. The tokens that `tokenizer_config.json` names (`eos_token`, …) are
+    /// control tokens even if the tokenizer does not mark them as special.
     pub fn of(folder: &Path) -> Result<Self, ChatError> {
         let named = named_tokens(&read_json(&folder.join("tokenizer_config.json"))?);
-        let named: Vec<String> = named.values().filter_map(|text| text.as_str().map(str::to_owned)).collect();
-        Self::load(&folder.join("tokenizer.json"), &named)
-    }
-
-    /// Loads `tokenizer.json`. `named` are tokens that the configuration names (`eos_token`, …). They are control tokens
-    /// even if the tokenizer does not mark them as special.
-    fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
-        let bytes =
-            std::fs::read(path).map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
-        let wrong = |error: tokenizers::Error| ChatError::Tokenizer {
-            path: path.to_owned(),
-            reason: error.to_string(),
+        let path = &folder.join("tokenizer.json");
+        let bytes = std::fs::read(path).map_err(|source| ChatError::Read { path: path.clone(), source })?;
+        let wrong = |error: tokenizers::Error| {
+            let reason = error.to_string();
+            ChatError::Tokenizer { path: path.clone(), reason }
         };
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(wrong)?;
         tokenizer.with_truncation(None).map_err(wrong)?;
         tokenizer.with_padding(None);
         let (mut controls, mut tags) = (BTreeMap::new(), BTreeMap::new());
         for (id, token) in tokenizer.get_added_tokens_decoder() {
-            if is_control(&token, named) && !token.content.is_empty() {
+            if is_control(&token, &named) && !token.content.is_empty() {
                 controls.insert(token.content, id);
             } else if is_tag(&token) {
                 tags.insert(token.content, id);
@@ -107,6 +102,23 @@ impl Vocabulary {
 
     pub fn id(&self, token: &str) -> Option<u32> {
         self.tokenizer.token_to_id(token)
+    }
+
+    /// The tokens that end a turn, each once: those of these texts that the tokenizer has, then those of the folder's
+    /// `generation_config.json`.
+    pub fn stops<'t>(
+        &self,
+        texts: impl IntoIterator<Item = &'t str>,
+        folder: &Path,
+    ) -> Result<Vec<u32>, ChatError> {
+        let mut stops = Vec::new();
+        let named = texts.into_iter().filter_map(|text| self.id(text));
+        for id in named.chain(generation_stops(folder)?) {
+            if !stops.contains(&id) {
+                stops.push(id);
+            }
+        }
+        Ok(stops)
     }
 
     pub fn is_control(&self, id: u32) -> bool {
@@ -247,6 +259,14 @@ impl Vocabulary {
     }
 }
 
+/// A sampled turn without the token of `stop` that ends it.
+pub(super) fn without_end<'t>(tokens: &'t [u32], stop: &[u32]) -> &'t [u32] {
+    match tokens.split_last() {
+        Some((last, rest)) if stop.contains(last) => rest,
+        _ => tokens,
+    }
+}
+
 pub(super) fn is_masked(text: &str) -> bool {
     text.contains(MASK)
 }
@@ -256,10 +276,10 @@ pub(super) fn unmask(text: String) -> String {
 }
 
 /// Whether a token is special: marked by the tokenizer, named by the configuration, or of the form `<|…|>`.
-fn is_control(token: &AddedToken, named: &[String]) -> bool {
+fn is_control(token: &AddedToken, named: &Map<String, Value>) -> bool {
     let content = token.content.as_str();
     token.special
-        || named.iter().any(|name| name == content)
+        || named.values().any(|name| name == content)
         || (content.starts_with("<|") && content.ends_with("|>"))
 }
 

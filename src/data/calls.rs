@@ -2,7 +2,7 @@
 //!
 //! The rows follow from [`Trajectory::messages`], so they can be derived for episodes whose stage wrote no such table.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -46,7 +46,19 @@ table! {
 }
 
 /// Why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum CallError {
     /// Its text is not a call.
     Unparsable,
@@ -64,31 +76,9 @@ pub enum CallError {
 }
 
 impl CallError {
-    pub const ALL: [Self; 7] = [
-        Self::Unparsable,
-        Self::UnknownTool,
-        Self::Schema,
-        Self::NoCallsLeft,
-        Self::Refused,
-        Self::Tool,
-        Self::ServerDown,
-    ];
-
     /// The name in [`Call::error`].
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Unparsable => "unparsable",
-            Self::UnknownTool => "unknown_tool",
-            Self::Schema => "schema",
-            Self::NoCallsLeft => "no_calls_left",
-            Self::Refused => "refused",
-            Self::Tool => "tool",
-            Self::ServerDown => "server_down",
-        }
-    }
-
-    fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|error| error.name() == name)
+        self.into()
     }
 
     /// For results of earlier versions, which have no `error`: recognizes mcprl's own messages.
@@ -106,12 +96,6 @@ impl CallError {
     }
 }
 
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// The result of a call, as the message in [`Trajectory::messages`] has it.
 struct Answer {
     call_id: String,
@@ -126,7 +110,7 @@ impl Answer {
     fn of(message: &Value) -> Self {
         let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
         let content = text("content");
-        let recorded = message["error"].as_str().and_then(CallError::parse);
+        let recorded = message["error"].as_str().and_then(|name| name.parse().ok());
         let whole = message["bytes"].as_u64();
         Self {
             call_id: text("tool_call_id"),
@@ -181,33 +165,27 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
     let assistants = messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
     for (at, message) in assistants {
         let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
-        let mut answers: Vec<Answer> = results.map(Answer::of).collect();
+        let answers: Vec<Answer> = results.map(Answer::of).collect();
         let made = message["tool_calls"].as_array();
-        let row = |tool: &str,
-                   call_id: &str,
-                   arguments: Option<String>,
-                   form: Option<&str>,
-                   answer: Option<&Answer>| {
+        let row = |tool: &str, call_id: &str, answer: Option<&Answer>| {
             let error = answer.and_then(|answer| answer.error);
             let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
             Call {
                 trajectory_id: of.trajectory_id.to_owned(),
                 scenario_id: of.scenario_id.to_owned(),
                 turn,
-                index: 0,
                 call_id: call_id.to_owned(),
                 tool: tool.to_owned(),
-                arguments,
                 result_bytes: answer.map(|answer| answer.bytes),
                 clipped: answer.is_some_and(|answer| answer.clipped),
                 is_error: error.is_some(),
                 error: error.map(|error| error.to_string()),
-                form: form.map(str::to_owned),
                 fits_schema: match error {
                     Some(CallError::Schema) => Some(false),
                     Some(CallError::Unparsable | CallError::UnknownTool) => None,
                     _ => is_checked.then_some(true),
                 },
+                ..Call::default()
             }
         };
         match made {
@@ -219,35 +197,30 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
                     let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
                     let function = &call["function"];
                     let tool = function["name"].as_str().unwrap_or_default();
-                    let form = Some(call["form"].as_str().unwrap_or("template"));
-                    rows.push(row(tool, id, function.get("arguments").map(Value::to_string), form, found));
+                    let form = Some(call["form"].as_str().unwrap_or("template").to_owned());
+                    let arguments = function.get("arguments").map(Value::to_string);
+                    rows.push(Call { arguments, form, ..row(tool, id, found) });
                 }
             }
             // A call of the turn could not be parsed, so the message is the raw text.
             None => {
-                for answer in &mut answers {
-                    let arguments = answer.arguments.take();
-                    rows.push(row(&answer.tool, &answer.call_id, arguments, None, Some(answer)));
+                for answer in &answers {
+                    let arguments = answer.arguments.clone();
+                    rows.push(Call { arguments, ..row(&answer.tool, &answer.call_id, Some(answer)) });
                 }
             }
         }
         turn += 1;
     }
     // The call that ended the episode has no result.
-    let last = match of.end {
-        Some(End::ServerDown) => Some(CallError::ServerDown),
-        _ => None,
-    };
-    if let Some(error) = last
-        && let Some(row) = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none())
-    {
-        (row.is_error, row.error) = (true, Some(error.to_string()));
-        row.fits_schema = (!unchecked.contains(&row.tool)).then_some(true);
-    }
-    if of.end == Some(End::Completed)
-        && let Some(row) = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none())
-    {
-        row.fits_schema = Some(true);
+    let unanswered = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none());
+    match (of.end, unanswered) {
+        (Some(End::ServerDown), Some(row)) => {
+            (row.is_error, row.error) = (true, Some(CallError::ServerDown.to_string()));
+            row.fits_schema = (!unchecked.contains(&row.tool)).then_some(true);
+        }
+        (Some(End::Completed), Some(row)) => row.fits_schema = Some(true),
+        _ => {}
     }
     for (index, row) in rows.iter_mut().enumerate() {
         row.index = index as u32;
@@ -258,18 +231,11 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
 /// Errors of the server that the rows do not show, because an earlier version did not mark them in `messages`.
 /// `tool_errors`: as the episode counted them.
 pub fn unmarked_errors(tool_errors: u32, rows: &[Call]) -> u32 {
+    use CallError::{NoCallsLeft, Refused, Schema, Tool, UnknownTool};
+
+    const COUNTED: [CallError; 5] = [Tool, Schema, UnknownTool, NoCallsLeft, Refused];
     let is_counted = |row: &&Call| {
-        let error = row.error.as_deref().and_then(CallError::parse);
-        matches!(
-            error,
-            Some(
-                CallError::Tool
-                    | CallError::Schema
-                    | CallError::UnknownTool
-                    | CallError::NoCallsLeft
-                    | CallError::Refused
-            )
-        )
+        row.error.as_deref().is_some_and(|error| COUNTED.iter().any(|counted| counted.name() == error))
     };
     tool_errors.saturating_sub(rows.iter().filter(is_counted).count() as u32)
 }

@@ -33,9 +33,7 @@ pub use result_view::result_view;
 pub use scenarios::{Scenario, TaskText, UNSEEN, folded, is_of_trained_cases};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{
-    Column, DataError, Json, ServerName, Sparse, Table, Working, read, read_part, text_columns, write,
-};
+pub use table::{DataError, Json, ServerName, Sparse, Table, Working, read, read_part, text_columns, write};
 pub use traces::TraceRow;
 pub use trajectories::{
     AnswerSource, End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, GroupSignal, OutcomeRow,

@@ -5,10 +5,6 @@
 /// Everything that decides by what an agent can see (admission of tasks, demonstrations, episodes) uses this view. It does
 /// not depend on a tokenizer, so tasks admitted for one model are visible to another.
 pub fn result_view(text: String, most: usize) -> (String, bool) {
-    // A character has at least one byte.
-    if text.len() <= most {
-        return (text, false);
-    }
     let all = text.chars().count();
     if all <= most {
         return (text, false);

@@ -57,13 +57,6 @@ table! {
     }
 }
 
-impl Tool {
-    /// The name of its server; none if there is only one server, or if mcprl adds the tool.
-    pub fn server(&self) -> Option<&str> {
-        Some(self.server_name.split_once('/')?.0)
-    }
-}
-
 table! {
     /// One resource the server lists.
     Resource in "resources" {
@@ -105,6 +98,11 @@ table! {
 }
 
 impl Tool {
+    /// The name of its server; none if there is only one server, or if mcprl adds the tool.
+    pub fn server(&self) -> Option<&str> {
+        Some(self.server_name.split_once('/')?.0)
+    }
+
     /// The tool as the server lists it, without the run file's texts.
     #[must_use]
     pub fn as_listed(&self) -> Self {

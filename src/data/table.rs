@@ -4,6 +4,7 @@
 //! size, and read with 64-bit offsets: it may hold any number of bytes, and a row [`LARGEST_ROW`].
 
 use std::{
+    collections::HashMap,
     fs::File,
     path::{Path, PathBuf},
     sync::Arc,
@@ -98,8 +99,12 @@ impl Diagnostic for DataError {
     }
 }
 
-/// A type of single values.
+/// A type of the values of a column.
 pub trait Item: Sized {
+    /// Whether most tables lack the values: an optional column is absent if no row has one.
+    const IS_RARE: bool = false;
+    /// Bytes that a missing value takes in an array.
+    const NULL_SIZE: usize = size_of::<Self>();
     fn data_type() -> DataType;
     fn array(values: &[Option<&Self>]) -> ArrayRef;
     /// The value of every row of an array of this type, [`widened`]; any value for a null.
@@ -156,109 +161,27 @@ impl Item for String {
     }
 }
 
-/// A Rust type that can be a column: an item, an optional one, or a list.
-pub trait Column: Sized {
-    fn data_type() -> DataType;
-    fn nullable() -> bool {
-        false
-    }
-    fn build(values: &[&Self]) -> ArrayRef;
-    /// All values of an array of this type, [`widened`].
-    fn values(array: &dyn Array) -> Vec<Self>;
-    /// Bytes that this value takes in an array.
-    fn bytes(&self) -> usize;
-    fn is_null(&self) -> bool {
-        false
-    }
-    /// The value of every row if a file lacks the column; `None` if the column is required.
-    fn default_if_missing() -> Option<Self> {
-        None
-    }
-    /// Whether the column is not written if it is null in all rows.
-    const OMITTED_IF_NULL: bool = false;
-}
-
-impl<T: Item> Column for T {
+/// Lists. An optional column of them is absent if no row has one.
+impl<T: Item> Item for Vec<T> {
+    const IS_RARE: bool = true;
+    const NULL_SIZE: usize = size_of::<i32>();
     fn data_type() -> DataType {
-        T::data_type()
+        DataType::List(item_field(T::data_type()))
     }
-    fn build(values: &[&Self]) -> ArrayRef {
-        T::array(&values.iter().copied().map(Some).collect::<Vec<_>>())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        T::values(array)
-    }
-    fn bytes(&self) -> usize {
-        self.size()
-    }
-}
-
-impl<T: Item> Column for Option<T> {
-    fn data_type() -> DataType {
-        T::data_type()
-    }
-    fn nullable() -> bool {
-        true
-    }
-    fn build(values: &[&Self]) -> ArrayRef {
-        T::array(&values.iter().map(|value| value.as_ref()).collect::<Vec<_>>())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let values = T::values(array).into_iter().enumerate();
-        values.map(|(row, value)| array.is_valid(row).then_some(value)).collect()
-    }
-    fn bytes(&self) -> usize {
-        self.as_ref().map_or(size_of::<T>(), Item::size)
-    }
-    fn is_null(&self) -> bool {
-        self.is_none()
-    }
-    fn default_if_missing() -> Option<Self> {
-        Some(None)
-    }
-}
-
-impl<T: Item> Column for Vec<T> {
-    fn data_type() -> DataType {
-        list_of(T::data_type())
-    }
-    fn build(values: &[&Self]) -> ArrayRef {
-        lists(&values.iter().map(|items| Some(items.as_slice())).collect::<Vec<_>>())
+    fn array(values: &[Option<&Self>]) -> ArrayRef {
+        let offsets = OffsetBuffer::from_lengths(values.iter().map(|list| list.map_or(0, Vec::len)));
+        let items = T::array(&values.iter().copied().flatten().flatten().map(Some).collect::<Vec<_>>());
+        let nulls = values.iter().map(Option::is_some).collect::<NullBuffer>();
+        let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);
+        Arc::new(ListArray::new(item_field(T::data_type()), offsets, items, nulls))
     }
     fn values(array: &dyn Array) -> Vec<Self> {
         let list = array.as_list::<i64>();
         (0..list.len()).map(|row| T::values(&list.value(row))).collect()
     }
-    fn bytes(&self) -> usize {
+    fn size(&self) -> usize {
         size_of::<i32>() + self.iter().map(Item::size).sum::<usize>()
     }
-}
-
-/// A list that most rows lack: its column is absent if no row has one.
-impl<T: Item> Column for Option<Vec<T>> {
-    fn data_type() -> DataType {
-        list_of(T::data_type())
-    }
-    fn nullable() -> bool {
-        true
-    }
-    fn build(values: &[&Self]) -> ArrayRef {
-        lists(&values.iter().map(|items| items.as_deref()).collect::<Vec<_>>())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let lists = Vec::<T>::values(array).into_iter().enumerate();
-        lists.map(|(row, list)| array.is_valid(row).then_some(list)).collect()
-    }
-    fn bytes(&self) -> usize {
-        size_of::<i32>() + self.iter().flatten().map(Item::size).sum::<usize>()
-    }
-    fn is_null(&self) -> bool {
-        self.is_none()
-    }
-    fn default_if_missing() -> Option<Self> {
-        Some(None)
-    }
-    const OMITTED_IF_NULL: bool = true;
 }
 
 /// A value that most tables lack: its column is absent if no row has one.
@@ -266,29 +189,21 @@ impl<T: Item> Column for Option<Vec<T>> {
 #[serde(transparent)]
 pub struct Sparse<T>(pub T);
 
-impl<T: Item> Column for Option<Sparse<T>> {
+impl<T: Item> Item for Sparse<T> {
+    const IS_RARE: bool = true;
+    const NULL_SIZE: usize = T::NULL_SIZE;
     fn data_type() -> DataType {
         T::data_type()
     }
-    fn nullable() -> bool {
-        true
-    }
-    fn build(values: &[&Self]) -> ArrayRef {
-        T::array(&values.iter().map(|value| value.as_ref().map(|Sparse(value)| value)).collect::<Vec<_>>())
+    fn array(values: &[Option<&Self>]) -> ArrayRef {
+        T::array(&values.iter().map(|value| value.map(|Self(value)| value)).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        Option::<T>::values(array).into_iter().map(|value| value.map(Sparse)).collect()
+        T::values(array).into_iter().map(Self).collect()
     }
-    fn bytes(&self) -> usize {
-        self.as_ref().map_or(size_of::<T>(), |Sparse(value)| value.size())
+    fn size(&self) -> usize {
+        self.0.size()
     }
-    fn is_null(&self) -> bool {
-        self.is_none()
-    }
-    fn default_if_missing() -> Option<Self> {
-        Some(None)
-    }
-    const OMITTED_IF_NULL: bool = true;
 }
 
 /// Texts that most tables lack: the column is absent if no row has one.
@@ -299,31 +214,21 @@ macro_rules! rare_text {
         #[serde(transparent)]
         pub struct $name(pub String);
 
-        impl Column for Option<$name> {
+        impl Item for $name {
+            const IS_RARE: bool = true;
+            const NULL_SIZE: usize = size_of::<i32>();
             fn data_type() -> DataType {
-                DataType::Utf8
+                String::data_type()
             }
-            fn nullable() -> bool {
-                true
-            }
-            fn build(values: &[&Self]) -> ArrayRef {
-                let texts = values.iter().map(|value| value.as_ref().map(|text| text.0.as_str()));
-                Arc::new(texts.collect::<StringArray>())
+            fn array(values: &[Option<&Self>]) -> ArrayRef {
+                String::array(&values.iter().map(|value| value.map(|Self(text)| text)).collect::<Vec<_>>())
             }
             fn values(array: &dyn Array) -> Vec<Self> {
-                let texts = array.as_string::<i64>().iter();
-                texts.map(|text| text.map(|text| $name(text.to_owned()))).collect()
+                <String as Item>::values(array).into_iter().map(Self).collect()
             }
-            fn bytes(&self) -> usize {
-                size_of::<i32>() + self.as_ref().map_or(0, |text| text.0.len())
+            fn size(&self) -> usize {
+                self.0.size()
             }
-            fn is_null(&self) -> bool {
-                self.is_none()
-            }
-            fn default_if_missing() -> Option<Self> {
-                Some(None)
-            }
-            const OMITTED_IF_NULL: bool = true;
         }
     )+};
 }
@@ -337,20 +242,68 @@ rare_text! {
     Working
 }
 
-fn lists<T: Item>(rows: &[Option<&[T]>]) -> ArrayRef {
-    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.map_or(0, <[T]>::len)));
-    let items = T::array(&rows.iter().copied().flatten().flatten().map(Some).collect::<Vec<_>>());
-    let nulls = rows.iter().map(Option::is_some).collect::<NullBuffer>();
-    let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);
-    Arc::new(ListArray::new(item_field(T::data_type()), offsets, items, nulls))
+/// A Rust type that can be a column: an item, or an optional one.
+pub trait Column: Sized {
+    type Item: Item;
+    fn value(&self) -> Option<&Self::Item>;
+    /// All values of an array of the item's type, [`widened`].
+    fn values(array: &dyn Array) -> Vec<Self>;
+    /// The value of every row if a file lacks the column; `None` if the column is required.
+    fn null() -> Option<Self> {
+        None
+    }
+}
+
+impl<T: Item> Column for T {
+    type Item = T;
+    fn value(&self) -> Option<&T> {
+        Some(self)
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        T::values(array)
+    }
+}
+
+impl<T: Item> Column for Option<T> {
+    type Item = T;
+    fn value(&self) -> Option<&T> {
+        self.as_ref()
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        let values = T::values(array).into_iter().enumerate();
+        values.map(|(row, value)| array.is_valid(row).then_some(value)).collect()
+    }
+    fn null() -> Option<Self> {
+        Some(None)
+    }
+}
+
+fn is_nullable<C: Column>() -> bool {
+    C::null().is_some()
+}
+
+/// A column of a table's schema. Its documentation becomes metadata.
+pub(super) fn field<C: Column>(name: &str, about: &str) -> Field {
+    let metadata = HashMap::from([("doc".to_owned(), about.trim().to_owned())]);
+    Field::new(name, C::Item::data_type(), is_nullable::<C>()).with_metadata(metadata)
+}
+
+/// Whether a column is written: it is not rare, or a row has a value.
+pub(super) fn is_written<'r, C: Column + 'r>(mut values: impl Iterator<Item = &'r C>) -> bool {
+    !(is_nullable::<C>() && C::Item::IS_RARE) || values.any(|value| value.value().is_some())
+}
+
+pub(super) fn array<'r, C: Column + 'r>(values: impl Iterator<Item = &'r C>) -> ArrayRef {
+    C::Item::array(&values.map(Column::value).collect::<Vec<_>>())
+}
+
+/// Bytes that this value takes in an array.
+pub(super) fn bytes<C: Column>(value: &C) -> usize {
+    value.value().map_or(C::Item::NULL_SIZE, Item::size)
 }
 
 fn item_field(item: DataType) -> Arc<Field> {
     Arc::new(Field::new("item", item, false))
-}
-
-fn list_of(item: DataType) -> DataType {
-    DataType::List(item_field(item))
 }
 
 /// A kind of row. Declare it with the `table!` macro.
@@ -388,38 +341,24 @@ macro_rules! table {
             const ABOUT: &'static str = concat!($($about),+);
 
             fn schema() -> arrow::datatypes::SchemaRef {
-                use $crate::data::Column;
                 std::sync::Arc::new(arrow::datatypes::Schema::new(vec![
-                    $( arrow::datatypes::Field::new(
-                        stringify!($field),
-                        <$type as Column>::data_type(),
-                        <$type as Column>::nullable(),
-                    )
-                    .with_metadata(std::collections::HashMap::from([(
-                        "doc".to_owned(),
-                        concat!($($doc),+).trim().to_owned(),
-                    )])), )+
+                    $( $crate::data::table::field::<$type>(stringify!($field), concat!($($doc),+)), )+
                 ]))
             }
 
             fn written_columns(rows: &[Self]) -> Vec<usize> {
-                use $crate::data::Column;
-                let is_written = [
-                    $( !<$type as Column>::OMITTED_IF_NULL || rows.iter().any(|row| !Column::is_null(&row.$field)), )+
-                ];
+                let is_written = [$( $crate::data::table::is_written(rows.iter().map(|row| &row.$field)), )+];
                 (0..is_written.len()).filter(|index| is_written[*index]).collect()
             }
 
             fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
-                use $crate::data::Column;
-                let columns = vec![$( <$type as Column>::build(&rows.iter().map(|row| &row.$field).collect::<Vec<_>>()), )+];
+                let columns = vec![$( $crate::data::table::array(rows.iter().map(|row| &row.$field)), )+];
                 arrow::array::RecordBatch::try_new(Self::schema(), columns)
                     .expect("columns are built from the schema they are checked against")
             }
 
             fn bytes(&self) -> usize {
-                use $crate::data::Column;
-                [$( Column::bytes(&self.$field), )+].iter().sum()
+                [$( $crate::data::table::bytes(&self.$field), )+].iter().sum()
             }
 
             fn from_batch(
@@ -476,26 +415,26 @@ pub(super) fn column<C: Column>(
         path: path.to_owned(),
         table,
         column: name,
-        expected: C::data_type().to_string(),
+        expected: C::Item::data_type().to_string(),
         found,
     };
     let Some(array) = batch.column_by_name(name) else {
-        let rows: Option<Vec<C>> = (0..batch.num_rows()).map(|_| C::default_if_missing()).collect();
-        return rows.filter(|_| C::default_if_missing().is_some()).ok_or_else(|| wrong("none".into()));
+        let rows: Vec<C> = (0..batch.num_rows()).filter_map(|_| C::null()).collect();
+        return if is_nullable::<C>() { Ok(rows) } else { Err(wrong("none".into())) };
     };
     let mut array = array.clone();
     // The width of the offsets is ours.
     let found = array.data_type().to_string().replace("Large", "");
-    let expected = widened(&C::data_type());
+    let expected = widened(&C::Item::data_type());
     if array.data_type() != &expected {
-        if !is_castable(array.data_type(), &C::data_type()) {
+        if !is_castable(array.data_type(), &C::Item::data_type()) {
             return Err(wrong(found));
         }
         let strict = CastOptions { safe: false, ..CastOptions::default() };
         array = cast_with_options(&array, &expected, &strict)
             .map_err(|problem| wrong(format!("{found}: {problem}")))?;
     }
-    if !C::nullable() && array.null_count() > 0 {
+    if !is_nullable::<C>() && array.null_count() > 0 {
         return Err(wrong(format!("{found} with nulls")));
     }
     Ok(C::values(array.as_ref()))
@@ -586,12 +525,8 @@ pub fn read_part<T: Table>(path: &Path, rows: Option<&[usize]>) -> Result<Vec<T>
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };
     let mut builder = open(path, T::NAME)?;
     let declared = T::schema();
-    let fields = builder.schema().fields().iter().enumerate();
-    let used: Vec<usize> = fields
-        .filter(|(_, field)| declared.field_with_name(field.name()).is_ok())
-        .map(|(index, _)| index)
-        .collect();
-    let mask = ProjectionMask::roots(builder.parquet_schema(), used);
+    let names = declared.fields().iter().map(|field| field.name().as_str());
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
     if let Some(rows) = rows {
         let total = usize::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or_default();
         let ranges = rows.iter().filter(|row| **row < total).map(|row| *row..*row + 1);

@@ -1,6 +1,8 @@
 //! Tables that `rollout` and `judge` write: episodes and their rewards.
 
-use std::{collections::BTreeMap, fmt, path::Path};
+use std::{collections::BTreeMap, path::Path};
+
+use strum::VariantArray;
 
 use super::{
     DataError,
@@ -197,7 +199,18 @@ impl EpisodeSampled {
 }
 
 /// Why an episode ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     /// The policy gave an answer.
     Completed,
@@ -215,32 +228,16 @@ pub enum End {
 }
 
 impl End {
-    pub const ALL: [Self; 7] = [
-        Self::Completed,
-        Self::NoCall,
-        Self::OutOfTurns,
-        Self::OutOfTurnTokens,
-        Self::OutOfTokens,
-        Self::ServerDown,
-        Self::HarnessFailed,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The reason of this name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|end| end.name() == name)
+        name.parse().ok()
     }
 
     /// The name in [`Trajectory::end`].
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::NoCall => "no_call",
-            Self::OutOfTurns => "out_of_turns",
-            Self::OutOfTurnTokens => "out_of_turn_tokens",
-            Self::OutOfTokens => "out_of_tokens",
-            Self::ServerDown => "server_down",
-            Self::HarnessFailed => "harness_failed",
-        }
+        self.into()
     }
 
     /// Whether a limit cut the episode short.
@@ -249,14 +246,9 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// How an answer was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum AnswerSource {
     /// By `complete_task`.
     Tool,
@@ -267,10 +259,7 @@ pub enum AnswerSource {
 impl AnswerSource {
     /// The name in [`Trajectory::answer_source`].
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Tool => "tool",
-            Self::Text => "text",
-        }
+        self.into()
     }
 }
 
@@ -303,17 +292,10 @@ pub enum GroupSignal {
 impl GroupSignal {
     /// The signal of these outcomes; `None` if there are none.
     pub fn of(outcomes: impl IntoIterator<Item = Option<bool>>) -> Option<Self> {
-        let (mut right, mut wrong, mut unknown) = (false, false, false);
-        for outcome in outcomes {
-            match outcome {
-                Some(true) => right = true,
-                Some(false) => wrong = true,
-                None => unknown = true,
-            }
-        }
-        match (right, wrong) {
+        let outcomes: Vec<Option<bool>> = outcomes.into_iter().collect();
+        match (outcomes.contains(&Some(true)), outcomes.contains(&Some(false))) {
             (true, true) => Some(Self::Informative),
-            _ if unknown => Some(Self::Unknown),
+            _ if outcomes.contains(&None) => Some(Self::Unknown),
             (true, false) => Some(Self::AllRight),
             (false, true) => Some(Self::AllWrong),
             (false, false) => None,
@@ -358,9 +340,8 @@ impl Trajectory {
     pub fn is_consistent(&self) -> bool {
         let tokens = self.tokens.len();
         let starts = self.row_starts.as_deref().unwrap_or_default();
-        let mut bounds = std::iter::once(0).chain(starts.iter().map(|start| *start as usize)).chain([tokens]);
-        let mut last = bounds.next().unwrap_or(0);
-        let ascend = starts.is_empty() || bounds.all(|bound| std::mem::replace(&mut last, bound) < bound);
+        let bounds = std::iter::once(0).chain(starts.iter().map(|start| *start as usize)).chain([tokens]);
+        let ascend = starts.is_empty() || bounds.is_sorted_by(|one, next| one < next);
         ascend && self.sampled.len() == tokens && self.logprobs.len() == tokens
     }
 
@@ -423,9 +404,9 @@ table! {
 /// Also fails if one is not finite.
 pub fn read_rewards(path: &Path) -> Result<Vec<Reward>, DataError> {
     let rewards = super::read::<Reward>(path)?;
-    match rewards.iter().enumerate().find(|(_, row)| !row.reward.is_finite()) {
-        Some((row, reward)) => {
-            let (path, value) = (path.to_owned(), reward.reward);
+    match rewards.iter().position(|row| !row.reward.is_finite()) {
+        Some(row) => {
+            let (path, value) = (path.to_owned(), rewards[row].reward);
             Err(DataError::Value { path, column: "reward", row, value })
         }
         None => Ok(rewards),

@@ -87,20 +87,17 @@ impl EngineSpec {
     /// The CUDA devices by name and index; none on the CPU.
     fn cuda(&self) -> Result<Vec<(&String, usize)>, EngineError> {
         let Some(device) = self.devices.iter().find(|device| *device != CPU) else { return Ok(Vec::new()) };
-        let index =
-            |device: &String| device.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok());
+        let unavailable = |device: &String| EngineError::Device { device: device.clone() };
         if !cfg!(feature = "cuda") {
-            return Err(EngineError::Device { device: device.clone() });
+            return Err(unavailable(device));
         }
         let mut devices = Vec::with_capacity(self.devices.len());
         for (at, device) in self.devices.iter().enumerate() {
             if device == CPU || self.devices[..at].contains(device) {
                 return Err(EngineError::Devices { devices: self.devices.join(", ") });
             }
-            let Some(index) = index(device) else {
-                return Err(EngineError::Device { device: device.clone() });
-            };
-            devices.push((device, index));
+            let index = device.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+            devices.push((device, index.ok_or_else(|| unavailable(device))?));
         }
         Ok(devices)
     }

@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn the_trained_values_of_a_whole_model_are_counted() {
-        for family in Family::ALL {
+        for family in Family::ALL.iter().copied() {
             let experts =
                 (family == Family::Qwen3Moe).then_some(Experts { count: 4, per_token: 2, normalised: true });
             for tied in [true, false] {

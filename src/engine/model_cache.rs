@@ -238,9 +238,8 @@ impl ModelCache {
     fn keep(&self, wanted: impl Fn(&Key) -> bool) {
         self.slots.lock().retain(|slot| {
             let kept = wanted(&slot.key);
-            match slot.base.try_lock() {
-                Some(mut cached) if !kept => drop(cached.take()),
-                _ => {}
+            if !kept && let Some(mut cached) = slot.base.try_lock() {
+                drop(cached.take());
             }
             // A thread that is loading has the cell, and finds its slot again.
             kept || Arc::strong_count(&slot.base) > 1

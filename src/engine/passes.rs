@@ -99,16 +99,14 @@ fn predictions(
         let picked = ops::gather(x, rows)?;
         let (normed, logits) = decoder.logits(&picked)?;
         let first = logprobs.len();
+        let tokens = tokens_of(batch, rows, first);
         if !ops::by_kernels(&logits) {
-            let tokens = tokens_of(batch, rows, first);
             logprobs.extend(composed::log_probabilities(&logits, &tokens)?.into_iter().flatten());
         } else {
             let values = ops::values(&logits)?;
-            for (row, logits) in rows.iter().zip(values.chunks_exact(decoder.config.vocabulary)) {
+            for (tokens, logits) in tokens.iter().zip(values.chunks_exact(decoder.config.vocabulary)) {
                 let total = kernels::log_sum_exp(logits);
-                while let Some((_, token)) = batch.targets.get(logprobs.len()).filter(|(of, _)| of == row) {
-                    logprobs.push(logits[*token as usize] - total);
-                }
+                logprobs.extend(tokens.iter().map(|token| logits[*token as usize] - total));
             }
         }
         then(rows, &picked, &normed, &logits, (first, &logprobs[first..]))?;
@@ -138,8 +136,8 @@ fn logit_gradients(
     (first, found): (usize, &[f32]),
     dloss_dlogp: &dyn Fn(usize, f32) -> f32,
 ) -> Result<(), EngineError> {
+    let tokens = tokens_of(batch, rows, first);
     if !ops::by_kernels(logits) {
-        let tokens = tokens_of(batch, rows, first);
         let mut targets = (first..).zip(found);
         let mut of = |tokens: &Vec<u32>| -> Vec<f32> {
             targets.by_ref().take(tokens.len()).map(|(target, p)| dloss_dlogp(target, *p)).collect()
@@ -148,15 +146,15 @@ fn logit_gradients(
         return Ok(composed::log_probabilities_backward(logits, &tokens, &logit_gradients)?);
     }
     let (_, vocabulary) = logits.dims2()?;
-    let (mut target, mut probabilities, mut pushes) = (first, vec![0.0; vocabulary], Vec::new());
+    let (mut targets, mut probabilities) = (first.., vec![0.0; vocabulary]);
     ops::update(logits, |logits| {
-        for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
+        for (tokens, logits) in tokens.iter().zip(logits.chunks_exact_mut(vocabulary)) {
             let total = kernels::log_sum_exp_exps(logits, &mut probabilities);
-            pushes.clear();
-            while let Some((_, token)) = batch.targets.get(target).filter(|(of, _)| of == row) {
-                pushes.push((*token as usize, dloss_dlogp(target, logits[*token as usize] - total)));
-                target += 1;
-            }
+            let push = |(token, target): (&u32, usize)| {
+                let token = *token as usize;
+                (token, dloss_dlogp(target, logits[token] - total))
+            };
+            let pushes: Vec<(usize, f32)> = tokens.iter().zip(&mut targets).map(push).collect();
             let sum: f32 = pushes.iter().map(|(_, dloss_dlogp)| dloss_dlogp).sum();
             for (logit, probability) in logits.iter_mut().zip(&probabilities) {
                 *logit = -sum * probability;

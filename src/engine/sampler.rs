@@ -18,7 +18,7 @@ use super::{
     device_memory::device_memory,
     memory::{cache_bound, check_device_sampling, check_sampling},
     replicas::{Replica, round_robin},
-    worker::{Command, Sampled, TokenSender, Usage, Worker},
+    worker::{Command, Sampled, TokenSender, Turn, Usage, Worker},
 };
 #[cfg(test)]
 use crate::model::ops::composed;
@@ -247,12 +247,18 @@ impl Sequence {
     ) -> Result<Sampled, EngineError> {
         let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
         let (reply, result) = oneshot::channel();
+        let turn = Turn {
+            stop: stop.to_vec(),
+            max_new,
+            alternatives: self.alternatives,
+            guide: self.guide.take(),
+            sampled: Sampled::default(),
+            tokens,
+            reply,
+        };
         let undo_previous = std::mem::replace(&mut self.unread, true);
-        let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
-        let (alternatives, guide) = (self.alternatives, self.guide.take());
-        let turn =
-            Command::Turn { id, append, stop, max_new, alternatives, guide, undo_previous, tokens, reply };
-        self.worker.send(turn).map_err(|_| stopped())?;
+        let command = Command::Turn { id: self.id, append: append.to_vec(), undo_previous, turn };
+        self.worker.send(command).map_err(|_| stopped())?;
         let result = result.await;
         self.unread = false;
         result.map_err(|_| stopped())?

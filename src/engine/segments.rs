@@ -20,6 +20,7 @@ use crate::model::{
 const IDLE_PIECES: usize = 256;
 
 /// A run of tokens with the keys and values computed so far.
+#[derive(Default)]
 pub struct Segment {
     parent: Option<usize>,
     /// Position of its first token.
@@ -171,13 +172,9 @@ impl Segments {
             first,
             tokens,
             cache: self.empty(),
-            reached: 0,
             conversation,
-            users: 0,
-            reserved: 0,
-            reserving_users: 0,
-            pins: 0,
             used: self.clock,
+            ..Segment::default()
         };
         self.by_number.insert(number, segment);
         number

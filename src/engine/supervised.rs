@@ -18,30 +18,25 @@ pub struct Supervised {
 impl Supervised {
     /// Splits the examples into this many microbatches of neighbours, each with its own tree.
     pub fn new(examples: &[&Example], shares: usize) -> Self {
-        let share = examples.len().div_ceil(shares.max(1)).max(1);
-        Self::of(examples.chunks(share).map(<[_]>::to_vec))
+        Self::packed(examples, shares, usize::MAX)
     }
 
     /// As [`Self::new`], with microbatches split further whose trees would hold more tokens.
     pub fn packed(examples: &[&Example], shares: usize, tokens: usize) -> Self {
         let share = examples.len().div_ceil(shares.max(1)).max(1);
-        Self::of(examples.chunks(share).flat_map(|share| {
-            let sequences: Vec<&[u32]> = share.iter().map(|(tokens, _)| tokens.as_slice()).collect();
-            let batches = pack(&[sequences], tokens).into_iter();
-            batches.map(|batch| batch.iter().map(|(_, member)| share[*member]).collect()).collect::<Vec<_>>()
-        }))
-    }
-
-    fn of<'e>(shares: impl Iterator<Item = Vec<&'e Example>>) -> Self {
         let (mut batches, mut weights) = (Vec::new(), Vec::new());
-        for share in shares {
-            let pairs: Vec<(&[u32], &[bool])> =
-                share.iter().map(|(tokens, marked)| (tokens.as_slice(), marked.as_slice())).collect();
-            let (batch, indices) = Microbatch::new(&pairs);
-            let mut weight = vec![0.0; batch.targets.len()];
-            indices.iter().flatten().for_each(|target| weight[*target] += 1.0);
-            batches.push(batch);
-            weights.push(weight);
+        for share in examples.chunks(share) {
+            let sequences: Vec<&[u32]> = share.iter().map(|(tokens, _)| tokens.as_slice()).collect();
+            for members in pack(&[sequences], tokens) {
+                let members = members.iter().map(|(_, member)| share[*member]);
+                let pairs: Vec<(&[u32], &[bool])> =
+                    members.map(|(tokens, marked)| (tokens.as_slice(), marked.as_slice())).collect();
+                let (batch, indices) = Microbatch::new(&pairs);
+                let mut weight = vec![0.0; batch.targets.len()];
+                indices.iter().flatten().for_each(|target| weight[*target] += 1.0);
+                batches.push(batch);
+                weights.push(weight);
+            }
         }
         let tokens = weights.iter().flatten().sum();
         Self { batches, weights, tokens }

@@ -15,27 +15,22 @@ const LARGE: usize = 32 << 20;
 /// machine.
 const MICROBATCHES: usize = 4;
 
-/// Whether several threads share each operation of this decoder.
-fn is_large(decoder: &Decoder) -> bool {
-    decoder.bytes() > LARGE
-}
-
 /// The minimum number of microbatches of a step over this decoder, as far as the step can be split. On the CPU it
 /// does not depend on the number of devices, so neither do the bits. Elsewhere each device has one.
 pub fn min_microbatches(decoder: &Decoder, devices: usize) -> usize {
-    match (decoder.by_kernels(), is_large(decoder)) {
-        (false, _) => devices,
-        (true, true) => 1,
-        (true, false) => MICROBATCHES,
-    }
+    if decoder.by_kernels() { microbatches(decoder.bytes()) } else { devices }
 }
 
 /// [`min_microbatches`] on the CPU for a decoder of this shape with weights frozen in this format.
 pub fn min_microbatches_of(config: &ModelConfig, format: Format) -> usize {
-    if weight_bytes(config, format) > LARGE { 1 } else { MICROBATCHES }
+    microbatches(weight_bytes(config, format))
 }
 
-/// How the CPU's threads are split, as [`ThreadPlan::new`] does.
+fn microbatches(bytes: usize) -> usize {
+    if bytes > LARGE { 1 } else { MICROBATCHES }
+}
+
+/// How the CPU's threads are split.
 pub struct Split {
     /// Microbatches or batches of conversations that run at once.
     pub workers: usize,
@@ -69,12 +64,13 @@ impl ThreadPlan {
             // One thread issues the operations of a device.
             return Self::Separate(1);
         }
-        if threads > 1 && is_large(decoder) {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-            let pool = pool.thread_name(|index| format!("engine-{index}")).build();
-            return Self::Shared(Arc::new(pool.expect("the system can start a thread")));
+        let Split { workers, threads } = Split::of(decoder.bytes(), threads, 1);
+        if threads == 1 {
+            return Self::Separate(workers);
         }
-        Self::Separate(threads.max(1))
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let pool = pool.thread_name(|index| format!("engine-{index}")).build();
+        Self::Shared(Arc::new(pool.expect("the system can start a thread")))
     }
 
     /// Microbatches or batches of conversations that run at once.

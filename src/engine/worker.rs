@@ -81,14 +81,9 @@ pub struct Usage {
     pub max_cached: AtomicU64,
 }
 
+#[cfg(test)]
 impl Usage {
-    fn count(&self, computed: usize, recomputed: usize) {
-        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
-        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
-    }
-
     /// Records the bytes that a worker reserved for keys and values.
-    #[cfg(test)]
     fn record_cache(&self, reserved: usize, bound: usize) {
         assert!(reserved <= bound, "{reserved} bytes are reserved, the bound is {bound}");
         self.max_cached.fetch_max(reserved as u64, Ordering::Relaxed);
@@ -106,13 +101,8 @@ pub enum Command {
     Turn {
         id: u64,
         append: Vec<u32>,
-        stop: Vec<u32>,
-        max_new: usize,
-        alternatives: usize,
-        guide: Option<Box<dyn Guide>>,
         undo_previous: bool,
-        tokens: Option<TokenSender>,
-        reply: Reply,
+        turn: Turn,
     },
     Close {
         id: u64,
@@ -140,15 +130,16 @@ struct SequenceState {
     last_step: u64,
 }
 
-struct Turn {
-    stop: Vec<u32>,
-    max_new: usize,
+/// A turn to sample, and what of it is sampled.
+pub struct Turn {
+    pub stop: Vec<u32>,
+    pub max_new: usize,
     /// Number of alternatives per token.
-    alternatives: usize,
-    guide: Option<Box<dyn Guide>>,
-    sampled: Sampled,
-    tokens: Option<TokenSender>,
-    reply: Reply,
+    pub alternatives: usize,
+    pub guide: Option<Box<dyn Guide>>,
+    pub sampled: Sampled,
+    pub tokens: Option<TokenSender>,
+    pub reply: Reply,
 }
 
 impl Turn {
@@ -171,15 +162,6 @@ pub struct Worker {
     /// Work done so far, in tokens. A step of fewer than [`FEW_ROWS`] counts as that many.
     work: u64,
     steps: u64,
-}
-
-/// What a token is drawn from.
-struct Draw<'l> {
-    sampling: Sampling,
-    alternatives: usize,
-    guide: Option<Box<dyn Guide>>,
-    rng: ChaCha8Rng,
-    logits: &'l [f32],
 }
 
 /// A drawn token.
@@ -274,29 +256,17 @@ impl Worker {
                 self.conversations.insert(id, conversation);
                 self.segments.remove_idle();
             }
-            Command::Turn {
-                id,
-                append,
-                stop,
-                max_new,
-                alternatives,
-                guide,
-                undo_previous,
-                tokens,
-                reply,
-            } => {
+            Command::Turn { id, append, undo_previous, turn } => {
                 if undo_previous {
                     self.cancel(id);
                 }
                 match self.queue(id, append) {
                     Ok(conversation) => {
-                        let sampled = Sampled::default();
-                        conversation.turn =
-                            Some(Turn { stop, max_new, alternatives, guide, sampled, tokens, reply });
+                        conversation.turn = Some(turn);
                         self.waiting.insert(id);
                     }
                     // The receiver is gone if the episode was cancelled.
-                    Err(error) => _ = reply.send(Err(error)),
+                    Err(error) => _ = turn.reply.send(Err(error)),
                 }
             }
             Command::Close { id } => {
@@ -482,7 +452,8 @@ impl Worker {
             x = decoder.layer(layer, x, &positions, &mut mixer)?.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;
-        self.usage.count(tokens.len() - recomputed, recomputed);
+        self.usage.computed.fetch_add((tokens.len() - recomputed) as u64, Ordering::Relaxed);
+        self.usage.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
         #[cfg(test)]
         assert!(self.segments.cached_bytes() <= self.segments.reserved(), "more is cached than reserved");
         self.sample(&parts, &x)
@@ -504,8 +475,8 @@ impl Worker {
             }
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
-            for ((id, _), drawn) in block.iter().zip(self.draw(block, &logits)) {
-                self.add_token(*id, drawn);
+            for (id, drawn) in self.draw(block, &logits) {
+                self.add_token(id, drawn);
             }
         }
         Ok(())
@@ -540,44 +511,30 @@ impl Worker {
     }
 
     /// Draws a token for each of these conversations, each from one row of logits.
-    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<Result<Drawn, EngineError>> {
-        let vocabulary = self.decoder.config.vocabulary;
-        let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
-            let conversation = self.conversations.get_mut(id)?;
-            let turn = conversation.turn.as_mut();
-            let (alternatives, guide) = turn.map_or((0, None), |turn| (turn.alternatives, turn.guide.take()));
-            Some(Draw {
-                sampling: conversation.sampling,
-                alternatives,
-                guide,
-                rng: conversation.rng.clone(),
-                logits,
-            })
-        });
-        let mut draws: Vec<_> = draws.collect();
-        let draw = |Draw { sampling, alternatives, guide, rng, logits }: &mut Draw<'_>| {
-            let (token, logprob) = match guide {
-                None => sampling.draw(logits, rng),
-                Some(guide) => sampling
-                    .draw_guided(logits, guide.as_mut(), rng)
-                    .map_err(|reason| EngineError::Guide { reason })?,
+    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u64, Result<Drawn, EngineError>)> {
+        let rows = logits.chunks_exact(self.decoder.config.vocabulary);
+        let rows: BTreeMap<u64, &[f32]> = block.iter().map(|(id, _)| *id).zip(rows).collect();
+        let conversations = self.conversations.iter_mut();
+        let draws: Vec<(u64, &mut SequenceState, &[f32])> = conversations
+            .filter_map(|(id, conversation)| Some((*id, conversation, *rows.get(id)?)))
+            .collect();
+        let draw = |(id, conversation, logits): (u64, &mut SequenceState, &[f32])| {
+            let SequenceState { sampling, rng, turn, .. } = conversation;
+            let turn = turn.as_mut().map(|turn| (turn.alternatives, turn.guide.as_mut()));
+            let (alternatives, guide) = turn.unwrap_or_default();
+            let drawn = match guide {
+                None => Ok(sampling.draw(logits, rng)),
+                Some(guide) => sampling.draw_guided(logits, guide.as_mut(), rng),
             };
-            Ok(Drawn { token, logprob, alternatives: likeliest(logits, *alternatives) })
+            let with =
+                |(token, logprob)| Drawn { token, logprob, alternatives: likeliest(logits, alternatives) };
+            (id, drawn.map(with).map_err(|reason| EngineError::Guide { reason }))
         };
         // On a pool's thread, the pool's threads share the rows.
-        let drawn = match rayon::current_thread_index() {
-            Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
-            _ => draws.iter_mut().map(draw).collect(),
-        };
-        for ((id, _), Draw { guide, rng, .. }) in block.iter().zip(draws) {
-            if let Some(conversation) = self.conversations.get_mut(id) {
-                conversation.rng = rng;
-                if let Some(turn) = &mut conversation.turn {
-                    turn.guide = guide;
-                }
-            }
+        match rayon::current_thread_index() {
+            Some(_) if logits.len() >= WORTH_SHARING => draws.into_par_iter().map(draw).collect(),
+            _ => draws.into_iter().map(draw).collect(),
         }
-        drawn
     }
 
     /// Adds a token to this conversation's turn. Ends the turn if the token ends it.

@@ -58,13 +58,7 @@ impl Diagnostic for HubError {
                 Self::Public { .. } => "`--public` uploads to it; another name makes a private one",
                 Self::Secret { .. } => "remove it, or upload it as it is with `--allow-secrets`",
                 Self::NotConfirmed => "`--yes` answers for you",
-                Self::Client(_)
-                | Self::Read { .. }
-                | Self::Status { .. }
-                | Self::Answer { .. }
-                | Self::Nothing { .. } => {
-                    return None;
-                }
+                _ => return None,
             }
             .into(),
         )

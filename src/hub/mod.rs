@@ -165,7 +165,6 @@ pub struct Hub {
 
 /// What the hub says about files before they are uploaded.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Preupload {
     files: Vec<Wanted>,
 }
@@ -283,7 +282,8 @@ impl Hub {
                     None => say(file, Step::Ignored),
                     Some("lfs") if file.bytes > 0 => in_lfs.push(hashed(file)?),
                     Some(_) => {
-                        let content = BASE64.encode(read(file)?);
+                        let reading = |source| HubError::Read { path: file.path.clone(), source };
+                        let content = BASE64.encode(std::fs::read(&file.path).map_err(reading)?);
                         lines.push(json!({"key": "file", "value": {"content": content, "path": file.name, "encoding": "base64"}}));
                     }
                 }
@@ -510,10 +510,6 @@ async fn body(mut response: Response) -> reqwest::Result<Vec<u8>> {
         }
     }
     Ok(bytes)
-}
-
-fn read(file: &File) -> Result<Vec<u8>, HubError> {
-    std::fs::read(&file.path).map_err(|source| HubError::Read { path: file.path.clone(), source })
 }
 
 fn address(url: &str) -> Result<Url, HubError> {

@@ -9,7 +9,6 @@ use crate::{
     view::{
         conversation::{Called, Message, Turn, conversation, turns},
         episode::components,
-        episodes::start_of,
     },
 };
 

@@ -61,7 +61,8 @@ impl Diagnostic for ModelError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Architecture { .. } => {
-                let families = Family::ALL.map(|f| format!("{} ({})", f.model_type(), f.known_as()));
+                let family = |family: &Family| format!("{} ({})", family.model_type(), family.known_as());
+                let families: Vec<String> = Family::ALL.iter().map(family).collect();
                 return Some(format!("supported: {}", families.join(", ")));
             }
             Self::Quantised { .. } | Self::Stored { .. } => {

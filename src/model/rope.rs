@@ -145,23 +145,22 @@ impl Scaling {
     /// Why these parameters are invalid, if they are. `dim` is the rotated width.
     pub fn problem(&self, dim: usize) -> Option<String> {
         let mut positive: Vec<(&str, f64)> = Vec::new();
+        if let Self::LongRope { short_factor, .. } = self {
+            if short_factor.len() != dim / 2 {
+                return Some(format!("short_factor has {} numbers, not {}", short_factor.len(), dim / 2));
+            }
+            positive.extend(short_factor.iter().map(|value| ("short_factor", *value)));
+        }
         match self {
             Self::Default => {}
             Self::Linear { factor } => positive.push(("factor", *factor)),
-            Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                positive.push(("factor", *factor));
-                positive.push(("high_freq_factor - low_freq_factor", high_freq_factor - low_freq_factor));
-                positive.push(("original_max_position_embeddings", *original_max_position_embeddings));
-            }
-            Self::LongRope { short_factor, .. } if short_factor.len() != dim / 2 => {
-                return Some(format!("short_factor has {} numbers, not {}", short_factor.len(), dim / 2));
-            }
-            Self::Yarn { factor, original_max_position_embeddings, .. }
+            Self::Llama3 { factor, original_max_position_embeddings, .. }
+            | Self::Yarn { factor, original_max_position_embeddings, .. }
             | Self::LongRope { factor, original_max_position_embeddings, .. } => {
-                if let Self::LongRope { short_factor, .. } = self {
-                    positive.extend(short_factor.iter().map(|value| ("short_factor", *value)));
-                }
                 positive.push(("factor", *factor));
+                if let Self::Llama3 { low_freq_factor: low, high_freq_factor: high, .. } = self {
+                    positive.push(("high_freq_factor - low_freq_factor", high - low));
+                }
                 positive.push(("original_max_position_embeddings", *original_max_position_embeddings));
             }
         }
@@ -171,12 +170,8 @@ impl Scaling {
 
     /// The longest context that these frequencies support, if shorter than the model's.
     pub fn context(&self) -> Option<usize> {
-        match self {
-            Self::LongRope { original_max_position_embeddings, .. } => {
-                Some(*original_max_position_embeddings as usize)
-            }
-            _ => None,
-        }
+        let Self::LongRope { original_max_position_embeddings, .. } = self else { return None };
+        Some(*original_max_position_embeddings as usize)
     }
 }
 

@@ -189,9 +189,7 @@ impl Weights {
             return Ok(Self { path: one, shards: vec![shard], remaining });
         }
         let Index { weight_map } = read_json(&index)?;
-        let mut files: Vec<&String> = weight_map.values().collect();
-        files.sort();
-        files.dedup();
+        let files: Vec<&String> = weight_map.values().collect::<BTreeSet<_>>().into_iter().collect();
         let mut shards = Vec::with_capacity(files.len());
         for file in &files {
             let path = folder.join(file);

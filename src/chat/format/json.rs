@@ -46,6 +46,14 @@ pub fn value(text: &str) -> Read {
     }
 }
 
+/// The items of a list, or the value itself.
+pub fn items(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        value => vec![value],
+    }
+}
+
 /// Reads an object as a call.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::chat::ToolCall;
 
-const TAG: &str = "<|python_tag|>";
+pub const TAG: &str = "<|python_tag|>";
 
 pub(super) fn assistant(calls: &[ToolCall]) -> String {
     calls.iter().map(|call| json::object(call, "parameters")).collect::<Vec<_>>().join("; ")

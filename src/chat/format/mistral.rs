@@ -79,11 +79,7 @@ fn read<'a>(body: &'a str, parsed: &mut Parsed) -> &'a str {
                 return after_call(body);
             }
         };
-        let calls = match value {
-            Value::Array(calls) => calls,
-            call => vec![call],
-        };
-        for call in calls {
+        for call in json::items(value) {
             let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
             add(json::call(call), id);
         }

@@ -93,13 +93,8 @@ impl Format {
             let same = written.chars().zip(text.trim_start().chars()).take_while(|(a, b)| a == b);
             (text.contains(&written), same.count())
         };
-        let mut best: Option<Self> = None;
-        for format in Self::ALL.into_iter().filter(parses) {
-            if best.is_none_or(|best| similarity(&format) > similarity(&best)) {
-                best = Some(format);
-            }
-        }
-        best
+        // Of equals, `max_by_key` takes the last: here the first of `ALL`.
+        Self::ALL.into_iter().rev().filter(parses).max_by_key(similarity)
     }
 
     /// A turn as the model writes it, without the end-of-turn token. If a format does not allow text with calls, only the
@@ -167,8 +162,7 @@ impl Format {
     /// Splits a turn into its reasoning and the rest.
     fn split(self, text: &str) -> (Option<String>, &str) {
         let call = match self {
-            Self::Hermes => hermes::OPEN,
-            Self::Xml => xml::OPEN,
+            Self::Hermes | Self::Xml => hermes::OPEN,
             Self::Mistral(_) => match reasoning::split(text, reasoning::BRACKETS, mistral::OPEN) {
                 (None, rest) => return reasoning::split(rest, reasoning::THINK, mistral::OPEN),
                 found => return found,

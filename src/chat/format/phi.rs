@@ -1,7 +1,5 @@
 //! Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or `functools[…]`, which the model also learned.
 
-use serde_json::Value;
-
 use super::{
     Parsed, after_call,
     json::{self, Read},
@@ -10,7 +8,7 @@ use crate::chat::ToolCall;
 
 const OPEN: &str = "<|tool_call|>";
 const CLOSE: &str = "<|/tool_call|>";
-const FUNCTOOLS: &str = "functools";
+pub const FUNCTOOLS: &str = "functools";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -38,11 +36,7 @@ pub(super) fn parse(mut rest: &str) -> Parsed {
         parsed.text.push_str(before);
         rest = match json::value(body) {
             Read::Value(value, end) => {
-                let values = match value {
-                    Value::Array(values) => values,
-                    value => vec![value],
-                };
-                parsed.calls.extend(values.into_iter().map(json::call));
+                parsed.calls.extend(json::items(value).into_iter().map(json::call));
                 let after = body[end..].trim_start();
                 after.strip_prefix(CLOSE).unwrap_or(after)
             }

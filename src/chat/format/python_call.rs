@@ -5,14 +5,12 @@
 
 use serde_json::{Map, Value};
 
-use super::Parsed;
+use super::{Parsed, llama::TAG};
 use crate::chat::{
     ToolCall,
     literal::{Reader, once},
     python,
 };
-
-const TAG: &str = "<|python_tag|>";
 
 pub(super) fn assistant(calls: &[ToolCall]) -> String {
     let argument = |(name, value): (&String, &Value)| {
@@ -42,26 +40,22 @@ pub(super) fn parse(turn: &str) -> Parsed {
         return Parsed { text: turn.to_owned(), ..Parsed::default() };
     }
     let mut calls = Vec::new();
-    loop {
-        let call = reader.call();
-        let failed = call.is_err();
-        calls.push(call);
-        // After a malformed call, the start of the next one is unknown.
-        if failed {
-            reader.rest = "";
-            break;
+    // After a malformed call, the start of the next one is unknown.
+    let text = loop {
+        calls.push(reader.call());
+        if calls.last().is_some_and(Result::is_err) {
+            break "";
         }
         let more = reader.take(",");
         if reader.take("]") {
-            break;
+            break reader.rest;
         }
         if !more {
             calls.push(Err("`,` or `]` is missing behind a call".into()));
-            reader.rest = "";
-            break;
+            break "";
         }
-    }
-    Parsed { text: reader.rest.to_owned(), calls, ..Parsed::default() }
+    };
+    Parsed { text: text.to_owned(), calls, ..Parsed::default() }
 }
 
 impl<'a> Reader<'a> {
@@ -92,12 +86,7 @@ impl<'a> Reader<'a> {
         let mut arguments = Map::new();
         while !self.take(")") {
             if self.take("**") {
-                let Value::Object(fields) = self.value(0)? else {
-                    return Err("`**` is not followed by a dictionary".into());
-                };
-                for (parameter, value) in fields {
-                    once(&mut arguments, parameter, value)?;
-                }
+                self.unpack(&mut arguments)?;
             } else {
                 let parameter = self.name();
                 if parameter.is_empty() || !self.take("=") {

@@ -15,11 +15,17 @@
 
 use serde_json::{Map, Value};
 
-use super::{Parsed, after_call, schemas::Schemas};
-use crate::chat::{ToolCall, literal, python};
+use super::{
+    Parsed, after_call,
+    hermes::{CLOSE, OPEN},
+    schemas::Schemas,
+};
+use crate::chat::{
+    ToolCall,
+    literal::{self, Reader},
+    python,
+};
 
-pub const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const END_FUNCTION: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
@@ -57,8 +63,8 @@ pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
     while let Some(at) = first(rest, &[OPEN, FUNCTION]) {
         parsed.text.push_str(&rest[..at]);
         let body = rest[at..].strip_prefix(OPEN).unwrap_or(&rest[at..]).trim_start();
-        let mut reader = Reader { rest: body };
-        let call = reader.call(tools);
+        let mut reader = Reader::new(body);
+        let call = read_call(&mut reader, tools);
         rest = match &call {
             Ok(_) => reader.rest,
             Err(_) => after_call(reader.rest, OPEN, CLOSE),
@@ -74,74 +80,66 @@ fn first(text: &str, tags: &[&str]) -> Option<usize> {
     tags.iter().filter_map(|tag| text.find(tag)).min()
 }
 
-struct Reader<'a> {
-    rest: &'a str,
+fn read_call(reader: &mut Reader<'_>, tools: &Schemas) -> Result<ToolCall, String> {
+    if !reader.take(FUNCTION) {
+        return Err(format!("{FUNCTION}NAME> is missing"));
+    }
+    let name = tag_name(reader, "the function's name")?.trim().to_owned();
+    let mut arguments = Map::new();
+    loop {
+        if reader.take(PARAMETER) {
+            let parameter = tag_name(reader, "a parameter's name")?;
+            let text = written(reader, parameter)?;
+            if arguments.contains_key(parameter) {
+                return Err(format!("the parameter {parameter} is given twice"));
+            }
+            arguments.insert(parameter.to_owned(), typed(text, tools, &name, parameter));
+        } else if reader.take(END_FUNCTION) || reader.rest.starts_with(CLOSE) {
+            reader.take(CLOSE);
+            return Ok(ToolCall { name, arguments });
+        } else if reader.rest.is_empty() {
+            return Err(format!("incomplete: {END_FUNCTION} is missing"));
+        } else {
+            return Err(format!("text between the parameters of {name}"));
+        }
+    }
 }
 
-impl<'a> Reader<'a> {
-    fn call(&mut self, tools: &Schemas) -> Result<ToolCall, String> {
-        let Some(rest) = self.rest.strip_prefix(FUNCTION) else {
-            return Err(format!("{FUNCTION}NAME> is missing"));
-        };
-        self.rest = rest;
-        let name = self.tag_name("the function's name")?.trim().to_owned();
-        let mut arguments = Map::new();
-        loop {
-            self.rest = self.rest.trim_start();
-            if let Some(rest) = self.rest.strip_prefix(PARAMETER) {
-                self.rest = rest;
-                let parameter = self.tag_name("a parameter's name")?;
-                let text = self.value(parameter)?;
-                if arguments.contains_key(parameter) {
-                    return Err(format!("the parameter {parameter} is given twice"));
-                }
-                arguments.insert(parameter.to_owned(), typed(text, tools, &name, parameter));
-            } else if let Some(rest) = self.rest.strip_prefix(END_FUNCTION) {
-                let rest = rest.trim_start();
-                self.rest = rest.strip_prefix(CLOSE).unwrap_or(rest);
-                return Ok(ToolCall { name, arguments });
-            } else if let Some(rest) = self.rest.strip_prefix(CLOSE) {
-                self.rest = rest;
-                return Ok(ToolCall { name, arguments });
-            } else if self.rest.is_empty() {
-                return Err(format!("incomplete: {END_FUNCTION} is missing"));
-            } else {
-                return Err(format!("text between the parameters of {name}"));
-            }
+/// The rest of an opening tag.
+fn tag_name<'a>(reader: &mut Reader<'a>, what: &str) -> Result<&'a str, String> {
+    match reader.rest.split_once('>') {
+        Some((name, rest)) if !name.trim().is_empty() && !name.contains(['<', '\n']) => {
+            reader.rest = rest;
+            Ok(name)
         }
+        _ => Err(format!("{what} is missing or does not end with `>`")),
     }
+}
 
-    /// The rest of an opening tag.
-    fn tag_name(&mut self, what: &str) -> Result<&'a str, String> {
-        match self.rest.split_once('>') {
-            Some((name, rest)) if !name.trim().is_empty() && !name.contains(['<', '\n']) => {
-                self.rest = rest;
-                Ok(name)
-            }
-            _ => Err(format!("{what} is missing or does not end with `>`")),
-        }
-    }
+/// The text of a value, without the surrounding line breaks. It ends at the first closing tag that is followed by
+/// something that cannot be part of the value.
+fn written<'a>(reader: &mut Reader<'a>, parameter: &str) -> Result<&'a str, String> {
+    let follows = |rest: &str| {
+        let rest = rest.trim_start();
+        let next = [PARAMETER, END_FUNCTION, CLOSE, OPEN];
+        rest.is_empty() || next.iter().any(|tag| rest.starts_with(tag))
+    };
+    let text = reader.rest;
+    let mut ends = text.match_indices(END_PARAMETER).map(|(at, tag)| (at, at + tag.len()));
+    let closed = ends.find(|(_, after)| follows(&text[*after..]));
+    // The closing tag may be missing if another tag follows.
+    let open = || first(text, &[PARAMETER, END_FUNCTION]).map(|at| (at, at));
+    let Some((end, after)) = closed.or_else(open) else {
+        return Err(format!("incomplete: the parameter {parameter} is not closed with {END_PARAMETER}"));
+    };
+    reader.rest = &text[after..];
+    Ok(without_breaks(&text[..end]))
+}
 
-    /// The text of a value, without the surrounding line breaks. It ends at the first closing tag that is followed by
-    /// something that cannot be part of the value.
-    fn value(&mut self, parameter: &str) -> Result<&'a str, String> {
-        let follows = |rest: &str| {
-            let rest = rest.trim_start();
-            let next = [PARAMETER, END_FUNCTION, CLOSE, OPEN];
-            rest.is_empty() || next.iter().any(|tag| rest.starts_with(tag))
-        };
-        let mut ends = self.rest.match_indices(END_PARAMETER).map(|(at, tag)| (at, at + tag.len()));
-        let closed = ends.find(|(_, after)| follows(&self.rest[*after..]));
-        // The closing tag may be missing if another tag follows.
-        let open = || first(self.rest, &[PARAMETER, END_FUNCTION]).map(|at| (at, at));
-        let Some((end, after)) = closed.or_else(open) else {
-            return Err(format!("incomplete: the parameter {parameter} is not closed with {END_PARAMETER}"));
-        };
-        let value = &self.rest[..end];
-        self.rest = &self.rest[after..];
-        let value = value.strip_prefix('\n').unwrap_or(value);
-        Ok(value.strip_suffix('\n').unwrap_or(value))
-    }
+/// A value without the line breaks after its opening and before its closing tag.
+pub(super) fn without_breaks(value: &str) -> &str {
+    let value = value.strip_prefix('\n').unwrap_or(value);
+    value.strip_suffix('\n').unwrap_or(value)
 }
 
 /// The value of a text under the tool's schema. A text that does not match the schema stays text, because the server's

@@ -17,6 +17,22 @@ pub fn split(arguments: &[Value]) -> Result<(&[Value], Named), Error> {
     Ok((positional, values))
 }
 
+/// Arguments as one list, those by name last.
+pub fn joined(positional: impl IntoIterator<Item = Value>, named: &Kwargs) -> Vec<Value> {
+    let named = named.args().next().is_some().then(|| Value::from(named.clone()));
+    positional.into_iter().chain(named).collect()
+}
+
+/// An argument that is given and is not `none`.
+pub fn given(value: Option<Value>) -> Option<Value> {
+    value.filter(|value| !value.is_none())
+}
+
+/// A switch: false if it is not given.
+pub fn is_true(value: Option<Value>) -> bool {
+    value.is_some_and(|value| value.is_true())
+}
+
 /// Binds arguments to these parameters, by position or by name.
 ///
 /// # Errors
@@ -31,18 +47,12 @@ pub fn bound<const N: usize>(arguments: &[Value], names: [&str; N]) -> Result<[O
         *place = Some(value.clone());
     }
     for (name, value) in named {
+        let wrong = |why: String| Err(Error::new(ErrorKind::TooManyArguments, why));
         let place = names.iter().position(|known| *known == name).and_then(|at| values.get_mut(at));
         match place {
             Some(place @ None) => *place = Some(value),
-            Some(Some(_)) => {
-                return Err(Error::new(ErrorKind::TooManyArguments, format!("`{name}` is given twice")));
-            }
-            None => {
-                return Err(Error::new(
-                    ErrorKind::TooManyArguments,
-                    format!("there is no argument `{name}`"),
-                ));
-            }
+            Some(Some(_)) => return wrong(format!("`{name}` is given twice")),
+            None => return wrong(format!("there is no argument `{name}`")),
         }
     }
     Ok(values)

@@ -11,7 +11,7 @@ use minijinja::{
     value::{Kwargs, Rest, ValueKind},
 };
 
-use super::invalid;
+use super::{arguments, invalid};
 
 /// Most bytes that the operations of one rendering make together, and most bytes of what is rendered. A prompt with a
 /// hundred tools takes less than a hundredth.
@@ -128,10 +128,10 @@ fn given(arguments: &[Value]) -> Result<usize, Error> {
 fn joined(arguments: &[Value]) -> Result<usize, Error> {
     let items = arguments.first().and_then(Value::len).unwrap_or(0);
     let total = given(arguments)?;
-    let between = arguments
-        .iter()
-        .skip(1)
-        .try_fold(0, |most: usize, argument| Ok::<_, Error>(most.max(size(argument)?)))?;
+    let mut between = 0;
+    for argument in arguments.iter().skip(1) {
+        between = size(argument)?.max(between);
+    }
     Ok(total.saturating_add(items.saturating_mul(between)))
 }
 
@@ -142,11 +142,10 @@ fn counted(arguments: &[Value]) -> Result<usize, Error> {
 }
 
 fn format_filter(arguments: &[Value]) -> Result<usize, Error> {
-    let (format, rest) = match arguments.split_first() {
-        Some((format, rest)) => (format.as_str().unwrap_or_default(), rest),
-        None => ("", arguments),
-    };
-    formatted(format, '%', rest)
+    match arguments.split_first() {
+        Some((format, rest)) => formatted(format.as_str().unwrap_or_default(), '%', rest),
+        None => Ok(0),
+    }
 }
 
 /// minijinja's filters that make texts or lists, each charged with the most that it makes.
@@ -176,9 +175,7 @@ pub fn add(environment: &mut Environment<'static>) {
     ];
     for (name, filter, bytes) in filters {
         let call = move |state: &mut State<'_, '_>, value: Value, rest: Rest<Value>, named: Kwargs| {
-            let named = named.args().next().is_some().then(|| Value::from(named.clone()));
-            let arguments: Vec<Value> =
-                [value].into_iter().chain(rest.iter().cloned()).chain(named).collect();
+            let arguments = arguments::joined([value].into_iter().chain(rest.0), &named);
             charge(bytes(&arguments)?)?;
             filter.call(state, &arguments)
         };

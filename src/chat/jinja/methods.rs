@@ -7,7 +7,10 @@ use minijinja::{
     value::{Object, ObjectRepr, Tuple, ValueKind},
 };
 
-use super::{arguments::bound, invalid, is_namespace, limits, pairs, replaced, text, tuples};
+use super::{
+    arguments::{bound, given, is_true},
+    invalid, is_namespace, limits, pairs, replaced, text, tuples,
+};
 
 /// Prefixes of the names with which [`super::source`] accesses a method that is not called.
 pub const ATTRIBUTE: &str = "attribute_of_mapping_";
@@ -22,7 +25,7 @@ pub fn is_mapping_method(name: &str) -> bool {
 }
 
 /// Calls a method that minijinja does not have.
-pub fn call(state: &mut State<'_, '_>, value: &Value, method: &str, given: &[Value]) -> Result<Value, Error> {
+pub fn call(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let Some(name) = method.strip_prefix(ATTRIBUTE) {
         return match is_mapping(value) {
             true if READING.contains(&name) => Ok(Value::from_object(Method)),
@@ -36,9 +39,9 @@ pub fn call(state: &mut State<'_, '_>, value: &Value, method: &str, given: &[Val
         return Ok(if is_method { Value::from_object(Method) } else { item });
     }
     match value.kind() {
-        ValueKind::String => of_text(state, value, method, given),
-        ValueKind::Map if is_mapping(value) => of_mapping(value, method, given),
-        ValueKind::Seq => of_list(value, method, given),
+        ValueKind::String => of_text(state, value, method, args),
+        ValueKind::Map if is_mapping(value) => of_mapping(value, method, args),
+        ValueKind::Seq => of_list(value, method, args),
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
 }
@@ -61,14 +64,13 @@ fn missing() -> Error {
     Error::from(ErrorKind::MissingArgument)
 }
 
-/// An argument that is given and is not `none`.
-fn given(value: Option<Value>) -> Option<Value> {
-    value.filter(|value| !value.is_none())
-}
-
 fn string(value: Option<&Value>) -> Result<&str, Error> {
     let value = value.ok_or_else(missing)?;
     value.as_str().ok_or_else(|| invalid(format!("a text is needed, not a {}", value.kind())))
+}
+
+fn optional(value: Option<&Value>) -> Result<Option<&str>, Error> {
+    value.map(|value| string(Some(value))).transpose()
 }
 
 fn integer(value: Option<Value>, otherwise: i64) -> Result<i64, Error> {
@@ -102,6 +104,7 @@ fn any_of(value: Option<&Value>, is_there: impl Fn(&str) -> bool) -> Result<Valu
 
 fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let this = value.as_str().unwrap_or_default();
+    let any = |is: fn(char) -> bool| this.chars().any(is);
     let every = |is: fn(char) -> bool| -> Result<Value, Error> {
         let [] = bound(args, [])?;
         Ok((!this.is_empty() && this.chars().all(is)).into())
@@ -109,6 +112,9 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
     let changed = |text: String| -> Result<Value, Error> {
         let [] = bound(args, [])?;
         Ok(limits::made(text)?.into())
+    };
+    let range = |start: Option<Value>, end: Option<Value>| -> Result<_, Error> {
+        Ok(text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?))
     };
     match method {
         "upper" => changed(this.to_uppercase()),
@@ -121,16 +127,12 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         "isnumeric" => every(char::is_numeric),
         "isspace" => every(text::is_space),
         "isascii" => Ok(this.is_ascii().into()),
-        "islower" => {
-            Ok((this.chars().any(char::is_lowercase) && !this.chars().any(char::is_uppercase)).into())
-        }
-        "isupper" => {
-            Ok((this.chars().any(char::is_uppercase) && !this.chars().any(char::is_lowercase)).into())
-        }
+        "islower" => Ok((any(char::is_lowercase) && !any(char::is_uppercase)).into()),
+        "isupper" => Ok((any(char::is_uppercase) && !any(char::is_lowercase)).into()),
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = bound(args, ["chars"])?;
             let chars = given(chars);
-            let of = text::stripped(chars.as_ref().map(|chars| string(Some(chars))).transpose()?);
+            let of = text::stripped(optional(chars.as_ref())?);
             Ok(Value::from(match method {
                 "strip" => this.trim_matches(of),
                 "lstrip" => this.trim_start_matches(of),
@@ -140,7 +142,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         "split" | "rsplit" => {
             let [separator, most] = bound(args, ["sep", "maxsplit"])?;
             let separator = given(separator);
-            let separator = separator.as_ref().map(|separator| string(Some(separator))).transpose()?;
+            let separator = optional(separator.as_ref())?;
             if separator == Some("") {
                 return Err(invalid("an empty separator"));
             }
@@ -164,7 +166,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         }
         "splitlines" => {
             let [keep] = bound(args, ["keepends"])?;
-            let keep = keep.is_some_and(|keep| keep.is_true());
+            let keep = is_true(keep);
             let line =
                 |(line, end): (&str, &str)| if keep { format!("{line}{end}") } else { line.to_owned() };
             Ok(text::lines(this).into_iter().map(line).map(Value::from).collect())
@@ -183,8 +185,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         "find" | "rfind" | "index" | "rindex" | "count" => {
             let [what, start, end] = bound(args, ["sub", "start", "end"])?;
             let what = string(what.as_ref())?;
-            let within =
-                text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+            let within = range(start, end)?;
             if method == "count" {
                 return Ok(within.map_or(0, |(from, to)| this[from..to].matches(what).count()).into());
             }
@@ -201,8 +202,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         }
         "startswith" | "endswith" => {
             let [what, start, end] = bound(args, ["prefix", "start", "end"])?;
-            let within =
-                text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+            let within = range(start, end)?;
             let part = within.map(|(from, to)| &this[from..to]);
             any_of(what.as_ref(), |what| {
                 part.is_some_and(|part| match method {
@@ -222,11 +222,12 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             }
             Ok(out.into())
         }
-        "format" => {
-            limits::charge(limits::formatted(this, '{', args)?)?;
+        _ => {
+            if method == "format" {
+                limits::charge(limits::formatted(this, '{', args)?)?;
+            }
             minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
     }
 }
 
@@ -259,16 +260,17 @@ fn of_mapping(value: &Value, method: &str, args: &[Value]) -> Result<Value, Erro
 
 fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
-        "count" => {
+        "count" | "index" => {
             let [what] = bound(args, ["value"])?;
             let what = what.ok_or_else(missing)?;
-            Ok(value.try_iter()?.filter(|item| *item == what).count().into())
-        }
-        "index" => {
-            let [what] = bound(args, ["value"])?;
-            let what = what.ok_or_else(missing)?;
-            let at = value.try_iter()?.position(|item| item == what);
-            at.map(Value::from).ok_or_else(|| invalid("the value is not in the list"))
+            let mut items = value.try_iter()?;
+            match method {
+                "count" => Ok(items.filter(|item| *item == what).count().into()),
+                _ => match items.position(|item| item == what) {
+                    Some(at) => Ok(at.into()),
+                    None => Err(invalid("the value is not in the list")),
+                },
+            }
         }
         "copy" => {
             let [] = bound(args, [])?;

@@ -24,7 +24,7 @@ use minijinja::{
 };
 
 use super::python;
-use arguments::bound;
+use arguments::{bound, given, is_true, joined};
 pub(super) use limits::begin;
 
 /// Maximum steps of a template. A prompt with a hundred tools needs a few thousand.
@@ -84,11 +84,7 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
 fn filter<T: Into<Value>>(
     filter: fn(Value, &[Value]) -> Result<T, Error>,
 ) -> impl Fn(Value, Rest<Value>, Kwargs) -> Result<Value, Error> + Send + Sync {
-    move |value, positional, named| {
-        let named = named.args().next().is_some().then(|| Value::from(named.clone()));
-        let arguments: Vec<Value> = positional.iter().cloned().chain(named).collect();
-        filter(value, &arguments).map(Into::into)
-    }
+    move |value, positional, named| filter(value, &joined(positional.0, &named)).map(Into::into)
 }
 
 fn invalid(why: impl Into<String>) -> Error {
@@ -119,12 +115,8 @@ fn spaces(width: &Value) -> Result<String, Error> {
 fn to_json(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [ensure_ascii, indent, separators, sort_keys] =
         bound(arguments, ["ensure_ascii", "indent", "separators", "sort_keys"])?;
-    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
-    let indent = match indent.filter(|indent| !indent.is_none()) {
-        None => None,
-        Some(indent) => Some(spaces(&indent)?),
-    };
-    let separators = match separators.filter(|separators| !separators.is_none()) {
+    let indent = given(indent).as_ref().map(spaces).transpose()?;
+    let separators = match given(separators) {
         None if indent.is_some() => (",".into(), ": ".into()),
         None => (", ".into(), ": ".into()),
         Some(separators) => {
@@ -149,7 +141,7 @@ fn length(value: Value) -> Result<usize, Error> {
 
 fn default(value: Value, arguments: &[Value]) -> Result<Value, Error> {
     let [other, boolean] = bound(arguments, ["default_value", "boolean"])?;
-    let falsy = boolean.is_some_and(|boolean| boolean.is_true()) && !value.is_true();
+    let falsy = is_true(boolean) && !value.is_true();
     if value.is_undefined() || falsy { Ok(other.unwrap_or_else(|| "".into())) } else { Ok(value) }
 }
 
@@ -179,11 +171,7 @@ fn sorted_items(value: Value) -> Result<Value, Error> {
 
 fn indent(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [width, first, blank] = bound(arguments, ["width", "first", "blank"])?;
-    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
-    let by = match &width {
-        None => " ".repeat(4),
-        Some(width) => spaces(width)?,
-    };
+    let by = width.as_ref().map_or_else(|| Ok(" ".repeat(4)), spaces)?;
     let (first, blank) = (is_true(first), is_true(blank));
     let text = text(&value)? + "\n";
     let lines = text::lines(&text);
@@ -201,7 +189,7 @@ fn indent(value: Value, arguments: &[Value]) -> Result<String, Error> {
 
 fn trim(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [chars] = bound(arguments, ["chars"])?;
-    let chars = chars.filter(|chars| !chars.is_none());
+    let chars = given(chars);
     let of = text::stripped(chars.as_ref().map(|chars| chars.as_str().unwrap_or_default()));
     Ok(text(&value)?.trim_matches(of).to_owned())
 }
@@ -210,8 +198,8 @@ fn trim(value: Value, arguments: &[Value]) -> Result<String, Error> {
 fn escape(value: Value) -> Result<String, Error> {
     let entities = [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&#34;"), ("'", "&#39;")];
     let text = text(&value)?;
-    let escaped = |text: &str, (sign, entity): (&str, &str)| text.replace(sign, entity);
-    limits::made(entities.into_iter().fold(text.into_owned(), |text, entity| escaped(&text, entity)))
+    let escaped = |text: String, (sign, entity)| text.replace(sign, entity);
+    limits::made(entities.into_iter().fold(text.into_owned(), escaped))
 }
 
 fn float(value: Value, arguments: &[Value]) -> Result<Value, Error> {
@@ -239,7 +227,7 @@ fn integer(value: Value, arguments: &[Value]) -> Result<Value, Error> {
 fn replace(value: Value, arguments: &[Value]) -> Result<String, Error> {
     let [old, new, count] = bound(arguments, ["old", "new", "count"])?;
     let (Some(old), Some(new)) = (old, new) else { return Err(Error::from(ErrorKind::MissingArgument)) };
-    let count = count.filter(|count| !count.is_none()).map(i64::try_from).transpose()?;
+    let count = given(count).map(i64::try_from).transpose()?;
     replaced(&text(&value)?, &text(&old)?, &text(&new)?, count.unwrap_or(-1))
 }
 
@@ -247,7 +235,10 @@ fn replace(value: Value, arguments: &[Value]) -> Result<String, Error> {
 fn replaced(text: &str, old: &str, new: &str, most: i64) -> Result<String, Error> {
     let found = text.matches(old).count().min(usize::try_from(most).unwrap_or(usize::MAX));
     limits::charge(found.saturating_mul(new.len()).saturating_add(text.len()))?;
-    Ok(text::replaced(text, old, new, most))
+    Ok(match usize::try_from(most) {
+        Ok(most) => text.replacen(old, new, most),
+        Err(_) => text.replace(old, new),
+    })
 }
 
 /// Whether a value can be iterated over. Unlike in minijinja, `none` cannot.

@@ -38,8 +38,7 @@ pub fn rewritten(source: &str) -> String {
 }
 
 fn word(tag: &str) -> &str {
-    let body = tag.get(2..).unwrap_or("").trim_start_matches(['-', '+']).trim_start();
-    &body[..body.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(body.len())]
+    word_at(tag.get(2..).unwrap_or("").trim_start_matches(['-', '+']).trim_start())
 }
 
 /// The end of the block that a `raw` tag opens.
@@ -61,21 +60,14 @@ fn raw_end(tag: &str) -> Option<usize> {
 /// The end of a tag, skipping strings and brackets in it.
 fn expression_end(tag: &str, close: &str) -> Option<usize> {
     let mut depth = 0usize;
-    let mut at = 2;
-    while let Some(letter) = tag[at..].chars().next() {
+    for (at, letter) in outside_strings(tag, 2) {
         if depth == 0 && tag[at..].starts_with(close) {
             return Some(at + close.len());
         }
         match letter {
-            '"' | '\'' => at += string_len(&tag[at..])?,
-            _ => {
-                match letter {
-                    '(' | '[' | '{' => depth += 1,
-                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
-                at += letter.len_utf8();
-            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
         }
     }
     None
@@ -109,7 +101,9 @@ fn expression(tag: &str) -> String {
     let mut out = String::with_capacity(tag.len());
     let mut at = 0;
     // Products bind tighter than `~`: only their last factor would become text.
-    let joins = !outside_strings(tag).any(|letter| "*/%".contains(letter));
+    let body = tag.strip_prefix("{%").unwrap_or(tag);
+    let body = body.strip_suffix("%}").unwrap_or(body);
+    let joins = !outside_strings(body, 0).any(|(_, letter)| "*/%".contains(letter));
     while let Some(letter) = tag[at..].chars().next() {
         let (taken, written) = match letter {
             '~' if joins => joined(&tag[at..]),
@@ -140,22 +134,16 @@ fn ends_tag(text: &str) -> bool {
     text.starts_with("%}") || text.starts_with("}}")
 }
 
-/// The characters of a tag outside its strings, without its delimiters.
-fn outside_strings(tag: &str) -> impl Iterator<Item = char> + '_ {
-    let body = tag.strip_prefix("{%").unwrap_or(tag);
-    let body = body.strip_suffix("%}").unwrap_or(body);
-    let mut at = 0;
+/// The characters outside strings from a place on, each with its place. They end at a string that is not closed.
+fn outside_strings(text: &str, mut at: usize) -> impl Iterator<Item = (usize, char)> {
     std::iter::from_fn(move || {
-        loop {
-            let letter = body[at..].chars().next()?;
-            match string_len(&body[at..]).filter(|_| "\"'".contains(letter)) {
-                Some(length) => at += length,
-                None => {
-                    at += letter.len_utf8();
-                    return Some(letter);
-                }
-            }
+        let mut letter = text[at..].chars().next()?;
+        while matches!(letter, '"' | '\'') {
+            at += string_len(&text[at..])?;
+            letter = text[at..].chars().next()?;
         }
+        at += letter.len_utf8();
+        Some((at - letter.len_utf8(), letter))
     })
 }
 
@@ -204,19 +192,13 @@ fn operand(text: &str) -> Option<usize> {
 /// Length in bytes of the bracketed group at the start of a text.
 fn group_len(text: &str) -> Option<usize> {
     let mut depth = 0usize;
-    let mut at = 0;
-    while let Some(letter) = text[at..].chars().next() {
+    for (at, letter) in outside_strings(text, 0) {
         match letter {
-            '"' | '\'' => {
-                at += string_len(&text[at..])?;
-                continue;
-            }
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' if depth == 1 => return Some(at + 1),
             ')' | ']' | '}' => depth -= 1,
             _ => {}
         }
-        at += letter.len_utf8();
     }
     None
 }

@@ -73,13 +73,6 @@ pub fn split_from_end<'a>(text: &'a str, separator: Option<&str>, most: i64) -> 
     parts
 }
 
-pub fn replaced(text: &str, old: &str, new: &str, most: i64) -> String {
-    match usize::try_from(most) {
-        Ok(most) => text.replacen(old, new, most),
-        Err(_) => text.replace(old, new),
-    }
-}
-
 pub fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
@@ -99,10 +92,9 @@ pub fn titled(text: &str) -> String {
     let mut out = String::new();
     let mut within = false;
     for letter in text.chars() {
-        if within {
-            out.extend(letter.to_lowercase())
-        } else {
-            out.extend(letter.to_uppercase())
+        match within {
+            true => out.extend(letter.to_lowercase()),
+            false => out.extend(letter.to_uppercase()),
         }
         within = letter.is_uppercase() || letter.is_lowercase();
     }

@@ -163,7 +163,7 @@ fn a_template_shows_its_format_and_what_ends_a_turn() {
             let nemo = "the chat template omits the system text when a conversation continues; episodes keep the first \
                         prompt";
             assert_eq!(chat.notice(), (family.name == "mistral_nemo").then_some(nemo));
-            format!("{}: {:?}, {several}, {}", family.name, chat.format, ends.join(" "))
+            format!("{}: {:?}, {several}, {}", family.name, chat.learned.format, ends.join(" "))
         })
         .collect();
     insta::assert_snapshot!(seen.join("\n"), @r"
@@ -278,7 +278,12 @@ fn a_call_in_the_templates_own_form_may_be_written_in_ordinary_tokens() {
         assert_eq!(turn.forms, [CallForm::Template], "{}", family.name);
         // The same tokens with the reading that is the default.
         let strict = chat.clone().with_reading(Reading::Strict).parse(&sampled);
-        assert_eq!(strict.calls.len(), usize::from(!has_control_tags(chat.format)), "{}", family.name);
+        assert_eq!(
+            strict.calls.len(),
+            usize::from(!has_control_tags(chat.learned.format)),
+            "{}",
+            family.name
+        );
     }
     let folder = copy_of("qwen2_5");
     let path = folder.path().join("tokenizer.json");

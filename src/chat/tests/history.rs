@@ -30,7 +30,7 @@ fn call() -> ToolCall {
 fn rewritten(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
     let prompt = chat.prompt(TASK).unwrap();
     let before = [prompt.shared, prompt.task].concat();
-    let text = chat.format.assistant("Let me see.", &[call()]);
+    let text = chat.learned.format.assistant("Let me see.", &[call()]);
     let mut sampled = chat.vocabulary.encode(&format!("{thought}{text}"));
     sampled.push(chat.stop()[0]);
     let rewritten = chat.rewritten(&before, &sampled, &chat.results(&[], &["no tables".into()]));

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use strum::VariantArray;
 
 use super::{
     kernels::{Attention, DeltaHeads, DeltaState, Heads},
@@ -34,7 +35,7 @@ pub struct ModelConfig {
 }
 
 /// A family of models, by the `model_type` of its `config.json`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray)]
 pub enum Family {
     Gemma3,
     Lfm2,
@@ -61,17 +62,7 @@ const NAMES: [[&str; 3]; 9] = [
 ];
 
 impl Family {
-    pub const ALL: [Self; 9] = [
-        Self::Gemma3,
-        Self::Lfm2,
-        Self::Llama,
-        Self::Mistral,
-        Self::Phi3,
-        Self::Qwen2,
-        Self::Qwen3,
-        Self::Qwen3Moe,
-        Self::Qwen3_5,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     pub fn model_type(self) -> &'static str {
         NAMES[self as usize][0]
@@ -332,11 +323,8 @@ impl ModelConfig {
 
     /// The attention of a layer. A window that no sequence exceeds is none.
     pub fn attention(&self, layer: usize) -> Attention {
-        let window = match self.layer(layer) {
-            LayerKind::FullAttention | LayerKind::LinearAttention | LayerKind::Conv => None,
-            LayerKind::SlidingAttention => self.design.sliding.map(|sliding| sliding.window),
-        };
-        let window = window.filter(|window| *window < self.context);
+        let sliding = self.design.sliding.filter(|_| self.layer(layer) == LayerKind::SlidingAttention);
+        let window = sliding.map(|sliding| sliding.window).filter(|window| *window < self.context);
         let scale = self.design.query_scalar.map(|scalar| 1.0 / (scalar as f32).sqrt());
         Attention { window, scale: scale.unwrap_or(self.heads.scale()), heads: self.heads }
     }
@@ -543,10 +531,7 @@ impl ModelConfig {
                 return Err(format!("conv_L_cache is {window}"));
             }
         }
-        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(format!("{name} is 0"));
-        }
-        if let Some((name, size)) = sizes.iter().find(|(_, size)| *size > u32::MAX as usize) {
+        if let Some((name, size)) = sizes.iter().find(|(_, size)| !(1..=u32::MAX as usize).contains(size)) {
             return Err(format!("{name} is {size}"));
         }
         if !self.heads.query.is_multiple_of(self.heads.kv) || !self.rotary().is_multiple_of(2) {

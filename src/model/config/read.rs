@@ -65,7 +65,7 @@ impl ModelConfig {
             (_, Some(architectures)) => architectures.to_string(),
             _ => "(none)".to_owned(),
         };
-        let Some(family) = Family::ALL.into_iter().find(|family| family.model_type() == found) else {
+        let Some(family) = Family::ALL.iter().copied().find(|family| family.model_type() == found) else {
             return Err(ModelError::Architecture { path, found });
         };
         if let Some(quantised) = file.get("quantization_config").filter(|value| !value.is_null()) {
@@ -241,11 +241,7 @@ fn qwen3_5(file: &mut Map<String, Value>) -> Result<DeltaHeads, String> {
     }
     let layers = number_of_layers(file)?;
     let every = size(file, "full_attention_interval")?.unwrap_or(QWEN3_5_PATTERN).max(1);
-    let kind = |index: usize| match (index + 1).is_multiple_of(every) {
-        true => LayerKind::FullAttention,
-        false => LayerKind::LinearAttention,
-    };
-    let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
+    let kinds = kinds(layers, |index| (index + 1).is_multiple_of(every), LayerKind::LinearAttention);
     let delta = DeltaHeads {
         key: size(file, "linear_num_key_heads")?.unwrap_or(16),
         value: size(file, "linear_num_value_heads")?.unwrap_or(32),
@@ -278,18 +274,15 @@ fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
         }
     }
     let wide = size(file, "intermediate_size")?.unwrap_or(12_288);
+    let less = wide.saturating_mul(2) / 3;
     let wide = match file.get("block_auto_adjust_ff_dim").is_none() || flag(file, "block_auto_adjust_ff_dim")?
     {
         // As Transformers does: no rounding then.
-        true if file.get("block_ffn_dim_multiplier").is_some_and(Value::is_null) => {
-            wide.saturating_mul(2) / 3
-        }
+        true if file.get("block_ffn_dim_multiplier").is_some_and(Value::is_null) => less,
         true => {
             let factor = number(file, "block_ffn_dim_multiplier")?.unwrap_or(1.0);
             let multiple = size(file, "block_multiple_of")?.filter(|multiple| *multiple > 0).unwrap_or(256);
-            ((factor * (wide.saturating_mul(2) / 3) as f64) as usize)
-                .div_ceil(multiple)
-                .saturating_mul(multiple)
+            ((factor * less as f64) as usize).div_ceil(multiple).saturating_mul(multiple)
         }
         false => wide,
     };
@@ -299,11 +292,8 @@ fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
             .map_err(|_| format!("full_attn_idxs should be whole numbers, found {indices}"))
     };
     let full: Option<Vec<usize>> = given(file, "full_attn_idxs").map(indices).transpose()?;
-    let kind = |index: usize| match full.as_ref().is_none_or(|full| full.contains(&index)) {
-        true => LayerKind::FullAttention,
-        false => LayerKind::Conv,
-    };
-    let kinds: Vec<LayerKind> = (0..number_of_layers(file)?).map(kind).collect();
+    let is_full = |index| full.as_ref().is_none_or(|full| full.contains(&index));
+    let kinds = kinds(number_of_layers(file)?, is_full, LayerKind::Conv);
     let defaults = [
         ("layer_types", json!(kinds)),
         ("max_position_embeddings", json!(128_000)),
@@ -320,6 +310,11 @@ fn lfm2(file: &mut Map<String, Value>) -> Result<usize, String> {
 fn number_of_layers(file: &Map<String, Value>) -> Result<usize, String> {
     let layers = size(file, "num_hidden_layers")?.unwrap_or_default();
     if layers > MOST_LAYERS { Err(format!("num_hidden_layers is {layers}")) } else { Ok(layers) }
+}
+
+/// The kinds of layers, of which some have full attention.
+fn kinds(layers: usize, is_full: impl Fn(usize) -> bool, other: LayerKind) -> Vec<LayerKind> {
+    (0..layers).map(|index| if is_full(index) { LayerKind::FullAttention } else { other }).collect()
 }
 
 fn layer_types(file: &Map<String, Value>) -> Result<Vec<LayerKind>, String> {
@@ -397,15 +392,11 @@ fn windows(family: Family, file: &Map<String, Value>, design: &mut Design) -> Re
         Some(_) => layer_types(file)?,
         None => {
             let first = if is_listed { size(file, "max_window_layers")?.unwrap_or(WINDOW_LAYERS) } else { 0 };
-            let slides = |index: usize| match family {
-                Family::Gemma3 => !(index + 1).is_multiple_of(pattern),
-                _ => index >= first,
+            let is_full = |index: usize| match family {
+                Family::Gemma3 => (index + 1).is_multiple_of(pattern),
+                _ => index < first,
             };
-            let kind = |index| match slides(index) {
-                true => LayerKind::SlidingAttention,
-                false => LayerKind::FullAttention,
-            };
-            (0..layers).map(kind).collect()
+            kinds(layers, is_full, LayerKind::SlidingAttention)
         }
     };
     let rope_theta = number(file, "rope_local_base_freq")?;

@@ -265,7 +265,7 @@ fn lfm2_has_the_layers_and_sizes_of_its_file_or_the_defaults() {
 
 #[test]
 fn a_written_configuration_is_read_back_equal() {
-    for family in Family::ALL {
+    for family in Family::ALL.iter().copied() {
         let mixture = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
         let config = load(&file(family.model_type(), &mixture)).unwrap();
         assert_eq!(load(&config.to_json()).unwrap(), config);
@@ -363,7 +363,7 @@ fn unsupported_features_are_refused_by_name() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     let hint = load(&file("gemma2", &json!({}))).unwrap_err().hint().unwrap();
-    for family in Family::ALL {
+    for family in Family::ALL.iter().copied() {
         assert!(hint.contains(family.model_type()), "{hint}");
     }
 }

@@ -108,10 +108,8 @@ impl Mixing {
 }
 
 fn replicas(norms: &Option<[Vector; 2]>, device: &Device) -> candle_core::Result<Option<[Vector; 2]>> {
-    match norms {
-        Some([first, second]) => Ok(Some([first.replica(device)?, second.replica(device)?])),
-        None => Ok(None),
-    }
+    let both = |[first, second]: &[Vector; 2]| Ok([first.replica(device)?, second.replica(device)?]);
+    norms.as_ref().map(both).transpose()
 }
 
 #[derive(Debug)]
@@ -163,22 +161,19 @@ impl Decoder {
         let offset = f64::from(self.config.design.norm_offset());
         let norm =
             |norm: &Vector| if offset == 0.0 { Ok(norm.tensor.clone()) } else { &norm.tensor - offset };
+        let each = |norms: &Option<[Vector; 2]>| -> candle_core::Result<Vec<Tensor>> {
+            norms.iter().flatten().map(norm).collect()
+        };
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
             tensors.push(norm(&layer.input_norm)?);
             match &layer.mixing {
-                Mixing::Attention(norms) => {
-                    for of in norms.iter().flatten() {
-                        tensors.push(norm(of)?);
-                    }
-                }
+                Mixing::Attention(norms) => tensors.extend(each(norms)?),
                 Mixing::Delta(of) => tensors.extend(of.vectors().map(|vector| vector.tensor.clone())),
                 Mixing::Convolution(weight) => tensors.push(weight.tensor.clone()),
             }
             tensors.push(norm(&layer.middle_norm)?);
-            for of in layer.output_norms.iter().flatten() {
-                tensors.push(norm(of)?);
-            }
+            tensors.extend(each(&layer.output_norms)?);
             for linear in &layer.linears {
                 tensors.push(linear.weight.tensor()?);
                 tensors.extend(linear.bias.as_ref().map(|bias| bias.tensor.clone()));

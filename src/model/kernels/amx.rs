@@ -303,14 +303,11 @@ unsafe fn store_c(c: *mut f32, c_row: usize, two: bool) {
 
 #[cfg(test)]
 pub mod tests {
-    use super::{
-        super::{
-            Lhs, Rhs,
-            frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
-            gemm::{tests::numbers, tiled_gemm},
-            multiplies_tiles, team,
-        },
-        *,
+    use super::super::{
+        Lhs, Rhs,
+        frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
+        gemm::{tests::numbers, tiled_gemm},
+        multiplies_tiles, team,
     };
 
     /// The order of AMX: of each 32 values along `k`, those at odd places and those at even ones are summed apart.

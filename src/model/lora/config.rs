@@ -265,15 +265,12 @@ impl Targets {
             Self::Pattern(pattern) => Some(compiled(&format!("^(?:{pattern})$"))?),
             Self::AllLinear | Self::Names(_) => None,
         };
-        Ok(move |module: &str| match (self, &regex) {
-            (Self::Names(names), _) => {
-                spellings(module).iter().any(|module| names.iter().any(|name| ends_with_name(module, name)))
-            }
-            (_, Some(regex)) => {
-                spellings(module).iter().any(|module| regex.find_iter(module).next().is_some())
-            }
+        let fits = move |module: &String| match (self, &regex) {
+            (Self::Names(names), _) => names.iter().any(|name| ends_with_name(module, name)),
+            (_, Some(regex)) => regex.find_iter(module).next().is_some(),
             (_, None) => true,
-        })
+        };
+        Ok(move |module: &str| spellings(module).iter().any(&fits))
     }
 
     /// Whether a linear layer of this name may have an adapter in one decoder layer and none in another.

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::{View, tensor::TensorInfo};
 use serde_json::Value;
 
-use super::{AdapterConfig, ModelError, name, stored};
+use super::{AdapterConfig, HEAD, ModelError, WEIGHTS, name, stored};
 use crate::model::{
     kernels::{Lhs, Rhs, gemm},
     ops,
@@ -24,7 +24,7 @@ use crate::model::{
 /// Fails if the adapter has a matrix without a matching weight in the base. Files written so far stay in
 /// `out`.
 pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> {
-    let path = adapter.join(ADAPTER);
+    let path = adapter.join(WEIGHTS);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
     let matrices = adapter_matrices(adapter, &AdapterConfig::load(adapter)?)?;
     let mut deltas: BTreeMap<String, Matrices> =
@@ -60,8 +60,6 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
     copy_companions(base, out)
 }
 
-const ADAPTER: &str = "adapter_model.safetensors";
-
 /// A, B and the scale of an adapted module.
 type Matrices = (Tensor, Tensor, f32);
 
@@ -73,15 +71,11 @@ pub fn adapter_matrices(
     folder: &Path,
     config: &AdapterConfig,
 ) -> Result<BTreeMap<String, Matrices>, ModelError> {
-    let path = folder.join(ADAPTER);
+    let path = folder.join(WEIGHTS);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
     let mut matrices = stored(&path)?;
-    let (head, tail) =
-        name("|", "B").split_once('|').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap_or_default();
-    let modules: Vec<String> = matrices
-        .keys()
-        .filter_map(|name| Some(name.strip_prefix(&head)?.strip_suffix(&tail)?.to_owned()))
-        .collect();
+    let module = |name: &String| Some(name.strip_prefix(HEAD)?.strip_suffix(".lora_B.weight")?.to_owned());
+    let modules: Vec<String> = matrices.keys().filter_map(module).collect();
     let mut paired = BTreeMap::new();
     for module in modules {
         let (rank, scale) = config.of(&module).map_err(wrong)?;
@@ -114,7 +108,7 @@ pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
 /// revision, or a path.
 pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) -> Result<(), ModelError> {
     AdapterConfig::load(from)?;
-    copy(&from.join(ADAPTER), &to.join(ADAPTER))?;
+    copy(&from.join(WEIGHTS), &to.join(WEIGHTS))?;
     let mut config: Value = read_json(&from.join("adapter_config.json"))?;
     if let Some((name, revision)) = base {
         config["base_model_name_or_path"] = name.into();

@@ -174,9 +174,8 @@ impl Adapter {
             }
         }
         // Other parts have modules with the same suffixes.
-        let listed = if is_part { Some(config.listing(&attached)) } else { None };
-        let listed =
-            listed.transpose().map_err(|reason| ModelError::Config { path: path.clone(), reason })?;
+        let wrong = |reason| ModelError::Config { path: path.clone(), reason };
+        let listed = is_part.then(|| config.listing(&attached)).transpose().map_err(wrong)?;
         let written = listed.as_ref().unwrap_or(config).to_json(base, &modules);
         std::fs::write(&path, format!("{written:#}\n")).map_err(|source| ModelError::Write { path, source })
     }

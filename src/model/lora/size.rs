@@ -57,15 +57,12 @@ impl AdapterConfig {
             let is_of_kind = |layer: &usize| config.layer(*layer).by_weights() == *kind;
             let of_kind = || (0..config.layers).filter(is_of_kind);
             for shape in shapes {
-                if self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name) {
-                    let layer = of_kind().next().unwrap_or_default();
+                // One layer stands for all if their ranks are the same.
+                let is_same = self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name);
+                let (tried, times) = if is_same { (1, *layers) } else { (config.layers, 1) };
+                for layer in of_kind().take(tried) {
                     let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
-                    adapters.extend(rank.map(|(rank, _)| (shape, rank, *layers)));
-                    continue;
-                }
-                for layer in of_kind() {
-                    let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
-                    adapters.extend(rank.map(|(rank, _)| (shape, rank, 1)));
+                    adapters.extend(rank.map(|(rank, _)| (shape, rank, times)));
                 }
             }
         }

@@ -331,7 +331,7 @@ fn forms(calls: &[Call]) -> Metrics {
         let count = calls.iter().filter(|call| call.form.as_deref() == Some(form.name())).count();
         (format!("form_{}", form.name()), count as f64 / read.max(1) as f64)
     };
-    CallForm::ALL.map(share).into()
+    CallForm::ALL.iter().copied().map(share).collect()
 }
 
 fn metrics_of(groups: &[Group]) -> Metrics {
@@ -348,7 +348,7 @@ fn metrics_of(groups: &[Group]) -> Metrics {
         ("parse_failures", failures as f64 / episodes),
         ("answered_as_text", trajectories.iter().filter(by_text).count() as f64 / episodes),
     ]));
-    for end in End::ALL {
+    for end in End::ALL.iter().copied() {
         let ended = trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count();
         found.insert(format!("ended_{end}"), ended as f64 / episodes);
     }

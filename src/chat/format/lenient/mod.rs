@@ -26,14 +26,12 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-use super::{hermes, json::LONGEST, schemas::Schemas};
+use super::{hermes, json::LONGEST, mistral, phi::FUNCTOOLS, schemas::Schemas};
 use crate::chat::{CallForm, ToolCall, literal::Reader};
 
 type Call = Result<ToolCall, String>;
 
 const FENCE: &str = "```";
-const TOOL_CALLS: &str = "[TOOL_CALLS]";
-const FUNCTOOLS: &str = "functools";
 
 /// What was found in a turn: the calls with their forms, and the text around them.
 #[derive(Debug, Default, PartialEq)]
@@ -323,14 +321,11 @@ impl<'a> Scanner<'a> {
     fn value(&self, form: CallForm) -> Piece {
         let rest = bounded(self.rest());
         let mut reader = if self.is_unquoted { Reader::unquoted(rest) } else { Reader::lenient(rest) };
-        let why = match reader.value(0) {
-            Ok(value) => {
-                let end = self.at + rest.len() - reader.rest.len();
-                return match object::calls(value, self.tools) {
-                    Some(calls) => Piece::Calls { calls, form, end },
-                    None => Piece::Text { end },
-                };
-            }
+        let read = reader.value(0);
+        let length = rest.len() - reader.rest.len();
+        let why = match read.map(|value| object::calls(value, self.tools)) {
+            Ok(Some(calls)) => return Piece::Calls { calls, form, end: self.at + length },
+            Ok(None) => return Piece::Text { end: self.at + length },
             Err(why) => why,
         };
         if object::begins_call(rest, self.tools) {
@@ -340,8 +335,7 @@ impl<'a> Scanner<'a> {
             return Piece::Calls { calls: vec![Err(format!("not valid JSON: {why}"))], form, end };
         }
         // A broken value may fail behind the start of the next one, which it takes for the inside of a text.
-        let failed = rest.len() - reader.rest.len();
-        let line = rest[..failed].find('\n').unwrap_or(failed);
+        let line = rest[..length].find('\n').unwrap_or(length);
         let brackets = rest.len() - rest.trim_start_matches(['[', '{']).len();
         Piece::Text { end: self.at + line.max(brackets) }
     }
@@ -349,7 +343,7 @@ impl<'a> Scanner<'a> {
     /// A list of calls, in JSON or Python, or Mistral's control word.
     fn list(&mut self) -> Piece {
         let rest = self.rest();
-        if let Some(body) = rest.strip_prefix(TOOL_CALLS) {
+        if let Some(body) = rest.strip_prefix(mistral::OPEN) {
             self.opening.get_or_insert(self.at);
             self.at = self.text.len() - body.trim_start().len();
             return self.mistral();

@@ -156,11 +156,11 @@ pub fn positional(name: &str, mut values: Vec<Value>, tools: &Schemas) -> Result
 }
 
 /// Whether a text, whose JSON cannot be read, begins as a call of an offered tool does.
-pub fn begins_call(text: &str, tools: &Schemas) -> bool {
+pub fn begins_call<'t>(text: &'t str, tools: &Schemas) -> bool {
     /// The beginning that is looked at, in bytes.
     const BEGINNING: usize = 1024;
-    let mut rest =
-        super::first(BEGINNING, text).trim_start_matches(|c: char| c.is_whitespace() || c == '[' || c == '{');
+    let inner = |text: &'t str| text.trim_start_matches(|c: char| c.is_whitespace() || c == '[' || c == '{');
+    let mut rest = inner(super::first(BEGINNING, text));
     // Keys that may stand before the name.
     for _ in 0..4 {
         let Some((key, value)) =
@@ -172,7 +172,7 @@ pub fn begins_call(text: &str, tools: &Schemas) -> bool {
             return value.starts_with(['{', '"', '\'']);
         }
         if WRAPPERS.contains(&key) && value.starts_with(['{', '[']) {
-            rest = value.trim_start_matches(|c: char| c.is_whitespace() || c == '[' || c == '{');
+            rest = inner(value);
             continue;
         }
         let Some((value, behind)) = quoted(value) else { return false };

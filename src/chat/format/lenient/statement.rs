@@ -1,6 +1,6 @@
 //! Python calls as statements of their own: `list_tables()`, `rows = read_query("SELECT …")`.
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::{Call, FENCE, Piece, Scanner, bounded, is_name, object};
 use crate::chat::{
@@ -101,12 +101,7 @@ fn arguments(reader: &mut Reader<'_>, name: &str, scanner: &Scanner<'_>) -> Call
     let (mut values, mut named) = (Vec::new(), Map::new());
     while !reader.take(")") {
         if reader.take("**") {
-            let Value::Object(fields) = reader.value(0)? else {
-                return Err("`**` is not followed by a dictionary".into());
-            };
-            for (parameter, value) in fields {
-                once(&mut named, parameter, value)?;
-            }
+            reader.unpack(&mut named)?;
         } else {
             let start = reader.rest;
             let parameter = reader.word(is_name);
@@ -126,8 +121,6 @@ fn arguments(reader: &mut Reader<'_>, name: &str, scanner: &Scanner<'_>) -> Call
         }
     }
     let mut arguments = object::positional(name, values, scanner.tools)?;
-    for (parameter, value) in named {
-        once(&mut arguments, parameter, value)?;
-    }
+    named.into_iter().try_for_each(|(parameter, value)| once(&mut arguments, parameter, value))?;
     Ok(ToolCall { name: name.to_owned(), arguments })
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{Call, FENCE, Piece, Scanner, Schemas, attempted, bounded, is_name, object, statement};
 use crate::chat::{
     CallForm,
-    format::xml::typed,
+    format::xml::{typed, without_breaks},
     literal::{Reader, once},
 };
 
@@ -160,11 +160,8 @@ fn content(scanner: &mut Scanner<'_>, form: CallForm) -> Piece {
             let whole = reader.rest.len();
             let name = reader.word(is_name);
             reader.take(":");
-            let has_arguments = {
-                reader.take("");
-                reader.rest.starts_with('{')
-            };
-            let call = match has_arguments {
+            reader.take("");
+            let call = match reader.rest.starts_with('{') {
                 true => object::followed(name, &mut reader, scanner.tools),
                 false => object::named(name, None, scanner.tools),
             };
@@ -248,8 +245,6 @@ fn elements(reader: &mut Reader<'_>, closed: bool, tool: &str, tools: &Schemas) 
             return Err(format!("incomplete: the argument {parameter} is not closed with {closing}"));
         };
         reader.rest = rest;
-        let text = text.strip_prefix('\n').unwrap_or(text);
-        let text = text.strip_suffix('\n').unwrap_or(text);
-        once(&mut arguments, parameter.to_owned(), typed(text, tools, tool, parameter))?;
+        once(&mut arguments, parameter.to_owned(), typed(without_breaks(text), tools, tool, parameter))?;
     }
 }
