@@ -97,8 +97,8 @@ pub fn decode(codes: &[u8], scales: &[f32], out: &mut [u32]) {
         let rows = codes.len() / PANEL;
         let (codes, scales, out) = (codes.as_ptr(), scales.as_ptr(), out.as_mut_ptr());
         match Level::get() {
-            // SAFETY: the features were detected, and the lengths checked.
             Level::Avx512 if multiplies_bf16() => {
+                // SAFETY: the features were detected, and the lengths checked.
                 return unsafe { avx512::decode_by_conversion(rows, codes, scales, out) };
             }
             // SAFETY: as above.
