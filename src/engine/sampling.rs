@@ -272,10 +272,10 @@ mod tests {
         let logits = vec![0.0; 151_936];
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let mut parts = [0; 4];
-        for _ in 0..4000 {
+        for _ in 0..1000 {
             parts[PLAIN.draw(&logits, &mut rng).0 as usize / 37_984] += 1;
         }
-        assert!(parts.iter().all(|part| (900..1100).contains(part)), "{parts:?}");
+        assert!(parts.iter().all(|part| (200..300).contains(part)), "{parts:?}");
         // The last token has its share of the largest draws: no draw exceeds the range, and every token is
         // reachable.
         let mut probabilities = vec![1.0f32 / 151_936.0; 151_936];

@@ -103,21 +103,22 @@ pub struct Traffic {
     pub queued: usize,
 }
 
-/// State of one direction: whether requests are allowed, and when to try again.
+/// One direction: no requests for a while after a failure, twice as long after each further one.
 #[derive(Default)]
 struct CircuitBreaker {
-    closed: Option<(Instant, Duration)>,
+    tripped: Option<(Instant, Duration)>,
     reported: bool,
 }
 
 impl CircuitBreaker {
-    fn is_open(&self) -> bool {
-        self.closed.is_none_or(|(since, pause)| since.elapsed() >= pause)
+    /// Whether requests may be tried.
+    fn allows(&self) -> bool {
+        self.tripped.is_none_or(|(since, pause)| since.elapsed() >= pause)
     }
 
-    fn close(&mut self) {
-        let pause = self.closed.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
-        self.closed = Some((Instant::now(), pause));
+    fn trip(&mut self) {
+        let pause = self.tripped.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+        self.tripped = Some((Instant::now(), pause));
     }
 }
 
@@ -203,7 +204,7 @@ impl Remote {
     pub fn fetch(&self, store: &Store, key: &Digest) -> Result<Fetched, StoreError> {
         {
             let mut state = self.state();
-            if !state.reading.is_open() || !state.requested.insert(*key) {
+            if !state.reading.allows() || !state.requested.insert(*key) {
                 return Ok(Fetched::Nothing);
             }
         }
@@ -239,7 +240,7 @@ impl Remote {
     /// # Errors
     /// If the remote cannot be used. Returned once.
     pub fn record(&self, key: &Digest) -> Result<Option<ActionRecord>, StoreError> {
-        if !self.state().reading.is_open() {
+        if !self.state().reading.allows() {
             return Ok(None);
         }
         match self.shared(key) {
@@ -254,9 +255,9 @@ impl Remote {
 
     /// Pauses reading. Returns the error if none was reported before.
     fn reading_failed(&self, state: &mut State, error: ObjectError) -> Option<StoreError> {
-        state.reading.close();
+        state.reading.trip();
         if matches!(error, ObjectError::Unreachable(_)) {
-            state.writing.close();
+            state.writing.trip();
         }
         let reported = std::mem::replace(&mut state.reading.reported, true);
         (!reported).then(|| self.store_error(error))
@@ -269,7 +270,7 @@ impl Remote {
         }
         // If it cannot be queued, it is pushed now or never.
         _ = store.upload_queue(&self.spec.place).add(&record.key);
-        if !self.state().writing.is_open() {
+        if !self.state().writing.allows() {
             return Ok(Pushed::Nothing);
         }
         match self.try_push(store, record, is_rerun) {
@@ -301,10 +302,10 @@ impl Remote {
             Err(Failed::Local(cause)) => Err(PushFailure::Local(cause)),
             Err(Failed::ObjectError(error)) => {
                 let mut state = self.state();
-                state.writing.close();
+                state.writing.trip();
                 let mut reported = std::mem::replace(&mut state.writing.reported, true);
                 if matches!(error, ObjectError::Unreachable(_)) {
-                    state.reading.close();
+                    state.reading.trip();
                     reported |= std::mem::replace(&mut state.reading.reported, true);
                 }
                 Err(PushFailure::Remote((!reported).then(|| self.store_error(error))))

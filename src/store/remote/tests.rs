@@ -261,7 +261,7 @@ fn an_unreachable_remote_is_reported_once_and_queried_again_later() {
     // The mount is back, and the pause is over.
     std::fs::create_dir(folder.path().join("mount")).unwrap();
     let before = Instant::now().checked_sub(FIRST_PAUSE).unwrap();
-    one.remote.state().writing.closed = Some((before, FIRST_PAUSE));
+    one.remote.state().writing.tripped = Some((before, FIRST_PAUSE));
     assert!(matches!(one.push(&record), Pushed::Done));
 }
 

@@ -192,7 +192,7 @@ impl Remote {
     pub fn push_queued(&self, store: &Store, scope: QueueScope, stop: &dyn Fn() -> bool) -> DrainReport {
         let mut report = DrainReport::default();
         let queue = store.upload_queue(&self.spec.place);
-        if !self.spec.push || !self.state().writing.is_open() {
+        if !self.spec.push || !self.state().writing.allows() {
             return report;
         }
         let mut is_alive = false;
@@ -235,7 +235,7 @@ impl Remote {
         if is_alive {
             failed.iter().for_each(|key| queue.failed(key));
         }
-        if !self.state().writing.is_open() {
+        if !self.state().writing.allows() {
             queue.pause();
         }
         report
