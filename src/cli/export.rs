@@ -70,7 +70,7 @@ pub struct Export {
     merge: bool,
     /// Write a GGUF file for llama.cpp, Ollama and LM Studio instead: the merged model with its matrices in this type, or the
     /// adapter alone, for use with a GGUF file of its base.
-    #[arg(long, value_name = "TYPE", conflicts_with_all = ["labels", "inspect", "base_name"])]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["labels", "inspect", "merge", "base_name"])]
     gguf: Option<GgufForm>,
     /// The adapter's base model [default: the one it was trained on, from the cache].
     #[arg(long, value_name = "FOLDER")]

@@ -43,6 +43,21 @@ pub struct Transcript {
     pub ending: String,
 }
 
+/// Who speaks in a message, and the error that it is.
+pub fn speaker(message: &Message) -> String {
+    let what = if message.error.is_some() { "error" } else { "result" };
+    let who = match message.tool.as_deref() {
+        // A turn that could not be read.
+        Some("") => "error".to_owned(),
+        Some(tool) => format!("{what} of {tool}"),
+        None => message.role.clone(),
+    };
+    match &message.error {
+        Some(error) => format!("{who} ({error})"),
+        None => who,
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     pub head: Vec<String>,

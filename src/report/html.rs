@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Tone,
-    document::{Block, Cell, Document, Table, Transcript},
+    document::{Block, Cell, Document, Table, Transcript, speaker},
     escape::{html, shortened},
     plot,
 };
@@ -125,16 +125,7 @@ fn conversation(page: &mut String, talk: &Transcript) {
     _ = writeln!(page, "<div class=\"talk\"><h4 class=\"{}\">{}</h4>", class(talk.tone), html(&talk.title));
     for message in &talk.messages {
         let failed = if message.error.is_some() { " bad" } else { "" };
-        let mut who = match &message.tool {
-            Some(tool) if !tool.is_empty() => {
-                format!("{} of {tool}", if message.error.is_some() { "error" } else { "result" })
-            }
-            Some(_) => "error".to_owned(),
-            None => message.role.clone(),
-        };
-        if let Some(error) = &message.error {
-            who += &format!(" ({error})");
-        }
+        let mut who = speaker(message);
         if message.clipped {
             who += ", clipped";
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Tone,
-    document::{Block, Cell, Document, Table, Transcript},
+    document::{Block, Cell, Document, Table, Transcript, speaker},
     escape::{code_block, code_span, markdown, shortened},
 };
 
@@ -86,13 +86,8 @@ fn conversation(page: &mut String, talk: &Transcript) {
     _ = write!(page, "\n{}\n\n", markdown(&talk.title));
     let mut text = String::new();
     for message in &talk.messages {
-        let who = match (&message.tool, &message.error) {
-            (Some(tool), Some(error)) => format!("error of {tool} ({error})"),
-            (Some(tool), None) => format!("result of {tool}"),
-            (None, _) => message.role.clone(),
-        };
         let content = shortened(message.text.trim(), MESSAGE);
-        _ = writeln!(text, "{who}: {content}");
+        _ = writeln!(text, "{}: {content}", speaker(message));
         for call in &message.calls {
             _ = writeln!(text, "  → {} {}", call.tool, shortened(&call.arguments, MESSAGE));
         }

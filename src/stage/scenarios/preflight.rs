@@ -56,24 +56,14 @@ pub fn preflight(
             }
         }
     }
+    preflight.check("source", params.complete(is_local));
+    if !is_local && params.asks() && params.max_cost.is_some() && context.prices.is_none() {
+        preflight.error("max_cost", ScenarioError::NoPrices);
+    }
     match (params.source, &params.families, &params.file) {
-        (Source::Server | Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {
-            if let Err(cause) = params.complete(is_local) {
-                preflight.error("source", cause);
-            }
-            if !is_local && params.asks() && params.max_cost.is_some() && context.prices.is_none() {
-                preflight.error("max_cost", ScenarioError::NoPrices);
-            }
-        }
-        (Source::Grounded, None, _) => {
-            preflight.error("source", ScenarioError::NoParam { origin: "grounded", param: "families" });
-        }
         // Its outcome is not predicted, so a finished stage has nothing to report.
         (Source::Grounded, Some(_), _) if (context.finished)("train").is_some() => {}
         (Source::Grounded, Some(path), _) => _ = preflight.check("families", Families::load(path)),
-        (Source::File, _, None) => {
-            preflight.error("source", ScenarioError::NoParam { origin: "file", param: "file" });
-        }
         (Source::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
@@ -88,6 +78,7 @@ pub fn preflight(
                 };
             }
         }
+        _ => {}
     }
     preflight
 }

@@ -437,7 +437,11 @@ fn a_run_that_would_train_on_the_tasks_of_another_stages_comparison_is_refused()
         &format!("scenarios = \"others.heldout\"\n\n{held_out}"),
     );
     let small = "prompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
-    project.replace("run.toml", "\n[loop.train.stages.reward]", &format!("{small}\n[loop.train.stages.reward]"));
+    project.replace(
+        "run.toml",
+        "\n[loop.train.stages.reward]",
+        &format!("{small}\n[loop.train.stages.reward]"),
+    );
     let tasks = project.read("tasks.jsonl");
     let trained: serde_json::Value = serde_json::from_str(tasks.lines().next().unwrap()).unwrap();
     let task = trained["task"].as_str().unwrap();
