@@ -287,7 +287,7 @@ impl Named<'_> {
     /// What a model behind an endpoint plays with.
     ///
     /// # Errors
-    /// If no server is named, or it cannot be used.
+    /// If the server cannot be used.
     pub async fn without_policy(&self) -> Result<Setting> {
         let ServerSide { play, tools, store, scratch, .. } = self.server_side().await?;
         setting(play, tools.as_deref(), &store, scratch)

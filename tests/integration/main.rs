@@ -1,7 +1,7 @@
 //! The tests of the program and of the library's public surface, in one program: it is linked once.
 //!
-//! One folder for each contract; its `mod.rs` says what belongs there. `cargo test --release --test integration cache::` runs
-//! those of `cache/`.
+//! One folder for each contract; its `mod.rs` says what belongs there. `cargo test --release --test integration servers::` runs
+//! those of `servers/`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]

@@ -188,12 +188,17 @@ fn a_run_that_is_killed_leaves_its_job_and_the_next_one_takes_what_it_wrote() {
         signal(&run, Signal::KILL);
         run.wait().unwrap();
         assert!(is_running(&job), "the job goes on");
-        project.open_gate();
         if is_done {
+            project.open_gate();
             until("the job ends", || !is_running(&job));
         }
-        let resumed = project.mcprl(&["resume", "latest"]);
-        assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+        let resumed = project.spawn(&["resume", "latest"]);
+        if !is_done {
+            until("the run follows the job", || project.count_events("started", "more") == 2);
+            project.open_gate();
+        }
+        let resumed = resumed.wait_with_output().unwrap();
+        assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
         assert_eq!(project.result("more/number.txt"), "2");
         assert_eq!(submitted(&project).len(), 1);
         assert_eq!(left(&project), 0);
@@ -218,7 +223,7 @@ fn shards_that_are_done_are_not_submitted_again() {
 #[test]
 fn what_a_job_failed_with_while_no_run_followed_it_is_not_the_failure_of_the_next_run() {
     let project = toys(0.0, "");
-    let fails = "until [ -e \"$TOY_LOG.go\" ]; do sleep 0.02; done\n\
+    let fails = "until [ -e \"$TOY_LOG.go\" ] || [ ! -e \"$TOY_LOG\" ]; do sleep 0.02; done\n\
                  test -e \"$TOY_LOG.ok\" || exit 7\necho 5 > \"$MCPRL_OUTPUT_NUMBER\"";
     let card = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
     project.kind(

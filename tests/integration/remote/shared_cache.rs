@@ -341,7 +341,8 @@ fn machines_that_run_the_same_stage_get_a_report_of_differing_outputs() {
     for machine in [&one, &two] {
         // The same script on both: it is in the key.
         let slow = format!(
-            "mktemp -d {0}/met.XXXXXX\nuntil [ $(ls -d {0}/met.* | wc -l) = 2 ] || [ ! -d {0} ]; do sleep 0.02; done\n\
+            "mktemp -d {0}/met.XXXXXX\nn=0\n\
+             until [ $(ls -d {0}/met.* | wc -l) -ge 2 ]; do n=$((n + 1)); [ $n -lt 1500 ] || exit 1; sleep 0.02; done\n\
              date +%N | sed 's/^0*/1/' > \"$MCPRL_OUTPUT_NUMBER\"",
             shared.folder.path().display()
         );

@@ -140,7 +140,7 @@ fn a_run_that_only_uploads_can_be_stopped() {
 #[test]
 fn stopped_twice_it_leaves_no_program_behind() {
     let project = Project::new("name = \"toy\"\n[stages.deaf]\nkind = \"deaf\"\n");
-    let script = "trap '' TERM INT\nsleep 60 &\necho $$ $! > \"$TOY_LOG.programs\"\nwait\n";
+    let script = "trap '' TERM INT\nsleep 600 &\necho $$ $! > \"$TOY_LOG.programs\"\nwait\n";
     project.kind("deaf", "pure", NUMBER, script);
     let mut run = start(&project, &[]);
     let list = project.path("log.programs");

@@ -1,4 +1,4 @@
-//! A run that is stopped, killed or out of space loses nothing that was finished, and goes on.
+//! A run that is stopped or killed loses nothing that was finished, and goes on.
 
 mod crash;
 mod crash_rows;

@@ -31,15 +31,19 @@ fn watching_shows_what_was_and_what_comes_and_ends_with_the_run() {
     let project = waiting();
     let mut run = running(&project);
     let mut watch = project.spawn(&["watch"]);
-    let lines = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let (sender, lines) = std::sync::mpsc::channel();
+    let stderr = BufReader::new(watch.stderr.take().unwrap());
+    std::thread::spawn(move || {
+        _ = stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line));
+    });
     let mut shown = Vec::new();
-    for line in lines.map_while(Result::ok) {
-        if line.starts_with("done") && line.contains(" start ") {
-            project.open_gate();
-        }
-        shown.push(line);
-    }
+    until("the first stage is shown", || {
+        shown.extend(lines.try_iter());
+        shown.iter().any(|line: &String| line.starts_with("done") && line.contains(" start "))
+    });
+    project.open_gate();
     assert!(run.wait().unwrap().success());
+    shown.extend(lines);
     assert_eq!(watch.wait().unwrap().code(), Some(0));
     let stages: Vec<&String> = shown.iter().filter(|line| line.starts_with("done")).collect();
     assert_eq!(stages.len(), 2, "{shown:?}");
