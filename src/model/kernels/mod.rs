@@ -5,7 +5,8 @@
 //! of chains of fused multiply-adds over fixed parts of `k`, in ascending order, and every reduction has a
 //! fixed order. Neither depends on how many rows are computed together or how the keys of a sequence are
 //! split into segments. So a token's logits have the same bits in a batch of one, in a batch of a hundred,
-//! and when the same token is scored in training.
+//! and when the same token is scored in training. One exception: by AMX, the last bits of attention's gradients depend on how keys
+//! are split into segments.
 //!
 //! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable, and AMX for products with frozen weights in
 //! bf16. Bits may differ between them.

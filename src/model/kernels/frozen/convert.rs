@@ -1,6 +1,6 @@
 //! Converts stored formats to the words of products, and transposes tiles.
 
-use super::super::{LANES, Level, PANEL, multiplies_bf16, multiversion};
+use super::super::{LANES, Level, PANEL, multiversion};
 
 /// Quantiles of a normal distribution, scaled to ±1 (Dettmers et al. 2023, appendix E).
 const QUANTILES: [f32; 16] = [
@@ -97,7 +97,7 @@ pub fn decode(codes: &[u8], scales: &[f32], out: &mut [u32]) {
         let rows = codes.len() / PANEL;
         let (codes, scales, out) = (codes.as_ptr(), scales.as_ptr(), out.as_mut_ptr());
         match Level::get() {
-            Level::Avx512 if multiplies_bf16() => {
+            Level::Avx512 if super::super::multiplies_bf16() => {
                 // SAFETY: the features were detected, and the lengths checked.
                 return unsafe { avx512::decode_by_conversion(rows, codes, scales, out) };
             }

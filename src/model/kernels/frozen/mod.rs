@@ -294,7 +294,8 @@ impl Frozen {
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
         let (most_rows, most_depth) = a.block();
-        let (mut scratch, mut pairs) = (Vec::new(), Aligned::zeros(most_depth * PANEL));
+        let decoded = if matches!(self.data, Data::Codes(..)) { most_depth * PANEL } else { 0 };
+        let (mut scratch, mut pairs) = (Vec::new(), Aligned::zeros(decoded));
         let widens = self.widens_in_registers(m, a);
         for row in (0..m).step_by(most_rows) {
             for start in (0..depth).step_by(most_depth) {
