@@ -14,8 +14,7 @@ cache=${2:-target/ui-test}
 run=${3:-latest}
 packages=$PWD/target/servers/inspect
 browser=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
-[ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
-    --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
+[ -n "${2-}" ] || run=$(tests/reference/short_run.sh "$mcprl" "$cache")
 if [ ! -x "$packages/bin/inspect" ]; then
     rm -rf "$packages"
     python3 -m venv "$packages"

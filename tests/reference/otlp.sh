@@ -13,8 +13,7 @@ mcprl=$(realpath "${1:-target/release/mcprl}")
 cache=${2:-target/ui-test}
 run=${3:-latest}
 packages=$PWD/target/servers/otlp
-[ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
-    --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
+[ -n "${2-}" ] || run=$(tests/reference/short_run.sh "$mcprl" "$cache")
 if [ ! -f "$packages/bin/complete" ]; then
     rm -rf "$packages"
     python3 -m venv "$packages"

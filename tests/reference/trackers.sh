@@ -14,8 +14,7 @@ cache=${2:-target/ui-test}
 run=${3:-latest}
 packages=$PWD/target/servers/trackers
 # Cached after the first time.
-[ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
-    --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
+[ -n "${2-}" ] || run=$(tests/reference/short_run.sh "$mcprl" "$cache")
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -24,8 +24,7 @@ if [ ! -d "$packages/node_modules/playwright-core" ]; then
     npm install --prefix "$packages" --no-audit --no-fund --loglevel error playwright-core@1.65.1
 fi
 # Cached after the first time.
-[ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
-    --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
+[ -n "${2-}" ] || run=$(tests/reference/short_run.sh "$mcprl" "$cache")
 
 export NODE_PATH="$packages/node_modules" CHROMIUM="$browser"
 scratch=$(mktemp -d)
