@@ -184,8 +184,7 @@ def decode(args):
             synchronize(args)
             return time.perf_counter() - start
 
-        if on_device(args):
-            run(1)  # What is loaded or chosen on first use is not timed.
+        run(1)  # What is loaded or chosen on first use is not timed.
         first = run(1)
         rest = run(args.new + 1) - first
         rows.append({"sequences": count, "tokens_per_second": count * args.new / rest, "prefill_seconds": first,
