@@ -250,9 +250,7 @@ pub fn numerics(devices: &[String], format: Format) -> String {
         // and values are rounded. Version 4: as f32, and adapters and rotary frequencies. Version 5, on a device: logits
         // are not rounded. Version 6: our kernels. Version 5, on the CPU: products by AMX.
         Format::Bf16 if on_cuda => format!("{kind} bf16 6{flash}"),
-        Format::Bf16 | Format::Nf4 if on_cuda || composed::forced() => {
-            format!("{kind} {} 4{flash}", format.name())
-        }
+        Format::Nf4 if on_cuda => format!("{kind} nf4 4"),
         Format::Bf16 | Format::Nf4 => format!("{kind} {} 5", format.name()),
         // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32. Version 4: logits are not
         // rounded. Version 5: our kernels.
