@@ -33,6 +33,8 @@ pub struct Mlflow {
     spec: MlflowSpec,
     /// File with what was sent, to this and other servers.
     memory: PathBuf,
+    /// Kept between updates, with its connections.
+    api: Option<Api>,
     run: Option<String>,
 }
 
@@ -56,7 +58,7 @@ type Memory = BTreeMap<String, Sent>;
 impl Mlflow {
     /// `run_folder`: the run's folder in the cache.
     pub fn new(spec: &MlflowSpec, run_folder: &Path) -> Self {
-        Self { spec: spec.clone(), memory: run_folder.join("mlflow.json"), run: None }
+        Self { spec: spec.clone(), memory: run_folder.join("mlflow.json"), api: None, run: None }
     }
 
     fn key(&self) -> String {
@@ -94,7 +96,7 @@ impl Sink for Mlflow {
     }
 
     fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
-        let api = Api::new(&self.spec)?;
+        let api = self.api.take().map_or_else(|| Api::new(&self.spec), Ok)?;
         let known = self.remembered().remove(&self.key());
         let mut sent = match known {
             Some(sent) if api.exists(&sent.run)? => sent,
@@ -149,6 +151,7 @@ impl Sink for Mlflow {
             api.post("runs/update", update)?;
             sent.state = sent_state;
         }
+        self.api = Some(api);
         self.remember(&sent)
     }
 }
@@ -195,6 +198,7 @@ impl Api {
     fn new(spec: &MlflowSpec) -> Result<Self, TrackError> {
         Ok(Self { http: Http::new(&spec.uri)?, spec: spec.clone() })
     }
+
     /// The answer, or else its error code and the error.
     fn call(&self, request: RequestBuilder) -> Result<Result<Value, (String, TrackError)>, TrackError> {
         let url = &self.spec.uri;
