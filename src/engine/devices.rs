@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::{EngineError, EngineSpec, ModelCache};
+use super::{EngineError, EngineSpec, ModelCache, SplitMode};
 use crate::model::{Base, ModelConfig};
 #[cfg(feature = "cuda")]
 use crate::model::{kernels::Format, ops};
@@ -21,11 +21,12 @@ pub struct DeviceSlot {
     pub base: Option<Arc<Base>>,
 }
 
-/// Where a stage computes: the first device has the policy, each other one a copy of it.
+/// Where a stage computes: the first device has the policy, and each other one a copy or some of its layers.
 #[derive(Debug, Clone)]
 pub struct DeviceSet {
     pub first: DeviceSlot,
     pub others: Vec<DeviceSlot>,
+    pub split: SplitMode,
     /// Caches models on these devices, and evicts them for work that needs the memory.
     pub model_cache: Option<Arc<ModelCache>>,
 }
@@ -38,16 +39,32 @@ impl DeviceSet {
             let threads = (threads / devices.max(1) + extra).max(1);
             DeviceSlot { device: Device::Cpu, threads, base: None }
         };
-        Self { first: slot(0), others: (1..devices).map(slot).collect(), model_cache: None }
+        let (first, others) = (slot(0), (1..devices).map(slot).collect());
+        Self { first, others, split: SplitMode::Batches, model_cache: None }
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = &DeviceSlot> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     pub fn count(&self) -> usize {
         1 + self.others.len()
     }
 
+    /// How many copies of trained parameters they hold.
+    pub fn copies(&self) -> usize {
+        if self.split == SplitMode::Layers { 1 } else { self.count() }
+    }
+
+    /// The devices of one decoder: the first, or all if its layers are spread over them.
+    pub fn of_decoder(&self) -> Vec<Device> {
+        let devices = self.slots().map(|slot| slot.device.clone());
+        devices.take(self.count() / self.copies()).collect()
+    }
+
     /// Threads of all devices.
     pub fn threads(&self) -> usize {
-        self.first.threads + self.others.iter().map(|slot| slot.threads).sum::<usize>()
+        self.slots().map(|slot| slot.threads).sum()
     }
 }
 
@@ -131,7 +148,8 @@ impl EngineSpec {
         let threads = self.all_threads();
         let devices = self.cuda()?;
         if devices.is_empty() {
-            return Ok(DeviceSet::cpu(self.devices.len().max(1), threads));
+            let devices = DeviceSet::cpu(self.devices.len().max(1), threads);
+            return Ok(DeviceSet { split: self.split, ..devices });
         }
         let slot = |(name, index): (&String, usize)| {
             let device = open(index)
@@ -144,7 +162,7 @@ impl EngineSpec {
         };
         let mut slots = devices.into_iter().map(slot).collect::<Result<Vec<_>, EngineError>>()?;
         let first = DeviceSlot { threads, ..slots.remove(0) };
-        Ok(DeviceSet { first, others: slots, model_cache: None })
+        Ok(DeviceSet { first, others: slots, split: self.split, model_cache: None })
     }
 }
 
@@ -155,12 +173,12 @@ mod tests {
 
     fn spec(devices: &[&str], threads: usize) -> EngineSpec {
         let devices = devices.iter().map(|device| (*device).to_owned()).collect();
-        EngineSpec { devices, threads: Some(threads), dtype: None, kv_cache_mib: None }
+        EngineSpec { devices, threads: Some(threads), ..EngineSpec::default() }
     }
 
     fn threads(spec: &EngineSpec) -> Vec<usize> {
         let devices = spec.open_devices().unwrap();
-        std::iter::once(&devices.first).chain(&devices.others).map(|slot| slot.threads).collect()
+        devices.slots().map(|slot| slot.threads).collect()
     }
 
     #[test]

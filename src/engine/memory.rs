@@ -56,8 +56,10 @@ pub struct SamplingLoad {
     pub bound: Option<usize>,
     /// Threads of all devices.
     pub threads: usize,
-    /// `cpu` devices: they share the frozen weights, and each has its own trained parameters.
+    /// `cpu` devices, which share the frozen weights.
     pub devices: usize,
+    /// Copies of the trained parameters.
+    pub copies: usize,
     /// Size of the policy's adapter, if it has one.
     pub adapter: Option<AdapterSize>,
 }
@@ -73,8 +75,10 @@ pub struct TrainingLoad {
     pub workers: usize,
     /// Threads of one operation.
     pub threads: usize,
-    /// `cpu` devices: they share the frozen weights, and each has its own trained parameters.
+    /// `cpu` devices, which share the frozen weights.
     pub devices: usize,
+    /// Copies of the trained parameters.
+    pub copies: usize,
     /// Activations are recomputed from each layer's input.
     pub recompute: bool,
     /// Size of the trained adapter; none if all weights are trained.
@@ -103,7 +107,7 @@ impl Footprint {
         let sampled = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config, true));
         Self {
             weights: model_bytes(config, format),
-            trained: load.devices.saturating_mul(values.saturating_add(packed)).saturating_mul(FLOAT),
+            trained: load.copies.saturating_mul(values.saturating_add(packed)).saturating_mul(FLOAT),
             cache: load.bound.map_or(cache, |bound| cache.min(bound)),
             activations: workers
                 * (rows * layer_row(config, ranks) + scores(config, load.longest, threads))
@@ -150,7 +154,7 @@ impl Footprint {
                 None => 0,
             },
             // Gradients: the sum and one set per worker.
-            trained: (values.saturating_add(packed).saturating_mul(load.devices))
+            trained: (values.saturating_add(packed).saturating_mul(load.copies))
                 .saturating_add(values.saturating_mul(1 + load.workers))
                 .saturating_mul(FLOAT)
                 .saturating_add(values.saturating_mul(load.moments)),
@@ -198,6 +202,7 @@ pub(super) fn check_sampling(
         bound: None,
         threads: devices.threads(),
         devices: devices.count(),
+        copies: devices.copies(),
         adapter: None,
     };
     let step = Footprint::sampling(config, Format::F32, &load);
@@ -230,6 +235,7 @@ pub fn check_trained(
         workers: 1,
         threads: 1,
         devices: devices.count(),
+        copies: devices.copies(),
         recompute: true,
         adapter,
         moments,
@@ -323,13 +329,24 @@ pub fn training_load(
 /// Bytes of keys and values on a device that does not report its memory.
 const UNKNOWN_DEVICE: usize = 2 << 30;
 
-/// Default bound in bytes for the keys and values of sampling, with the decoder loaded: half of the memory available now; on
-/// a device with its own memory, what a step leaves of it.
-pub(super) fn cache_bound(decoder: &Decoder) -> usize {
-    match decoder.device() {
-        Device::Cpu => available_for(usize::MAX).map_or(usize::MAX, |available| available / 2),
-        device => device_memory(device)
-            .map_or(UNKNOWN_DEVICE, |memory| device_cache_bound(memory, device_step(&decoder.config))),
+/// Bound in bytes for the keys and values of sampling, with the decoder loaded. `bytes`: the bound on each device, or on the
+/// CPU. By default half of the memory available now; on a device with its own memory, what a step leaves of it.
+pub(super) fn cache_bound(decoder: &Decoder, bytes: Option<usize>) -> usize {
+    let of_device = |device: &Device| {
+        let own = |memory| device_cache_bound(memory, device_step(&decoder.config));
+        bytes.unwrap_or_else(|| device_memory(device).map_or(UNKNOWN_DEVICE, own))
+    };
+    let (placement, layers) = (decoder.placement(), decoder.config.layers);
+    match placement.first() {
+        Device::Cpu => {
+            let half = || available_for(usize::MAX).map_or(usize::MAX, |available| available / 2);
+            bytes.unwrap_or_else(half)
+        }
+        _ => {
+            // The device with the most layers has the most of the keys and values.
+            let least = placement.devices().iter().map(of_device).min().unwrap_or(0);
+            least.saturating_mul(layers) / placement.most(layers).max(1)
+        }
     }
 }
 
@@ -395,6 +412,7 @@ mod tests {
         bound: None,
         threads: 1,
         devices: 1,
+        copies: 1,
         adapter: None,
     };
 
@@ -414,6 +432,7 @@ mod tests {
             workers: 1,
             threads: 1,
             devices: 1,
+            copies: 1,
             recompute: false,
             adapter: Some(adapter),
             moments: 8,
@@ -466,15 +485,17 @@ mod tests {
 
     #[test]
     fn every_device_has_its_own_trained_parameters_and_activations() {
-        let sampling = |devices| {
-            let load =
-                SamplingLoad { sequences: 8, tokens: 512, devices, adapter: Some(adapter()), ..SAMPLING };
+        let sampling = |devices, copies| {
+            let load = SamplingLoad { sequences: 8, tokens: 512, devices, copies, ..SAMPLING };
+            let load = SamplingLoad { adapter: Some(adapter()), ..load };
             Footprint::sampling(&config(), Format::F32, &load)
         };
-        let [one, two] = [1, 2].map(sampling);
+        let [one, two, spread] = [(1, 1), (2, 2), (2, 1)].map(|(devices, copies)| sampling(devices, copies));
         assert_eq!((two.trained, two.weights), (2 * one.trained, one.weights));
+        assert_eq!((spread.trained, spread.activations), (one.trained, two.activations));
         assert!(two.activations > one.activations);
-        let load = |devices| TrainingLoad { rows: 100, workers: 4, devices, ..training(adapter()) };
+        let load =
+            |devices| TrainingLoad { rows: 100, workers: 4, devices, copies: devices, ..training(adapter()) };
         let workers =
             |devices| training_load(&config(), Format::F32, load(devices), 4, Recompute::Auto).workers;
         assert_eq!([1, 2].map(workers), [1, 2]);

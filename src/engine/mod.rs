@@ -59,15 +59,28 @@ pub use threads::{min_microbatches, min_microbatches_of};
 pub use trainer::{StepReport, Trainer};
 pub use worker::{Sampled, Stop, TokenSender};
 
+/// What several devices divide among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SplitMode {
+    /// Each device holds the model. Prompts and the microbatches of a training step are divided.
+    #[default]
+    Batches,
+    /// Each device holds some of the layers: for a model larger than a device.
+    Layers,
+}
+
 /// Devices and precision for sampling and training: the section `[engine]` of a run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineSpec {
-    /// `cpu`, or `cuda:0`, `cuda:1`, … Each device holds the model; prompts and the microbatches of a
-    /// training step are split among them. Several `cpu` entries split the threads; the results are the same
-    /// bytes.
+    /// `cpu`, or `cuda:0`, `cuda:1`, … Several `cpu` entries split the threads; the results are the same bytes.
     #[schemars(length(min = 1), inner(regex(pattern = "^(cpu|cuda:[0-9]+)$")))]
     pub devices: Vec<String>,
+    /// What several devices divide: `batches` (each holds the model; prompts and the microbatches of a training step are
+    /// divided among them) or `layers` (each holds some of the layers of one model).
+    #[serde(skip_serializing_if = "SplitMode::is_default")]
+    pub split: SplitMode,
     /// Threads of all `cpu` devices together. Defaults to all cores.
     #[schemars(range(min = 1))]
     pub threads: Option<usize>,
@@ -82,7 +95,19 @@ pub struct EngineSpec {
     pub kv_cache_mib: Option<usize>,
 }
 
+impl SplitMode {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl EngineSpec {
+    /// How many copies of trained parameters its devices hold.
+    pub fn copies(&self) -> usize {
+        if self.split == SplitMode::Layers { 1 } else { self.devices.len() }
+    }
+
     /// The type of the frozen weights of a model whose files have this one.
     pub fn format(&self, stored: Format) -> Format {
         self.dtype.unwrap_or(stored)
@@ -91,6 +116,12 @@ impl EngineSpec {
 
 impl Default for EngineSpec {
     fn default() -> Self {
-        Self { devices: vec![devices::CPU.into()], threads: None, dtype: None, kv_cache_mib: None }
+        Self {
+            devices: vec![devices::CPU.into()],
+            split: SplitMode::default(),
+            threads: None,
+            dtype: None,
+            kv_cache_mib: None,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Frozen weights that stay in memory between the stages of a run.
 //!
-//! The key of a base is its artifact's digest, its format and its device. A digest always means the same
+//! The key of a base is its artifact's digest, its format and its devices. A digest always means the same
 //! bytes, so the cached weights equal the files, even if their original folder has changed. Callers get a
 //! decoder that shares the weights and cannot change them ([`Base`]). Concurrent requests for one base wait
 //! for a single load. A failed load leaves nothing behind.
@@ -22,7 +22,7 @@ use candle_core::{Device, DeviceLocation};
 use parking_lot::Mutex;
 
 use super::{
-    DeviceSet, EngineError, EngineSpec,
+    DeviceSet, EngineError, EngineSpec, SplitMode,
     available::{available_for, trim_allocator},
     device_memory::device_memory,
     devices::{CPU, open},
@@ -42,11 +42,19 @@ pub struct Checkpoint<'a> {
     pub folder: &'a Path,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     digest: Digest,
     format: Format,
-    device: DeviceLocation,
+    /// Several if its layers are spread over them.
+    devices: Vec<DeviceLocation>,
+}
+
+impl Key {
+    /// Whether it has weights on the device of this name.
+    fn is_at(&self, name: &str) -> bool {
+        self.devices.iter().any(|device| is_at(name, *device))
+    }
 }
 
 /// Locked while it is loaded.
@@ -105,8 +113,8 @@ impl ModelCache {
         Ok(DeviceSet { model_cache: Some(self.clone()), ..devices })
     }
 
-    /// Loads a decoder with a model's frozen weights on the first of these devices. Also returns all devices,
-    /// each with the weights for its replica. `workspace_bytes`: further memory that the work takes.
+    /// Loads a decoder with a model's frozen weights on the first of these devices, or spread over them. Also returns all devices,
+    /// each with the weights for its replica if it has one. `workspace_bytes`: further memory that the work takes.
     ///
     /// # Errors
     /// Also fails if the weights alone exceed the available memory.
@@ -122,9 +130,12 @@ impl ModelCache {
             Some(format) => format,
             None => Weights::open(model.folder)?.format(),
         };
-        let first = self.base(model, format, &devices.first.device, None, workspace_bytes)?;
-        for slot in &mut devices.others {
-            slot.base = Some(self.base(model, format, &slot.device, Some(&first), workspace_bytes)?);
+        let first = self.base(model, format, devices.of_decoder(), None, workspace_bytes)?;
+        if devices.split == SplitMode::Batches {
+            for slot in &mut devices.others {
+                let device = vec![slot.device.clone()];
+                slot.base = Some(self.base(model, format, device, Some(&first), workspace_bytes)?);
+            }
         }
         let decoder = first.decoder()?;
         devices.first.base = Some(first);
@@ -136,26 +147,31 @@ impl ModelCache {
         &self,
         model: Checkpoint<'_>,
         format: Format,
-        device: &Device,
+        devices: Vec<Device>,
         copy: Option<&Base>,
         workspace_bytes: usize,
     ) -> Result<Arc<Base>, EngineError> {
-        let key = Key { digest: model.digest, format, device: device.location() };
-        let cell = self.cell(key);
+        let locations = devices.iter().map(Device::location).collect();
+        let key = Key { digest: model.digest, format, devices: locations };
+        let cell = self.cell(&key);
         let mut cached = cell.lock();
         if let Some(base) = &*cached {
-            self.evict(device, Some(&key), workspace_bytes);
+            for device in &devices {
+                self.evict(device, Some(&key), workspace_bytes);
+            }
             return Ok(base.clone());
         }
         let needs = model_bytes(&ModelConfig::load(model.folder)?, format);
-        let available = self.evict(device, Some(&key), needs.saturating_add(workspace_bytes).max(1));
-        if device.is_cpu() {
-            check_weights(needs, format, available)?;
+        for device in &devices {
+            let available = self.evict(device, Some(&key), needs.saturating_add(workspace_bytes).max(1));
+            if device.is_cpu() {
+                check_weights(needs, format, available)?;
+            }
         }
         self.loads.fetch_add(1, Ordering::Relaxed);
         let base = Arc::new(match copy {
-            Some(base) => base.replica(device)?,
-            None => Base::load(model.folder, format, device)?,
+            Some(base) => base.replica(&devices[0])?,
+            None => Base::load(model.folder, format, devices)?,
         });
         // Temporary memory of the load.
         trim_allocator();
@@ -163,15 +179,15 @@ impl ModelCache {
         Ok(base)
     }
 
-    fn cell(&self, key: Key) -> Cell {
+    fn cell(&self, key: &Key) -> Cell {
         let mut slots = self.slots.lock();
         let requested = self.requests.fetch_add(1, Ordering::Relaxed);
-        if let Some(slot) = slots.iter_mut().find(|slot| slot.key == key) {
+        if let Some(slot) = slots.iter_mut().find(|slot| slot.key == *key) {
             slot.requested = requested;
             return slot.base.clone();
         }
         let base = Cell::default();
-        slots.push(Slot { key, base: base.clone(), requested });
+        slots.push(Slot { key: key.clone(), base: base.clone(), requested });
         base
     }
 
@@ -192,7 +208,7 @@ impl ModelCache {
                 if available >= bytes {
                     return available;
                 }
-                if slot.key.device != device.location() || Some(&slot.key) == keep {
+                if !slot.key.devices.contains(&device.location()) || Some(&slot.key) == keep {
                     continue;
                 }
                 let Some(mut cached) = slot.base.try_lock() else { continue };
@@ -221,7 +237,7 @@ impl ModelCache {
 
     /// Evicts everything on these devices, to make room for external work.
     pub fn evict_devices(&self, devices: &[String]) {
-        self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
+        self.keep(|key| !devices.iter().any(|device| key.is_at(device)));
         for (index, device) in self.devices.lock().iter() {
             if devices.iter().any(|name| *name == format!("cuda:{index}")) {
                 // Asking for the free memory also gives it back to the driver.
@@ -253,7 +269,7 @@ impl ModelCache {
 
     /// Whether this model's weights are cached on the device of this name.
     pub fn contains(&self, model: &Digest, device: &str) -> bool {
-        let wanted = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
+        let wanted = |slot: &&Slot| slot.key.digest == *model && slot.key.is_at(device);
         let is_loaded = |slot: &Slot| slot.base.try_lock().is_some_and(|cached| cached.is_some());
         self.slots.lock().iter().filter(wanted).any(is_loaded)
     }

@@ -107,13 +107,12 @@ impl Optimizer {
         self.steps += 1;
         let steps = self.steps;
         let tensors = parameters.iter().map(|parameter| parameter.tensor().clone());
-        let mut work: Vec<_> = self.rules.iter().zip(&mut self.slots).zip(tensors).zip(gradients).collect();
-        if parameters.first().is_some_and(|parameter| !ops::by_kernels(parameter.tensor())) {
-            // One thread issues the operations of a device.
-            for (((rule, slot), parameter), gradient) in work {
-                composed_update(*rule, slot, &parameter, gradient, learning_rate, scale, steps)?;
-            }
-            return Ok(());
+        let work = self.rules.iter().zip(&mut self.slots).zip(tensors).zip(gradients);
+        let (mut work, on_devices): (Vec<_>, Vec<_>) =
+            work.partition(|(_, gradient)| ops::by_kernels(gradient));
+        // One thread issues the operations of devices.
+        for (((rule, slot), parameter), gradient) in on_devices {
+            composed_update(*rule, slot, &parameter, gradient, learning_rate, scale, steps)?;
         }
         // The largest first, so that the threads end together.
         work.sort_by_key(|(_, gradient)| std::cmp::Reverse(gradient.elem_count()));

@@ -11,21 +11,37 @@ use crate::model::{
     ops::{self, TreeLayout, composed},
 };
 
-/// Calls `layer` for every layer of the decoder over a microbatch. Returns the output of the last layer.
+/// A tree's layouts, one on each device of a decoder.
+struct Layouts<'a>(Vec<TreeLayout<'a>>);
+
+impl<'a> Layouts<'a> {
+    fn new(decoder: &Decoder, tree: &'a TokenTree) -> Self {
+        Self(decoder.placement().each(|layer| TreeLayout::new(tree, decoder.kv_format(layer))))
+    }
+
+    /// That of a layer's device.
+    fn of(&self, decoder: &Decoder, layer: usize) -> &TreeLayout<'a> {
+        &self.0[decoder.placement().index(layer)]
+    }
+}
+
+/// Calls `keep` with the input of every layer of the decoder over a microbatch and what the layer computed. Returns the output
+/// of the last layer, where the logits are computed.
 fn forward(
     decoder: &Decoder,
-    layout: &TreeLayout<'_>,
+    tree: &TokenTree,
+    layouts: &Layouts<'_>,
     mut keep: impl FnMut(usize, Tensor, Saved),
 ) -> Result<Tensor, EngineError> {
-    let tree = layout.tree;
     let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
     for index in 0..decoder.config.layers {
+        let layout = layouts.of(decoder, index);
         let input = x.clone();
         let layer = decoder.layer(index, x, &layout.positions, &mut &*layout)?;
         x = layer.output.clone();
         keep(index, input, layer);
     }
-    Ok(x)
+    Ok(ops::move_to(&x, decoder.device())?)
 }
 
 /// What a layer's forward keeps for its backward.
@@ -46,12 +62,12 @@ pub fn forward_backward(
     gradients: &Gradients,
 ) -> Result<Vec<f32>, EngineError> {
     let tree = &batch.tree;
-    let layout = &TreeLayout::new(tree, decoder.kv_format());
+    let layouts = &Layouts::new(decoder, tree);
     let mut kept = Vec::with_capacity(decoder.config.layers);
     // The last layer's backward runs first, so dropping its activations saves nothing, except for its
     // feed-forward.
     let last = decoder.config.layers - 1;
-    let x = forward(decoder, layout, |index, input, mut saved| {
+    let x = forward(decoder, tree, layouts, |index, input, mut saved| {
         if recompute && decoder.by_kernels() {
             saved.drop_feed_forward();
         }
@@ -61,7 +77,7 @@ pub fn forward_backward(
             SavedActivations::All(Box::new(saved))
         });
     })?;
-    let dx = x.zeros_like()?;
+    let mut dx = x.zeros_like()?;
     let logprobs = predictions(decoder, batch, &x, |rows, picked, normed, logits, (first, found)| {
         logit_gradients(batch, rows, logits, (first, found), dloss_dlogp)?;
         let back = decoder.logits_backward(picked, normed, logits, gradients)?;
@@ -70,6 +86,8 @@ pub fn forward_backward(
     drop(x);
     while let Some(layer) = kept.pop() {
         let index = kept.len();
+        let layout = layouts.of(decoder, index);
+        dx = ops::move_to(&dx, decoder.placement().device(index))?;
         let saved = match layer {
             SavedActivations::All(saved) => *saved,
             SavedActivations::Input(x) => {
@@ -78,6 +96,7 @@ pub fn forward_backward(
         };
         decoder.layer_backward(index, saved, layout, &dx, gradients)?;
     }
+    let dx = ops::move_to(&dx, decoder.device())?;
     decoder.embed_backward(&tree.tokens, &dx, gradients)?;
     Ok(logprobs)
 }
@@ -170,14 +189,13 @@ fn logit_gradients(
 /// Logits at every position of a sequence, `[tokens, vocabulary]`, all in memory at once: for comparisons.
 pub fn logits(decoder: &Decoder, tokens: &[u32]) -> Result<Tensor, EngineError> {
     let tree = TokenTree::new(&[tokens]);
-    let layout = TreeLayout::new(&tree, decoder.kv_format());
-    let x = forward(decoder, &layout, |_, _, saved| drop(saved))?;
+    let x = forward(decoder, &tree, &Layouts::new(decoder, &tree), |_, _, saved| drop(saved))?;
     Ok(decoder.logits(&x)?.1)
 }
 
 /// The log-probability of every target of a microbatch.
 pub fn scored(decoder: &Decoder, batch: &Microbatch) -> Result<Vec<f32>, EngineError> {
-    let layout = TreeLayout::new(&batch.tree, decoder.kv_format());
-    let x = forward(decoder, &layout, |_, _, saved| drop(saved))?;
+    let tree = &batch.tree;
+    let x = forward(decoder, tree, &Layouts::new(decoder, tree), |_, _, saved| drop(saved))?;
     predictions(decoder, batch, &x, |_, _, _, _, _| Ok(()))
 }

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use candle_core::Device;
-
 use super::{available::DeviceMemory, device_memory::device_memory};
+use crate::model::Decoder;
 
 /// Under [`Recompute::Auto`], activations are recomputed on the CPU if they exceed this many bytes.
 pub(super) const BUDGET: usize = 2 << 30;
@@ -12,10 +11,15 @@ pub(super) const BUDGET: usize = 2 << 30;
 /// Bytes that a first step allocates for each trained value: two sets of gradients, and the moments of AdamW.
 const STEP_BYTES: usize = 16;
 
-/// The same for a device where the decoder is loaded: half of what is free once this many values are trained.
-pub(super) fn budget(device: &Device, trained: usize) -> usize {
-    let free = |memory: DeviceMemory| memory.free.saturating_sub(trained.saturating_mul(STEP_BYTES));
-    device_memory(device).map_or(BUDGET, |memory| free(memory) / 2)
+/// The same for devices where the decoder is loaded: half of what is free once this many values are trained. If its layers
+/// are spread, all devices together are taken to have as much as that with the least.
+pub(super) fn budget(decoder: &Decoder, trained: usize) -> usize {
+    let devices = decoder.placement().devices();
+    let own = trained.saturating_mul(STEP_BYTES) / devices.len();
+    let free = |memory: DeviceMemory| memory.free.saturating_sub(own).saturating_mul(devices.len());
+    let budgets =
+        devices.iter().map(|device| device_memory(device).map_or(BUDGET, |memory| free(memory) / 2));
+    budgets.min().unwrap_or(BUDGET)
 }
 
 /// Whether a layer's activations are kept for its backward or recomputed from its input.

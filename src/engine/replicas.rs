@@ -1,4 +1,6 @@
-//! One decoder on several devices: each has a copy of the parameters and computes its own microbatches.
+//! One decoder on several devices: each has a copy of the parameters and computes its own microbatches. Or one decoder whose
+//! layers are spread over the devices: as many microbatches as devices are computed at once, each by a thread that takes its rows through
+//! all devices, so that no device waits for the others for long.
 //!
 //! The gradients of a step are reduced once. On the CPU they are added microbatch by microbatch in the step's
 //! order ([`super::reduce`]), so the sum has the same bits on any number of devices. Other devices each sum
@@ -13,7 +15,7 @@ use candle_core::Tensor;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, error::TargetIndex, nccl::Link,
+    DeviceSet, DeviceSlot, EngineError, Microbatch, SplitMode, ThreadPlan, error::TargetIndex, nccl::Link,
     passes::scored, threads::run_workers,
 };
 use crate::{
@@ -30,7 +32,7 @@ pub struct Replica {
     pub threads: ThreadPlan,
 }
 
-/// A decoder of a data-parallel group: a replica, or the original that replicas copy.
+/// A decoder of a group, which may have several ranks, and the threads of this rank.
 #[derive(Clone, Copy)]
 pub struct Rank<'a> {
     pub decoder: &'a Decoder,
@@ -38,21 +40,42 @@ pub struct Rank<'a> {
 }
 
 impl Replica {
-    /// Copies this decoder to these devices. A device that already has the same base shares it.
-    pub fn of(decoder: &Decoder, slots: &[DeviceSlot]) -> Result<Vec<Self>, EngineError> {
-        let replica = |slot: &DeviceSlot| {
-            let decoder = match &slot.base {
-                Some(base) => base.replica_of(decoder)?,
-                None => decoder.replica(&slot.device)?,
-            };
-            let threads = ThreadPlan::new(&decoder, slot.threads);
-            Ok(Self { decoder, threads })
+    /// Copies this decoder to a device. A device that already has the same base shares it.
+    fn of(decoder: &Decoder, slot: &DeviceSlot) -> Result<Self, EngineError> {
+        let decoder = match &slot.base {
+            Some(base) => base.replica_of(decoder)?,
+            None => decoder.replica(&slot.device.clone().into())?,
         };
-        slots.iter().map(replica).collect()
+        let threads = ThreadPlan::new(&decoder, slot.threads);
+        Ok(Self { decoder, threads })
+    }
+}
+
+/// What computes with a decoder: threads on the decoder itself, and copies of it.
+pub struct Group {
+    /// One plan, or one per device over which the decoder is spread.
+    pub own: Vec<ThreadPlan>,
+    pub others: Vec<Replica>,
+}
+
+impl Group {
+    /// Of a decoder on these devices.
+    pub fn of(decoder: &Decoder, devices: &DeviceSet) -> Result<Self, EngineError> {
+        let plan = |slot: &DeviceSlot| ThreadPlan::new(decoder, slot.threads);
+        match devices.split {
+            SplitMode::Layers => Ok(Self { own: devices.slots().map(plan).collect(), others: Vec::new() }),
+            SplitMode::Batches => {
+                let others = devices.others.iter().map(|slot| Replica::of(decoder, slot));
+                Ok(Self { own: vec![plan(&devices.first)], others: others.collect::<Result<_, _>>()? })
+            }
+        }
     }
 
-    pub fn rank(&self) -> Rank<'_> {
-        Rank { decoder: &self.decoder, threads: &self.threads }
+    /// The decoder's ranks, then those of its copies.
+    pub fn ranks<'a>(&'a self, decoder: &'a Decoder) -> Vec<Rank<'a>> {
+        let own = self.own.iter().map(|threads| Rank { decoder, threads });
+        let others = self.others.iter().map(|of| Rank { decoder: &of.decoder, threads: &of.threads });
+        own.chain(others).collect()
     }
 }
 
@@ -120,27 +143,23 @@ fn in_order<T>(found: Vec<Vec<(usize, T)>>) -> Vec<T> {
     found.into_iter().map(|(_, value)| value).collect()
 }
 
-/// Like [`score`], by a decoder on the first of these devices and copies of it on the others.
+/// Like [`score`], by a decoder on these devices.
 pub fn score_across(
     decoder: &Decoder,
     devices: &DeviceSet,
     batches: &[Microbatch],
     cancel: &CancellationToken,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
-    let threads = ThreadPlan::new(decoder, devices.first.threads);
-    let others = Replica::of(decoder, &devices.others)?;
-    let first = Rank { decoder, threads: &threads };
-    let ranks: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::rank)).collect();
-    score(&ranks, batches, cancel)
+    score(&Group::of(decoder, devices)?.ranks(decoder), batches, cancel)
 }
 
-/// Assigns microbatches to devices, ascending per device: the largest first, each to the device with the
+/// Assigns microbatches to ranks, ascending per rank: the largest first, each to the rank with the
 /// fewest rows. The assignment depends only on the microbatches, so a sum does not depend on device speed.
-fn shares(batches: &[Microbatch], devices: usize) -> Vec<Vec<usize>> {
+fn shares(batches: &[Microbatch], ranks: usize) -> Vec<Vec<usize>> {
     let rows = |index: &usize| batches[*index].tree.tokens.len();
     let mut order: Vec<usize> = (0..batches.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(rows(index)));
-    let mut shares = vec![(0, Vec::new()); devices];
+    let mut shares = vec![(0, Vec::new()); ranks];
     for index in order {
         if let Some((load, share)) = shares.iter_mut().min_by_key(|(load, _)| *load) {
             *load += rows(&index);
@@ -156,21 +175,26 @@ fn shares(batches: &[Microbatch], devices: usize) -> Vec<Vec<usize>> {
 
 type Summed = (Gradients, Vec<(usize, Vec<f32>)>);
 
-/// Sums the gradients of all microbatches on the first device. Also returns the results of `work`, in order.
+/// Sums the gradients of all microbatches on the devices of `parameters`, which are those of the first rank's decoder. Also
+/// returns the results of `work`, in order.
 ///
 /// `work` adds a microbatch's gradients to those it receives.
-pub fn sum_by_device(
+pub fn sum_by_rank(
     ranks: &[Rank<'_>],
     link: Option<&Link>,
-    shapes: &[Tensor],
+    parameters: &[Tensor],
     batches: &[Microbatch],
     work: impl Fn(&Decoder, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
 ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
     let shares = shares(batches, ranks.len());
     let own = |worker: usize| -> Result<Summed, EngineError> {
         let decoder = ranks[worker].decoder;
-        let zeros = |shape: &Tensor| Tensor::zeros(shape.shape(), shape.dtype(), decoder.device());
-        let sum = Gradients { slots: shapes.iter().map(zeros).collect::<candle_core::Result<_>>()? };
+        let is_first = std::ptr::eq(decoder, ranks[0].decoder);
+        let zeros = |like: &Tensor| {
+            let device = if is_first { like.device() } else { decoder.device() };
+            Tensor::zeros(like.shape(), like.dtype(), device)
+        };
+        let sum = Gradients { slots: parameters.iter().map(zeros).collect::<candle_core::Result<_>>()? };
         let each = shares[worker].iter().map(|index| Ok((*index, work(decoder, *index, &sum)?)));
         let each = each.collect::<Result<_, EngineError>>()?;
         if worker > 0 {
@@ -192,7 +216,7 @@ fn add_to_first(mut sums: Vec<Gradients>, link: Option<&Link>) -> Result<Gradien
     let total = sums.remove(0);
     for sum in sums {
         for (into, from) in total.slots.iter().zip(&sum.slots) {
-            composed::add(into, &from.to_device(into.device())?)?;
+            composed::add(into, &ops::move_to(from, into.device())?)?;
         }
     }
     Ok(total)
@@ -219,7 +243,7 @@ pub fn broadcast(
                 let from = ops::values(from)?;
                 ops::update(&tensor, |into| into.copy_from_slice(&from))?;
             } else {
-                composed::assign(&tensor, &from.to_device(tensor.device())?)?;
+                composed::assign(&tensor, &ops::move_to(from, tensor.device())?)?;
             }
             // Drops the packed copy of the old values.
             into.set(tensor);

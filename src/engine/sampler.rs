@@ -17,7 +17,7 @@ use super::{
     DeviceSet, EngineError, EngineSpec, Sampling, ThreadPlan,
     device_memory::device_memory,
     memory::{cache_bound, check_device_sampling, check_sampling},
-    replicas::{Replica, round_robin},
+    replicas::{Group, Replica, round_robin},
     worker::{Command, Sampled, TokenSender, Turn, Usage, Worker},
 };
 #[cfg(test)]
@@ -72,10 +72,8 @@ impl Sampler {
         let config = decoder.config.clone();
         let sampler = Self::across(decoder, devices, bound)?;
         // With the decoder on every device.
-        for slot in std::iter::once(&devices.first).chain(&devices.others) {
-            if let Some(memory) = device_memory(&slot.device) {
-                check_device_sampling(&config, memory, bound)?;
-            }
+        for memory in devices.slots().filter_map(|slot| device_memory(&slot.device)) {
+            check_device_sampling(&config, memory, bound)?;
         }
         Ok(sampler)
     }
@@ -83,7 +81,7 @@ impl Sampler {
     /// Starts a decoder on this many threads of its device.
     #[cfg(test)]
     pub fn on_threads(decoder: Decoder, threads: usize) -> Self {
-        let bound = cache_bound(&decoder);
+        let bound = cache_bound(&decoder, None);
         Self::bounded(decoder, threads, bound)
     }
 
@@ -91,37 +89,36 @@ impl Sampler {
     #[cfg(test)]
     pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
         let threads = ThreadPlan::new(&decoder, threads);
-        Self::start(vec![Replica { decoder, threads }], Some(bytes))
+        Self::start(vec![(Arc::new(decoder), threads)], Some(bytes))
     }
 
-    /// Starts a decoder on the first of these devices, and copies of it on the others. Keys and values take
-    /// at most this many bytes on each device, or on all `cpu` devices together. The bound does not change what is
-    /// sampled.
+    /// Starts a decoder on the first of these devices and copies of it on the others, or a decoder that is spread over
+    /// them. Keys and values take at most this many bytes on each device, or on all `cpu` devices together. The bound does not
+    /// change what is sampled.
     pub fn across(decoder: Decoder, devices: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
-        let others = Replica::of(&decoder, &devices.others)?;
-        let threads = ThreadPlan::new(&decoder, devices.first.threads);
-        Ok(Self::start(std::iter::once(Replica { decoder, threads }).chain(others).collect(), bytes))
+        let Group { own, others } = Group::of(&decoder, devices)?;
+        let decoder = Arc::new(decoder);
+        let own = own.into_iter().map(|threads| (decoder.clone(), threads));
+        let others = others.into_iter().map(|Replica { decoder, threads }| (Arc::new(decoder), threads));
+        Ok(Self::start(own.chain(others).collect(), bytes))
     }
 
-    fn start(replicas: Vec<Replica>, bytes: Option<usize>) -> Self {
+    fn start(ranks: Vec<(Arc<Decoder>, ThreadPlan)>, bytes: Option<usize>) -> Self {
         let usage = Arc::new(Usage::default());
-        let workers: Vec<usize> = replicas.iter().map(|replica| replica.threads.workers()).collect();
-        let on_cpu = |replica: &&Replica| replica.decoder.device().is_cpu();
-        let cpu_workers: usize =
-            replicas.iter().filter(on_cpu).map(|replica| replica.threads.workers()).sum();
-        let shared = |replica: Replica| {
-            let bytes = bytes.unwrap_or_else(|| cache_bound(&replica.decoder));
-            let workers = if on_cpu(&&replica) { cpu_workers } else { replica.threads.workers() };
-            let bound = bytes / workers;
-            (Arc::new(replica.decoder), replica.threads, bound)
+        let workers: Vec<usize> = ranks.iter().map(|(_, threads)| threads.workers()).collect();
+        // Those that share a device's memory.
+        let sharing = |decoder: &Arc<Decoder>| -> usize {
+            let shares = |other: &Arc<Decoder>| other.device().is_cpu() || Arc::ptr_eq(other, decoder);
+            ranks.iter().zip(&workers).filter(|((other, _), _)| shares(other)).map(|(_, own)| own).sum()
         };
-        let replicas: Vec<_> = replicas.into_iter().map(shared).collect();
+        let bound = |decoder: &Arc<Decoder>| cache_bound(decoder, bytes) / sharing(decoder);
+        let bounds: Vec<usize> = ranks.iter().map(|(decoder, _)| bound(decoder)).collect();
         let (end, ended) = mpsc::channel(1);
-        let start = |(index, replica): (usize, usize)| {
+        let start = |(index, rank): (usize, usize)| {
             let (sender, receiver) = channel();
             let end = end.clone();
-            let (decoder, threads, bound) = replicas[replica].clone();
-            let worker = Worker::new(decoder, usage.clone(), bound);
+            let (decoder, threads) = ranks[rank].clone();
+            let worker = Worker::new(decoder, usage.clone(), bounds[rank]);
             #[cfg(test)]
             let forced = composed::forced();
             std::thread::Builder::new()

@@ -77,9 +77,8 @@ impl Segment {
 
 /// Segments by number. A parent's number is smaller than its children's.
 pub struct Segments {
-    /// Per layer: its recurrence, if it has one.
-    layers: Vec<Option<Recurrence>>,
-    kv_format: KvFormat,
+    /// Per layer: the format of keys and values, and its recurrence if it has one instead of them.
+    layers: Vec<(KvFormat, Option<Recurrence>)>,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
     /// Prompt pieces by parent and tokens.
@@ -107,9 +106,9 @@ impl Segments {
     /// Segments for this decoder, with at most this many bytes of keys and values.
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         let config = &decoder.config;
+        let of_layer = |layer| (decoder.kv_format(layer), config.recurrence(config.layer(layer)));
         Self {
-            layers: (0..config.layers).map(|layer| config.recurrence(config.layer(layer))).collect(),
-            kv_format: decoder.kv_format(),
+            layers: (0..config.layers).map(of_layer).collect(),
             by_number: BTreeMap::new(),
             next: 0,
             pieces: BTreeMap::new(),
@@ -129,10 +128,10 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        let of_layer = |recurrence: &Option<Recurrence>| match recurrence {
+        let of_layer = |(kv_format, recurrence): &(KvFormat, Option<Recurrence>)| match recurrence {
             Some(_) if tokens == 0 => 0,
             Some(recurrence) => recurrence.bytes(),
-            None => self.kv_format.bytes_for(tokens),
+            None => kv_format.bytes_for(tokens),
         };
         self.layers.iter().map(of_layer).sum()
     }
@@ -181,10 +180,10 @@ impl Segments {
     }
 
     fn empty(&self) -> Vec<Cache> {
-        let of_layer = |recurrence: &Option<Recurrence>| match recurrence {
+        let of_layer = |(kv_format, recurrence): &(KvFormat, Option<Recurrence>)| match recurrence {
             Some(Recurrence::Delta(_)) => Cache::Delta(None),
             Some(Recurrence::Convolution(_)) => Cache::Convolution(None),
-            None => self.kv_format.empty(),
+            None => kv_format.empty(),
         };
         self.layers.iter().map(of_layer).collect()
     }

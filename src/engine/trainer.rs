@@ -12,15 +12,15 @@ use candle_core::Tensor;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DeviceSet, EngineError, Footprint, Microbatch, ModelCache, Optimizer, Recompute, Rule, ThreadPlan,
-    TrainingLoad,
+    DeviceSet, EngineError, Footprint, Microbatch, ModelCache, Optimizer, Recompute, Rule, SplitMode,
+    ThreadPlan, TrainingLoad,
     memory::{TRAINED, fewer_trained},
     nccl::Link,
     optimizer::Resumed,
     passes::forward_backward,
     recompute,
     reduce::Reduction,
-    replicas::{self, Rank, Replica},
+    replicas::{self, Group, Rank},
     size::{activation_bytes, all_weights},
 };
 use crate::model::{Adapter, AdapterSize, Decoder, Dropout, Gradients, Parameter, kernels::Format};
@@ -41,9 +41,8 @@ pub struct Trainer {
     optimizer: Optimizer,
     /// Threads of all devices.
     threads: usize,
-    thread_plan: ThreadPlan,
-    /// Replicas on the other devices. Between steps their parameters equal the first decoder's.
-    pub(super) others: Vec<Replica>,
+    /// Between steps the parameters of copies equal the decoder's.
+    pub(super) group: Group,
     link: Option<Link>,
     pub recompute: Recompute,
     /// Bytes of activations that are kept under [`Recompute::Auto`].
@@ -67,13 +66,12 @@ impl Trainer {
         threads: usize,
     ) -> Result<Self, EngineError> {
         let optimizer = Optimizer::new(rules(&decoder.trained()?));
-        let thread_plan = ThreadPlan::new(&decoder, threads);
+        let own = vec![ThreadPlan::new(&decoder, threads)];
         Ok(Self {
             decoder,
             optimizer,
             threads,
-            thread_plan,
-            others: Vec::new(),
+            group: Group { own, others: Vec::new() },
             link: None,
             recompute: Recompute::Auto,
             activation_budget: OnceLock::new(),
@@ -84,7 +82,7 @@ impl Trainer {
         })
     }
 
-    /// Trains on these devices. The decoder is on the first.
+    /// Trains on these devices. The decoder is on the first, or its layers are spread over them.
     pub fn across(
         decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
@@ -92,23 +90,27 @@ impl Trainer {
     ) -> Result<Self, EngineError> {
         let mut trainer = Self::new(decoder, rules, devices.first.threads)?;
         // Copied after the parameters are numbered.
-        trainer.others = Replica::of(&trainer.decoder, &devices.others)?;
+        trainer.group = Group::of(&trainer.decoder, devices)?;
         trainer.threads = devices.threads();
         trainer.model_cache.clone_from(&devices.model_cache);
-        let slots = std::iter::once(&devices.first).chain(&devices.others);
-        trainer.link = Link::between(&slots.map(|slot| &slot.device).collect::<Vec<_>>())?;
+        if devices.split == SplitMode::Batches {
+            trainer.link = Link::between(&devices.slots().map(|slot| &slot.device).collect::<Vec<_>>())?;
+        }
         Ok(trainer)
     }
 
-    /// The first decoder and its copies.
     fn ranks(&self) -> Vec<Rank<'_>> {
-        let first = Rank { decoder: &self.decoder, threads: &self.thread_plan };
-        std::iter::once(first).chain(self.others.iter().map(Replica::rank)).collect()
+        self.group.ranks(&self.decoder)
     }
 
     /// Number of devices that share a step.
     pub fn devices(&self) -> usize {
-        1 + self.others.len()
+        self.group.own.len() + self.group.others.len()
+    }
+
+    /// Number of copies of the trained parameters.
+    fn copies(&self) -> usize {
+        1 + self.group.others.len()
     }
 
     /// Number of microbatches that run at once.
@@ -128,8 +130,7 @@ impl Trainer {
     pub fn recomputes(&self, batches: &[Microbatch]) -> bool {
         let rows = Microbatch::most_rows(batches) * self.concurrent(batches);
         let trained = Adapter::size(&self.decoder).unwrap_or_else(|| all_weights(&self.decoder.config));
-        let budget =
-            self.activation_budget.get_or_init(|| recompute::budget(self.decoder.device(), trained.values));
+        let budget = self.activation_budget.get_or_init(|| recompute::budget(&self.decoder, trained.values));
         self.recompute.decide(activation_bytes(&self.decoder.config, trained.ranks, rows), *budget)
     }
 
@@ -170,7 +171,7 @@ impl Trainer {
             let tensor = tensor.to_device(parameter.tensor().device())?;
             parameter.set(tensor);
         }
-        replicas::broadcast(&parameters, &mut self.others, self.link.as_ref())?;
+        replicas::broadcast(&parameters, &mut self.group.others, self.link.as_ref())?;
         Ok(true)
     }
 
@@ -223,6 +224,7 @@ impl Trainer {
             workers,
             threads: self.threads / self.workers(),
             devices: self.devices(),
+            copies: self.copies(),
             recompute,
             adapter,
             moments: 0,
@@ -233,7 +235,7 @@ impl Trainer {
         let packed: usize = parameters.iter().map(Parameter::packed_bytes).sum();
         let [moments, allocated_moments] = self.optimizer.bytes(&values);
         let values: usize = values.iter().sum();
-        let allocated = self.devices() * (values * size_of::<f32>() + packed);
+        let allocated = self.copies() * (values * size_of::<f32>() + packed);
         let moments_left = moments.saturating_sub(allocated_moments);
         let trained = planned.trained.saturating_sub(allocated).saturating_add(moments_left);
         let more = Footprint { weights: 0, trained, process: 0, ..planned };
@@ -266,7 +268,7 @@ impl Trainer {
 
     fn set_dropout(&mut self, dropout: Option<(f64, u64)>) {
         Adapter::set_dropout(&mut self.decoder, dropout);
-        self.others.iter_mut().for_each(|replica| Adapter::set_dropout(&mut replica.decoder, dropout));
+        self.group.others.iter_mut().for_each(|replica| Adapter::set_dropout(&mut replica.decoder, dropout));
     }
 
     /// Sums the gradients that `work` adds, over all microbatches.
@@ -282,7 +284,7 @@ impl Trainer {
         };
         let ranks = self.ranks();
         if !self.decoder.by_kernels() {
-            return replicas::sum_by_device(&ranks, self.link.as_ref(), shapes, batches, work);
+            return replicas::sum_by_rank(&ranks, self.link.as_ref(), shapes, batches, work);
         }
         let worker_ranks = replicas::worker_ranks(&ranks);
         let workers = worker_ranks.len().min(batches.len()).max(1);
@@ -320,7 +322,7 @@ impl Trainer {
             scale as f32,
             self.threads,
         )?;
-        replicas::broadcast(&parameters, &mut self.others, self.link.as_ref())?;
+        replicas::broadcast(&parameters, &mut self.group.others, self.link.as_ref())?;
         Ok(StepReport { gradient_norm, logprobs })
     }
 }

@@ -436,20 +436,17 @@ impl Worker {
             return Ok(());
         }
         let decoder = self.decoder.clone();
-        let mask = AttentionMask::new(decoder.kv_format());
+        let placement = decoder.placement();
+        // What the layers of a device share.
+        let shared = placement
+            .each(|layer| (Positions::new(&positions), AttentionMask::new(decoder.kv_format(layer))));
         let mut x = decoder.embed(&tokens, &positions)?;
-        let positions = Positions::new(&positions);
         for layer in 0..decoder.config.layers {
+            let (positions, mask) = &shared[placement.index(layer)];
             let (segments, values) = (&mut self.segments, positions.values);
-            let mut mixer = StepMixer {
-                layer,
-                parts: &parts,
-                covered: &covered,
-                segments,
-                positions: values,
-                mask: &mask,
-            };
-            x = decoder.layer(layer, x, &positions, &mut mixer)?.output;
+            let mut mixer =
+                StepMixer { layer, parts: &parts, covered: &covered, segments, positions: values, mask };
+            x = decoder.layer(layer, x, positions, &mut mixer)?.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;
         self.usage.computed.fetch_add((tokens.len() - recomputed) as u64, Ordering::Relaxed);
@@ -467,7 +464,8 @@ impl Worker {
         let sampled: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(last_row).collect();
         for block in sampled.chunks(logit_rows(&self.decoder.config, self.decoder.by_kernels())) {
             let rows: Vec<usize> = block.iter().map(|(_, row)| *row).collect();
-            let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
+            let x = ops::move_to(&ops::gather(x, &rows)?, self.decoder.device())?;
+            let (_, logits) = self.decoder.logits(&x)?;
             #[cfg(feature = "cuda")]
             if let Some(drawn) = self.draw_on_device(block, &logits)? {
                 block.iter().zip(drawn).for_each(|((id, _), drawn)| self.add_token(*id, drawn));

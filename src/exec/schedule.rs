@@ -193,7 +193,7 @@ impl<'w> Run<'w> {
             spent: Cost::default(),
             saved: Cost::default(),
             keep_going,
-            slots: Slots::new(&runner.plan.engine.devices, sessions),
+            slots: Slots::new(&runner.plan.engine, sessions),
             models: Models::new(&runner.plan),
             held_out: HeldOut::new(&runner.plan),
             updates: Updates::default(),

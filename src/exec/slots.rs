@@ -9,7 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::stage::card::Section;
+use crate::{
+    engine::{EngineSpec, SplitMode},
+    stage::card::Section,
+};
 
 /// Maximum number of concurrent stages that use neither devices nor sessions.
 const OTHERS: usize = 4;
@@ -39,6 +42,8 @@ struct Device {
 
 pub struct Slots {
     devices: Vec<Device>,
+    /// A stage takes all devices: the layers of its model are spread over them.
+    all_at_once: bool,
     /// Those that are free, by server.
     sessions: BTreeMap<String, usize>,
     others: usize,
@@ -46,9 +51,11 @@ pub struct Slots {
 
 impl Slots {
     /// `sessions`: the limits of the servers that have one.
-    pub fn new(devices: &[String], sessions: BTreeMap<String, usize>) -> Self {
+    pub fn new(engine: &EngineSpec, sessions: BTreeMap<String, usize>) -> Self {
         let device = |name: &String| Device { name: name.clone(), busy: false };
-        Self { devices: devices.iter().map(device).collect(), sessions, others: OTHERS }
+        let devices = engine.devices.iter().map(device).collect();
+        let all_at_once = engine.split == SplitMode::Layers;
+        Self { devices, all_at_once, sessions, others: OTHERS }
     }
 
     /// Reserves a share for a stage that uses these sections; none while too little is free. `loaded`
@@ -77,7 +84,8 @@ impl Slots {
             }
         }
         if engine {
-            let wanted = free.len().div_ceil(waiters.engine.max(1));
+            let sharing = if self.all_at_once { 1 } else { waiters.engine.max(1) };
+            let wanted = free.len().div_ceil(sharing);
             let mut numbers = free;
             numbers.sort_by_cached_key(|index| std::cmp::Reverse(loaded(&self.devices[*index].name)));
             numbers.truncate(wanted);
@@ -111,8 +119,12 @@ mod tests {
     const BOTH: [Section; 2] = [Section::Server, Section::Engine];
 
     fn slots(devices: usize) -> Slots {
-        let names: Vec<String> = (0..devices).map(|index| format!("cuda:{index}")).collect();
-        Slots::new(&names, limits(&[("crm", 4)]))
+        Slots::new(&engine(devices), limits(&[("crm", 4)]))
+    }
+
+    fn engine(devices: usize) -> EngineSpec {
+        let devices = (0..devices).map(|index| format!("cuda:{index}")).collect();
+        EngineSpec { devices, ..EngineSpec::default() }
     }
 
     fn limits(limits: &[(&str, usize)]) -> BTreeMap<String, usize> {
@@ -148,9 +160,17 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_is_spread_over_the_devices_takes_all_of_them() {
+        let engine = EngineSpec { split: SplitMode::Layers, ..engine(3) };
+        let mut slots = Slots::new(&engine, BTreeMap::new());
+        assert_eq!(slots.take(&ENGINE, none, waiters(2, 0)).unwrap().devices.len(), 3);
+        assert_eq!(slots.take(&ENGINE, none, waiters(1, 0)), None);
+    }
+
+    #[test]
     fn all_stages_together_stay_within_the_limit_of_each_server() {
         let of_each = limits(&[("crm", 2), ("desk", 10)]);
-        let mut slots = Slots::new(&[], of_each.clone());
+        let mut slots = Slots::new(&engine(0), of_each.clone());
         let server = [Section::Server];
         let first = slots.take(&server, none, waiters(0, 3)).unwrap();
         let second = slots.take(&server, none, waiters(0, 2)).unwrap();
@@ -166,7 +186,7 @@ mod tests {
 
     #[test]
     fn stages_of_servers_without_a_limit_do_not_wait_for_each_other() {
-        let mut slots = Slots::new(&[], BTreeMap::new());
+        let mut slots = Slots::new(&engine(0), BTreeMap::new());
         assert!((0..3).all(|_| slots.take(&[Section::Server], none, waiters(0, 1)).is_some()));
     }
 

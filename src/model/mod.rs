@@ -21,7 +21,7 @@ mod weights;
 pub use config::{
     Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Recurrence, Role, Sliding,
 };
-pub use decoder::{Base, Decoder, Init, Parameter, Saved};
+pub use decoder::{Base, Decoder, Init, Parameter, Placement, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
 pub use kernels::Heads;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
-    engine::EngineSpec,
+    engine::{EngineSpec, SplitMode},
     eval::{Finding, Headline},
     exec::RunState,
     model::{ModelConfig, Weights, kernels::Format},
@@ -316,11 +316,12 @@ fn set_up(page: &mut Document, run: &Run) {
 
 /// The section `[engine]`, with the `dtype` of the models where it leaves that out.
 fn engine_settings(spec: &EngineSpec, stages: &[Stage]) -> String {
-    let EngineSpec { devices, threads, dtype, kv_cache_mib } = spec;
+    let EngineSpec { devices, split, threads, dtype, kv_cache_mib } = spec;
     let policies = stages.iter().filter_map(|stage| stage.artifact("policy"));
     let models = policies.filter_map(|policy| Weights::open(&policy.path).ok());
     let stored: BTreeSet<Format> = models.map(|model| model.format()).collect();
     let mut all = vec![format!("devices = {}", json!(devices))];
+    all.extend((*split != SplitMode::default()).then(|| format!("split = {}", json!(split))));
     match dtype {
         Some(dtype) => all.push(format!("dtype = {}", json!(dtype))),
         None => all.extend(stored.iter().map(|stored| format!("dtype = {} (the model's)", json!(stored)))),

@@ -73,6 +73,7 @@ impl<'a> Load<'a> {
             },
             threads: self.engine.all_threads(),
             devices: self.engine.devices.len(),
+            copies: self.engine.copies(),
             adapter: policy.adapter,
         };
         Footprint::sampling(&policy.config, format, &load)

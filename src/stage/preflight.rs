@@ -250,8 +250,7 @@ mod tests {
             ((*role).to_owned(), vec![((*role).to_owned(), expected.clone())])
         };
         let inputs = inputs.iter().map(named).collect();
-        let engine =
-            EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: Some(1) };
+        let engine = EngineSpec { threads: Some(2), kv_cache_mib: Some(1), ..EngineSpec::default() };
         let context = PreflightContext {
             card: &card,
             seed: 1,

@@ -260,7 +260,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         scratch: output.join("scratch"),
         seed: 7,
         servers: None,
-        engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: None },
+        engine: EngineSpec { threads: Some(2), ..EngineSpec::default() },
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),
         observer: Arc::new(NoProgress),

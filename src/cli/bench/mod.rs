@@ -140,7 +140,7 @@ impl Bench {
             devices: vec![self.device.clone()],
             threads: self.threads,
             dtype: Some(self.dtype),
-            kv_cache_mib: None,
+            ..EngineSpec::default()
         };
         if let Some(folder) = &self.parity {
             let written = parity::write(folder, self.dtype, &spec.open_devices()?)?;

@@ -172,6 +172,7 @@ pub fn training(model: Model<'_>, load: &Load, places: &DeviceSet, share: bool) 
                 threads: threads / workers,
                 recompute: trainer.recomputes(&batches),
                 devices: 1,
+                copies: 1,
                 adapter: Adapter::size(&trainer.decoder),
                 moments: 8,
             },
@@ -247,6 +248,7 @@ pub async fn decode(model: Model<'_>, load: &Load, places: &DeviceSet) -> Result
             bound: None,
             threads,
             devices: 1,
+            copies: 1,
             adapter,
         };
         let planned = Footprint::sampling(&config, model.format, &asked).total();

@@ -65,17 +65,19 @@ const FAMILIES: [&str; 12] = [
 
 /// A decoder of the family. Every linear layer has an adapter that changes the output.
 fn adapted(family: &str, format: Option<Format>) -> Decoder {
-    adapted_on(&Device::Cpu, family, format)
+    adapted_on(&[Device::Cpu], family, format)
 }
 
-fn adapted_on(device: &Device, family: &str, format: Option<Format>) -> Decoder {
-    let mut decoder = Decoder::load_on(&fixtures().join(family), format, device).unwrap();
+/// The same, on a device or with its layers spread over several.
+fn adapted_on(devices: &[Device], family: &str, format: Option<Format>) -> Decoder {
+    let mut decoder = Decoder::load_across(&fixtures().join(family), format, devices.to_vec()).unwrap();
     let config = AdapterConfig { targets: Targets::AllLinear, ..AdapterConfig::new(4, 8.0) };
     Adapter::fresh(&mut decoder, &config, 5).unwrap();
     for (index, parameter) in decoder.trained().unwrap().iter_mut().enumerate() {
         let count = parameter.tensor().elem_count();
         let values: Vec<f32> = (0..count).map(|i| ((i * 31 + index * 7) as f32 * 0.37).sin() * 0.1).collect();
-        let tensor = Tensor::from_vec(values, parameter.tensor().shape(), device).unwrap();
+        let tensor = parameter.tensor();
+        let tensor = Tensor::from_vec(values, tensor.shape(), tensor.device()).unwrap();
         parameter.set(tensor);
     }
     decoder
@@ -277,11 +279,25 @@ mod on_a_device {
                 }
                 let kernels = steps(adapted(family, Some(format)), ADAMW);
                 let (device, _forced) = device();
-                let found = steps(adapted_on(&device, family, Some(format)), ADAMW);
+                let found = steps(adapted_on(&[device], family, Some(format)), ADAMW);
                 let family = format!("{family} in {format:?}");
                 assert_close(&family, &found.0, &kernels.0, worst);
                 assert_close(&family, &[found.1], &[kernels.1], worst);
             }
+        }
+    }
+
+    /// Two devices where there is one: the CPU is the second.
+    #[test]
+    #[ignore = "needs a build with CUDA, and an NVIDIA device"]
+    fn layers_spread_over_the_device_and_the_cpu_compute_the_same() {
+        let (device, _forced) = device();
+        for family in FAMILIES {
+            let whole = steps(adapted_on(&[device.clone()], family, Some(Format::F32)), ADAMW);
+            let devices = [device.clone(), Device::Cpu];
+            let spread = steps(adapted_on(&devices, family, Some(Format::F32)), ADAMW);
+            assert_close(family, &spread.0, &whole.0, 1e-3);
+            assert_close(family, &[spread.1], &[whole.1], 1e-3);
         }
     }
 }

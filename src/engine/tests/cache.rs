@@ -165,6 +165,7 @@ pub(super) async fn eight_conversations(decoder: Decoder) -> (usize, SamplingLoa
         bound: None,
         threads: 1,
         devices: 1,
+        copies: 1,
         adapter: None,
     };
     (sampler.usage().max_cached.load(Ordering::Relaxed) as usize, load)
@@ -198,12 +199,8 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_and_others_continue()
 
 #[tokio::test]
 async fn a_conversation_that_cannot_fit_is_refused_before_it_starts() {
-    let spec = |threads| EngineSpec {
-        devices: vec!["cpu".into()],
-        threads: Some(threads),
-        dtype: None,
-        kv_cache_mib: Some(1),
-    };
+    let spec =
+        |threads| EngineSpec { threads: Some(threads), kv_cache_mib: Some(1), ..EngineSpec::default() };
     let config = long_context().config;
     let panels = (1 << 20) / PANELS;
     for (threads, most) in [(1, 32 * panels), (4, 8 * panels)] {

@@ -40,7 +40,7 @@ impl Stored {
         workspace_bytes: usize,
     ) -> Result<(Decoder, DeviceSet), EngineError> {
         let devices = vec!["cpu".to_owned(); devices];
-        let spec = EngineSpec { devices, threads: Some(3), dtype: Some(format), kv_cache_mib: None };
+        let spec = EngineSpec { devices, threads: Some(3), dtype: Some(format), ..EngineSpec::default() };
         cache.load(Checkpoint { digest: self.digest, folder: self.path() }, &spec, workspace_bytes)
     }
 
@@ -86,6 +86,24 @@ fn a_model_is_loaded_once_for_all_users() {
     assert_eq!(cache.loads(), 1);
 }
 
+#[test]
+fn a_model_whose_layers_are_spread_is_loaded_once_for_all_devices() {
+    let (cache, model) = (Arc::<ModelCache>::default(), stored("a"));
+    let spec = EngineSpec {
+        devices: vec!["cpu".into(); 2],
+        split: SplitMode::Layers,
+        dtype: Some(Format::F32),
+        ..EngineSpec::default()
+    };
+    let load = || cache.load(Checkpoint { digest: model.digest, folder: model.path() }, &spec, 0).unwrap();
+    let (first, devices) = load();
+    let (second, _) = load();
+    assert!(devices.others.iter().all(|slot| slot.base.is_none()));
+    assert_eq!((second.placement().devices().len(), cache.loads()), (2, 1));
+    let [first, second] = [&first, &second].map(|decoder| &decoder.layers.last().unwrap().linears[0].weight);
+    assert!(second.shares_memory_with(first));
+}
+
 #[tokio::test]
 async fn a_closed_sampler_has_released_its_models() {
     let (cache, model) = (Arc::<ModelCache>::default(), stored("a"));
@@ -93,8 +111,7 @@ async fn a_closed_sampler_has_released_its_models() {
         let (decoder, devices) = model.load(&cache, 2, Format::F32).unwrap();
         let sampler = Sampler::across(decoder, &devices, None).unwrap();
         play(&sampler, 6).await;
-        let loaded =
-            || std::iter::once(&devices.first).chain(&devices.others).map(|slot| slot.base.as_ref().unwrap());
+        let loaded = || devices.slots().map(|slot| slot.base.as_ref().unwrap());
         assert!(loaded().all(|base| base.is_in_use()));
         sampler.close().await;
         assert!(!loaded().any(|base| base.is_in_use()));
@@ -183,7 +200,7 @@ fn sampling_that_needs_memory_evicts_a_model() {
     let (cache, a, b) = (ModelCache::with_available(bytes()), stored("a"), stored("b"));
     b.load(&cache, 1, Format::F32).unwrap();
     let (decoder, devices) = a.load(&cache, 1, Format::F32).unwrap();
-    let spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    let spec = EngineSpec::default();
     assert!(b.is_in(&cache));
     // Still refused: almost no memory is available on this machine.
     assert!(Sampler::new(decoder, &devices, &spec).is_err_and(|error| error.code() == "engine::memory"));

@@ -119,7 +119,7 @@ fn replicas_have_the_same_parameters_after_every_step() {
             walk(&mut trainer, 0..2);
             let first = parameters_of(&mut trainer.decoder);
             assert_ne!(before, first);
-            for replica in &mut trainer.others {
+            for replica in &mut trainer.group.others {
                 assert_eq!(parameters_of(&mut replica.decoder), first);
             }
         }
@@ -129,7 +129,7 @@ fn replicas_have_the_same_parameters_after_every_step() {
 #[test]
 fn replicas_on_the_cpu_share_frozen_weights() {
     let decoder = large();
-    let replica = decoder.replica(&candle_core::Device::Cpu).unwrap();
+    let replica = decoder.replica(&candle_core::Device::Cpu.into()).unwrap();
     assert!(decoder.embedding.shares_memory_with(&replica.embedding));
     let adapter = |decoder: &Decoder| decoder.layers[0].linears[0].lora.as_ref().unwrap().a.tensor().unwrap();
     let (own, other) = (adapter(&decoder), adapter(&replica));

@@ -4,6 +4,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+pub use read::MOST_LAYERS;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -28,7 +28,7 @@ const GEMMA_PATTERN: usize = 6;
 /// Default of `max_window_layers`, as in Transformers.
 const WINDOW_LAYERS: usize = 28;
 /// Far more than any model has.
-const MOST_LAYERS: usize = 1 << 16;
+pub const MOST_LAYERS: usize = 1 << 16;
 
 /// The additional keys of a mixture of experts.
 #[derive(Deserialize)]

@@ -45,7 +45,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Turns the gradient of a layer's output into that of its input, in place, and adds the parameters'
+    /// Turns the gradient of a layer's output, on the layer's device, into that of its input, in place, and adds the parameters'
     /// gradients to their slots. Frees saved activations after their use.
     pub fn layer_backward(
         &self,

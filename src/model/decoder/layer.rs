@@ -128,7 +128,7 @@ impl Decoder {
         Ok((sum, Some(y), kept))
     }
 
-    /// A layer up to its feed-forward. `output` is the feed-forward's residual input.
+    /// A layer up to its feed-forward. `output` is the feed-forward's residual input. Rows on another device are moved to the layer's.
     fn attention_part(
         &self,
         index: usize,
@@ -138,6 +138,7 @@ impl Decoder {
     ) -> std::result::Result<Saved, ModelError> {
         let (layer, config) = (&self.layers[index], &self.config);
         let epsilon = config.norm_epsilon;
+        let x = ops::move_to(&x, self.placement.device(index))?;
         let mut low = Vec::with_capacity(layer.linears.len());
         let normed = ops::rms_norm(&x, &layer.input_norm.tensor, epsilon)?;
         let (mixed, mixing) = match &layer.mixing {

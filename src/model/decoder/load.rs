@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use candle_core::{DType, Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use super::{Decoder, DeltaParameters, Init, Layer, Mixing, induction::Induction};
+use super::{Decoder, DeltaParameters, Init, Layer, Mixing, Placement, Ropes, induction::Induction};
 use crate::{
     model::{
         Linear, Matrix, ModelConfig, ModelError, Recurrence, Vector,
@@ -19,6 +19,11 @@ use crate::{
 
 /// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
+
+/// The number of the layer that a tensor of this name belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}
 
 /// The parameters of a recurrence.
 fn mixing(recurrence: Recurrence, take: Source<'_>) -> Result<Mixing, ModelError> {
@@ -49,9 +54,20 @@ impl Decoder {
     ///
     /// Tensors are read one by one from the mapped files: at most one is in memory besides the decoder.
     pub fn load_on(folder: &Path, format: Option<Format>, device: &Device) -> Result<Self, ModelError> {
+        Self::load_across(folder, format, vec![device.clone()])
+    }
+
+    /// The same, with the layers spread over these devices, of which there is at least one.
+    pub fn load_across(
+        folder: &Path,
+        format: Option<Format>,
+        devices: Vec<Device>,
+    ) -> Result<Self, ModelError> {
         let config = ModelConfig::load(folder)?;
         let mut weights = Weights::open(folder)?;
-        let decoder = Self::build(config, format, &mut |name, shape| {
+        let placement = Placement::across(&config, format.unwrap_or(Format::F32), devices);
+        let decoder = Self::build(config, format, placement.clone(), &mut |name, shape| {
+            let device = layer_of(name).map_or(placement.first(), |layer| placement.device(layer));
             Ok(weights.take(name, shape)?.to_device(device)?)
         })?;
         weights.finish(decoder.config.tied)?;
@@ -85,7 +101,7 @@ impl Decoder {
     ) -> Result<Self, ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(init.seed);
         let one = 1.0 - config.design.norm_offset();
-        Self::build(config, None, &mut |name, shape| {
+        Self::build(config, None, Device::Cpu.into(), &mut |name, shape| {
             let count = shape.iter().product();
             let mut data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
@@ -115,7 +131,7 @@ impl Decoder {
         device: &Device,
     ) -> Result<Self, ModelError> {
         let one = 1.0 - config.design.norm_offset();
-        Self::build(config, Some(format), &mut |name, shape| {
+        Self::build(config, Some(format), device.clone().into(), &mut |name, shape| {
             Ok(match shape {
                 [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, device)?,
                 [_] if name.contains(".linear_attn.") => Tensor::ones(shape, DType::F32, device)?,
@@ -125,7 +141,13 @@ impl Decoder {
         })
     }
 
-    fn build(config: ModelConfig, format: Option<Format>, tensor: Source<'_>) -> Result<Self, ModelError> {
+    /// `tensor` gives each tensor on its device.
+    fn build(
+        config: ModelConfig,
+        format: Option<Format>,
+        placement: Placement,
+        tensor: Source<'_>,
+    ) -> Result<Self, ModelError> {
         let (hidden, heads) = (config.hidden, config.heads);
         let matrix = |tensor: Tensor, format: Option<Format>| match format {
             Some(format) => Matrix::frozen(&tensor, format),
@@ -189,9 +211,9 @@ impl Decoder {
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);
         let sliding_theta = config.design.sliding.and_then(|sliding| sliding.rope_theta);
-        let sliding_rope =
-            sliding_theta.map(|theta| Rope::new(theta, rotary, &Scaling::Default, config.context));
-        Ok(Self { config, embedding, layers, norm, head, rope, sliding_rope, base_user: None })
+        let sliding = sliding_theta.map(|theta| Rope::new(theta, rotary, &Scaling::Default, config.context));
+        let ropes = Ropes { rope, sliding }.replicas(placement.devices().len());
+        Ok(Self { config, embedding, layers, norm, head, ropes, placement, base_user: None })
     }
 
     /// Writes `config.json` and `model.safetensors`, without adapters.

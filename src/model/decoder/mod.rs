@@ -14,6 +14,7 @@ mod experts;
 mod induction;
 mod layer;
 mod load;
+mod placement;
 mod projection;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use candle_core::{Device, Tensor};
 
 pub use base::Base;
 pub use layer::Saved;
+pub use placement::Placement;
 
 use super::{
     LayerKind, Linear, Matrix, ModelConfig, ModelError, Vector,
@@ -120,11 +122,28 @@ pub struct Decoder {
     pub norm: Vector,
     /// None if the embedding is also the output projection.
     pub head: Option<Matrix>,
-    rope: Rope,
-    /// That of layers with sliding attention, if it is another.
-    sliding_rope: Option<Rope>,
+    /// Per device.
+    ropes: Vec<Ropes>,
+    placement: Placement,
     /// If it shares the weights of a [`Base`]: the base's reference count.
     base_user: Option<Arc<()>>,
+}
+
+/// The rotary embeddings of the layers on a device.
+#[derive(Debug, Clone)]
+struct Ropes {
+    rope: Rope,
+    /// That of layers with sliding attention, if it is another.
+    sliding: Option<Rope>,
+}
+
+impl Ropes {
+    /// The same for other devices.
+    fn replicas(&self, devices: usize) -> Vec<Self> {
+        let replica =
+            || Self { rope: self.rope.replica(), sliding: self.sliding.as_ref().map(Rope::replica) };
+        (0..devices).map(|_| replica()).collect()
+    }
 }
 
 /// Initialisation of a new decoder: normal weights of this deviation, drawn from this seed.
@@ -206,15 +225,21 @@ impl Decoder {
 
     /// The rotary embedding of a layer.
     fn rope(&self, layer: usize) -> &Rope {
-        match (self.config.layer(layer), &self.sliding_rope) {
+        let ropes = &self.ropes[self.placement.index(layer)];
+        match (self.config.layer(layer), &ropes.sliding) {
             (LayerKind::SlidingAttention, Some(rope)) => rope,
-            _ => &self.rope,
+            _ => &ropes.rope,
         }
     }
 
-    /// The device of its tensors.
+    /// The device of its tensors, or the first of several: that of the embedding, the last norm and the logits.
     pub fn device(&self) -> &Device {
-        self.norm.tensor.device()
+        self.placement.first()
+    }
+
+    /// Where its layers are.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     /// Whether the CPU kernels compute it. Otherwise its operations are composed of candle's.
@@ -222,17 +247,19 @@ impl Decoder {
         ops::by_kernels(&self.norm.tensor)
     }
 
-    /// The format of its keys and values.
-    pub fn kv_format(&self) -> KvFormat {
-        let first = self.layers.first().and_then(|layer| layer.linears.first());
-        let format = first.map_or(Format::F32, |linear| linear.weight.format());
-        KvFormat { heads: self.config.heads, format, by_kernels: self.by_kernels() }
+    /// The format of a layer's keys and values.
+    pub fn kv_format(&self, layer: usize) -> KvFormat {
+        let layer = &self.layers[layer];
+        let format = layer.linears.first().map_or(Format::F32, |linear| linear.weight.format());
+        let by_kernels = ops::by_kernels(&layer.input_norm.tensor);
+        KvFormat { heads: self.config.heads, format, by_kernels }
     }
 
-    /// The same decoder on a device, which may be its own, with separate parameters. Frozen weights that are already
+    /// The same decoder at a place, which may be its own, with separate parameters. Frozen weights that are already
     /// there are shared.
-    pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
-        let layer = |layer: &Layer| -> candle_core::Result<Layer> {
+    pub fn replica(&self, placement: &Placement) -> Result<Self, ModelError> {
+        let layer = |(index, layer): (usize, &Layer)| -> candle_core::Result<Layer> {
+            let device = placement.device(index);
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
                 mixing: layer.mixing.replica(device)?,
@@ -245,16 +272,20 @@ impl Decoder {
                     .collect::<Result<_, _>>()?,
             })
         };
-        let same = self.device().same_device(device);
-        let rope = |rope: &Rope| if same { rope.clone() } else { rope.replica() };
+        let device = placement.first();
+        let is_here = self.placement.devices().len() == placement.devices().len()
+            && self.placement.devices().iter().zip(placement.devices()).all(|(a, b)| a.same_device(b));
         Ok(Self {
             config: self.config.clone(),
             embedding: self.embedding.replica(device)?,
-            layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
+            layers: self.layers.iter().enumerate().map(layer).collect::<Result<_, _>>()?,
             norm: self.norm.replica(device)?,
             head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
-            rope: rope(&self.rope),
-            sliding_rope: self.sliding_rope.as_ref().map(rope),
+            ropes: match is_here {
+                true => self.ropes.clone(),
+                false => self.ropes[0].replicas(placement.devices().len()),
+            },
+            placement: placement.clone(),
             base_user: self.base_user.clone(),
         })
     }

@@ -56,14 +56,14 @@ fn stored(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
     Ok(read_safetensors(path)?.into_iter().map(|(name, tensor)| (own(name), tensor)).collect())
 }
 
-/// Every linear layer by its full name, with its role, in parameter order.
-fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
+/// Every linear layer, in parameter order: its layer, its full name and its role.
+fn linears(decoder: &mut Decoder) -> Vec<(usize, String, Role, &mut Linear)> {
     let config = decoder.config.clone();
     let mut linears = Vec::new();
     for (index, layer) in decoder.layers.iter_mut().enumerate() {
         let shapes = config.linears(config.layer(index));
         let named = shapes.iter().zip(&mut layer.linears);
-        linears.extend(named.map(|(shape, linear)| (module(index, &shape.name), shape.role, linear)));
+        linears.extend(named.map(|(shape, linear)| (index, module(index, &shape.name), shape.role, linear)));
     }
     linears
 }
@@ -113,7 +113,7 @@ impl Adapter {
     /// Enables dropout of the adapters' inputs for a training step, with a separate mask per layer, or
     /// disables it.
     pub fn set_dropout(decoder: &mut Decoder, rate_and_seed: Option<(f64, u64)>) {
-        for (index, (_, _, linear)) in linears(decoder).into_iter().enumerate() {
+        for (index, (.., linear)) in linears(decoder).into_iter().enumerate() {
             if let Some(lora) = &mut linear.lora {
                 let mask = |(rate, seed)| Dropout::new(rate, Dropout::seed(seed, index as u64));
                 lora.dropout = rate_and_seed.map(mask);
@@ -129,14 +129,15 @@ impl Adapter {
         tensor: Source<'_>,
     ) -> Result<(), ModelError> {
         let mut any = false;
-        let device = decoder.device().clone();
+        let placement = decoder.placement().clone();
         let targeted = config.targets.matcher().map_err(wrong)?;
-        for (module, role, linear) in linears(decoder) {
+        for (layer, module, role, linear) in linears(decoder) {
+            let device = placement.device(layer);
             let Some((rank, scale)) = config.at(role, &module, &targeted).map_err(wrong)? else { continue };
             any = true;
             let (outputs, inputs) = (linear.weight.outputs(), linear.weight.inputs());
-            let a = tensor(&name(&module, "A"), &[rank, inputs], "A")?.to_device(&device)?;
-            let b = tensor(&name(&module, "B"), &[outputs, rank], "B")?.to_device(&device)?;
+            let a = tensor(&name(&module, "A"), &[rank, inputs], "A")?.to_device(device)?;
+            let b = tensor(&name(&module, "B"), &[outputs, rank], "B")?.to_device(device)?;
             linear.lora = Some(Lora { a: Matrix::new(a)?, b: Matrix::new(b)?, scale, dropout: None });
         }
         if any { Ok(()) } else { Err(wrong(nothing_targeted(&decoder.config))) }

@@ -32,6 +32,19 @@ pub fn by_kernels(tensor: &Tensor) -> bool {
     tensor.device().is_cpu() && !composed::forced()
 }
 
+/// The tensor on this device: the same one if it is there.
+///
+/// Waits for a copy between devices. It runs on the target's stream, and the source's memory may be used again as soon as the
+/// caller drops or changes it.
+pub fn move_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    if tensor.device().same_device(device) {
+        return Ok(tensor.clone());
+    }
+    let moved = tensor.to_device(device)?;
+    device.synchronize()?;
+    Ok(moved)
+}
+
 /// A copy of a tensor's values, from any device.
 pub fn read(tensor: &Tensor) -> Result<Vec<f32>> {
     tensor.flatten_all()?.to_vec1()
@@ -154,14 +167,16 @@ impl Gradients {
     /// Euclidean norm over all parameters.
     pub fn norm(&self) -> Result<f64> {
         let mut sum = 0.0;
-        // Read from their device at once.
-        let mut squares = Vec::new();
+        // Read from one device at once.
+        let mut squares: Vec<Tensor> = Vec::new();
         for slot in &self.slots {
-            if !by_kernels(slot) {
-                squares.push(slot.sqr()?.sum_all()?);
+            if by_kernels(slot) {
+                sum += values(slot)?.iter().map(|g| f64::from(*g) * f64::from(*g)).sum::<f64>();
                 continue;
             }
-            sum += values(slot)?.iter().map(|g| f64::from(*g) * f64::from(*g)).sum::<f64>();
+            let square = slot.sqr()?.sum_all()?;
+            let device = squares.first().map_or(slot.device(), Tensor::device);
+            squares.push(move_to(&square, device)?);
         }
         if !squares.is_empty() {
             sum += Tensor::stack(&squares, 0)?.to_vec1::<f32>()?.into_iter().map(f64::from).sum::<f64>();

@@ -174,7 +174,7 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
     let params = json!({"from": folder.path(), "calls_tools": true});
     let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
     let inputs = &ExpectedInputs::new();
-    let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    let engine = EngineSpec::default();
     let context = PreflightContext {
         card: &card,
         seed: 1,
@@ -289,7 +289,7 @@ async fn tags_that_the_model_was_never_trained_on_become_text() {
 async fn said_by_doctor(params: &Value, finished: Option<&Path>) -> Vec<String> {
     let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
     let inputs = &ExpectedInputs::new();
-    let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    let engine = EngineSpec::default();
     let context = PreflightContext {
         card: &card,
         seed: 1,

@@ -70,7 +70,7 @@ impl Learner {
                 let places = context.models.bases.open_devices(&context.engine)?;
                 context.models.bases.make_room(&places, workspace);
                 check_trained(&config, None, &places, moments)?;
-                (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
+                (Decoder::load_across(policy.model(), None, places.of_decoder())?, places)
             }
         };
         let fits = |adapter: &AdapterConfig| match adapter.size(&config) {

@@ -187,6 +187,7 @@ impl Training {
             workers,
             threads: load.engine.all_threads(),
             devices: load.engine.devices.len(),
+            copies: load.engine.copies(),
             recompute: false,
             adapter,
             moments: self.optimizer.moment_bytes(),

@@ -43,7 +43,7 @@ use crate::{
     engine::{Footprint, Recompute, Trainer, TrainingLoad, check_trained},
     error::{Class, Diagnostic, Result},
     model::{
-        Decoder, Design, Init, ModelConfig,
+        Decoder, Design, Init, ModelConfig, Placement,
         kernels::{Format, Heads},
     },
     usage::Usage,
@@ -145,6 +145,7 @@ impl Warmup {
             workers: SHARES,
             threads: load.engine.all_threads(),
             devices: load.engine.devices.len(),
+            copies: load.engine.copies(),
             recompute: false,
             adapter: None,
             moments: MOMENTS,
@@ -214,8 +215,8 @@ impl Warmup {
             Initial::Random => Decoder::random(config, init)?,
             Initial::InductionHeads => Decoder::with_induction_heads(config, init)?,
         };
-        let device = &places.first.device;
-        let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
+        let placement = Placement::across(&decoder.config, Format::F32, places.of_decoder());
+        let decoder = decoder.replica(&placement)?;
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
         trainer.cancel = context.cancel.clone();
         let drills = drills::drills(params.copy_drills, &examples, context.seed);

@@ -215,9 +215,12 @@ fn a_local_llama_runs_the_whole_pipeline_and_is_keyed_by_content() {
     let plan = project.mcprl(&[&["plan", "run.toml"], &several[..]].concat()).out;
     assert!(plan.contains(" 0 to run"), "{plan}");
     let before = trained(&project);
-    std::fs::remove_dir_all(project.path("cache")).unwrap();
-    project.run(&several);
-    assert!(trained(&project) == before);
+    for split in ["batches", "layers"] {
+        std::fs::remove_dir_all(project.path("cache")).unwrap();
+        project.run(&[&several[..], &["--set", &format!("engine.split=\"{split}\"")]].concat());
+        assert!(trained(&project) == before, "{split}");
+        assert_eq!(models_loaded(&project), 1, "{split}");
+    }
 
     // A file that is no part of the model changes nothing; other weights are another model.
     project.write("llama/README.md", "# A llama");

@@ -191,6 +191,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a misspelt model", "seed = 1", "seed = 1\nmodle = \"org/model\""),
     ("a hub id where a stage is meant", "{ left = \"start\"", "{ left = \"org/model\""),
     ("an unknown device", "seed = 1", "seed = 1\nengine = { devices = [\"gpu0\"] }"),
+    ("another way to split", "seed = 1", "seed = 1\nengine = { split = \"layer\" }"),
     ("a type as others call it", "seed = 1", "seed = 1\nengine = { dtype = \"fp16\" }"),
     ("a device named twice", "seed = 1", "seed = 1\nengine = { devices = [\"cuda:0\", \"cuda:0\"] }"),
     ("devices of two kinds", "seed = 1", "seed = 1\nengine = { devices = [\"cpu\", \"cuda:0\"] }"),
