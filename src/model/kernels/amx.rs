@@ -11,6 +11,7 @@ use std::{
         asm,
         x86_64::{__cpuid, __cpuid_count, _xgetbv},
     },
+    ops::Range,
     sync::OnceLock,
 };
 
@@ -90,9 +91,28 @@ fn configure(rows: usize) {
 pub unsafe fn block(block: &Block) {
     debug_assert!(block.accumulate != Accumulate::Sum);
     let (rows, depth) = (block.rows, block.depth.next_multiple_of(SIDE));
+    let mut padded = Words([[0; PANEL]; SIDE]);
+    let right = |column: usize, words: Range<usize>| {
+        // SAFETY: within the block, or its panels if they are padded.
+        unsafe {
+            let b: *const u32 =
+                block.b.add(column / PANEL * block.b_panel + words.start * block.b_step).cast();
+            let width = if block.b_padded { PANEL } else { PANEL.min(block.columns - column) };
+            if words.len() == SIDE && width == PANEL {
+                return (b, block.b_step);
+            }
+            for (row, to) in padded.0.iter_mut().enumerate() {
+                to.fill(0);
+                if row < words.len() {
+                    std::ptr::copy_nonoverlapping(b.add(row * block.b_step), to.as_mut_ptr(), width);
+                }
+            }
+            (padded.0.as_ptr().cast(), PANEL)
+        }
+    };
     if block.a_column == 1 {
         // SAFETY: the caller's contract.
-        return unsafe { panels(block, block.a.cast(), block.a_row) };
+        return unsafe { panels(block, block.a.cast(), block.a_row, right) };
     }
     // Rows of a tile are contiguous.
     let mut packed = Aligned::zeros(rows.next_multiple_of(SIDE) * depth);
@@ -110,12 +130,41 @@ pub unsafe fn block(block: &Block) {
         }
     }
     // SAFETY: the caller's contract; the copy has all rows.
-    unsafe { panels(block, packed.as_ptr(), depth) };
+    unsafe { panels(block, packed.as_ptr(), depth, right) };
+}
+
+/// Most rows of [`block_of_few_rows`].
+pub const FEW: usize = 2 * SIDE;
+
+/// [`block`] of at most [`FEW`] rows, with a `B` that is made 16 words of depth at a time, while it is multiplied: it never leaves the
+/// first cache. `make` writes these words of a panel's 32 columns. The block's `b` is not read.
+///
+/// # Safety
+/// As [`block`], apart from `b`; words of `A` are adjacent.
+pub unsafe fn block_of_few_rows(block: &Block, make: impl Fn(usize, Range<usize>, &mut [u32])) {
+    debug_assert!(block.rows <= FEW && block.a_column == 1 && block.b_padded);
+    // Two, so that one is written while the other is read.
+    let mut made = [Words([[0; PANEL]; SIDE]), Words([[0; PANEL]; SIDE])];
+    let of_panel = |column: usize, words: Range<usize>| {
+        let made = &mut made[words.start / SIDE % 2].0;
+        let count = words.len();
+        make(column / PANEL, words, made[..count].as_flattened_mut());
+        made[count..].fill([0; PANEL]);
+        (made.as_ptr().cast(), PANEL)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { panels(block, block.a.cast(), block.a_row, of_panel) };
 }
 
 /// # Safety
-/// As [`block`]; `a` is a copy of `A` with adjacent words, or `A` itself.
-unsafe fn panels(block: &Block, a: *const u32, a_row: usize) {
+/// As [`block`]; `a` is a copy of `A` with adjacent words, or `A` itself. `right` gives, of the panel at a column, 16 words of depth and
+/// their distance, all readable.
+unsafe fn panels(
+    block: &Block,
+    a: *const u32,
+    a_row: usize,
+    mut right: impl FnMut(usize, Range<usize>) -> (*const u32, usize),
+) {
     let mut configured = 0;
     let mut padded = Padded::default();
     for column in (0..block.columns).step_by(PANEL) {
@@ -128,9 +177,8 @@ unsafe fn panels(block: &Block, a: *const u32, a_row: usize) {
             // SAFETY: rows and columns are within the block.
             unsafe {
                 let a = a.add(row * a_row);
-                let b = block.b.add(column / PANEL * block.b_panel).cast();
                 let c = block.c.add(row * block.c_row + column);
-                panel(block, (rows, width), (a, a_row), b, c, &mut padded);
+                panel(block, (rows, width), (a, a_row), |words| right(column, words), c, &mut padded);
             }
         }
     }
@@ -138,29 +186,32 @@ unsafe fn panels(block: &Block, a: *const u32, a_row: usize) {
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
+/// 16 words of depth of 32 columns.
+#[repr(C, align(64))]
+struct Words([[u32; PANEL]; SIDE]);
+
 /// Copies that are filled with zeros to whole tiles.
 #[repr(C, align(64))]
 struct Padded {
     a: [[u32; SIDE]; 2 * SIDE],
-    b: [[u32; PANEL]; SIDE],
     c: [[f32; PANEL]; 2 * SIDE],
 }
 
 impl Default for Padded {
     fn default() -> Self {
-        Self { a: [[0; SIDE]; 2 * SIDE], b: [[0; PANEL]; SIDE], c: [[0.0; PANEL]; 2 * SIDE] }
+        Self { a: [[0; SIDE]; 2 * SIDE], c: [[0.0; PANEL]; 2 * SIDE] }
     }
 }
 
 /// Up to 32 rows and columns.
 ///
 /// # Safety
-/// As [`block`]; the tiles are configured for this number of rows.
+/// As [`panels`]; the tiles are configured for this number of rows.
 unsafe fn panel(
     block: &Block,
     (rows, width): (usize, usize),
     (mut a, a_row): (*const u32, usize),
-    mut b: *const u32,
+    mut right: impl FnMut(Range<usize>) -> (*const u32, usize),
     c: *mut f32,
     padded: &mut Padded,
 ) {
@@ -191,7 +242,7 @@ unsafe fn panel(
         }
         for word in (0..block.depth).step_by(SIDE) {
             let words = SIDE.min(block.depth - word);
-            let (mut left, mut right) = ((a, a_row), (b, block.b_step));
+            let mut left = (a, a_row);
             if words < SIDE {
                 for (row, to) in padded.a.iter_mut().enumerate().take(rows) {
                     to[words..].fill(0);
@@ -199,19 +250,8 @@ unsafe fn panel(
                 }
                 left = (padded.a.as_ptr().cast(), SIDE);
             }
-            if words < SIDE || !(is_whole || block.b_padded) {
-                let width = if block.b_padded { PANEL } else { width };
-                for (row, to) in padded.b.iter_mut().enumerate() {
-                    to.fill(0);
-                    if row < words {
-                        std::ptr::copy_nonoverlapping(b.add(row * block.b_step), to.as_mut_ptr(), width);
-                    }
-                }
-                right = (padded.b.as_ptr().cast(), PANEL);
-            }
-            part(left, right, two);
+            part(left, right(word..word + words), two);
             a = a.wrapping_add(SIDE);
-            b = b.wrapping_add(SIDE * block.b_step);
         }
         store_c(at, c_row, two);
         if !is_whole {

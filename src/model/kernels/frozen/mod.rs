@@ -294,6 +294,35 @@ impl Frozen {
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
         let (most_rows, most_depth) = a.block();
+        #[cfg(target_arch = "x86_64")]
+        if let (Data::Codes(..), Words::Pairs(words)) = (&self.data, a)
+            && multiplies_tiles()
+            && m <= super::amx::FEW
+        {
+            let block = Block {
+                rows: m,
+                depth,
+                columns: run.len(),
+                a: words.as_ptr().cast(),
+                a_row: depth,
+                a_column: 1,
+                b: std::ptr::null(),
+                b_step: PANEL,
+                b_panel: 0,
+                b_padded: true,
+                c: y.at(run.start),
+                c_row: self.n,
+                accumulate: accumulate[0],
+            };
+            let first = run.start / PANEL;
+            // SAFETY: `a` is `[m, depth]`, and the columns are those of this run.
+            unsafe {
+                super::amx::block_of_few_rows(&block, |panel, words, out| {
+                    self.pairs(first + panel, words, out);
+                });
+            }
+            return;
+        }
         let decoded = if matches!(self.data, Data::Codes(..)) { most_depth * PANEL } else { 0 };
         let (mut scratch, mut pairs) = (Vec::new(), Aligned::zeros(decoded));
         let widens = self.widens_in_registers(m, a);
