@@ -24,7 +24,7 @@ pub use config::{
 pub use decoder::{Base, Decoder, Init, Parameter, Placement, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
-pub use kernels::Heads;
+pub use kernels::{DeltaHeads, Heads};
 pub use linear::{Linear, Lora, Matrix, Vector};
 pub use lora::{
     ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, adapter_matrices, copy_adapter,
@@ -35,6 +35,6 @@ pub use rope::{Positions, Scaling};
 pub use tree::{Segment, TokenTree};
 pub use untrained::untrained;
 pub use weights::{
-    Bytes, Entry, Weights, map_file, read_json, read_safetensors, read_stored, to_f32, write_entries,
-    write_safetensors,
+    Bytes, Entry, Weights, map_file, own_name, read_json, read_safetensors, read_stored, to_f32,
+    write_entries, write_safetensors,
 };

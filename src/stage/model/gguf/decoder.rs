@@ -1,16 +1,16 @@
-//! The decoder that a GGUF file describes: its configuration, and its tensors under their names in safetensors.
+//! The configuration of the decoder that a GGUF file describes.
 
-use std::collections::BTreeMap;
-
-use super::{Content, Feature, GgufError};
-use crate::model::{Biases, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
+use super::{Content, Feature, GgufError, tensors::checked};
+use crate::model::{Biases, DeltaHeads, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
 
 /// Supported values of `general.architecture`.
-pub const ARCHITECTURES: [(&str, Family); 4] = [
+pub const ARCHITECTURES: [(&str, Family); 6] = [
     ("gemma3", Family::Gemma3),
+    ("lfm2", Family::Lfm2),
     ("llama", Family::Llama),
     ("qwen2", Family::Qwen2),
     ("qwen3", Family::Qwen3),
+    ("qwen35", Family::Qwen3_5),
 ];
 
 /// Settings, after the architecture's name, that change the arithmetic in a way the decoder does not have.
@@ -37,26 +37,16 @@ const ROPE_THETA: f64 = 10_000.0;
 const GEMMA_PATTERN: usize = 6;
 /// Layers of Gemma 3 27B, whose scores have a scale of their own. The file does not say it.
 const GEMMA_27B_LAYERS: usize = 62;
-
-/// A tensor of the decoder and where it comes from.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Source {
-    /// Name in the file.
-    pub name: String,
-    /// Rows of each head, if the file has them in the order of adjacent pairs.
-    pub paired: Option<usize>,
-    /// What the file's values are larger by.
-    pub offset: f32,
-}
+/// Every so many layers of Qwen3.5 have full attention, unless the file says otherwise.
+const QWEN3_5_PATTERN: usize = 4;
 
 /// Reads the configuration from metadata and the list of tensors.
 ///
 /// # Errors
 /// If the decoder does not support something that the file asks for, by its name.
 pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
-    const KEY: &str = "general.architecture";
-    let architecture = content.text(KEY)?.ok_or_else(|| content.missing(KEY))?;
-    let Some((_, family)) = ARCHITECTURES.iter().find(|(name, _)| *name == architecture) else {
+    let architecture = architecture(content)?;
+    let Some(&(_, family)) = ARCHITECTURES.iter().find(|(name, _)| *name == architecture) else {
         return Err(content.unsupported(Feature::Architecture, architecture));
     };
     let split = content.size("split.count")?.unwrap_or(1);
@@ -84,9 +74,22 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
     let query = size("attention.head_count")?;
     let even = (query > 0).then(|| hidden / query);
     let dim = content.size(&key("attention.key_length"))?.or(even).unwrap_or_default();
-    let heads = Heads { query, kv: content.size(&key("attention.head_count_kv"))?.unwrap_or(query), dim };
-    for name in ["attention.value_length", "rope.dimension_count"] {
-        if content.size(&key(name))?.is_some_and(|size| size != dim) {
+    let by_layer = content.sizes(&key("attention.head_count_kv"))?.unwrap_or(vec![query]);
+    // A layer without attention has no heads.
+    let kv = by_layer.iter().copied().find(|heads| *heads > 0).unwrap_or(query);
+    let is_mixed = by_layer.iter().any(|heads| *heads != kv && (*heads != 0 || family != Family::Lfm2));
+    if is_mixed {
+        let reason = "only one number of heads for all layers is supported";
+        return Err(content.metadata(&key("attention.head_count_kv"), reason));
+    }
+    let heads = Heads { query, kv, dim };
+    let rotary = content.size(&key("rope.dimension_count"))?.filter(|rotary| *rotary != dim);
+    let is_whole = rotary.is_none() || family == Family::Qwen3_5;
+    let value_dim = content.size(&key("attention.value_length"))?.filter(|value_dim| *value_dim != dim);
+    for (name, is_supported) in
+        [("attention.value_length", value_dim.is_none()), ("rope.dimension_count", is_whole)]
+    {
+        if !is_supported {
             return Err(
                 content.metadata(&key(name), format!("only the width of a head, {dim}, is supported"))
             );
@@ -96,9 +99,10 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
     let Some(&[vocabulary, _]) = embedding else {
         return Err(GgufError::MissingTensor { path: content.path.to_owned(), name: EMBEDDING.into() });
     };
-    let mut design = Design::of(*family);
+    let mut design = Design::of(family);
+    design.rotary = rotary;
     // Llama's configuration has one switch for all four of attention and one for the feed-forward.
-    if *family == Family::Llama {
+    if family == Family::Llama {
         let has = |name: &str| content.tensors.contains_key(format!("blk.0.{name}.bias").as_str());
         let attention = has("attn_output");
         design.biases = Biases { input: attention, output: attention, feed_forward: has("ffn_down") };
@@ -110,12 +114,28 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
         if design.scaling != Scaling::Default {
             return Err(content.unsupported(Feature::Rope, "factors with another scaling"));
         }
-        design.scaling = llama3(content, theta, dim)?;
+        design.scaling = llama3(content, theta, rotary.unwrap_or(dim))?;
     }
     let epsilon = key("attention.layer_norm_rms_epsilon");
     let mut window = content.size(&key("attention.sliding_window"))?.filter(|window| *window > 0);
-    let layers = size("block_count")?;
-    if *family == Family::Gemma3 {
+    let layers = size("block_count")?.saturating_sub(predicting(content)?);
+    // A file has a tensor for every layer, so more layers than tensors are refused.
+    let listed = layers.min(content.tensors.len());
+    if family == Family::Lfm2 {
+        if window.is_some() {
+            return Err(content.unsupported(Feature::Setting, &key("attention.sliding_window")));
+        }
+        let kind = |index: usize| match by_layer.get(index).or(by_layer.last()) {
+            Some(0) => LayerKind::Conv,
+            _ => LayerKind::FullAttention,
+        };
+        design.layers = (0..listed).map(kind).collect();
+        design.convolution = Some(size("shortconv.l_cache")?);
+    }
+    if family == Family::Qwen3_5 {
+        (design.layers, design.delta) = linear_attention(content, listed)?;
+    }
+    if family == Family::Gemma3 {
         let key = key("attention.sliding_window_pattern");
         let pattern = content.size(&key)?.filter(|pattern| *pattern > 0).unwrap_or(GEMMA_PATTERN);
         let rope_theta = content.number("gemma3.rope.freq_base_swa")?.unwrap_or(ROPE_THETA);
@@ -124,8 +144,7 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
             true => LayerKind::FullAttention,
             false => LayerKind::SlidingAttention,
         };
-        // A file has a tensor for every layer, so more layers than tensors are refused.
-        design.layers = (0..layers.min(content.tensors.len())).map(kind).collect();
+        design.layers = (0..listed).map(kind).collect();
         design.sliding = Some(Sliding { window, rope_theta: Some(rope_theta) });
         design.query_scalar = Some(if layers == GEMMA_27B_LAYERS { hidden / query.max(1) } else { dim });
     }
@@ -144,6 +163,45 @@ pub fn config(content: &Content<'_>) -> Result<ModelConfig, GgufError> {
     };
     config.check().map_err(|reason| content.metadata(architecture, reason))?;
     Ok(config)
+}
+
+fn architecture<'a>(content: &Content<'a>) -> Result<&'a str, GgufError> {
+    const KEY: &str = "general.architecture";
+    content.text(KEY)?.ok_or_else(|| content.missing(KEY))
+}
+
+/// The number of layers behind the decoder's that predict further tokens. They are not used.
+pub fn predicting(content: &Content<'_>) -> Result<usize, GgufError> {
+    let key = format!("{}.nextn_predict_layers", architecture(content)?);
+    Ok(content.size(&key)?.unwrap_or_default())
+}
+
+/// The kinds of Qwen3.5's layers, and the sizes of those with linear attention.
+fn linear_attention(
+    content: &Content<'_>,
+    layers: usize,
+) -> Result<(Vec<LayerKind>, Option<DeltaHeads>), GgufError> {
+    let key = |name: &str| format!("qwen35.{name}");
+    let size = |name: &str| content.size(&key(name))?.ok_or_else(|| content.missing(&key(name)));
+    let every = content.size(&key("full_attention_interval"))?.unwrap_or(QWEN3_5_PATTERN).max(1);
+    let is_linear = match content.flags(&key("attention.recurrent_layers"))? {
+        Some(flags) => flags,
+        None => (1..=layers).map(|number| !number.is_multiple_of(every)).collect(),
+    };
+    let kind = |is_linear| if is_linear { LayerKind::LinearAttention } else { LayerKind::FullAttention };
+    let (value, width) = (size("ssm.time_step_rank")?, size("ssm.inner_size")?);
+    let delta = DeltaHeads {
+        key: size("ssm.group_count")?,
+        value,
+        key_dim: size("ssm.state_size")?,
+        value_dim: width.checked_div(value).unwrap_or_default(),
+        window: size("ssm.conv_kernel")?,
+    };
+    if delta.value_dim * value != width {
+        let reason = format!("it is not a multiple of {value}, the number of value heads");
+        return Err(content.metadata(&key("ssm.inner_size"), reason));
+    }
+    Ok((is_linear.into_iter().take(layers).map(kind).collect(), Some(delta)))
 }
 
 /// `rope.scaling` of the metadata.
@@ -204,117 +262,5 @@ fn llama3(content: &Content<'_>, theta: f64, dim: usize) -> Result<Scaling, Gguf
     match scaling.divisors(theta, dim).into_iter().zip(&found).all(equal) {
         true => Ok(scaling),
         false => Err(content.unsupported(Feature::Rope, ROPE_FACTORS)),
-    }
-}
-
-/// The tensor of this name, which should have this shape.
-fn checked<'c>(
-    content: &'c Content<'_>,
-    name: &str,
-    shape: &[usize],
-) -> Result<&'c super::file::StoredTensor, GgufError> {
-    let tensor = content.tensor(name)?;
-    if tensor.shape != shape {
-        let (path, name) = (content.path.to_owned(), name.to_owned());
-        return Err(GgufError::Shape { path, name, found: tensor.shape.clone(), expected: shape.to_vec() });
-    }
-    Ok(tensor)
-}
-
-/// Every tensor of the decoder by its name in safetensors, with its shape.
-///
-/// # Errors
-/// If one is missing or has another shape, or the file has one that the decoder has no place for.
-pub fn sources(
-    content: &Content<'_>,
-    config: &ModelConfig,
-) -> Result<BTreeMap<String, (Source, Vec<usize>)>, GgufError> {
-    let mut sources = BTreeMap::new();
-    let mut used = std::collections::BTreeSet::from([ROPE_FACTORS.to_owned()]);
-    // The configuration may announce any number of layers, so the first missing tensor ends this.
-    for (name, shape) in config.tensors() {
-        let source = source(&name, config);
-        checked(content, &source.name, &shape)?;
-        used.insert(source.name.clone());
-        sources.insert(name, (source, shape));
-    }
-    match content.tensors.keys().find(|name| !used.contains(**name)) {
-        Some(name) => {
-            Err(GgufError::UnknownTensor { path: content.path.to_owned(), name: (*name).to_owned() })
-        }
-        None => Ok(sources),
-    }
-}
-
-/// Where the tensor of this name in safetensors is.
-pub fn source(name: &str, config: &ModelConfig) -> Source {
-    const PARTS: [(&str, &str); 13] = [
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "post_attention_norm"),
-        ("pre_feedforward_layernorm", "ffn_norm"),
-        ("post_feedforward_layernorm", "post_ffw_norm"),
-        ("self_attn.q_norm", "attn_q_norm"),
-        ("self_attn.k_norm", "attn_k_norm"),
-        ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"),
-        ("self_attn.v_proj", "attn_v"),
-        ("self_attn.o_proj", "attn_output"),
-        ("mlp.gate_proj", "ffn_gate"),
-        ("mlp.up_proj", "ffn_up"),
-        ("mlp.down_proj", "ffn_down"),
-    ];
-    let offset = if name.ends_with("norm.weight") { config.design.norm_offset() } else { 0.0 };
-    let of = |name: &str, paired| Source { name: name.to_owned(), paired, offset };
-    match name {
-        "model.embed_tokens.weight" => return of(EMBEDDING, None),
-        "model.norm.weight" => return of("output_norm.weight", None),
-        "lm_head.weight" => return of(OUTPUT, None),
-        _ => {}
-    }
-    let inner = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
-    let parts = inner.and_then(|(layer, rest)| Some((layer, rest.rsplit_once('.')?)));
-    let known = parts.and_then(|(layer, (part, kind))| {
-        let (_, stored) = PARTS.iter().find(|(known, _)| *known == part)?;
-        let stored = if part == config.design.names().middle_norm { &"ffn_norm" } else { stored };
-        let rotated = ["attn_q", "attn_k"].contains(stored) && config.design.family == Family::Llama;
-        Some(of(&format!("blk.{layer}.{stored}.{kind}"), rotated.then_some(config.heads.dim)))
-    });
-    // A name without a counterpart is then reported as missing from the file.
-    known.unwrap_or_else(|| of(name, None))
-}
-
-/// Puts the rows of each head from the order of adjacent pairs, which llama.cpp rotates, into that of halves. `row` is
-/// the width of a row in bytes.
-pub fn halves(paired: &[u8], row: usize, dim: usize) -> Vec<u8> {
-    transposed(paired, row, (dim / 2, 2))
-}
-
-/// The reverse of [`halves`], for values of rows of this many columns.
-pub fn pairs(halves: &[f32], columns: usize, dim: usize) -> Vec<f32> {
-    transposed(halves, columns, (2, dim / 2))
-}
-
-/// Each matrix of `rows` by `columns` items, an item being so many values, with its axes swapped.
-fn transposed<T: Copy>(values: &[T], item: usize, (rows, columns): (usize, usize)) -> Vec<T> {
-    let mut out = Vec::with_capacity(values.len());
-    for matrix in values.chunks(rows * columns * item) {
-        for (column, row) in (0..columns).flat_map(|column| (0..rows).map(move |row| (column, row))) {
-            let at = (row * columns + column) * item;
-            out.extend_from_slice(&matrix[at..at + item]);
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_pairs_become_rows_of_halves() {
-        // Two heads of width 4, rows of two bytes.
-        let paired: Vec<u8> = [0, 2, 1, 3, 4, 6, 5, 7].into_iter().flat_map(|row| [row, row]).collect();
-        let expected: Vec<u8> = (0..8).flat_map(|row| [row, row]).collect();
-        assert_eq!(halves(&paired, 2, 4), expected);
     }
 }

@@ -391,6 +391,17 @@ impl<'a> Content<'a> {
         })
     }
 
+    /// A count for all layers, or one for each.
+    pub fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>, GgufError> {
+        if let Ok(Some(size)) = self.size(key) {
+            return Ok(Some(vec![size]));
+        }
+        let sizes = self.integers(key)?;
+        let size = |size: i64| u32::try_from(size).ok().map(|size| size as usize);
+        let sizes = sizes.map(|sizes| sizes.into_iter().map(size).collect::<Option<Vec<_>>>());
+        sizes.map(|sizes| sizes.ok_or_else(|| self.metadata(key, "it has a negative count"))).transpose()
+    }
+
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufError> {
         self.get(key, "a finite number", |value| match value {
             Value::Number(value) => value.is_finite().then_some(value),
@@ -437,6 +448,18 @@ impl<'a> Content<'a> {
             Value::Integer(value) => i64::try_from(value).ok(),
             _ => None,
         })
+    }
+
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, GgufError> {
+        self.list(
+            key,
+            "an array of truth values",
+            |kind| kind == Kind::Flag,
+            |value| match value {
+                Value::Flag(value) => Some(value),
+                _ => None,
+            },
+        )
     }
 
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, GgufError> {

@@ -6,6 +6,7 @@
 mod decoder;
 mod error;
 mod file;
+mod tensors;
 mod tokenizer;
 mod vocabulary;
 pub mod write;
@@ -16,14 +17,13 @@ mod tests;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use half::bf16;
 use safetensors::Dtype;
 use serde_json::json;
 
 pub use self::error::{Feature, GgufError};
 use self::{
-    decoder::{Source, halves},
     file::{Content, GgufFile},
+    tensors::{Source, sources},
     tokenizer::GgufTokenizer,
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
     progress::Observer,
 };
 
-/// The type that weights are converted to.
+/// The type that weights are converted to. A few small vectors are wider.
 pub const FORMAT: Format = Format::Bf16;
 
 /// Whether a path names a GGUF file.
@@ -45,7 +45,7 @@ pub fn preflight(path: &Path, calls_tools: bool) -> Result<ModelConfig> {
     let file = GgufFile::open(path)?;
     let content = file.content()?;
     let config = decoder::config(&content)?;
-    decoder::sources(&content, &config)?;
+    sources(&content, &config)?;
     let tokenizer = GgufTokenizer::of(&content, config.vocabulary)?;
     if calls_tools {
         tokenizer.check_template()?;
@@ -82,8 +82,11 @@ fn small_files(content: &Content<'_>, config: &ModelConfig, folder: &Path) -> Re
 pub fn converted_bytes(path: &Path) -> Result<u64> {
     let file = GgufFile::open(path)?;
     let content = file.content()?;
-    let values = |shape: &[usize]| shape.iter().product::<usize>() * DType::BF16.size_in_bytes();
-    Ok(content.tensors.values().map(|tensor| values(&tensor.shape) as u64).sum())
+    let sources = sources(&content, &decoder::config(&content)?)?;
+    let bytes = |(source, shape): &(Source, Vec<usize>)| {
+        shape.iter().product::<usize>() * source.dtype.size_in_bytes()
+    };
+    Ok(sources.values().map(|tensor| bytes(tensor) as u64).sum())
 }
 
 /// Input and output embedding, or the one that is both.
@@ -91,11 +94,11 @@ pub fn embeddings(path: &Path) -> Result<Vec<Tensor>> {
     let file = GgufFile::open(path)?;
     let content = file.content()?;
     let config = decoder::config(&content)?;
-    let sources = decoder::sources(&content, &config)?;
+    let sources = sources(&content, &config)?;
     let names = ["model.embed_tokens.weight", "lm_head.weight"].into_iter();
     let matrix = |(source, shape): &(Source, Vec<usize>)| -> Result<Tensor> {
-        let bytes = tensor(&content, source)?;
-        Ok(Tensor::from_raw_buffer(&bytes, DType::BF16, shape, &Device::Cpu).map_err(ModelError::from)?)
+        let bytes = source.read(&content, shape)?;
+        Ok(Tensor::from_raw_buffer(&bytes, source.dtype, shape, &Device::Cpu).map_err(ModelError::from)?)
     };
     names.filter_map(|name| sources.get(name)).map(matrix).collect()
 }
@@ -113,34 +116,21 @@ pub fn convert(
     let file = GgufFile::open(path)?;
     let content = file.content()?;
     let config = decoder::config(&content)?;
-    let sources = decoder::sources(&content, &config)?;
+    let sources = sources(&content, &config)?;
     small_files(&content, &config, folder)?;
     let count = sources.len();
     let entries = sources.into_iter().enumerate().map(|(index, (name, (source, shape)))| {
         let content = &content;
+        let dtype = if source.dtype == DType::F32 { Dtype::F32 } else { Dtype::BF16 };
+        let of_values = shape.clone();
         let bytes = move || {
             if is_cancelled() {
                 return Err(Interrupted.into());
             }
             observer.status(&format!("dequantizing tensor {} of {count}", index + 1));
-            Ok(Box::new(tensor(content, &source)?) as Bytes)
+            Ok(Box::new(source.read(content, &of_values)?) as Bytes)
         };
-        (name, Entry::<Failure> { dtype: Dtype::BF16, shape, bytes: Box::new(bytes) })
+        (name, Entry::<Failure> { dtype, shape, bytes: Box::new(bytes) })
     });
     write_entries(&folder.join("model.safetensors"), entries.collect())
-}
-
-/// A tensor's values in bf16, in the order of safetensors.
-fn tensor(content: &Content<'_>, Source { name, paired, offset }: &Source) -> Result<Vec<u8>, GgufError> {
-    let stored = content.tensor(name)?;
-    if *offset != 0.0 {
-        let values = content.floats(name, stored)?.into_iter();
-        return Ok(values.flat_map(|value| bf16::from_f32(value - offset).to_le_bytes()).collect());
-    }
-    let bytes = content.dequantized(name, stored, DType::BF16)?;
-    let columns = if stored.shape.len() > 1 { stored.shape.last().copied().unwrap_or(1) } else { 1 };
-    Ok(match paired {
-        Some(dim) => halves(&bytes, columns * DType::BF16.size_in_bytes(), *dim),
-        None => bytes,
-    })
 }

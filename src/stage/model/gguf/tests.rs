@@ -87,6 +87,105 @@ fn every_family_has_its_weights_configuration_and_tokenizer_again() {
     }
 }
 
+/// A small model, as Transformers saved it.
+fn family(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures/families").join(name)
+}
+
+/// The same model, as llama.cpp's converter wrote it (`tests/reference/gguf_families.py`).
+fn by_llama_cpp(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures/gguf").join(format!("{name}.gguf"))
+}
+
+/// The largest difference between the weights in two folders, which have the same names and shapes.
+fn largest_difference(one: &Path, other: &Path) -> f32 {
+    let weights = |folder: &Path| read_safetensors(&folder.join("model.safetensors")).unwrap();
+    let (one, other) = (weights(one), weights(other));
+    assert!(one.keys().eq(other.keys()));
+    let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let differences = one.iter().flat_map(|(name, tensor)| {
+        assert_eq!(tensor.dims(), other[name].dims(), "{name}");
+        values(tensor).into_iter().zip(values(&other[name])).map(|(one, other)| (one - other).abs())
+    });
+    differences.fold(0.0, f32::max)
+}
+
+#[test]
+fn files_of_llama_cpps_converter_become_the_folders_that_they_were_made_of() {
+    for name in ["lfm2", "qwen3_5"] {
+        let folder = tempfile::tempdir().unwrap();
+        convert(&by_llama_cpp(name), folder.path(), &NoProgress, &|| false).unwrap();
+        let expected = ModelConfig::load(&family(name)).unwrap();
+        assert_eq!(ModelConfig::load(folder.path()).unwrap(), expected, "{name}");
+        assert_eq!(preflight(&by_llama_cpp(name), true).unwrap(), expected, "{name}");
+        // The decay is a logarithm of an exponential, in f32.
+        assert!(largest_difference(folder.path(), &family(name)) < 1e-6, "{name}");
+        Decoder::load(folder.path()).unwrap();
+    }
+}
+
+#[test]
+fn what_layers_without_attention_lack_is_refused_by_name() {
+    type Change = fn(&mut Draft);
+    let cases: [(&str, &str, &str, Change); 8] = [
+        ("lfm2", "gguf::unsupported", "setting `lfm2.attention.sliding_window`", |draft| {
+            draft.set("lfm2.attention.sliding_window", Value::U32(16));
+        }),
+        ("lfm2", "gguf::missing", "`lfm2.shortconv.l_cache`", |draft| {
+            draft.without("lfm2.shortconv.l_cache");
+        }),
+        ("lfm2", "gguf::metadata", "only one number of heads for all layers", |draft| {
+            let heads = [1, 2, 0].map(Value::I32).to_vec();
+            draft.set("lfm2.attention.head_count_kv", Value::Array(heads));
+        }),
+        ("lfm2", "gguf::metadata", "it has a negative count", |draft| {
+            let heads = [0, 2, -1].map(Value::I32).to_vec();
+            draft.set("lfm2.attention.head_count_kv", Value::Array(heads));
+        }),
+        ("qwen3_5", "gguf::metadata", "layer_types has 2 entries for 4 layers", |draft| {
+            let flags = [true, false].map(Value::Bool).to_vec();
+            draft.set("qwen35.attention.recurrent_layers", Value::Array(flags));
+        }),
+        ("qwen3_5", "gguf::metadata", "it is not a multiple of 4, the number of value heads", |draft| {
+            draft.set("qwen35.ssm.inner_size", Value::U32(33));
+        }),
+        ("qwen3_5", "gguf::metadata", "linear_num_key_heads", |draft| {
+            draft.set("qwen35.ssm.group_count", Value::U32(0));
+        }),
+        // Without the number of layers that predict, the last is one of the decoder's.
+        ("qwen3_5", "gguf::metadata", "layer_types has 5 entries", |draft| {
+            draft.set("qwen35.nextn_predict_layers", Value::U32(0));
+            draft.set("qwen35.block_count", Value::U32(6));
+        }),
+    ];
+    for (name, code, message, change) in cases {
+        let mut draft = Draft::read(&by_llama_cpp(name));
+        change(&mut draft);
+        let error = failure(&draft);
+        assert!(error.code() == code && error.to_string().contains(message), "{}: {error}", error.code());
+    }
+}
+
+#[test]
+fn a_decay_without_a_logarithm_is_an_error() {
+    let mut draft = Draft::read(&by_llama_cpp("qwen3_5"));
+    draft.without("blk.0.ssm_a").add("blk.0.ssm_a", Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap());
+    let error = converted(&draft).err().unwrap();
+    assert_eq!(error.code(), "gguf::convert");
+    assert!(error.to_string().contains("`blk.0.ssm_a` cannot be converted: not all"), "{error}");
+}
+
+#[test]
+fn every_so_many_layers_have_full_attention_where_the_file_lists_none() {
+    let mut draft = Draft::read(&by_llama_cpp("qwen3_5"));
+    draft.without("qwen35.attention.recurrent_layers");
+    let (_source, path) = file(&draft);
+    assert_eq!(preflight(&path, true).unwrap(), ModelConfig::load(&family("qwen3_5")).unwrap());
+    draft.without("qwen35.full_attention_interval");
+    let (_source, path) = file(&draft);
+    assert_eq!(preflight(&path, true).unwrap(), ModelConfig::load(&family("qwen3_5")).unwrap());
+}
+
 #[test]
 fn every_stored_type_is_dequantized() {
     let types = super::file::TENSOR_TYPES.map(|(_, _, dtype)| dtype);
@@ -133,12 +232,12 @@ fn tokens_named_tokens_and_template_are_those_of_the_folder_it_was_made_of() {
 
 #[test]
 fn each_pre_tokenizer_splits_as_its_models_tokenizer_does() {
-    let pieces = |pre: &str| {
+    let pieces = |pre: &str, text: &str| {
         let mut draft = Draft::new(config(Family::Qwen2));
         draft.set("tokenizer.ggml.pre", Value::String(pre.into()));
         let converted = converted(&draft).unwrap();
         let tokenizer = converted.tokenizer();
-        let mut text = tokenizers::NormalizedString::from("It'S 1234\n\n  e\u{301}x!");
+        let mut text = tokenizers::NormalizedString::from(text);
         if let Some(normalizer) = tokenizer.get_normalizer() {
             tokenizers::Normalizer::normalize(normalizer, &mut text).unwrap();
         }
@@ -152,10 +251,17 @@ fn each_pre_tokenizer_splits_as_its_models_tokenizer_does() {
             .collect::<Vec<_>>()
             .join("|")
     };
-    assert_eq!(pieces("qwen2"), "It|'S|_|1|2|3|4|//|_|_Ã©x|!", "letter and accent are one character");
-    assert_eq!(pieces("llama-bpe"), "It|'S|_|123|4|//|_|_e|Ìģx|!");
-    assert_eq!(pieces("smollm"), "It|'|S|_|1|2|3|4|//_|_e|Ìģ|x|!");
-    assert_eq!(pieces("gpt-2"), "It|'|S|_1234|//_|_e|Ìģ|x|!");
+    let text = "It'S 1234\n\n  e\u{301}x!";
+    assert_eq!(pieces("qwen2", text), "It|'S|_|1|2|3|4|//|_|_Ã©x|!", "letter and accent are one character");
+    assert_eq!(pieces("llama-bpe", text), "It|'S|_|123|4|//|_|_e|Ìģx|!");
+    assert_eq!(pieces("smollm", text), "It|'|S|_|1|2|3|4|//_|_e|Ìģ|x|!");
+    assert_eq!(pieces("gpt-2", text), "It|'|S|_1234|//_|_e|Ìģ|x|!");
+    assert_eq!(pieces("lfm2", text), pieces("llama-bpe", text));
+    // No character is this letter with this accent.
+    let marked = "q\u{301}x 12!";
+    assert_eq!(pieces("qwen2", marked), "q|Ìģx|_|1|2|!");
+    assert_eq!(pieces("qwen35", marked), "qÌģx|_|1|2|!");
+    assert_eq!(pieces("qwen35", text), pieces("qwen2", text));
 }
 
 #[test]
@@ -259,10 +365,10 @@ fn rotary_scaling_is_read_from_metadata_or_found_in_its_factors() {
 fn what_the_decoder_or_tokenizer_lacks_is_refused_by_name() {
     type Change = fn(&mut Draft);
     let cases: [(&str, &str, &str, Change); 20] = [
-        ("gguf::unsupported", "architecture `gemma2`", "gemma3, llama, qwen2, qwen3", |draft| {
+        ("gguf::unsupported", "architecture `gemma2`", "lfm2, llama, qwen2, qwen3, qwen35", |draft| {
             draft.set("general.architecture", Value::String("gemma2".into()));
         }),
-        ("gguf::unsupported", "pre-tokenizer `deepseek-llm`", "qwen2, llama-bpe", |draft| {
+        ("gguf::unsupported", "pre-tokenizer `deepseek-llm`", "qwen2, qwen35, llama-bpe", |draft| {
             draft.set("tokenizer.ggml.pre", Value::String("deepseek-llm".into()));
         }),
         ("gguf::missing", "`tokenizer.ggml.pre`", "", |draft| _ = draft.without("tokenizer.ggml.pre")),

@@ -12,11 +12,13 @@ use super::{Content, Feature, GgufError};
 use crate::chat::{ChatError, base_template, preflight_template};
 
 /// Supported pre-tokenizers of byte-level BPE, by their names in files.
-pub const PRE_TOKENIZERS: [(&str, Pre); 6] = [
+pub const PRE_TOKENIZERS: [(&str, Pre); 8] = [
     ("qwen2", Pre::Qwen2),
+    ("qwen35", Pre::Qwen3_5),
     ("llama-bpe", Pre::Llama3),
     ("llama3", Pre::Llama3),
     ("llama-v3", Pre::Llama3),
+    ("lfm2", Pre::Llama3),
     ("smollm", Pre::SmolLm),
     ("gpt-2", Pre::Gpt2),
 ];
@@ -24,6 +26,8 @@ pub const PRE_TOKENIZERS: [(&str, Pre); 6] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pre {
     Qwen2,
+    /// Keeps marks such as accents with their letters.
+    Qwen3_5,
     Llama3,
     /// Splits digits before anything else.
     SmolLm,
@@ -31,21 +35,19 @@ pub enum Pre {
 }
 
 impl Pre {
-    /// The digits that [`pattern`] keeps together. None without a pattern.
-    pub fn digits(self) -> Option<&'static str> {
-        match self {
-            Self::Qwen2 => Some(r"\p{N}"),
-            Self::Llama3 => Some(r"\p{N}{1,3}"),
-            Self::SmolLm | Self::Gpt2 => None,
-        }
+    /// The pattern of the pieces. None if it is that of GPT-2.
+    pub fn pattern(self) -> Option<String> {
+        let (letter, digits) = match self {
+            Self::Qwen2 => (r"\p{L}", r"\p{N}"),
+            Self::Qwen3_5 => (r"\p{L}\p{M}", r"\p{N}"),
+            Self::Llama3 => (r"\p{L}", r"\p{N}{1,3}"),
+            Self::SmolLm | Self::Gpt2 => return None,
+        };
+        let letters = if letter == r"\p{L}" { letter.to_owned() } else { format!("[{letter}]") };
+        Some(format!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{letter}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ))
     }
-}
-
-/// The pattern of Qwen's and Llama 3's pre-tokenizers.
-pub fn pattern(digits: &str) -> String {
-    format!(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
 }
 
 /// Pieces of SentencePiece are short. The ways to split one are all tried.
@@ -314,16 +316,17 @@ impl<'a> GgufTokenizer<'a> {
     /// Normalizer, pre-tokenizer and decoder.
     fn pipeline(&self, content: &Content<'_>) -> Result<(Value, Value, Value), GgufError> {
         let byte_level = |trim_offsets: bool, use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": trim_offsets, "use_regex": use_regex});
-        let split = |digits: &str| {
-            let split = json!({"type": "Split", "pattern": {"Regex": pattern(digits)}, "behavior": "Isolated", "invert": false});
+        let split = |pattern: String| {
+            let split = json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
             json!({"type": "Sequence", "pretokenizers": [split, byte_level(false, false)]})
         };
         let sequence = |kind: &str, items: Vec<Value>| json!({"type": "Sequence", kind: items});
         Ok(match self.method {
             Method::ByteLevel(pre) => {
-                let normalizer = if pre == Pre::Qwen2 { json!({"type": "NFC"}) } else { Value::Null };
-                let pre_tokenizer = match pre.digits() {
-                    Some(digits) => split(digits),
+                let is_composed = matches!(pre, Pre::Qwen2 | Pre::Qwen3_5);
+                let normalizer = if is_composed { json!({"type": "NFC"}) } else { Value::Null };
+                let pre_tokenizer = match pre.pattern() {
+                    Some(pattern) => split(pattern),
                     None if pre == Pre::SmolLm => {
                         let digits = json!({"type": "Digits", "individual_digits": true});
                         sequence("pretokenizers", vec![digits, byte_level(true, true)])

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Feature, GgufError,
-    tokenizer::{PRE_TOKENIZERS, Pre, pattern},
+    tokenizer::{PRE_TOKENIZERS, Pre},
     write::{Meta, Metadata},
 };
 use crate::{
@@ -152,10 +152,10 @@ fn kinds(pre_tokenizer: &Value) -> Vec<&str> {
 /// llama.cpp's name of a pre-tokenizer. It has the pattern in its code, so what splits differently has no name.
 fn pre_name(pre_tokenizer: &Value) -> Option<&'static str> {
     let (parts, kinds) = (parts(pre_tokenizer), kinds(pre_tokenizer));
-    let is_same = |pre: &Pre| match (kinds.as_slice(), pre.digits()) {
+    let is_same = |pre: &Pre| match (kinds.as_slice(), pre.pattern()) {
         (["ByteLevel"], None) => parts[0]["use_regex"] != false && *pre != Pre::SmolLm,
         (["Digits", "ByteLevel"], None) => parts[0]["individual_digits"] == true && *pre == Pre::SmolLm,
-        (["Split", "ByteLevel"], Some(digits)) => parts[0]["pattern"]["Regex"] == pattern(digits),
+        (["Split", "ByteLevel"], Some(pattern)) => parts[0]["pattern"]["Regex"] == pattern,
         _ => false,
     };
     PRE_TOKENIZERS.iter().find(|(_, pre)| is_same(pre)).map(|(name, _)| *name)

@@ -12,13 +12,16 @@ use std::{
 
 use super::{
     Feature, GgufError,
-    decoder::{ARCHITECTURES, EMBEDDING, OUTPUT, ROPE_FACTORS, Source, pairs, source},
+    decoder::{ARCHITECTURES, EMBEDDING, OUTPUT, ROPE_FACTORS},
     file::TENSOR_TYPES,
+    tensors::{Source, source},
     vocabulary,
 };
 use crate::{
     error::Result,
-    model::{AdapterConfig, ModelConfig, ModelError, Scaling, Weights, adapter_matrices, ops, to_f32},
+    model::{
+        AdapterConfig, LayerKind, ModelConfig, ModelError, Scaling, Weights, adapter_matrices, ops, own_name,
+    },
 };
 use candle_core::{
     Device, Tensor,
@@ -73,7 +76,7 @@ impl Quantization {
                 let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
                 let layer = layer.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
                 let is_more = match layer {
-                    Some((layer, "attn_v.weight" | "ffn_down.weight")) => {
+                    Some((layer, "attn_v.weight" | "attn_qkv.weight" | "ffn_down.weight")) => {
                         let eighth = layers / 8;
                         layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
                     }
@@ -97,6 +100,7 @@ pub enum Meta {
     Flag(bool),
     Texts(Vec<String>),
     Integers(Vec<i32>),
+    Flags(Vec<bool>),
 }
 
 impl From<&str> for Meta {
@@ -119,7 +123,7 @@ impl Meta {
             Self::Number(_) => 6,
             Self::Flag(_) => 7,
             Self::Text(_) => 8,
-            Self::Texts(_) | Self::Integers(_) => 9,
+            Self::Texts(_) | Self::Integers(_) | Self::Flags(_) => 9,
         }
     }
 
@@ -140,6 +144,9 @@ impl Meta {
             Self::Integers(numbers) => {
                 let items = numbers.iter().flat_map(|number| number.to_le_bytes());
                 list(5, numbers.len()).into_iter().chain(items).collect()
+            }
+            Self::Flags(flags) => {
+                list(7, flags.len()).into_iter().chain(flags.iter().map(|flag| u8::from(*flag))).collect()
             }
         }
     }
@@ -253,12 +260,12 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
         ("block_count", config.layers),
         ("feed_forward_length", config.intermediate),
         ("attention.head_count", config.heads.query),
-        ("attention.head_count_kv", config.heads.kv),
         ("attention.key_length", config.heads.dim),
         ("attention.value_length", config.heads.dim),
-        ("rope.dimension_count", config.heads.dim),
+        ("rope.dimension_count", config.rotary()),
     ];
     metadata.extend(sizes.map(|(name, size)| (key(name), size.into())));
+    metadata.extend(mixing(&config).into_iter().map(|(name, value)| (key(&name), value)));
     #[expect(clippy::cast_possible_truncation, reason = "the format has f32")]
     let number = |value: f64| Meta::Number(value as f32);
     metadata.push((key("rope.freq_base"), number(config.rope_theta)));
@@ -286,7 +293,7 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
                 .extend(numbers.map(|(name, value)| (key(&format!("rope.scaling.{name}")), number(*value))));
         }
         scaling @ Scaling::Llama3 { .. } => {
-            factors = Some(scaling.divisors(config.rope_theta, config.heads.dim));
+            factors = Some(scaling.divisors(config.rope_theta, config.rotary()));
         }
         scaling => {
             let found = serde_json::to_value(scaling).ok();
@@ -297,7 +304,7 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
         }
     }
     metadata.extend(vocabulary::metadata(folder, config.vocabulary)?);
-    let mut sources: Vec<Option<(String, Source)>> = Vec::new();
+    let mut sources: Vec<Option<(String, Source, Vec<usize>)>> = Vec::new();
     let mut planned = Vec::new();
     if let Some(factors) = &factors {
         sources.push(None);
@@ -310,30 +317,54 @@ pub fn model(folder: &Path, name: &str, quantization: Quantization, path: &Path)
     for (name, shape) in config.tensors() {
         let source = source(&name, &config);
         let dtype = quantization.of(&source.name, &shape, config.layers, config.tied);
-        planned.push(Planned { name: source.name.clone(), shape, dtype });
-        sources.push(Some((name, source)));
+        planned.push(Planned { name: source.name.clone(), shape: Source::shape(&shape), dtype });
+        sources.push(Some((name, source, shape)));
     }
     let mut weights = Weights::open(folder)?;
     write(path, &metadata, &planned, |index| {
-        let Some((name, source)) = &sources[index] else {
+        let Some((name, source, shape)) = &sources[index] else {
             let factors = factors.clone().unwrap_or_default();
             let shape = factors.len();
             return Ok(Tensor::from_vec(factors, shape, &Device::Cpu).map_err(ModelError::from)?);
         };
-        as_stored(weights.take(name, &planned[index].shape)?, source)
+        source.written(weights.take(name, shape)?)
     })
 }
 
-/// Values in `f32`, in the file's order of rows.
-fn as_stored(tensor: Tensor, source: &Source) -> Result<Tensor> {
-    let mut tensor = to_f32(tensor)?;
-    if source.offset != 0.0 {
-        tensor = (tensor + f64::from(source.offset)).map_err(ModelError::from)?;
+/// The metadata of what mixes the rows of the layers.
+fn mixing(config: &ModelConfig) -> Metadata {
+    let kinds = || (0..config.layers).map(|layer| config.layer(layer));
+    let kv = i32::try_from(config.heads.kv).unwrap_or(i32::MAX);
+    let mut metadata: Metadata = Vec::new();
+    let mut add = |name: &str, value: Meta| metadata.push((name.to_owned(), value));
+    if let Some(window) = config.design.convolution {
+        let heads = kinds().map(|kind| if kind == LayerKind::Conv { 0 } else { kv }).collect();
+        add("attention.head_count_kv", Meta::Integers(heads));
+        add("shortconv.l_cache", window.into());
+    } else {
+        add("attention.head_count_kv", config.heads.kv.into());
     }
-    let Some(dim) = source.paired else { return Ok(tensor) };
-    let columns = if tensor.rank() > 1 { tensor.dims()[1] } else { 1 };
-    let values = pairs(&ops::values(&tensor).map_err(ModelError::from)?, columns, dim);
-    Ok(Tensor::from_vec(values, tensor.dims(), &Device::Cpu).map_err(ModelError::from)?)
+    if let Some(delta) = config.design.delta {
+        let sizes = [
+            ("ssm.conv_kernel", delta.window),
+            ("ssm.state_size", delta.key_dim),
+            ("ssm.group_count", delta.key),
+            ("ssm.time_step_rank", delta.value),
+            ("ssm.inner_size", delta.width()),
+        ];
+        sizes.into_iter().for_each(|(name, size)| add(name, size.into()));
+        let is_linear: Vec<bool> = kinds().map(|kind| kind == LayerKind::LinearAttention).collect();
+        // Earlier releases of llama.cpp read this alone.
+        let every = is_linear.iter().take_while(|is_linear| **is_linear).count() + 1;
+        add("full_attention_interval", every.into());
+        add("attention.recurrent_layers", Meta::Flags(is_linear));
+        // Time, height and width of a position share the rotated pairs. They are equal for text.
+        let pairs = config.rotary() / 2;
+        let sections = [pairs.div_ceil(3), (pairs + 1) / 3, pairs / 3, 0];
+        let sections = sections.map(|pairs| i32::try_from(pairs).unwrap_or(i32::MAX));
+        add("rope.dimension_sections", Meta::Integers(sections.to_vec()));
+    }
+    metadata
 }
 
 /// Writes the adapter in a folder as a file, for use with its base model as a GGUF file (`llama-server --lora`).
@@ -356,13 +387,20 @@ pub fn adapter(folder: &Path, config: &ModelConfig, name: &str, path: &Path) -> 
     let known: BTreeMap<String, Vec<usize>> = config.tensors().collect();
     let (mut planned, mut values) = (Vec::new(), Vec::new());
     for (module, (a, b, scale)) in matrices {
-        let weight = format!("{module}.weight");
+        let weight = own_name(&format!("{module}.weight")).unwrap_or_default();
         let source = source(&weight, config);
-        if !known.contains_key(&weight) || source.name == EMBEDDING {
+        let shape = known.get(&weight).filter(|_| source.name != EMBEDDING);
+        let Some(shape) = shape else {
             return Err(GgufError::Unwritable { what: Feature::Module, found: module }.into());
+        };
+        let fits = [b.dims()[0], a.dims()[1]];
+        if fits != shape[..] {
+            let reason = format!("`{module}` adapts a weight of {fits:?}, the model's has {shape:?}");
+            return Err(ModelError::Adapter { path: folder.to_owned(), reason }.into());
         }
         let own = scale * a.dims()[0] as f32 / alpha;
-        let b = as_stored(b.affine(f64::from(own), 0.0).map_err(ModelError::from)?, &source)?;
+        let b = b.affine(f64::from(own), 0.0).map_err(ModelError::from)?;
+        let [a, b] = source.written_adapter(a, b)?;
         for (part, tensor) in [("lora_a", a), ("lora_b", b)] {
             let (name, shape) = (format!("{}.{part}", source.name), tensor.dims().to_vec());
             planned.push(Planned { name, shape, dtype: GgmlDType::F32 });

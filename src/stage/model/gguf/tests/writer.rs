@@ -122,6 +122,18 @@ impl Draft {
         Self { weights, metadata, tensors }
     }
 
+    /// The content of a file, without what it was made of.
+    pub fn read(path: &Path) -> Self {
+        let mut file = std::fs::File::open(path).unwrap();
+        let content = gguf_file::Content::read(&mut file).unwrap();
+        let stored = content.tensor_infos.keys().map(|name| {
+            let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
+            (name.clone(), tensor.dequantize(&Device::Cpu).unwrap(), GgmlDType::F32)
+        });
+        let tensors = stored.collect();
+        Self { weights: BTreeMap::new(), metadata: content.metadata.into_iter().collect(), tensors }
+    }
+
     pub fn set(&mut self, key: &str, value: Value) -> &mut Self {
         self.metadata.retain(|(known, _)| known != key);
         self.metadata.push((key.to_owned(), value));

@@ -6,7 +6,7 @@ use super::{
     super::write::{self, Quantization},
     *,
 };
-use crate::model::{AdapterConfig, write_safetensors};
+use crate::model::{AdapterConfig, adapter_matrices, write_safetensors};
 
 /// The folder of a small model.
 fn model(change: impl FnOnce(&mut Draft), family: Family) -> Converted {
@@ -47,8 +47,84 @@ fn a_folder_survives_the_way_there_and_back() {
 }
 
 #[test]
+fn a_written_file_has_the_tensors_of_llama_cpps_own() {
+    for name in ["lfm2", "qwen3_5"] {
+        let one = tempfile::tempdir().unwrap();
+        convert(&by_llama_cpp(name), one.path(), &NoProgress, &|| false).unwrap();
+        let (_scratch, path) = written(one.path(), Quantization::Bf16).unwrap();
+        let (ours, theirs) = (GgufFile::open(&path).unwrap(), GgufFile::open(&by_llama_cpp(name)).unwrap());
+        let (ours, theirs) = (ours.content().unwrap(), theirs.content().unwrap());
+        for (tensor, stored) in &ours.tensors {
+            let expected = &theirs.tensors[tensor];
+            assert_eq!((&stored.shape, stored.dtype), (&expected.shape, expected.dtype), "{name}: {tensor}");
+            let (found, expected) =
+                (ours.floats(tensor, stored).unwrap(), theirs.floats(tensor, expected).unwrap());
+            let is_near = |(found, expected): (f32, f32)| (found - expected).abs() < 1e-6;
+            assert!(found.into_iter().zip(expected).all(is_near), "{name}: {tensor}");
+        }
+        let other = tempfile::tempdir().unwrap();
+        convert(&path, other.path(), &NoProgress, &|| false).unwrap();
+        assert_eq!(ModelConfig::load(one.path()).unwrap(), ModelConfig::load(other.path()).unwrap());
+        assert!(largest_difference(one.path(), other.path()) < 1e-6, "{name}");
+        assert_eq!(text(one.path(), "tokenizer.json"), text(other.path(), "tokenizer.json"), "{name}");
+    }
+}
+
+#[test]
+fn an_adapter_of_each_linear_layer_changes_the_weight_that_the_file_has() {
+    for name in ["lfm2", "qwen3_5"] {
+        let folder = family(name).join("adapter");
+        let config = ModelConfig::load(&family(name)).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("adapter.gguf");
+        write::adapter(&folder, &config, "small", &path).unwrap();
+        let mut file = std::fs::File::open(&path).unwrap();
+        let content = gguf_file::Content::read(&mut file).unwrap();
+        let mut tensor = |name: &str| {
+            let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
+            tensor.dequantize(&Device::Cpu).unwrap()
+        };
+        let matrices = adapter_matrices(&folder, &AdapterConfig::load(&folder).unwrap()).unwrap();
+        assert_eq!(content.tensor_infos.len(), 2 * matrices.len());
+        for (module, (a, b, _)) in matrices {
+            let source = super::super::tensors::source(&format!("{module}.weight"), &config);
+            let expected = source.written(b.matmul(&a).unwrap()).unwrap();
+            let [a, b] = ["lora_a", "lora_b"].map(|part| tensor(&format!("{}.{part}", source.name)));
+            let difference = (b.matmul(&a).unwrap() - expected).unwrap().abs().unwrap();
+            assert!(difference.max_all().unwrap().to_scalar::<f32>().unwrap() < 1e-6, "{name} {module}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_for_a_larger_model_is_written_for_its_language_model() {
+    let (base, adapter) = (family("qwen3_5"), family("qwen3_5").join("adapter"));
+    let (config, larger) = (ModelConfig::load(&base).unwrap(), tempfile::tempdir().unwrap());
+    std::fs::copy(adapter.join("adapter_config.json"), larger.path().join("adapter_config.json")).unwrap();
+    let tensors = read_safetensors(&adapter.join("adapter_model.safetensors")).unwrap();
+    let renamed = |name: String| name.replace(".model.layers.", ".model.language_model.layers.");
+    let tensors = tensors.into_iter().map(|(name, tensor)| (renamed(name), tensor)).collect();
+    write_safetensors(&larger.path().join("adapter_model.safetensors"), &tensors).unwrap();
+    let written = |folder: &Path| {
+        let path = larger.path().join("adapter.gguf");
+        write::adapter(folder, &config, "small", &path).unwrap();
+        std::fs::read(&path).unwrap()
+    };
+    assert!(written(&adapter) == written(larger.path()));
+}
+
+#[test]
+fn an_adapter_of_another_size_is_refused() {
+    let mut config = ModelConfig::load(&family("qwen3_5")).unwrap();
+    config.intermediate *= 2;
+    let path = tempfile::tempdir().unwrap().path().join("adapter.gguf");
+    let error = write::adapter(&family("qwen3_5").join("adapter"), &config, "small", &path).unwrap_err();
+    assert!(error.to_string().contains("adapts a weight of"), "{error}");
+}
+
+#[test]
 fn each_pre_tokenizer_and_scaling_keeps_its_name() {
-    for pre in ["qwen2", "llama-bpe", "smollm", "gpt-2"] {
+    for pre in ["qwen2", "qwen35", "llama-bpe", "smollm", "gpt-2"] {
         let folder =
             model(|draft| _ = draft.set("tokenizer.ggml.pre", Value::String(pre.into())), Family::Qwen2);
         let (_scratch, path) = written(folder.folder.path(), Quantization::Bf16).unwrap();
