@@ -3,8 +3,8 @@
     pip install llama-cpp-python gguf numpy        # built here, for this processor
     python llama_peer.py --shape qwen3-0.6b --prefix 380 --question 20 --batch 1,8,32 --new 32
 
-Weights are random, in bf16, written as a GGUF file of the shape; the prompt's keys and values are shared among the
-sequences (`llama_memory_seq_cp`). Sampling is greedy and in C, for a vocabulary's worth of Python would be slower than
+Weights are random, in bf16 or, with `--quantized`, as llama.cpp's own quantizer makes Q4_K_M of them, in a GGUF file of the
+shape; the prompt's keys, values and states are shared among the sequences (`llama_memory_seq_cp`). Sampling is greedy and in C, for a vocabulary's worth of Python would be slower than
 the model. There are no adapters; `mcprl bench` and `peer.py` compute theirs. Prints one JSON object.
 """
 
@@ -19,10 +19,8 @@ import gguf
 import llama_cpp as llama
 import numpy as np
 
-SHAPES = {
-    "demo": dict(hidden=128, intermediate=384, layers=4, heads=4, kv=2, dim=32, vocabulary=1024),
-    "qwen3-0.6b": dict(hidden=1024, intermediate=3072, layers=28, heads=16, kv=8, dim=128, vocabulary=151936),
-}
+from shapes import SHAPES, UNTIED
+
 BF16 = gguf.GGMLQuantizationType.BF16
 
 
@@ -30,23 +28,37 @@ def tokens(count, seed):
     return [(i * i * 7 + i * 13 + seed * 2929) % 1021 for i in range(count)]
 
 
-def write(path, hidden, intermediate, layers, heads, kv, dim, vocabulary):
+def write(path, tied, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
+          vocab_size, linear_num_value_heads=0):
+    """A decoder of Qwen3's form, or of Qwen3.5's if it has linear attention."""
     draw = np.random.default_rng(0)
-    out = gguf.GGUFWriter(path, "qwen3")
-    out.add_block_count(layers)
+    is_linear = linear_num_value_heads > 0
+    out = gguf.GGUFWriter(path, "qwen35" if is_linear else "qwen3")
+    out.add_block_count(num_hidden_layers)
     out.add_context_length(40960)
-    out.add_embedding_length(hidden)
-    out.add_feed_forward_length(intermediate)
-    out.add_head_count(heads)
-    out.add_head_count_kv(kv)
-    out.add_key_length(dim)
-    out.add_value_length(dim)
+    out.add_embedding_length(hidden_size)
+    out.add_feed_forward_length(intermediate_size)
+    out.add_head_count(num_attention_heads)
+    out.add_head_count_kv(num_key_value_heads)
+    out.add_key_length(head_dim)
+    out.add_value_length(head_dim)
     out.add_layer_norm_rms_eps(1e-6)
     out.add_rope_freq_base(1e6)
+    # The defaults of Transformers: 16 key heads, heads of 128, a convolution over 4 rows, every fourth layer with attention.
+    key_heads, width, window, interval = 16, 128, 4, 4
+    if is_linear:
+        out.add_ssm_conv_kernel(window)
+        out.add_ssm_state_size(width)
+        out.add_ssm_group_count(key_heads)
+        out.add_ssm_time_step_rank(linear_num_value_heads)
+        out.add_ssm_inner_size(width * linear_num_value_heads)
+        out.add_full_attention_interval(interval)
+        out.add_rope_dimension_count(head_dim // 4)
+        out.add_rope_dimension_sections([11, 11, 10, 0])
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("qwen2")
-    out.add_token_list([f"t{i}" for i in range(vocabulary)])
-    out.add_token_types([1] * vocabulary)
+    out.add_token_list([f"t{i}" for i in range(vocab_size)])
+    out.add_token_types([1] * vocab_size)
     out.add_token_merges(["t0 t1"])  # an empty list would not be written
     out.add_eos_token_id(0)
 
@@ -55,27 +67,60 @@ def write(path, hidden, intermediate, layers, heads, kv, dim, vocabulary):
         halves = (values.view(np.uint32) >> 16).astype(np.uint16)
         out.add_tensor(name, halves.view(np.uint8), raw_dtype=BF16)
 
-    def norm(name, width):
-        out.add_tensor(name, np.ones(width, dtype=np.float32))
+    def vector(name, values):
+        out.add_tensor(name, values.astype(np.float32))
 
-    matrix("token_embd.weight", vocabulary, hidden)
-    for i in range(layers):
-        norm(f"blk.{i}.attn_norm.weight", hidden)
-        matrix(f"blk.{i}.attn_q.weight", heads * dim, hidden)
-        matrix(f"blk.{i}.attn_k.weight", kv * dim, hidden)
-        matrix(f"blk.{i}.attn_v.weight", kv * dim, hidden)
-        norm(f"blk.{i}.attn_q_norm.weight", dim)
-        norm(f"blk.{i}.attn_k_norm.weight", dim)
-        matrix(f"blk.{i}.attn_output.weight", hidden, heads * dim)
-        norm(f"blk.{i}.ffn_norm.weight", hidden)
-        matrix(f"blk.{i}.ffn_gate.weight", intermediate, hidden)
-        matrix(f"blk.{i}.ffn_up.weight", intermediate, hidden)
-        matrix(f"blk.{i}.ffn_down.weight", hidden, intermediate)
-    norm("output_norm.weight", hidden)
+    def norm(name, width):
+        vector(name, np.ones(width))
+
+    matrix("token_embd.weight", vocab_size, hidden_size)
+    if not tied:
+        matrix("output.weight", vocab_size, hidden_size)
+    for i in range(num_hidden_layers):
+        norm(f"blk.{i}.attn_norm.weight", hidden_size)
+        if is_linear and (i + 1) % interval:
+            values = width * linear_num_value_heads
+            channels = 2 * width * key_heads + values
+            matrix(f"blk.{i}.attn_qkv.weight", channels, hidden_size)
+            matrix(f"blk.{i}.attn_gate.weight", values, hidden_size)
+            matrix(f"blk.{i}.ssm_beta.weight", linear_num_value_heads, hidden_size)
+            matrix(f"blk.{i}.ssm_alpha.weight", linear_num_value_heads, hidden_size)
+            matrix(f"blk.{i}.ssm_out.weight", hidden_size, values)
+            vector(f"blk.{i}.ssm_conv1d.weight", draw.standard_normal((channels, window)) * 0.5)
+            vector(f"blk.{i}.ssm_a", -draw.uniform(0.02, 2.0, linear_num_value_heads))
+            vector(f"blk.{i}.ssm_dt.bias", np.zeros(linear_num_value_heads))
+            norm(f"blk.{i}.ssm_norm.weight", width)
+        else:
+            queries = num_attention_heads * head_dim
+            matrix(f"blk.{i}.attn_q.weight", queries * (2 if is_linear else 1), hidden_size)
+            matrix(f"blk.{i}.attn_k.weight", num_key_value_heads * head_dim, hidden_size)
+            matrix(f"blk.{i}.attn_v.weight", num_key_value_heads * head_dim, hidden_size)
+            norm(f"blk.{i}.attn_q_norm.weight", head_dim)
+            norm(f"blk.{i}.attn_k_norm.weight", head_dim)
+            matrix(f"blk.{i}.attn_output.weight", hidden_size, queries)
+        norm(f"blk.{i}.{'post_attention_norm' if is_linear else 'ffn_norm'}.weight", hidden_size)
+        matrix(f"blk.{i}.ffn_gate.weight", intermediate_size, hidden_size)
+        matrix(f"blk.{i}.ffn_up.weight", intermediate_size, hidden_size)
+        matrix(f"blk.{i}.ffn_down.weight", hidden_size, intermediate_size)
+    norm("output_norm.weight", hidden_size)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
+
+
+def quantize(path, to):
+    given = llama.llama_model_quantize_default_params()
+    given.ftype = llama.LLAMA_FTYPE_MOSTLY_Q4_K_M
+    if llama.llama_model_quantize(path.encode(), to.encode(), given) != 0:
+        raise SystemExit(f"llama.cpp does not quantize {path}")
+
+
+def made(path, make):
+    if not os.path.exists(path):
+        make(path + ".part")
+        os.rename(path + ".part", path)
+    return path
 
 
 class Batch:
@@ -139,22 +184,28 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--batch", default="1,8,32")
+    parser.add_argument("--quantized", action="store_true")
+    # Llama-cpp-python 0.3.36 crashes on some processors with blocks that it has rearranged.
+    parser.add_argument("--plain", action="store_true", help="leave quantized blocks as the file has them")
     for name, default in dict(prefix=380, question=20, group=8, new=32).items():
         parser.add_argument("--" + name, type=int, default=default)
     args = parser.parse_args()
-    path = os.path.join(tempfile.gettempdir(), f"mcprl-{args.shape}.gguf")
-    if not os.path.exists(path):
-        write(path + ".part", **SHAPES[args.shape])
-        os.rename(path + ".part", path)
     quiet = llama.llama_log_callback(lambda level, text, data: None)
     llama.llama_log_set(quiet, ctypes.c_void_p(0))
     llama.llama_backend_init()
-    model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
+    name = os.path.join(tempfile.gettempdir(), f"mcprl-{args.shape}")
+    path = made(f"{name}.gguf", lambda path: write(path, args.shape not in UNTIED, **SHAPES[args.shape]))
+    if args.quantized:
+        whole = path
+        path = made(f"{name}-q4_k_m.gguf", lambda path: quantize(whole, path))
+    given = llama.llama_model_default_params()
+    given.use_extra_bufts = not args.plain
+    model = llama.llama_model_load_from_file(path.encode(), given)
     if not model:
         raise SystemExit(f"llama.cpp does not load {path}")
     rows = [measure(model, args, int(count)) for count in args.batch.split(",")]
     information = llama.llama_print_system_info().decode()
-    print(json.dumps({"work": "decode", "shape": args.shape, "llama_cpp": llama.__version__, "cpu": information, "decode": rows}))
+    print(json.dumps({"work": "decode", "shape": args.shape, "quantized": args.quantized, "plain": args.plain, "llama_cpp": llama.__version__, "cpu": information, "decode": rows}))
 
 
 main()
