@@ -158,6 +158,24 @@ fn check_logits(device: &Device, worst: f32) {
     }
 }
 
+#[test]
+fn with_the_long_factors_twice_a_longer_sequence_matches_transformers() {
+    let family = fixtures().join("families/phi4-mini");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(family.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(family.join("config.json")).unwrap()).unwrap();
+    config["rope_parameters"]["short_factor"] = config["rope_parameters"]["long_factor"].clone();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let decoder = Decoder::load(folder.path()).unwrap();
+    let reference = candle_core::safetensors::load(family.join("long.safetensors"), &Device::Cpu).unwrap();
+    let tokens: Vec<u32> = reference["tokens"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+    assert!(tokens.len() > 64 && decoder.config.context == 256, "{}", decoder.config.context);
+    let theirs: Vec<f32> = reference["logits"].flatten_all().unwrap().to_vec1().unwrap();
+    let found = difference(&logits(&decoder, &tokens), &theirs);
+    assert!(found < 2e-5, "{found:e}");
+}
+
 /// Logits at every position.
 fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
     ops::read(&super::logits(decoder, tokens).unwrap()).unwrap()

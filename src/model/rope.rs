@@ -2,7 +2,7 @@
 //!
 //! The angles of a position depend only on that position, never on the length of the sequence. Where
 //! Transformers chooses frequencies by length (LongRoPE), the configuration's context ends at the length of
-//! the change.
+//! the change, unless both choices are the same.
 
 use std::{
     cell::OnceCell,
@@ -41,7 +41,7 @@ pub enum Scaling {
         attention_factor: Option<f64>,
     },
     /// One divisor per frequency (Ding et al. 2024): the short list, which is valid up to the original
-    /// context.
+    /// context. A model for longer sequences has the long list twice.
     LongRope {
         short_factor: Vec<f64>,
         long_factor: Vec<f64>,
@@ -170,8 +170,12 @@ impl Scaling {
 
     /// The longest context that these frequencies support, if shorter than the model's.
     pub fn context(&self) -> Option<usize> {
-        let Self::LongRope { original_max_position_embeddings, .. } = self else { return None };
-        Some(*original_max_position_embeddings as usize)
+        match self {
+            Self::LongRope {
+                short_factor, long_factor, original_max_position_embeddings: original, ..
+            } if short_factor != long_factor => Some(*original as usize),
+            _ => None,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ the adapter, autograd the gradients; here in float64. Per family NAME writes und
     reference.safetensors               tokens.{i}; base.logits.{i}; adapted.logits.{i}, adapted.logprobs.{i},
                                         adapted.gradient.NAME; for `moe`, `gemma3`, `lfm2` and `qwen3_5` base.logprobs.{i} and
                                         base.gradient.NAME too
+    long.safetensors                    `phi4-mini`: tokens and logits of a sequence longer than the original context
 
 `qwen3_5` has 4 layers, and sequences that branch near the boundaries of its chunks of 64 tokens.
 
@@ -256,6 +257,13 @@ def expert_gradients(model):
                 yield f"{prefix}.{index}.down_proj.weight", gradient
 
 
+def measure_long(model, folder):
+    """Logits of a sequence that is longer than the original context of LongRoPE: Transformers takes the long factors."""
+    tokens = torch.randint(VOCABULARY, (100,), generator=torch.Generator().manual_seed(9))
+    logits = measure_exactly(copy.deepcopy(model), [tokens], "base")["base.logits.0"]
+    save_file({"tokens": tokens, "logits": logits.contiguous()}, folder / "long.safetensors")
+
+
 def make(name, config, targets):
     folder = FAMILIES / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -278,6 +286,8 @@ def make(name, config, targets):
         sequences = [torch.randint(VOCABULARY, (length,), generator=generator) for length in LENGTHS]
         sequences[1][:SHARED] = sequences[0][:SHARED]
     found = {f"tokens.{index}": tokens for index, tokens in enumerate(sequences)}
+    if name == "phi4-mini":
+        measure_long(model, folder)
     found |= measure_exactly(model, sequences, "base")
     if name in WHOLE:
         known = stored(folder)

@@ -15,6 +15,8 @@ pub enum ModelStageError {
     NoConfig { folder: PathBuf },
     #[error("{folder} contains an adapter instead of a model")]
     Adapter { folder: PathBuf },
+    #[error("`long_context` is for models with LongRoPE, which {folder} is not")]
+    NoLongFactors { folder: PathBuf },
     #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id already has one after its `@`" } else { "a folder has no revisions" })]
     Revision { revision: String, id: bool },
     #[error(
@@ -59,6 +61,7 @@ impl Diagnostic for ModelStageError {
             Self::Tokenizer { .. } => "model::tokenizer",
             Self::NoConfig { .. } => "model::no_config",
             Self::Adapter { .. } => "model::adapter_folder",
+            Self::NoLongFactors { .. } => "model::no_long_factors",
             Self::Revision { .. } => "model::revision",
             Self::Vocabulary { .. } => "model::vocabulary",
             Self::Id { .. } => "hub::id",
@@ -83,6 +86,7 @@ impl Diagnostic for ModelStageError {
             Self::Adapter { .. } => {
                 "a stage of kind `adapter` takes it, with `base` for the stage of its model; or merge it into its model first"
             }
+            Self::NoLongFactors { .. } => "remove it; such a model has its whole context",
             Self::Revision { .. } => "remove one of them",
             Self::Vocabulary { .. } => "tokenizer and weights must come from the same model",
             Self::Id { .. } => "an id is OWNER/NAME, such as `Qwen/Qwen3-4B`; a folder is given by its path",
@@ -114,9 +118,11 @@ impl Diagnostic for ModelStageError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Id { .. } | Self::NoConfig { .. } | Self::Adapter { .. } | Self::Revision { .. } => {
-                Class::Usage
-            }
+            Self::Id { .. }
+            | Self::NoConfig { .. }
+            | Self::Adapter { .. }
+            | Self::NoLongFactors { .. }
+            | Self::Revision { .. } => Class::Usage,
             _ => Class::Work,
         }
     }

@@ -8,6 +8,7 @@
 mod error;
 pub mod gguf;
 mod hub;
+mod long_context;
 mod preflight;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,9 @@ pub struct ModelStage {
     revision: Option<String>,
     /// Whether the model acts, and not only judges or writes.
     calls_tools: bool,
+    /// Whether LongRoPE's long factors are used.
+    #[serde(default)]
+    long_context: bool,
 }
 
 /// Files of a model folder by name and path.
@@ -115,13 +119,16 @@ impl ModelStage {
             true => folder,
             false => folder_of(&files).unwrap_or(folder),
         };
-        let Checked { config, parameters, chat } = check(source, self.calls_tools).at(of_model)?;
+        let Checked { mut config, parameters, chat } = check(source, self.calls_tools).at(of_model)?;
         for (name, path) in &files {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
             context.observer.status(name);
             copy(path, &policy.join(name), local)?;
+        }
+        if self.long_context {
+            config = long_context::lengthen(&policy).at(of_model)?;
         }
         if let Some(chat) = chat {
             chat.notice().iter().for_each(|notice| context.observer.note(notice));

@@ -8,6 +8,7 @@ use super::{
     ModelStage, ModelStageError, folder_of, gguf,
     gguf::is_gguf,
     hub::{self, Hub},
+    long_context,
 };
 use crate::{
     chat::{Chat, PlainChat},
@@ -15,7 +16,7 @@ use crate::{
     stage::preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 
-const CONFIG: &str = "config.json";
+pub const CONFIG: &str = "config.json";
 
 /// For a GGUF file, checks everything but the tensors' values. For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
 /// syntax, and the configuration if the hub's cache has it.
@@ -29,7 +30,7 @@ pub fn preflight(stage: &ModelStage, context: &PreflightContext<'_>) -> Prefligh
 
 /// The model as far as it is known. Reports what is wrong with it.
 fn policy(
-    ModelStage { from, revision, calls_tools }: &ModelStage,
+    ModelStage { from, revision, calls_tools, long_context }: &ModelStage,
     context: &PreflightContext<'_>,
     preflight: &mut Preflight,
 ) -> Option<ExpectedPolicy> {
@@ -42,14 +43,24 @@ fn policy(
         preflight.error("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
         return None;
     }
+    let lengthened = |mut expected: ExpectedPolicy, preflight: &mut Preflight| {
+        if let Some(folder) = expected.folder.as_deref().filter(|_| *long_context) {
+            expected.config = preflight.check("long_context", long_context::expected(folder))?;
+        }
+        Some(expected)
+    };
     if is_gguf(folder) {
         let config = preflight.check("from", gguf::preflight(folder, *calls_tools))?;
+        if *long_context {
+            preflight.error("long_context", ModelStageError::NoLongFactors { folder: folder.to_owned() });
+            return None;
+        }
         // Tokenizer and template have no folder before the stage has run.
         return Some(ExpectedPolicy { config, stored: gguf::FORMAT, adapter: None, folder: None });
     }
     if folder.is_absolute() {
         look_into(folder, context, *calls_tools, preflight)?;
-        return expected(folder);
+        return lengthened(expected(folder)?, preflight);
     }
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
     preflight.check("from", hub::check_id(id, revision))?;
@@ -58,7 +69,7 @@ fn policy(
         Ok(files) => {
             let expected = expected(folder_of(&files)?)?;
             preflight.check("from", context.engine.check_model(&expected.config));
-            Some(expected)
+            lengthened(expected, preflight)
         }
         Err(cause) => {
             if hub.offline {

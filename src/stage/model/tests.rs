@@ -191,6 +191,44 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
     assert_eq!(Decoder::load(folder.path()).unwrap_err().code(), "model::missing_tensor");
 }
 
+#[tokio::test]
+async fn a_long_context_has_the_long_factors_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let config = std::fs::read(reference().join("fixtures/families/phi4-mini/config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["vocab_size"] = json!(407);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let short = ModelConfig::load(folder.path()).unwrap();
+    let random = Decoder::random(short.clone(), Init { seed: 1, deviation: 0.02 }).unwrap();
+    random.save(folder.path()).unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    assert_eq!(short.context, 64);
+
+    let params = json!({"from": folder.path(), "calls_tools": true, "long_context": true});
+    let said = said_by_doctor(&params, None).await;
+    assert!(said[0].contains("context of 256 tokens"), "{said:?}");
+    let output = tempfile::tempdir().unwrap();
+    let (context, _) = context("model", &[], output.path(), params);
+    assert_eq!(testing::run(&context).await.unwrap()["context"], 256.0);
+    let written = std::fs::read(output.path().join("policy/config.json")).unwrap();
+    config["rope_parameters"]["short_factor"] = config["rope_parameters"]["long_factor"].clone();
+    assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), config);
+    assert_eq!(ModelConfig::load(folder.path()).unwrap(), short, "the source is as it was");
+}
+
+#[tokio::test]
+async fn a_long_context_needs_long_factors() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let params = json!({"from": folder.path(), "calls_tools": true, "long_context": true});
+    let said = said_by_doctor(&params, None).await;
+    assert!(said[0].contains("`long_context` is for models with LongRoPE"), "{said:?}");
+    let output = tempfile::tempdir().unwrap();
+    let (context, _) = context("model", &[], output.path(), params);
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "model::no_long_factors");
+}
+
 /// Notes of a stage.
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);

@@ -161,7 +161,7 @@ fn forget(file: &mut Map<String, Value>, tokens: &[String]) {
 }
 
 /// Writes a file anew: the one there may be a link to the hub's cache.
-fn replace(path: &Path, text: &str) -> Result<(), ModelStageError> {
+pub fn replace(path: &Path, text: &str) -> Result<(), ModelStageError> {
     let writing = |source| ModelStageError::write(path, source);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(writing(error)),

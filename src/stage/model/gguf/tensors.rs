@@ -277,8 +277,8 @@ fn outer(name: &str) -> Option<String> {
 }
 
 fn of_layer(layer: &str, part: &str, config: &ModelConfig) -> Option<String> {
-    // Llama.cpp has the norm behind attention under the name of its place, where it is before the feed-forward alone.
-    let is_middle = !matches!(config.design.family, Family::Qwen3_5);
+    // Files name the norm before the feed-forward by that, but Qwen3.5's by its place behind attention.
+    let is_usual = config.design.family != Family::Qwen3_5;
     let stored = match part {
         "linear_attn.A_log" => "ssm_a".to_owned(),
         "linear_attn.dt_bias" => "ssm_dt.bias".to_owned(),
@@ -286,7 +286,7 @@ fn of_layer(layer: &str, part: &str, config: &ModelConfig) -> Option<String> {
             let (part, kind) = part.rsplit_once('.')?;
             let (_, stored) = PARTS.iter().find(|(known, _)| *known == part)?;
             let stored =
-                if is_middle && part == config.design.names().middle_norm { &"ffn_norm" } else { stored };
+                if is_usual && part == config.design.names().middle_norm { &"ffn_norm" } else { stored };
             format!("{stored}.{kind}")
         }
     };
