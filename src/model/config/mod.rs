@@ -603,8 +603,8 @@ impl ModelConfig {
         if *scaling != Scaling::Default {
             value["rope_scaling"] = json!(scaling);
         }
-        if let Some(original) = scaling.context() {
-            value["original_max_position_embeddings"] = json!(original);
+        if let Scaling::LongRope { original_max_position_embeddings: original, .. } = scaling {
+            value["original_max_position_embeddings"] = json!(*original as usize);
         }
         // The default of Qwen3.5 is a part.
         if self.design.rotary.is_some() || self.design.family == Family::Qwen3_5 {

@@ -115,6 +115,13 @@ fn both_spellings_of_the_rotary_embedding_are_equal() {
     });
     let four = load(&file("phi3", &keys)).unwrap();
     assert_eq!((four.rotary(), four.context), (6, 128), "the short factors hold up to the original context");
+    let mut twice = keys.clone();
+    twice["rope_scaling"]["short_factor"] = factors["long_factor"].clone();
+    let twice = load(&file("phi3", &twice)).unwrap();
+    assert_eq!(twice.context, 4096, "the long factors hold for every length");
+    let written = twice.to_json();
+    assert_eq!(written["original_max_position_embeddings"], 128);
+    assert_eq!(load(&written).unwrap(), twice);
     let mut table = factors.clone();
     table["rope_type"] = table["type"].take();
     table["partial_rotary_factor"] = json!(0.75);

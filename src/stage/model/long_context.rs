@@ -8,11 +8,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{ModelStageError, preflight::CONFIG, untrained::replace};
+use super::{ModelStageError, untrained::replace};
 use crate::{
     error::Result,
     model::{ModelConfig, Scaling, read_json},
 };
+
+const CONFIG: &str = "config.json";
 
 /// Changes the configuration in a folder.
 ///

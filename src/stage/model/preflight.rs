@@ -16,7 +16,7 @@ use crate::{
     stage::preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 
-pub const CONFIG: &str = "config.json";
+const CONFIG: &str = "config.json";
 
 /// For a GGUF file, checks everything but the tensors' values. For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
 /// syntax, and the configuration if the hub's cache has it.

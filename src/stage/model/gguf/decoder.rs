@@ -1,6 +1,6 @@
 //! The configuration of the decoder that a GGUF file describes.
 
-use super::{Content, Feature, GgufError, tensors::checked};
+use super::{Content, Feature, GgufError};
 use crate::model::{Biases, DeltaHeads, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
 
 /// Supported values of `general.architecture`.
@@ -247,7 +247,7 @@ fn scaling(content: &Content<'_>, architecture: &str, longest: usize) -> Result<
 /// Llama 3's scaling, which the file has as factors only. The parameters are found again: the factor is the largest, and
 /// all published models share the others.
 fn llama3(content: &Content<'_>, theta: f64, dim: usize) -> Result<Scaling, GgufError> {
-    let found = content.floats(ROPE_FACTORS, checked(content, ROPE_FACTORS, &[dim / 2])?)?;
+    let found = content.floats(ROPE_FACTORS, content.tensor_of_shape(ROPE_FACTORS, &[dim / 2])?)?;
     if found.iter().all(|factor| *factor == 1.0) {
         return Ok(Scaling::Default);
     }

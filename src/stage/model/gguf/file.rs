@@ -358,6 +358,21 @@ impl<'a> Content<'a> {
         self.tensors.get(name).ok_or_else(missing)
     }
 
+    /// The tensor of this name, which should have this shape.
+    pub fn tensor_of_shape(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, GgufError> {
+        let tensor = self.tensor(name)?;
+        if tensor.shape != shape {
+            let (path, name) = (self.path.to_owned(), name.to_owned());
+            return Err(GgufError::Shape {
+                path,
+                name,
+                found: tensor.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        Ok(tensor)
+    }
+
     pub fn missing(&self, key: &str) -> GgufError {
         GgufError::Missing { path: self.path.to_owned(), key: key.to_owned() }
     }

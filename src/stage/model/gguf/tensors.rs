@@ -8,7 +8,6 @@ use half::bf16;
 use super::{
     Content, GgufError,
     decoder::{EMBEDDING, OUTPUT, ROPE_FACTORS, predicting},
-    file::StoredTensor,
 };
 use crate::{
     error::Result,
@@ -160,20 +159,6 @@ impl Source {
     }
 }
 
-/// The tensor of this name, which should have this shape.
-pub fn checked<'c>(
-    content: &'c Content<'_>,
-    name: &str,
-    shape: &[usize],
-) -> Result<&'c StoredTensor, GgufError> {
-    let tensor = content.tensor(name)?;
-    if tensor.shape != shape {
-        let (path, name) = (content.path.to_owned(), name.to_owned());
-        return Err(GgufError::Shape { path, name, found: tensor.shape.clone(), expected: shape.to_vec() });
-    }
-    Ok(tensor)
-}
-
 /// Every tensor of the decoder by its name in safetensors, with its shape there.
 ///
 /// # Errors
@@ -188,7 +173,7 @@ pub fn sources(
     // The configuration may announce any number of layers, so the first missing tensor ends this.
     for (name, shape) in config.tensors() {
         let source = source(&name, config);
-        checked(content, &source.name, &Source::shape(&shape))?;
+        content.tensor_of_shape(&source.name, &Source::shape(&shape))?;
         used.insert(source.name.clone());
         sources.insert(name, (source, shape));
     }
