@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use super::{EngineError, EngineSpec, ModelCache, SplitMode};
-use crate::model::{Base, ModelConfig};
+use crate::model::Base;
 #[cfg(feature = "cuda")]
 use crate::model::{kernels::Format, ops};
 
@@ -119,18 +119,6 @@ impl EngineSpec {
         Ok(devices)
     }
 
-    /// Checks that these devices have kernels for a model.
-    ///
-    /// # Errors
-    /// Names the device that has none.
-    pub fn check_model(&self, config: &ModelConfig) -> Result<(), EngineError> {
-        let device = self.devices.iter().find(|device| *device != CPU);
-        match device.filter(|_| config.design.delta.is_some()) {
-            Some(device) => Err(EngineError::LinearAttention { device: device.clone() }),
-            None => Ok(()),
-        }
-    }
-
     /// Opens the devices, after checking that this build supports them.
     ///
     /// # Errors
@@ -186,19 +174,6 @@ mod tests {
         assert_eq!(threads(&spec(&["cpu"], 5)), [5]);
         assert_eq!(threads(&spec(&["cpu"; 2], 5)), [3, 2]);
         assert_eq!(threads(&spec(&["cpu"; 3], 2)), [1, 1, 1]);
-    }
-
-    #[test]
-    fn a_model_with_linear_attention_is_refused_for_other_devices_than_the_cpu() {
-        let mut config = ModelConfig::small();
-        spec(&["cuda:0"], 1).check_model(&config).unwrap();
-        let heads =
-            crate::model::kernels::DeltaHeads { key: 1, value: 1, key_dim: 4, value_dim: 4, window: 4 };
-        config.design.delta = Some(heads);
-        spec(&["cpu", "cpu"], 1).check_model(&config).unwrap();
-        let refused = spec(&["cuda:1"], 1).check_model(&config).unwrap_err();
-        assert!(refused.to_string().ends_with("not for `cuda:1`"), "{refused}");
-        assert!(refused.hint().unwrap().contains("cpu"));
     }
 
     #[test]

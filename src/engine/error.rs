@@ -28,8 +28,6 @@ pub enum EngineError {
     Devices { devices: String },
     #[error("4-bit weights need bf16, which `{device}` is too old for: Ampere has it")]
     Format { device: String },
-    #[error("linear attention (gated DeltaNet) has kernels for the CPU only, not for `{device}`")]
-    LinearAttention { device: String },
     #[error("a prompt has no tokens")]
     EmptyPrompt,
     #[error("the conversation has {tokens} tokens, the model's context is {context}")]
@@ -88,9 +86,6 @@ impl Diagnostic for EngineError {
             Self::Absent { .. } => "`nvidia-smi` lists the devices and the driver's version",
             Self::Devices { .. } => "name each CUDA device once under [engine], without `cpu`",
             Self::Format { .. } => "set dtype = \"f16\" under [engine]",
-            Self::LinearAttention { .. } => {
-                "set devices = [\"cpu\"] under [engine], or use a model with attention in every layer, such as Qwen3"
-            }
             Self::Context { .. } => "lower max_turns, max_episode_tokens or result_chars of [agent]",
             Self::Cache { .. } => {
                 "raise kv_cache_mib under [engine], which the workers share, or lower max_episode_tokens of [agent]"

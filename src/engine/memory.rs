@@ -19,9 +19,12 @@ use super::{
     threads::Split,
 };
 use crate::model::{
-    AdapterSize, Decoder, LayerKind, ModelConfig, Recurrence,
+    AdapterSize, Decoder, LayerKind, ModelConfig,
     kernels::{Format, PANEL},
-    ops::{KvFormat, composed::TileSize},
+    ops::{
+        KvFormat,
+        composed::{DELTA_WORKSPACE, TileSize},
+    },
 };
 
 /// Code, buffers, threads and memory that the allocator retains, as measured on small decoders.
@@ -290,7 +293,7 @@ const PATH_SEGMENTS: usize = 4;
 fn key_value_bytes(config: &ModelConfig, format: Format, tokens: usize) -> usize {
     let kv = KvFormat { heads: config.heads, format, by_kernels: true }.bytes_for(tokens);
     let of =
-        |(kind, layers): (LayerKind, usize)| layers * config.recurrence(kind).map_or(kv, Recurrence::bytes);
+        |(kind, layers): (LayerKind, usize)| layers * config.recurrence(kind).map_or(kv, |of| of.bytes(true));
     config.kinds().into_iter().map(of).sum()
 }
 
@@ -357,7 +360,7 @@ fn device_cache_bound(memory: DeviceMemory, step: usize) -> usize {
 }
 
 /// Bytes of the largest sampling step on a device: the intermediate tensors of a layer, a tile of attention, a block of
-/// logits, and a weight decoded from 4 bits. Composed operations hold an operand, a result and a temporary of it.
+/// logits, a weight decoded from 4 bits, and the chunks of linear attention. Composed operations hold an operand, a result and a temporary of it.
 fn device_step(config: &ModelConfig) -> usize {
     let heads = config.heads;
     let keys = TileSize::STEP.keys.min(config.context);
@@ -367,7 +370,8 @@ fn device_step(config: &ModelConfig) -> usize {
     let linears = config.all_linears();
     let weight = linears.iter().map(|linear| linear.outputs * linear.inputs).max().unwrap_or(0);
     let step = (2 * STEP_ROWS * layer_row(config, 0)).saturating_add(tile).saturating_add(logits);
-    step.saturating_add(weight).saturating_mul(FLOAT)
+    let chunks = if config.design.delta.is_some() { DELTA_WORKSPACE } else { 0 };
+    step.saturating_add(weight).saturating_mul(FLOAT).saturating_add(chunks)
 }
 
 /// Fails if a sampling step, and the keys and values up to the configured bound, do not fit a device with this memory besides

@@ -124,7 +124,6 @@ impl ModelCache {
         spec: &EngineSpec,
         workspace_bytes: usize,
     ) -> Result<(Decoder, DeviceSet), EngineError> {
-        spec.check_model(&ModelConfig::load(model.folder)?)?;
         let mut devices = self.open_devices(spec)?;
         let format = match spec.dtype {
             Some(format) => format,

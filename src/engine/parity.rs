@@ -79,12 +79,6 @@ impl Reference {
         cases().into_iter().zip(cases()).flat_map(both)
     }
 
-    /// The references that this device can compute: linear attention has kernels for the CPU only.
-    fn on(device: &Device) -> impl Iterator<Item = Self> {
-        let by_kernels = ops::by_kernels(&Tensor::zeros(1, DType::F32, device).unwrap());
-        Self::all().filter(move |reference| by_kernels || reference.case.name != "qwen3_5")
-    }
-
     fn sequences(&self) -> Vec<Vec<u32>> {
         let read = |i| self.tensors.get(&format!("tokens.{i}"));
         (0..).map_while(read).map(|t| t.to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect()
@@ -128,12 +122,17 @@ impl Reference {
     }
 
     fn assert_near(&self, what: &str, ours: &[f32], theirs: &[f32], worst: f32) {
-        // Queries and keys of 8 values are sometimes short before their norms: in f32, the logits of Transformers differ from
-        // those in f64 by up to 6e-5, and its gradients by 2e-4.
-        let worst = if self.case.name == "qwen3_5" { 8.0 * worst } else { worst };
+        let worst = noise(self.case.name) * worst;
         let found = difference(ours, theirs);
         assert!(found < worst, "{} {}, {what}: {found:e}", self.case.name, self.of);
     }
+}
+
+/// How much larger the differences of a family may be than those of others.
+fn noise(family: &str) -> f32 {
+    // Queries and keys of 8 values are sometimes short before their norms: in f32, the logits of Transformers differ from
+    // those in f64 by up to 6e-5, and its gradients by 2e-4, one by 1e-3.
+    if family.ends_with("qwen3_5") { 8.0 } else { 1.0 }
 }
 
 /// Largest difference relative to the largest value.
@@ -149,7 +148,7 @@ fn logits_at_every_position_match_transformers_and_peft() {
 }
 
 fn check_logits(device: &Device, worst: f32) {
-    for reference in Reference::on(device) {
+    for reference in Reference::all() {
         let decoder = reference.decoder(device);
         for (index, tokens) in reference.sequences().iter().enumerate() {
             let (ours, theirs) = (logits(&decoder, tokens), format!("logits.{index}"));
@@ -187,7 +186,7 @@ fn log_probabilities_and_gradients_of_every_parameter_match_autograd() {
 }
 
 fn check_gradients(device: &Device) {
-    for reference in Reference::on(device).filter(|reference| reference.values("logprobs.0").is_some()) {
+    for reference in Reference::all().filter(|reference| reference.values("logprobs.0").is_some()) {
         let (gradients, logprobs, indices) = gradients(&reference, reference.decoder(device));
         for (index, targets) in indices.iter().enumerate() {
             let ours: Vec<f32> = targets.iter().map(|target| logprobs[0][*target]).collect();
@@ -226,7 +225,7 @@ async fn sampling_with_the_cache_equals_scoring_the_whole_sequence() {
 
 /// `worst`: largest difference between sampled and scored, relative to a sequence's largest log-probability.
 async fn check_sampling(device: &Device, worst: f32) {
-    for reference in Reference::on(device) {
+    for reference in Reference::all() {
         let sampler = Sampler::on_threads(reference.decoder(device), 1);
         let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
         let prompts = reference.sequences();
@@ -251,6 +250,7 @@ async fn check_sampling(device: &Device, worst: f32) {
         for (targets, drawn) in indices.iter().zip(drawn) {
             let scored: Vec<f32> = targets.iter().map(|target| scored[0][*target]).collect();
             let found = difference(&scored, &drawn);
+            let worst = noise(reference.case.name) * worst;
             assert!(found <= worst, "{} {}: {found:e}", reference.case.name, reference.of);
         }
     }

@@ -130,7 +130,7 @@ impl Segments {
     pub fn bytes_for(&self, tokens: usize) -> usize {
         let of_layer = |(kv_format, recurrence): &(KvFormat, Option<Recurrence>)| match recurrence {
             Some(_) if tokens == 0 => 0,
-            Some(recurrence) => recurrence.bytes(),
+            Some(recurrence) => recurrence.bytes(kv_format.by_kernels),
             None => kv_format.bytes_for(tokens),
         };
         self.layers.iter().map(of_layer).sum()
@@ -181,7 +181,8 @@ impl Segments {
 
     fn empty(&self) -> Vec<Cache> {
         let of_layer = |(kv_format, recurrence): &(KvFormat, Option<Recurrence>)| match recurrence {
-            Some(Recurrence::Delta(_)) => Cache::Delta(None),
+            Some(Recurrence::Delta(_)) if kv_format.by_kernels => Cache::Delta(None),
+            Some(Recurrence::Delta(_)) => Cache::ComposedDelta(None),
             Some(Recurrence::Convolution(_)) => Cache::Convolution(None),
             None => kv_format.empty(),
         };

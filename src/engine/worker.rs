@@ -8,6 +8,7 @@ mod mixer;
 mod schedule;
 
 use std::{
+    cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
@@ -438,14 +439,22 @@ impl Worker {
         let decoder = self.decoder.clone();
         let placement = decoder.placement();
         // What the layers of a device share.
-        let shared = placement
-            .each(|layer| (Positions::new(&positions), AttentionMask::new(decoder.kv_format(layer))));
+        let shared = placement.each(|layer| {
+            (Positions::new(&positions), AttentionMask::new(decoder.kv_format(layer)), OnceCell::new())
+        });
         let mut x = decoder.embed(&tokens, &positions)?;
         for layer in 0..decoder.config.layers {
-            let (positions, mask) = &shared[placement.index(layer)];
+            let (positions, mask, delta_plan) = &shared[placement.index(layer)];
             let (segments, values) = (&mut self.segments, positions.values);
-            let mut mixer =
-                StepMixer { layer, parts: &parts, covered: &covered, segments, positions: values, mask };
+            let mut mixer = StepMixer {
+                layer,
+                parts: &parts,
+                covered: &covered,
+                segments,
+                positions: values,
+                mask,
+                delta_plan,
+            };
             x = decoder.layer(layer, x, positions, &mut mixer)?.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;

@@ -3,7 +3,7 @@
 
 use candle_core::{Device, Tensor};
 
-use super::{check_gradients, check_logits, check_sampling, difference, fixtures};
+use super::{check_gradients, check_logits, check_sampling, difference, fixtures, noise};
 use crate::{
     engine::{Example, Recompute, Rule, Supervised, Trainer},
     model::{
@@ -48,7 +48,7 @@ async fn composed_sampling_and_scoring_agree() {
     check_sampling(&Device::Cpu, 1e-5).await;
 }
 
-const FAMILIES: [&str; 12] = [
+const FAMILIES: [&str; 13] = [
     "qwen3-tiny",
     "families/gemma3",
     "families/lfm2",
@@ -60,6 +60,7 @@ const FAMILIES: [&str; 12] = [
     "families/phi3-window",
     "families/phi4-mini",
     "families/qwen2",
+    "families/qwen3_5",
     "families/yarn",
 ];
 
@@ -136,11 +137,12 @@ fn composed_training_of_adapters_matches_the_kernels() {
         let kernels = steps(adapted(family, Some(Format::F32)), ADAMW);
         let _forced = force();
         let composed = steps(adapted(family, Some(Format::F32)), ADAMW);
-        assert_close(&format!("{family}, gradients"), &composed.0, &kernels.0, 1e-4);
-        assert_close(&format!("{family}, log-probabilities"), &[composed.1], &[kernels.1], 1e-5);
+        let noise = noise(family);
+        assert_close(&format!("{family}, gradients"), &composed.0, &kernels.0, 1e-4 * noise);
+        assert_close(&format!("{family}, log-probabilities"), &[composed.1], &[kernels.1], 1e-5 * noise);
         // An AdamW step amplifies the noise of a vanishing gradient to full size, so the bound for parameters
         // is looser.
-        assert_close(&format!("{family}, parameters"), &composed.2, &kernels.2, 2e-2);
+        assert_close(&format!("{family}, parameters"), &composed.2, &kernels.2, 2e-2 * noise);
     }
 }
 
@@ -163,13 +165,21 @@ fn composed_products_round_to_16_bits_as_the_kernels_do() {
 
 #[test]
 fn composed_training_of_a_whole_model_matches_the_kernels() {
-    for family in ["qwen3-tiny", "families/gemma3", "families/moe", "families/qwen2"] {
+    let families = [
+        "qwen3-tiny",
+        "families/gemma3",
+        "families/lfm2",
+        "families/moe",
+        "families/qwen2",
+        "families/qwen3_5",
+    ];
+    for family in families {
         let whole = || Decoder::load_on(&fixtures().join(family), None, &Device::Cpu).unwrap();
         let kernels = steps(whole(), ADAMW);
         let _forced = force();
         let composed = steps(whole(), ADAMW);
-        assert_close(family, &composed.0, &kernels.0, 1e-4);
-        assert_close(family, &composed.2, &kernels.2, 2e-2);
+        assert_close(family, &composed.0, &kernels.0, 1e-4 * noise(family));
+        assert_close(family, &composed.2, &kernels.2, 2e-2 * noise(family));
     }
 }
 
@@ -273,8 +283,9 @@ mod on_a_device {
     fn training_matches_the_kernels() {
         for family in FAMILIES {
             for (format, worst) in [(Format::F32, 1e-3), (Format::Bf16, 0.1), (Format::Nf4, 0.1)] {
-                // In 16 bits a token near a tie may choose another expert.
-                if family == "families/moe" && format != Format::F32 {
+                // In 16 bits a token near a tie may choose another expert, and short keys have another direction.
+                let is_sensitive = ["families/moe", "families/qwen3_5"].contains(&family);
+                if is_sensitive && format != Format::F32 {
                     continue;
                 }
                 let kernels = steps(adapted(family, Some(format)), ADAMW);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::model::{Design, Family, LayerKind, kernels::DeltaHeads};
+use crate::model::{Design, Family, LayerKind, kernels::DeltaHeads, ops::composed};
 
 pub(super) fn config() -> ModelConfig {
     let design = Design {
@@ -85,6 +85,45 @@ async fn a_prompt_cut_anywhere_is_sampled_with_the_same_bits() {
     }
 }
 
+/// On a device, rows depend on the rows they are computed with, within rounding.
+#[tokio::test]
+async fn composed_sampling_of_a_prompt_cut_anywhere_agrees_with_the_kernels() {
+    let prompt = tokens(131, 1);
+    for make in [adapted, || changed(convolution())] {
+        let turn = async |cuts: &[usize]| {
+            let bounds: Vec<usize> = [&[0], cuts, &[prompt.len()]].concat();
+            let pieces = bounds.windows(2).map(|cut| prompt[cut[0]..cut[1]].into()).collect();
+            Sampler::on_threads(make(), 1).open(pieces, WARM, 1).turn(&[], &[], 70).await.unwrap()
+        };
+        let kernels = turn(&[]).await;
+        let _forced = composed::force();
+        for cuts in [&[][..], &[1], &[2, 3], &[1, 63], &[64], &[65, 66], &[63, 64, 65, 129], &[130]] {
+            let found = turn(cuts).await;
+            assert_eq!(found.tokens, kernels.tokens, "{cuts:?}");
+            assert!(close(&found.logprobs, &kernels.logprobs, 1e-4), "{cuts:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn composed_turns_of_many_conversations_are_scored_as_sampled_and_survive_eviction() {
+    let _forced = composed::force();
+    for make in [adapted, || changed(convolution())] {
+        let (expected, none, most) = talk(make(), usize::MAX).await;
+        let (found, recomputed, bounded) = talk(make(), most * 6 / 10).await;
+        assert!(none == 0 && recomputed > 0 && bounded <= most * 6 / 10, "{recomputed} {bounded}");
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found.tokens, expected.tokens);
+            assert!(close(&found.logprobs, &expected.logprobs, 1e-4));
+        }
+        let (sequences, drawn) = scored_episodes(make()).await;
+        let (_, scored) = gradients_of(make(), &sequences, &[1.0; 6]);
+        for (scored, drawn) in scored.iter().zip(&drawn) {
+            assert!(close(scored, drawn, 1e-4));
+        }
+    }
+}
+
 /// Turns of several conversations with a common prompt, and the sampler's counters.
 async fn talk(decoder: Decoder, bound: usize) -> (Vec<Sampled>, u64, usize) {
     let sampler = Sampler::bounded(decoder, 1, bound);
@@ -112,29 +151,34 @@ async fn an_evicted_state_is_recomputed_with_the_same_bits() {
     }
 }
 
+/// Conversations at once: their tokens, which of them were sampled, and the log-probabilities of these.
+async fn scored_episodes(decoder: Decoder) -> (Vec<(Vec<u32>, Vec<bool>)>, Vec<Vec<f32>>) {
+    let sampler = Sampler::on_threads(decoder, 2);
+    let prompt: Arc<[u32]> = tokens(61, 1).into();
+    let episodes = join_all((0..6).map(|index| {
+        let task = tokens(1 + index, index);
+        let mut sequence = sampler.open(vec![prompt.clone(), task.clone().into()], WARM, index as u64);
+        let start = [&prompt[..], &task].concat();
+        async move {
+            let first = sequence.turn(&[], &[], 9).await.unwrap();
+            let second = sequence.turn(&[7, 8, 9], &[], 70).await.unwrap();
+            let tokens = [&start[..], &first.tokens, &[7, 8, 9], &second.tokens].concat();
+            let given = start.len() + first.tokens.len()..start.len() + first.tokens.len() + 3;
+            let sampled = (0..tokens.len()).map(|at| at >= start.len() && !given.contains(&at));
+            let sampled: Vec<bool> = sampled.collect();
+            ((tokens, sampled), [first.logprobs, second.logprobs].concat())
+        }
+    }))
+    .await;
+    episodes.into_iter().unzip()
+}
+
 #[tokio::test]
 async fn turns_at_once_and_one_after_another_are_scored_with_the_sampled_bits() {
     for make in
         ADAPTED.into_iter().chain([|| frozen(decoder(), Format::Nf4), || frozen(convolution(), Format::Nf4)])
     {
-        let sampler = Sampler::on_threads(make(), 2);
-        let prompt: Arc<[u32]> = tokens(61, 1).into();
-        let episodes = join_all((0..6).map(|index| {
-            let task = tokens(1 + index, index);
-            let mut sequence = sampler.open(vec![prompt.clone(), task.clone().into()], WARM, index as u64);
-            let start = [&prompt[..], &task].concat();
-            async move {
-                let first = sequence.turn(&[], &[], 9).await.unwrap();
-                let second = sequence.turn(&[7, 8, 9], &[], 70).await.unwrap();
-                let tokens = [&start[..], &first.tokens, &[7, 8, 9], &second.tokens].concat();
-                let given = start.len() + first.tokens.len()..start.len() + first.tokens.len() + 3;
-                let sampled = (0..tokens.len()).map(|at| at >= start.len() && !given.contains(&at));
-                let sampled: Vec<bool> = sampled.collect();
-                ((tokens, sampled), [first.logprobs, second.logprobs].concat())
-            }
-        }))
-        .await;
-        let (sequences, drawn): (Vec<_>, Vec<_>) = episodes.into_iter().unzip();
+        let (sequences, drawn) = scored_episodes(make()).await;
         let (_, scored) = gradients_of(make(), &sequences, &[1.0; 6]);
         assert_eq!(scored, drawn);
     }

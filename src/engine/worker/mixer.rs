@@ -1,6 +1,6 @@
 //! Mixes the rows of a step with those before them in their segments.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{cell::OnceCell, collections::BTreeMap, ops::Range};
 
 use candle_core::{Result, Tensor, bail};
 
@@ -8,7 +8,9 @@ use super::{Part, Segments};
 use crate::model::{
     kernels::{Attention, DeltaState, DeltaStep},
     ops::{
-        self, Attended, AttentionMask, Cache, CachedSegment, ConvolutionShape, DeltaInputs, Mixer, Shifts,
+        self, Attended, AttentionMask, Cache, CachedSegment, ComposedState, ConvolutionShape, DeltaInputs,
+        Mixer, Shifts,
+        composed::{DeltaPlan, DeltaRun, DeltaStart},
     },
 };
 
@@ -21,6 +23,8 @@ pub(super) struct StepMixer<'a> {
     pub segments: &'a mut Segments,
     pub positions: &'a [u32],
     pub mask: &'a AttentionMask,
+    /// For linear attention without a kernel, the same in all layers.
+    pub delta_plan: &'a OnceCell<DeltaPlan>,
 }
 
 impl Mixer for StepMixer<'_> {
@@ -41,6 +45,9 @@ impl Mixer for StepMixer<'_> {
     }
 
     fn delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor> {
+        if !ops::by_kernels(inputs.mixed) {
+            return self.composed_delta(inputs);
+        }
         let (mut states, mut parents) = (Vec::with_capacity(self.parts.len()), Vec::new());
         for (part, start) in self.parts.iter().zip(self.starts()?) {
             let (state, parent) = match start {
@@ -64,40 +71,10 @@ impl Mixer for StepMixer<'_> {
     }
 
     fn convolve(&mut self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor> {
-        let (count, history) = (rows.dims2()?.0, shape.history());
-        // Behind a zero row: the step's rows, then states.
-        let mut sources = vec![rows.clone()];
-        // Of each part: the rows before its first, then its own.
-        let mut chains: Vec<Vec<usize>> = Vec::with_capacity(self.parts.len());
-        for (part, start) in self.parts.iter().zip(self.starts()?) {
-            let mut chain = match start {
-                Start::Own | Start::Segment(_) => {
-                    let number = if let Start::Segment(above) = start { above } else { part.segment() };
-                    let state = self.convolution(number)?;
-                    let first = 1 + count + (sources.len() - 1) * history;
-                    sources.push(state.clone());
-                    (first..first + history).collect()
-                }
-                Start::Part(parent) => last(&chains[parent], history).to_vec(),
-                Start::Empty => Vec::new(),
-            };
-            chain.extend(part.rows.clone().map(|row| 1 + row));
-            chains.push(chain);
-        }
-        let source = ops::with_zero_row(&sources.iter().collect::<Vec<_>>())?;
-        let mut above: Vec<&[usize]> = vec![&[]; count];
-        for (part, chain) in self.parts.iter().zip(&chains) {
-            let first = chain.len() - part.rows.len();
-            part.rows.clone().enumerate().for_each(|(index, row)| above[row] = &chain[..first + index]);
-        }
-        let shifts = Shifts::new(shape, above.into_iter(), rows.device())?;
-        let out = ops::convolve(rows, &source, &shifts, weight)?;
-        for (part, chain) in self.parts.iter().zip(&chains) {
-            let kept = last(chain, history);
-            let kept = [&vec![0; history - kept.len()], kept].concat();
-            let state = ops::gather(&source, &kept)?;
+        let (out, histories) = self.convolved(rows, shape, weight)?;
+        for (part, history) in self.parts.iter().zip(histories) {
             let tokens = self.cache(part.segment())?.tokens() + part.rows.len();
-            self.keep(part.segment(), Cache::Convolution(Some((state, tokens))));
+            self.keep(part.segment(), Cache::Convolution(Some((history, tokens))));
         }
         Ok(out)
     }
@@ -116,12 +93,86 @@ enum Start {
     Empty,
 }
 
+impl Start {
+    /// The segment with the state, for a part that starts from one.
+    fn segment(self, part: &Part) -> usize {
+        if let Self::Segment(above) = self { above } else { part.segment() }
+    }
+}
+
 /// At most this many entries at the end.
 fn last(chain: &[usize], most: usize) -> &[usize] {
     &chain[chain.len().saturating_sub(most)..]
 }
 
 impl StepMixer<'_> {
+    /// Linear attention without a kernel.
+    fn composed_delta(&mut self, inputs: &DeltaInputs<'_>) -> Result<Tensor> {
+        let (convolved, histories) =
+            self.convolved(inputs.mixed, inputs.convolution(), &inputs.conv.tensor)?;
+        let (mut given, mut runs) = (Vec::new(), Vec::with_capacity(self.parts.len()));
+        for (part, start) in self.parts.iter().zip(self.starts()?) {
+            let start = match start {
+                Start::Own | Start::Segment(_) => {
+                    given.push(self.composed_state(start.segment(part))?.state.clone());
+                    DeltaStart::Given(given.len() - 1)
+                }
+                Start::Part(parent) => DeltaStart::Run(parent),
+                Start::Empty => DeltaStart::Nothing,
+            };
+            runs.push(DeltaRun { rows: part.rows.clone(), start, is_continued: true });
+        }
+        let device = inputs.mixed.device();
+        let plan = ops::once(self.delta_plan, || DeltaPlan::new(inputs.heads, &runs, device))?;
+        let (out, ends) = plan.forward(&inputs.after(convolved)?, &given)?;
+        for ((part, history), state) in self.parts.iter().zip(histories).zip(ends.into_iter().flatten()) {
+            let tokens = self.cache(part.segment())?.tokens() + part.rows.len();
+            let state = ComposedState { state, history, tokens };
+            self.keep(part.segment(), Cache::ComposedDelta(Some(state)));
+        }
+        Ok(out)
+    }
+
+    /// The convolution of a step's rows, and the rows that each part leaves for later ones, `[window − 1, channels]`.
+    fn convolved(
+        &self,
+        rows: &Tensor,
+        shape: ConvolutionShape,
+        weight: &Tensor,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let (count, history) = (rows.dims2()?.0, shape.history());
+        // Behind a zero row: the step's rows, then states.
+        let mut sources = vec![rows.clone()];
+        // Of each part: the rows before its first, then its own.
+        let mut chains: Vec<Vec<usize>> = Vec::with_capacity(self.parts.len());
+        for (part, start) in self.parts.iter().zip(self.starts()?) {
+            let mut chain = match start {
+                Start::Own | Start::Segment(_) => {
+                    let first = 1 + count + (sources.len() - 1) * history;
+                    sources.push(self.history(start.segment(part))?.clone());
+                    (first..first + history).collect()
+                }
+                Start::Part(parent) => last(&chains[parent], history).to_vec(),
+                Start::Empty => Vec::new(),
+            };
+            chain.extend(part.rows.clone().map(|row| 1 + row));
+            chains.push(chain);
+        }
+        let source = ops::with_zero_row(&sources.iter().collect::<Vec<_>>())?;
+        let mut above: Vec<&[usize]> = vec![&[]; count];
+        for (part, chain) in self.parts.iter().zip(&chains) {
+            let first = chain.len() - part.rows.len();
+            part.rows.clone().enumerate().for_each(|(index, row)| above[row] = &chain[..first + index]);
+        }
+        let shifts = Shifts::new(shape, above.into_iter(), rows.device())?;
+        let out = ops::convolve(rows, &source, &shifts, weight)?;
+        let kept = |chain: &Vec<usize>| {
+            let kept = last(chain, history);
+            ops::gather(&source, &[&vec![0; history - kept.len()], kept].concat())
+        };
+        Ok((out, chains.iter().map(kept).collect::<Result<_>>()?))
+    }
+
     fn starts(&self) -> Result<Vec<Start>> {
         // Segments in this step, by number.
         let mut indices: BTreeMap<usize, usize> = BTreeMap::new();
@@ -170,9 +221,18 @@ impl StepMixer<'_> {
         }
     }
 
-    fn convolution(&self, number: usize) -> Result<&Tensor> {
+    fn composed_state(&self, number: usize) -> Result<&ComposedState> {
         match self.cache(number)? {
-            Cache::Convolution(Some((state, _))) => Ok(state),
+            Cache::ComposedDelta(Some(state)) => Ok(state),
+            _ => bail!("segment {number} has no state"),
+        }
+    }
+
+    /// The rows before its next one.
+    fn history(&self, number: usize) -> Result<&Tensor> {
+        match self.cache(number)? {
+            Cache::Convolution(Some((history, _))) => Ok(history),
+            Cache::ComposedDelta(Some(state)) => Ok(&state.history),
             _ => bail!("segment {number} has no state"),
         }
     }

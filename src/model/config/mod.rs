@@ -13,7 +13,7 @@ use strum::VariantArray;
 
 use super::{
     kernels::{Attention, DeltaHeads, DeltaState, Heads},
-    ops::{Activation, ConvolutionShape},
+    ops::{Activation, ComposedState, ConvolutionShape},
     rope::Scaling,
 };
 
@@ -307,10 +307,11 @@ impl Recurrence {
         }
     }
 
-    /// Bytes of the state of a segment.
-    pub fn bytes(self) -> usize {
+    /// Bytes of the state of a segment, for the kernels of the CPU or on a device.
+    pub fn bytes(self, by_kernels: bool) -> usize {
         match self {
-            Self::Delta(heads) => DeltaState::bytes_for(heads),
+            Self::Delta(heads) if by_kernels => DeltaState::bytes_for(heads),
+            Self::Delta(heads) => ComposedState::bytes_for(heads),
             Self::Convolution(shape) => shape.state_bytes(),
         }
     }

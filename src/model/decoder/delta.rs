@@ -1,14 +1,13 @@
 //! A layer's linear attention, between its input norm and its output projection.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::{
     Decoder, DeltaParameters,
     projection::{project, project_backward},
 };
 use crate::model::{
-    Gradients, Vector,
-    kernels::{DeltaGradients, add_assign},
+    Gradients,
     ops::{self, Activation, DeltaInputs, Mixer, TreeLayout},
 };
 
@@ -25,8 +24,8 @@ pub struct SavedDelta {
 
 impl DeltaParameters {
     fn inputs<'a>(&'a self, mixed: &'a Tensor, b: &'a Tensor, a: &'a Tensor) -> DeltaInputs<'a> {
-        let [a_log, dt_bias, conv] = [&self.a_log, &self.dt_bias, &self.conv].map(|vector| &vector.tensor);
-        DeltaInputs { heads: self.heads, mixed, b, a, conv, a_log, dt_bias }
+        let Self { heads, a_log, dt_bias, conv, .. } = self;
+        DeltaInputs { heads: *heads, mixed, b, a, conv, a_log, dt_bias }
     }
 }
 
@@ -67,14 +66,7 @@ impl Decoder {
         ops::rms_norm_backward(&out, norm, self.config.norm_epsilon, &dout_normed, &dout, gradients)?;
         drop((out, dout_normed));
         let inputs = parameters.inputs(&mixed, &b, &a);
-        let DeltaGradients { mixed: dmixed, b: db, a: da, conv, a_log, dt_bias } =
-            layout.delta_backward(&inputs, &dout)?;
-        let add = |of: &Vector, d: &[f32]| gradients.add(of.slot, |into| add_assign(into, d));
-        add(&parameters.conv, &conv)?;
-        add(&parameters.a_log, &a_log)?;
-        add(&parameters.dt_bias, &dt_bias)?;
-        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), &Device::Cpu);
-        let (dmixed, db, da) = (tensor(dmixed, &mixed)?, tensor(db, &b)?, tensor(da, &a)?);
+        let [dmixed, db, da] = layout.delta_backward(&inputs, &dout, gradients)?;
         let project = self.layers[index].parts(&self.config).project;
         project_backward(project, normed, low, &[&dmixed, &dz, &db, &da], dnormed, gradients)
     }

@@ -8,8 +8,8 @@ use candle_core::{DType, Device, Result, Tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{
-    Shifts, by_kernels,
-    composed::{self, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
+    ComposedState, Shifts, by_kernels,
+    composed::{self, DeltaPlan, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
     filled, values,
 };
 use crate::model::{
@@ -26,6 +26,8 @@ pub enum Cache {
     Composed([Rows; 2]),
     /// In a layer with linear attention: the state after its last token, or none before the first.
     Delta(Option<DeltaState>),
+    /// The same where no kernels compute.
+    ComposedDelta(Option<ComposedState>),
     /// In a layer with a convolution: the last rows before the next token, and the number of tokens.
     Convolution(Option<(Tensor, usize)>),
 }
@@ -73,6 +75,7 @@ impl Cache {
             Self::Kernels(kv) => kv.tokens(),
             Self::Composed([keys, _]) => keys.count(),
             Self::Delta(state) => state.as_ref().map_or(0, DeltaState::tokens),
+            Self::ComposedDelta(state) => state.as_ref().map_or(0, |state| state.tokens),
             Self::Convolution(state) => state.as_ref().map_or(0, |(_, tokens)| *tokens),
         }
     }
@@ -82,7 +85,7 @@ impl Cache {
     fn address(&self, which: usize) -> u64 {
         match self {
             Self::Composed(rows) => rows[which].address(),
-            Self::Kernels(_) | Self::Delta(_) | Self::Convolution(_) => 0,
+            Self::Kernels(_) | Self::Delta(_) | Self::ComposedDelta(_) | Self::Convolution(_) => 0,
         }
     }
 
@@ -92,6 +95,7 @@ impl Cache {
             Self::Kernels(kv) => kv.bytes(),
             Self::Composed(rows) => rows.iter().map(Rows::bytes).sum(),
             Self::Delta(state) => state.as_ref().map_or(0, DeltaState::bytes),
+            Self::ComposedDelta(state) => state.as_ref().map_or(0, ComposedState::bytes),
             Self::Convolution(state) => {
                 state.as_ref().map_or(0, |(rows, _)| rows.elem_count() * size_of::<f32>())
             }
@@ -124,7 +128,9 @@ impl Cache {
                 keys.extend(&k.narrow(0, rows.start, rows.len())?)?;
                 values.extend(&v.narrow(0, rows.start, rows.len())?)
             }
-            Self::Delta(_) | Self::Convolution(_) => candle_core::bail!("keys for a layer without attention"),
+            Self::Delta(_) | Self::ComposedDelta(_) | Self::Convolution(_) => {
+                candle_core::bail!("keys for a layer without attention")
+            }
         }
     }
 }
@@ -209,8 +215,7 @@ impl AttentionMask {
 }
 
 /// The value of a cell, which is found once.
-#[cfg(feature = "cuda")]
-fn once<T>(cell: &OnceCell<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
+pub fn once<T>(cell: &OnceCell<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
     if let Some(found) = cell.get() {
         return Ok(found);
     }
@@ -245,7 +250,7 @@ pub fn attend(
     };
     let dtype = past.iter().find_map(|past| match past.cache {
         Cache::Composed([keys, _]) => Some(keys.dtype()),
-        Cache::Kernels(_) | Cache::Delta(_) | Cache::Convolution(_) => None,
+        _ => None,
     });
     let dtype = dtype.unwrap_or(DType::F32);
     #[cfg(feature = "cuda")]
@@ -257,7 +262,7 @@ pub fn attend(
     let keys = |pieces: &[Piece], which: usize| {
         let of = |(index, keys): &Piece| match past[*index].cache {
             Cache::Composed(rows) => rows[which].range(keys),
-            Cache::Kernels(_) | Cache::Delta(_) | Cache::Convolution(_) => {
+            _ => {
                 candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device())
             }
         };
@@ -291,6 +296,7 @@ pub struct TreeLayout<'a> {
     pub mask: AttentionMask,
     /// For linear attention.
     pub(super) delta_segments: OnceCell<Vec<DeltaSegment>>,
+    pub(super) delta_plan: OnceCell<DeltaPlan>,
     /// For convolutions, which have one window in all layers.
     pub(super) shifts: OnceCell<Shifts>,
 }
@@ -305,6 +311,7 @@ impl<'a> TreeLayout<'a> {
             tile: TileSize::TREE,
             mask: AttentionMask::new(kv_format),
             delta_segments: OnceCell::new(),
+            delta_plan: OnceCell::new(),
             shifts: OnceCell::new(),
         }
     }

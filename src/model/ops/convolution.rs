@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::{Gradients, TreeLayout, composed::indices};
+use super::{Gradients, TreeLayout, composed::indices, once};
 use crate::model::{Vector, tree::TokenTree};
 
 /// The sizes of a convolution.
@@ -80,12 +80,10 @@ fn chains(tree: &TokenTree, most: usize) -> Vec<Vec<usize>> {
 
 impl TreeLayout<'_> {
     fn shifts(&self, shape: ConvolutionShape, device: &Device) -> Result<&Shifts> {
-        if let Some(found) = self.shifts.get() {
-            return Ok(found);
-        }
-        let chains = chains(self.tree, shape.history());
-        let found = Shifts::new(shape, chains.iter().map(Vec::as_slice), device)?;
-        Ok(self.shifts.get_or_init(|| found))
+        once(&self.shifts, || {
+            let chains = chains(self.tree, shape.history());
+            Shifts::new(shape, chains.iter().map(Vec::as_slice), device)
+        })
     }
 
     pub(super) fn convolve(&self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor> {

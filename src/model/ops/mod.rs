@@ -20,11 +20,11 @@ use std::{cell::Cell, ops::Deref, ops::Range};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 use super::kernels::{self, by_rows};
-pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
+pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend, once};
 #[cfg(any(feature = "cuda", test))]
 use composed::Seen;
 pub use convolution::{ConvolutionShape, Shifts, convolve, with_zero_row};
-pub use delta::DeltaInputs;
+pub use delta::{ComposedState, DeltaInputs};
 pub use mixer::Mixer;
 
 /// Whether the kernels compute on this tensor. For all others, operations are composed of candle's.
@@ -295,11 +295,17 @@ pub fn gated_backward(
 
 /// `sigmoid(gate) · x`.
 pub fn sigmoid_mul(gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    if !by_kernels(gate) {
+        return composed::sigmoid_mul(gate, x);
+    }
     gate_rows(gate, x, kernels::sigmoid_mul)
 }
 
 /// Gradients of gate and x.
 pub fn sigmoid_mul_backward(gate: &Tensor, x: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    if !by_kernels(gate) {
+        return composed::sigmoid_mul_backward(gate, x, dout);
+    }
     gate_rows_backward(gate, x, dout, kernels::sigmoid_mul_backward)
 }
 

@@ -59,18 +59,14 @@ fn policy(
         return Some(ExpectedPolicy { config, stored: gguf::FORMAT, adapter: None, folder: None });
     }
     if folder.is_absolute() {
-        look_into(folder, context, *calls_tools, preflight)?;
+        look_into(folder, *calls_tools, preflight)?;
         return lengthened(expected(folder)?, preflight);
     }
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
     preflight.check("from", hub::check_id(id, revision))?;
     let hub = Hub::from_env().map_err(|cause| preflight.unavailable("from", cause)).ok()?;
     match hub.cached(id, revision) {
-        Ok(files) => {
-            let expected = expected(folder_of(&files)?)?;
-            preflight.check("from", context.engine.check_model(&expected.config));
-            lengthened(expected, preflight)
-        }
+        Ok(files) => lengthened(expected(folder_of(&files)?)?, preflight),
         Err(cause) => {
             if hub.offline {
                 preflight.unavailable("from", cause);
@@ -99,12 +95,7 @@ fn declared_format(folder: &Path) -> Format {
 }
 
 /// Reports everything wrong with the folder that small files and the headers of large files show.
-fn look_into(
-    folder: &Path,
-    context: &PreflightContext<'_>,
-    calls_tools: bool,
-    preflight: &mut Preflight,
-) -> Option<()> {
+fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Option<()> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
         preflight.error(
@@ -117,7 +108,6 @@ fn look_into(
         return None;
     }
     let config = preflight.check("from", ModelConfig::load(folder))?;
-    preflight.check("from", context.engine.check_model(&config));
     let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.check(&config)));
     match calls_tools {
         true => _ = preflight.check("from", Chat::preflight(folder)),

@@ -66,7 +66,6 @@ impl Learner {
         let (mut decoder, places) = match params.lora {
             true => policy.load(&context.models, &context.engine, workspace)?,
             false => {
-                context.engine.check_model(&config)?;
                 let places = context.models.bases.open_devices(&context.engine)?;
                 context.models.bases.make_room(&places, workspace);
                 check_trained(&config, None, &places, moments)?;

@@ -5,6 +5,7 @@
 //! device.
 
 mod attention;
+mod delta;
 #[cfg_attr(not(feature = "flash-attn"), path = "flash_disabled.rs")]
 pub mod flash;
 mod mask;
@@ -18,6 +19,7 @@ use super::{Activation, Gradients, read};
 use crate::model::kernels::NF4_BLOCK;
 
 pub use attention::{Part, attend, attend_backward, rows};
+pub use delta::{DELTA_WORKSPACE, DeltaPlan, DeltaRowGradients, DeltaRows, DeltaRun, DeltaStart};
 pub use mask::{MaskSpans, Piece, Rows, Seen, Tile, TileSize, mask};
 pub use runs::{Level, Sequences, attend_runs, levels};
 
@@ -170,10 +172,24 @@ pub fn gated_backward(
             (argument, square.affine(3.0 * 0.044_715 * root, root)?)
         }
     };
-    let sigmoid = (argument.neg()?.exp()? + 1.0)?.recip()?;
+    let sigmoid = sigmoid(&argument)?;
     let active = (gate * &sigmoid)?;
     let derivative = (&sigmoid + ((&active * (1.0 - &sigmoid)?)? * slope)?)?;
     Ok((((dout * up)? * derivative)?, (dout * active)?))
+}
+
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.0)?.recip()
+}
+
+pub fn sigmoid_mul(gate: &Tensor, x: &Tensor) -> Result<Tensor> {
+    sigmoid(gate)? * x
+}
+
+pub fn sigmoid_mul_backward(gate: &Tensor, x: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
+    let open = sigmoid(gate)?;
+    let dx = (dout * &open)?;
+    Ok((((&dx * x)? * (1.0 - open)?)?, dx))
 }
 
 /// Rotates the first `2 · half` values of each head of `x` (`[tokens, heads · head]`) in place. Cosines and
