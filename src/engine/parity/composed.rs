@@ -304,7 +304,7 @@ mod on_a_device {
     fn layers_spread_over_the_device_and_the_cpu_compute_the_same() {
         let (device, _forced) = device();
         for family in FAMILIES {
-            let whole = steps(adapted_on(&[device.clone()], family, Some(Format::F32)), ADAMW);
+            let whole = steps(adapted_on(std::slice::from_ref(&device), family, Some(Format::F32)), ADAMW);
             let devices = [device.clone(), Device::Cpu];
             let spread = steps(adapted_on(&devices, family, Some(Format::F32)), ADAMW);
             assert_close(family, &spread.0, &whole.0, 1e-3);
