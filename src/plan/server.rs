@@ -724,11 +724,20 @@ fn meant_dtype(text: &str) -> Option<&'static str> {
     })
 }
 
+/// The names of [`SplitMode`](crate::engine::SplitMode).
+const SPLITS: [&str; 2] = ["batches", "layers"];
+
 /// Parses `[engine]`.
 pub fn engine(reader: &Reader, entry: &Entry<'_>) -> Option<EngineSpec> {
     let engine = reader.read::<EngineSpec>(entry)?;
     if let Some(devices) = entry.field("devices") {
         check_devices(reader, &devices, &engine.devices);
+    }
+    let split = entry.field("split").and_then(|entry| Some((entry.clone(), entry.text()?)));
+    if let Some((entry, text)) = split.filter(|(_, text)| !SPLITS.contains(text)) {
+        let message = format!("`engine.split` should be \"batches\" or \"layers\", found \"{text}\"");
+        let hint = did_you_mean(text, SPLITS).map(|meant| format!("did you mean \"{meant}\"?"));
+        reader.wrong::<()>(&entry, Part::Value, message, hint);
     }
     let dtype = entry.field("dtype").filter(|_| engine.dtype.is_none());
     if let Some((entry, text)) = dtype.and_then(|entry| Some((entry.clone(), entry.text()?))) {

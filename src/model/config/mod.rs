@@ -4,7 +4,6 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use read::MOST_LAYERS;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use super::{
     ops::{Activation, ComposedState, ConvolutionShape},
     rope::Scaling,
 };
+pub use read::MOST_LAYERS;
 
 /// Sizes and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,7 +15,7 @@ pub enum ModelStageError {
     NoConfig { folder: PathBuf },
     #[error("{folder} contains an adapter instead of a model")]
     Adapter { folder: PathBuf },
-    #[error("`long_context` is for models with LongRoPE, which {folder} is not")]
+    #[error("`long_context` is for models with LongRoPE, and {folder} has none")]
     NoLongFactors { folder: PathBuf },
     #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id already has one after its `@`" } else { "a folder has no revisions" })]
     Revision { revision: String, id: bool },
