@@ -12,11 +12,11 @@ pub(super) const BUDGET: usize = 2 << 30;
 const STEP_BYTES: usize = 16;
 
 /// The same for devices where the decoder is loaded: half of what is free once this many values are trained. If its layers
-/// are spread, all devices together are taken to have as much as that with the least.
+/// are spread, as many microbatches as devices are computed at once, so a device holds as much as one of them takes.
 pub(super) fn budget(decoder: &Decoder, trained: usize) -> usize {
     let devices = decoder.placement().devices();
     let own = trained.saturating_mul(STEP_BYTES) / devices.len();
-    let free = |memory: DeviceMemory| memory.free.saturating_sub(own).saturating_mul(devices.len());
+    let free = |memory: DeviceMemory| memory.free.saturating_sub(own);
     let budgets =
         devices.iter().map(|device| device_memory(device).map_or(BUDGET, |memory| free(memory) / 2));
     budgets.min().unwrap_or(BUDGET)
