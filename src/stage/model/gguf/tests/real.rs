@@ -307,7 +307,9 @@ fn a_step_of_sft_and_one_of_grpo_have_the_losses_and_gradients_of_peft() {
                 "{name} {what}: loss {loss:.6} (PEFT {:.6}), gradients within {worst:.1e} of their norm",
                 expected.loss
             );
-            assert!(compared == 18 && worst < 2e-4, "{name} {what}: {worst}");
+            // Transformers' gradients of Gemma in f32 are 5e-4 from those in float64.
+            let bound = if name.starts_with("gemma") { 1e-3 } else { 2e-4 };
+            assert!(compared == 18 && worst < bound, "{name} {what}: {worst}");
         }
     });
 }
