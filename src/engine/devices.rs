@@ -53,13 +53,15 @@ impl DeviceSet {
 
     /// How many copies of trained parameters they hold.
     pub fn copies(&self) -> usize {
-        if self.split == SplitMode::Layers { 1 } else { self.count() }
+        self.split.copies(self.count())
     }
 
     /// The devices of one decoder: the first, or all if its layers are spread over them.
     pub fn of_decoder(&self) -> Vec<Device> {
-        let devices = self.slots().map(|slot| slot.device.clone());
-        devices.take(self.count() / self.copies()).collect()
+        match self.split {
+            SplitMode::Batches => vec![self.first.device.clone()],
+            SplitMode::Layers => self.slots().map(|slot| slot.device.clone()).collect(),
+        }
     }
 
     /// Threads of all devices.

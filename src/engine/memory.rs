@@ -335,23 +335,29 @@ const UNKNOWN_DEVICE: usize = 2 << 30;
 /// Bound in bytes for the keys and values of sampling, with the decoder loaded. `bytes`: the bound on each device, or on the
 /// CPU. By default half of the memory available now; on a device with its own memory, what a step leaves of it.
 pub(super) fn cache_bound(decoder: &Decoder, bytes: Option<usize>) -> usize {
+    let (placement, config) = (decoder.placement(), &decoder.config);
     let of_device = |device: &Device| {
-        let own = |memory| device_cache_bound(memory, device_step(&decoder.config));
+        let own = |memory| device_cache_bound(memory, device_steps(config, placement.devices().len()));
         bytes.unwrap_or_else(|| device_memory(device).map_or(UNKNOWN_DEVICE, own))
     };
-    let (placement, layers) = (decoder.placement(), decoder.config.layers);
     match placement.first() {
         Device::Cpu => {
             let half = || available_for(usize::MAX).map_or(usize::MAX, |available| available / 2);
             bytes.unwrap_or_else(half)
         }
         _ => {
-            // The device with the most layers has the most of the keys and values.
             let least = placement.devices().iter().map(of_device).min().unwrap_or(0);
-            least.saturating_mul(layers) / placement.most(layers).max(1)
+            let of_layer = |layer| match config.recurrence(config.layer(layer)) {
+                Some(recurrence) => recurrence.bytes(false),
+                None => decoder.kv_format(layer).bytes_for(TYPICAL_SEGMENT),
+            };
+            (least as f64 / placement.largest_share(config.layers, of_layer)) as usize
         }
     }
 }
+
+/// Tokens of a segment, for the share of keys and values beside states of recurrences.
+const TYPICAL_SEGMENT: usize = 1024;
 
 /// Bytes for keys and values on a device with this memory, where weights and adapters are loaded, and a step takes this many
 /// bytes. A sixteenth of the device is for the driver's libraries, fragments, and segments that are copied as they grow.
@@ -374,14 +380,20 @@ fn device_step(config: &ModelConfig) -> usize {
     step.saturating_add(weight).saturating_mul(FLOAT).saturating_add(chunks)
 }
 
-/// Fails if a sampling step, and the keys and values up to the configured bound, do not fit a device with this memory besides
-/// the decoder, which is already loaded.
+/// [`device_step`] of as many threads as the devices that a decoder is spread over: all may compute on the same device.
+fn device_steps(config: &ModelConfig, devices: usize) -> usize {
+    device_step(config).saturating_mul(devices)
+}
+
+/// Fails if the steps of sampling, and the keys and values up to the configured bound, do not fit a device with this memory
+/// besides the decoder, which is already loaded and spread over this many devices.
 pub(super) fn check_device_sampling(
     config: &ModelConfig,
     memory: DeviceMemory,
     bound: Option<usize>,
+    devices: usize,
 ) -> Result<(), EngineError> {
-    let largest = device_cache_bound(memory, device_step(config));
+    let largest = device_cache_bound(memory, device_steps(config, devices));
     // Without a bound, at least a page of tokens.
     let least = bound.unwrap_or(1 << 20);
     if least <= largest {
@@ -575,14 +587,17 @@ mod tests {
         let keys = KvFormat { heads: config.heads, format: Format::Bf16, by_kernels: false };
         assert!(bound(24) > 4 * config.layers * keys.bytes_for(4096));
 
-        check_device_sampling(&config, card(24, weights), None).unwrap();
-        check_device_sampling(&config, card(24, weights), Some(bound(24))).unwrap();
-        let refused = check_device_sampling(&config, card(24, weights), Some(bound(24) + 1)).unwrap_err();
+        check_device_sampling(&config, card(24, weights), None, 1).unwrap();
+        check_device_sampling(&config, card(24, weights), Some(bound(24)), 1).unwrap();
+        let refused = check_device_sampling(&config, card(24, weights), Some(bound(24) + 1), 1).unwrap_err();
         assert_eq!(refused.code(), "engine::memory");
+        // The threads of two devices may compute on one of them.
+        check_device_sampling(&config, card(24, weights), Some(bound(24) - step), 2).unwrap();
+        check_device_sampling(&config, card(24, weights), Some(bound(24) - step + 1), 2).unwrap_err();
         let most = bound(24) >> 20;
         assert_eq!(refused.hint().unwrap(), format!("set kv_cache_mib under [engine] to {most} or less"));
         for bound in [None, Some(GIB)] {
-            let refused = check_device_sampling(&config, card(8, weights), bound).unwrap_err();
+            let refused = check_device_sampling(&config, card(8, weights), bound, 1).unwrap_err();
             assert!(refused.hint().unwrap().starts_with("use a smaller model"), "{refused}");
         }
     }

@@ -96,6 +96,11 @@ pub struct EngineSpec {
 }
 
 impl SplitMode {
+    /// How many copies of trained parameters this many devices hold.
+    fn copies(self, devices: usize) -> usize {
+        if self == Self::Layers { 1 } else { devices }
+    }
+
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
     fn is_default(&self) -> bool {
         *self == Self::default()
@@ -105,7 +110,7 @@ impl SplitMode {
 impl EngineSpec {
     /// How many copies of trained parameters its devices hold.
     pub fn copies(&self) -> usize {
-        if self.split == SplitMode::Layers { 1 } else { self.devices.len() }
+        self.split.copies(self.devices.len())
     }
 
     /// The type of the frozen weights of a model whose files have this one.

@@ -12,14 +12,17 @@ pub(super) const BUDGET: usize = 2 << 30;
 const STEP_BYTES: usize = 16;
 
 /// The same for devices where the decoder is loaded: half of what is free once this many values are trained. If its layers
-/// are spread, as many microbatches as devices are computed at once, so a device holds as much as one of them takes.
+/// are spread, as many microbatches as devices are computed at once: a device has its layers' part of each, all gradients, and
+/// its part of the moments.
 pub(super) fn budget(decoder: &Decoder, trained: usize) -> usize {
-    let devices = decoder.placement().devices();
-    let own = trained.saturating_mul(STEP_BYTES) / devices.len();
-    let free = |memory: DeviceMemory| memory.free.saturating_sub(own);
-    let budgets =
-        devices.iter().map(|device| device_memory(device).map_or(BUDGET, |memory| free(memory) / 2));
-    budgets.min().unwrap_or(BUDGET)
+    let placement = decoder.placement();
+    let count = placement.devices().len();
+    let own =
+        trained.saturating_mul(STEP_BYTES / 2).saturating_add(trained.saturating_mul(STEP_BYTES / 2) / count);
+    let half = |memory: DeviceMemory| memory.free.saturating_sub(own) / 2;
+    let budgets = placement.devices().iter().map(|device| device_memory(device).map_or(BUDGET, half));
+    let parts = count as f64 * placement.largest_share(decoder.config.layers, |_| 1);
+    (budgets.min().unwrap_or(BUDGET) as f64 / parts) as usize
 }
 
 /// Whether a layer's activations are kept for its backward or recomputed from its input.

@@ -197,7 +197,7 @@ pub fn sum_by_rank(
         let sum = Gradients { slots: parameters.iter().map(zeros).collect::<candle_core::Result<_>>()? };
         let each = shares[worker].iter().map(|index| Ok((*index, work(decoder, *index, &sum)?)));
         let each = each.collect::<Result<_, EngineError>>()?;
-        if worker > 0 {
+        if !is_first {
             // The first device reads what this one computed, and then overwrites the parameters that this one has copied.
             decoder.device().synchronize()?;
         }

@@ -73,7 +73,7 @@ impl Sampler {
         let sampler = Self::across(decoder, devices, bound)?;
         // With the decoder on every device.
         for memory in devices.slots().filter_map(|slot| device_memory(&slot.device)) {
-            check_device_sampling(&config, memory, bound)?;
+            check_device_sampling(&config, memory, bound, devices.of_decoder().len())?;
         }
         Ok(sampler)
     }
@@ -93,7 +93,7 @@ impl Sampler {
     }
 
     /// Starts a decoder on the first of these devices and copies of it on the others, or a decoder that is spread over
-    /// them. Keys and values take at most this many bytes on each device, or on all `cpu` devices together. The bound does not
+    /// them. Keys and values take at most this many bytes on each device, or on all `cpu` devices together. On the CPU the bound does not
     /// change what is sampled.
     pub fn across(decoder: Decoder, devices: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
         let Group { own, others } = Group::of(&decoder, devices)?;

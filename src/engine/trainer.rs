@@ -91,6 +91,10 @@ impl Trainer {
         let mut trainer = Self::new(decoder, rules, devices.first.threads)?;
         // Copied after the parameters are numbered.
         trainer.group = Group::of(&trainer.decoder, devices)?;
+        if Adapter::size(&trainer.decoder).is_none() && !trainer.decoder.by_kernels() {
+            // Every thread on a decoder has gradients of its own: of all weights, they would fill the devices.
+            trainer.group.own.truncate(1);
+        }
         trainer.threads = devices.threads();
         trainer.model_cache.clone_from(&devices.model_cache);
         if devices.split == SplitMode::Batches {

@@ -733,14 +733,14 @@ pub fn engine(reader: &Reader, entry: &Entry<'_>) -> Option<EngineSpec> {
     if let Some(devices) = entry.field("devices") {
         check_devices(reader, &devices, &engine.devices);
     }
-    let split = entry.field("split").and_then(|entry| Some((entry.clone(), entry.text()?)));
+    let split = entry.field("split").and_then(|entry| Some((entry.clone(), reader.text(&entry)?)));
     if let Some((entry, text)) = split.filter(|(_, text)| !SPLITS.contains(text)) {
         let message = format!("`engine.split` should be \"batches\" or \"layers\", found \"{text}\"");
         let hint = did_you_mean(text, SPLITS).map(|meant| format!("did you mean \"{meant}\"?"));
         reader.wrong::<()>(&entry, Part::Value, message, hint);
     }
     let dtype = entry.field("dtype").filter(|_| engine.dtype.is_none());
-    if let Some((entry, text)) = dtype.and_then(|entry| Some((entry.clone(), entry.text()?))) {
+    if let Some((entry, text)) = dtype.and_then(|entry| Some((entry.clone(), reader.text(&entry)?))) {
         let message =
             format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
         let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));

@@ -54,17 +54,18 @@ impl Placement {
         &self.devices[self.index(layer)]
     }
 
-    /// A value for each device that has layers, and for those before them, given the first of their layers.
+    /// A value for each device, given its first layer, or that of the next device if it has none.
     pub fn each<T>(&self, value: impl FnMut(usize) -> T) -> Vec<T> {
         let firsts = std::iter::once(0).chain(self.ends.iter().copied());
         firsts.take(self.devices.len()).map(value).collect()
     }
 
-    /// The most layers of this many that a device has.
-    pub fn most(&self, layers: usize) -> usize {
-        let mut counts = vec![0; self.devices.len()];
-        (0..layers).for_each(|layer| counts[self.index(layer)] += 1);
-        counts.into_iter().max().unwrap_or(0)
+    /// The share of what all these layers have together (`amount`, by layer) that the device with the most has.
+    pub fn largest_share(&self, layers: usize, amount: impl Fn(usize) -> usize) -> f64 {
+        let mut amounts = vec![0; self.devices.len()];
+        (0..layers).for_each(|layer| amounts[self.index(layer)] += amount(layer));
+        let (most, all) = (amounts.iter().max().copied().unwrap_or(0), amounts.iter().sum::<usize>());
+        if all == 0 { 1.0 } else { most as f64 / all as f64 }
     }
 }
 
@@ -128,7 +129,17 @@ mod tests {
     fn a_layer_is_on_the_device_that_its_number_is_before_the_end_of() {
         let placement = Placement { devices: vec![Device::Cpu; 3], ends: vec![2, 3, 5] };
         let indices: Vec<usize> = (0..6).map(|layer| placement.index(layer)).collect();
-        assert_eq!((indices, placement.most(5)), (vec![0, 0, 1, 2, 2, 2], 2));
+        assert_eq!(indices, [0, 0, 1, 2, 2, 2]);
         assert_eq!(Placement::from(Device::Cpu).index(7), 0);
+    }
+
+    #[test]
+    fn the_largest_share_is_that_of_the_device_with_the_most() {
+        let placement = Placement { devices: vec![Device::Cpu; 2], ends: vec![3, 8] };
+        let share = |amount: fn(usize) -> usize| placement.largest_share(8, amount);
+        assert_eq!(
+            [share(|_| 1), share(|layer| usize::from(layer % 4 == 3)), share(|_| 0)],
+            [0.625, 1.0, 1.0]
+        );
     }
 }

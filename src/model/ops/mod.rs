@@ -34,8 +34,8 @@ pub fn by_kernels(tensor: &Tensor) -> bool {
 
 /// The tensor on this device: the same one if it is there.
 ///
-/// Waits for a copy between devices. It runs on the target's stream, and the source's memory may be used again as soon as the
-/// caller drops or changes it.
+/// A copy between devices runs on the target's stream, and the source's memory may be used again as soon as the caller drops or
+/// changes it. So this waits for all that is queued there.
 pub fn move_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     if tensor.device().same_device(device) {
         return Ok(tensor.clone());

@@ -43,10 +43,17 @@ fn lengthened(config: &ModelConfig, folder: &Path) -> Result<Value> {
         return Err(ModelStageError::NoLongFactors { folder: folder.to_owned() }.into());
     };
     let mut file: Value = read_json(&folder.join(CONFIG))?;
+    let mut is_changed = false;
     for table in ["rope_parameters", "rope_scaling"] {
         if let Some(short) = file.get_mut(table).and_then(|table| table.get_mut("short_factor")) {
             *short = long_factor.clone().into();
+            is_changed = true;
         }
     }
-    Ok(file)
+    // The configuration of a part of a larger model is not changed.
+    if is_changed {
+        Ok(file)
+    } else {
+        Err(ModelStageError::NoLongFactors { folder: folder.to_owned() }.into())
+    }
 }

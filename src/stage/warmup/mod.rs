@@ -215,8 +215,13 @@ impl Warmup {
             Initial::Random => Decoder::random(config, init)?,
             Initial::InductionHeads => Decoder::with_induction_heads(config, init)?,
         };
-        let placement = Placement::across(&decoder.config, Format::F32, places.of_decoder());
-        let decoder = decoder.replica(&placement)?;
+        let decoder = match places.first.device.is_cpu() {
+            true => decoder,
+            false => {
+                let placement = Placement::across(&decoder.config, Format::F32, places.of_decoder());
+                decoder.replica(&placement)?
+            }
+        };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
         trainer.cancel = context.cancel.clone();
         let drills = drills::drills(params.copy_drills, &examples, context.seed);

@@ -17,7 +17,8 @@ use chunk::{Chunk, Masks, Rows};
 
 /// Most rows of a chunk.
 const CHUNK: usize = 64;
-/// Bytes that the chunks of all runs that are computed at once take.
+/// Bytes that the chunks of all runs that are computed at once take, with the states that the backward keeps. A single run may take
+/// more.
 pub const DELTA_WORKSPACE: usize = 512 << 20;
 /// Added to the squared norm of queries and keys.
 const EPSILON: f64 = 1e-6;
@@ -236,23 +237,24 @@ pub struct DeltaPlan {
     runs: usize,
 }
 
-/// Most runs that are computed at once in chunks of this many rows.
-fn most_runs(heads: DeltaHeads, length: usize) -> usize {
+/// Most runs of this many rows that are computed at once in chunks of `length` rows.
+fn most_runs(heads: DeltaHeads, length: usize, rows: usize) -> usize {
     let DeltaHeads { value, key_dim, value_dim, .. } = heads;
-    let values = value * (5 * key_dim * value_dim + length * (4 * key_dim + 6 * value_dim + 8 * length));
+    let states = 5 + rows.div_ceil(length);
+    let values = value * (states * key_dim * value_dim + length * (4 * key_dim + 6 * value_dim + 8 * length));
     (DELTA_WORKSPACE / (values * size_of::<f32>())).max(1)
 }
 
 impl DeltaPlan {
     /// The runs have all rows from 0 on, each once, and follow those whose states they continue.
     pub fn new(heads: DeltaHeads, runs: &[DeltaRun], device: &Device) -> Result<Self> {
-        Self::with_most(heads, runs, |length| most_runs(heads, length), device)
+        Self::with_most(heads, runs, |length, rows| most_runs(heads, length, rows), device)
     }
 
     fn with_most(
         heads: DeltaHeads,
         runs: &[DeltaRun],
-        most: impl Fn(usize) -> usize,
+        most: impl Fn(usize, usize) -> usize,
         device: &Device,
     ) -> Result<Self> {
         let mut levels: Vec<usize> = Vec::with_capacity(runs.len());
@@ -272,7 +274,8 @@ impl DeltaPlan {
         let (mut batches, mut masks) = (Vec::new(), BTreeMap::new());
         for ((_, length, _), mut alike) in alike {
             alike.sort_by_key(|run| Reverse(runs[*run].rows.len()));
-            for some in alike.chunks(most(length)) {
+            let longest = alike.first().map_or(0, |run| runs[*run].rows.len());
+            for some in alike.chunks(most(length, longest)) {
                 batches.push(Batch::new(runs, some, length, device)?);
             }
             masks.insert(length, Masks::new(length, device)?);

@@ -124,7 +124,7 @@ fn runs_computed_in_small_batches_equal_those_computed_at_once() {
         let rows = rows_of(&layer);
         let dout = waves((layer.mixed.dim(0).unwrap(), heads.width()), 7, 1.0, 0.0);
         let found = |most: usize| {
-            let plan = DeltaPlan::with_most(heads, &runs, |_| most, &Device::Cpu).unwrap();
+            let plan = DeltaPlan::with_most(heads, &runs, |_, _| most, &Device::Cpu).unwrap();
             let (out, ends) = plan.forward(&rows, &[]).unwrap();
             let d = plan.backward(&rows, &dout).unwrap();
             let tensors = [out, d.convolved, d.a, d.b, d.a_log, d.dt_bias];
