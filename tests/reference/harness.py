@@ -1,4 +1,4 @@
-"""Checks the episodes that an agent of the OpenAI Agents SDK played (see harness.sh): `harness.py CACHE`."""
+"""Checks the episodes that an agent of the OpenAI Agents SDK played (see harness.sh): `harness.py RUN`, its folder."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 
-run = max((Path(sys.argv[1]) / "runs").iterdir(), key=lambda run: run.stat().st_mtime)
+run = Path(sys.argv[1])
 episodes = parquet.read_table(run / "train.0001/rollout/trajectories.parquet").to_pylist()
 assert len(episodes) == 8, len(episodes)
 for episode in episodes:

@@ -23,5 +23,7 @@ run() {
         --set "agent.harness=[\"$packages/bin/python\", \"../examples/harness/agent.py\"]" "$@"
 }
 # A weak policy may solve nothing, and then the run ends with 1.
-run > /dev/null || [ $? = 1 ]
-"$packages/bin/python" tests/reference/harness.py "$cache"
+events=$(run) || [ $? = 1 ]
+# Others run in the same cache.
+id=$(printf '%s\n' "$events" | sed -n 's/.*"event":"ended","run":"\([^"]*\)".*/\1/p')
+"$packages/bin/python" tests/reference/harness.py "$cache/runs/$id"
