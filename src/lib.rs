@@ -46,41 +46,35 @@
 #[cfg(windows)]
 compile_error!("mcprl runs on Linux and macOS; on Windows, use WSL");
 
-pub mod data;
+pub use mcprl_base::error;
+pub use mcprl_engine::model;
+pub use mcprl_mcp as mcp;
+pub use mcprl_store::data;
+
+use mcprl_base::{child, guide, hash, json, net, program, progress, random, reference, secret, text, usage};
+use {mcprl_chat as chat, mcprl_engine as engine, mcprl_store as store};
+
 pub mod demo;
-pub mod error;
 pub mod eval;
-pub mod mcp;
-pub mod model;
 
 #[doc(hidden)]
 pub mod cli;
 
 mod agent;
-mod chat;
-mod child;
-mod engine;
 mod exec;
 mod grpo;
-mod hash;
 mod hub;
 mod inspect;
-mod json;
 mod judge;
 mod llm;
-mod net;
+mod offered;
 mod openai;
 mod plan;
-mod progress;
-mod random;
 mod report;
 mod serve;
 mod stage;
-mod store;
-mod text;
 mod traces;
 mod track;
 mod ui;
-mod usage;
 mod view;
 mod web;

@@ -17,6 +17,8 @@ use crate::{
 
 mod conversation;
 mod endpoint;
+#[path = "../../crates/mcprl-chat/src/tests/family.rs"]
+mod family;
 mod models;
 
 /// Replays its lines and records the tokens it gets in between.
@@ -468,7 +470,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let session = Session::connect(&spec).await.unwrap();
     let tools = session.describe().await.unwrap().tools;
 
-    let toolbox = Toolbox::new(&tools).unwrap();
+    let toolbox = Toolbox::new(&crate::offered::tool_rows(tools)).unwrap();
     let chat = chat().with_tools("", toolbox.functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "How many departments are there?").unwrap();
     let lines = [

@@ -18,6 +18,7 @@ use crate::{
     data::Tool,
     error::Result,
     mcp::{self, ServerSpec, Session, State, Token, Transport},
+    offered::tool_rows,
     ui::Printer,
 };
 
@@ -82,7 +83,7 @@ async fn visit(spec: &ServerSpec, scenario: &str, context: &Value) -> Result<Vec
     let is_newest = var("MCP_CONFORMANCE_PROTOCOL_VERSION").is_ok_and(|version| version.as_str() >= "2026");
     let session =
         if is_newest { Session::connect_newest(spec).await? } else { Session::connect(spec).await? };
-    let tools = session.describe().await?.tools;
+    let tools = tool_rows(session.describe().await?.tools);
     let mut outcomes = Vec::new();
     for (tool, arguments) in calls(scenario, context, &tools) {
         let outcome = session.call(&tool, arguments).await?;

@@ -18,7 +18,8 @@ use super::{
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Result, did_you_mean},
-    mcp::{self, Description, Limits, Login, McpError, Sandbox, Session, Transport},
+    mcp::{self, Limits, Login, McpError, Sandbox, Session, Transport},
+    offered::OfferedRows,
     ui::{Printer, plural},
 };
 
@@ -109,7 +110,7 @@ const LOGINS: usize = 3;
 /// What a visit found, with times in seconds.
 struct Visit {
     /// Its tools are the server's own.
-    found: Description,
+    found: OfferedRows,
     notes: Vec<String>,
     connected: f64,
     listed: f64,
@@ -206,7 +207,7 @@ async fn visit(spec: &mcp::ServerSpec, call: Option<(String, Map<String, Value>)
 
 async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>, connected: f64) -> Result<Visit> {
     let began = Instant::now();
-    let mut found = session.describe().await?;
+    let mut found = OfferedRows::from(session.describe().await?);
     let listed = began.elapsed().as_secs_f64();
     found.tools.retain(|tool| !tool.synthetic);
     let mut called = None;
@@ -238,7 +239,7 @@ impl Visit {
                 "name": prompt.name, "description": prompt.description, "arguments": parsed(&prompt.arguments),
             })
         };
-        let Description { server, tools, resources, resource_templates, prompts } = &self.found;
+        let OfferedRows { server, tools, resources, resource_templates, prompts } = &self.found;
         json!({
             "server": {
                 "name": server.name, "version": server.version, "protocol": server.protocol,
@@ -256,7 +257,7 @@ impl Visit {
     }
 
     fn text(&self) -> String {
-        let Description { server, tools, resources, resource_templates, prompts } = &self.found;
+        let OfferedRows { server, tools, resources, resource_templates, prompts } = &self.found;
         let Server { name, version, protocol, transport, instructions, .. } = server;
         let mut text = format!(
             "{name} {version}: MCP {protocol} over {transport}, connected in {:.2} s\n",

@@ -9,6 +9,7 @@ use crate::{
     error::{Class, Diagnostic, Result},
     hash::Digest,
     mcp::{Cassette, McpError, Outcome, Pool, RecordedCall, ServerSpec, State, Transport},
+    offered::tool_rows,
     plan::ToolChanges,
     ui::plural,
 };
@@ -130,7 +131,7 @@ impl Drift {
 async fn compare(cassette: &Cassette, (live, recorded): &(Pool, Pool)) -> Result<Drift> {
     let tools = {
         let (old, new) = (recorded.session().await?.tools().await?, live.session().await?.tools().await?);
-        ToolChanges::between_lists(&old, &new)
+        ToolChanges::between_lists(&tool_rows(old), &tool_rows(new))
     };
     let sessions = cassette.sessions();
     let is_sequence = cassette.state() != Some(State::ReadOnly);

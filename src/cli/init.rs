@@ -24,7 +24,9 @@ use super::{
 use crate::{
     data::Tool,
     error::{Class, Diagnostic, Result},
-    mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport, secret::hidden},
+    mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport},
+    offered::tool_rows,
+    secret::hidden,
     stage::model::knows_thinking,
     ui::Printer,
 };
@@ -155,7 +157,7 @@ fn tools(mut spec: ServerSpec) -> Result<Vec<Tool>> {
     let listed = runtime()?.block_on(async { tokio::time::timeout(limit, visit).await });
     let mut listed = listed.map_err(|_| late())??;
     listed.retain(|tool| !tool.synthetic);
-    Ok(listed)
+    Ok(tool_rows(listed))
 }
 
 /// Writes a new file.

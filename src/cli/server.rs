@@ -12,11 +12,9 @@ use serde_json::{Map, Value};
 use super::{locations::Locations, run_args::environment};
 use crate::{
     error::{Class, Diagnostic, Result, did_you_mean},
-    mcp::{
-        ServerSpec, Servers, State, Token, Transport,
-        secret::{Substitute, hidden, query, substitute, variable_for},
-    },
+    mcp::{ServerSpec, Servers, State, Token, Transport},
     plan::{Overrides, Plan, Source},
+    secret::{Substitute, hidden, query, substitute, variable_for},
     store::FileDigests,
 };
 

@@ -18,8 +18,8 @@ use crate::{
     error::{Failure, Result, did_you_mean},
     eval::Mode,
     hash::Digest,
-    mcp::secret::{secret_free, shareable_table},
     plan::{KeyFields, NodeName, Overrides, RerunReason, differences, stored_parts},
+    secret::{secret_free, shareable_table},
     store::{ActionRecord, CachedResult, LiveSet, Output, Store},
     usage::Usage,
 };

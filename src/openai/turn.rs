@@ -11,8 +11,9 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::{error::ApiError, request::ChatRequest};
 use crate::{
     agent::answer_of,
-    chat::{Chat, GrowingTurn, Guide, GuideError, Shape, TurnGuide},
+    chat::{Chat, GrowingTurn, GuideError, Shape, TurnGuide},
     engine::{Sampled, Sampler, Sampling, Stop},
+    guide::Guide,
     hash::Encoder,
     mcp::COMPLETE_TASK,
 };

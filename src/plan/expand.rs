@@ -7,7 +7,7 @@ use super::{
     reader::Reader,
     source::{SECRET_TABLES, Source},
 };
-use crate::{error::Result, mcp::secret::is_secret};
+use crate::{error::Result, secret::is_secret};
 
 /// Whether the table at this path has a header of its own.
 fn has_header(path: &str) -> bool {

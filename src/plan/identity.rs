@@ -14,8 +14,9 @@ use crate::{
     data,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
+    mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport},
     model::{kernels::Format, ops::composed},
+    secret,
     store::FileDigests,
 };
 
@@ -232,8 +233,12 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 /// `f32` is the default, so the key leaves its name out. The composed operations are a kind of their own. The other values of
 /// `MCPRL_KERNELS` make the machine one of fewer instructions, which no key distinguishes.
 pub fn numerics(devices: &[String], format: Format) -> String {
+    numerics_of(devices, format, composed::forced())
+}
+
+fn numerics_of(devices: &[String], format: Format, is_composed: bool) -> String {
     let on_cuda = devices.iter().any(|device| device.starts_with("cuda"));
-    let kind = match (on_cuda, composed::forced()) {
+    let kind = match (on_cuda, is_composed) {
         (true, false) => "cuda",
         (true, true) => "cuda composed",
         (false, false) => "cpu",
@@ -353,15 +358,15 @@ mod tests {
 
     #[test]
     fn the_composed_operations_are_other_arithmetic() {
-        let of = |device: &str, format| numerics(&[device.to_owned()], format);
+        let of = |device: &str, format| numerics_of(&[device.to_owned()], format, false);
+        let composed = |device: &str, format| numerics_of(&[device.to_owned()], format, true);
         let all = || [Format::F32, Format::Bf16, Format::F16, Format::Nf4].into_iter();
         let plain: Vec<String> = all().map(|format| of("cpu", format)).collect();
         let cuda = of("cuda", Format::F32);
         assert_eq!((plain[0].as_str(), cuda.as_str()), ("cpu 2", "cuda 3"), "as in every key so far");
-        let _composed = composed::force();
         for (format, plain) in all().zip(&plain) {
-            assert_eq!(of("cpu", format), plain.replace("cpu", "cpu composed"));
+            assert_eq!(composed("cpu", format), plain.replace("cpu", "cpu composed"));
         }
-        assert_eq!(of("cuda", Format::F32), "cuda composed 3");
+        assert_eq!(composed("cuda", Format::F32), "cuda composed 3");
     }
 }

@@ -21,7 +21,8 @@ use super::{
     source::{SECRET_TABLES, Source, SourceSpan, join},
 };
 use crate::{
-    mcp::{has_reference, secret::is_secret},
+    reference::has_reference,
+    secret::is_secret,
     stage::{Card, model::KIND},
 };
 

@@ -16,7 +16,7 @@ use super::{
     layers::{Entry, Part},
     section::schema_of,
 };
-use crate::{error::did_you_mean, stage::card::json_type};
+use crate::{error::did_you_mean, json::json_type};
 
 pub struct Reader {
     mistakes: RefCell<Vec<Mistake>>,

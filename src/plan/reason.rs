@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     hash::Digest,
-    mcp::secret::shareable,
+    secret::shareable,
     stage::{CardFile, CardParts},
     store::{DRAW, SERVER_NAME},
     text::start_of,

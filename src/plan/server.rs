@@ -18,9 +18,10 @@ use crate::{
     error::{did_you_mean, suggest},
     mcp::{
         BWRAP, ErrorPatterns, Expose, Inputs, Limits, ListChange, PLACEHOLDER, Quirks, SESSION, Sandbox,
-        ServerSpec, State, Token, ToolLimits, Transport, has_reference,
-        secret::{self, Substitute},
+        ServerSpec, State, Token, ToolLimits, Transport,
     },
+    reference::has_reference,
+    secret::{self, Substitute},
 };
 
 /// The MCP server to train on: a `command` or a `url`.

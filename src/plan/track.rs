@@ -12,7 +12,7 @@ use super::{
     reader::Reader,
     server::check_values,
 };
-use crate::{error::suggest, mcp::secret, stage::card::json_type};
+use crate::{error::suggest, json::json_type, secret};
 
 /// Experiment trackers that the run reports to.
 #[derive(JsonSchema)]

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     hash::{Digest, Encoder},
+    json::json_type,
     traces,
     usage::Prices,
 };
@@ -213,19 +214,6 @@ impl Param {
             return Some(format!("should be one of {}, found \"{text}\"", self.choices.join(", ")));
         }
         None
-    }
-}
-
-/// The name of a JSON value's type in run files, with its article.
-pub fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "a boolean",
-        Value::Number(number) if number.is_f64() => "a number with a fraction",
-        Value::Number(_) => "an integer",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
     }
 }
 

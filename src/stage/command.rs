@@ -40,7 +40,8 @@ use super::{
 use crate::{
     child::{self, Group},
     error::{Interrupted, Result},
-    mcp::{Servers, find_program},
+    mcp::Servers,
+    program::find_program,
 };
 
 /// Script extensions of these interpreters, versions omitted: `python` for `python3.12`.

@@ -15,9 +15,10 @@ use super::{
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 use crate::{
-    chat::{Guide, PlainChat},
+    chat::PlainChat,
     engine::{EngineError, Footprint, Sampled, Sampler, Sampling, Stop},
     error::{At, Class, Diagnostic, Result},
+    guide::Guide,
     hash::{Digest, Encoder},
     llm::{self, Completion, LanguageModel, LlmError, Probability, Reply, Request, Tokens},
     usage::Usage,

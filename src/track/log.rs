@@ -18,13 +18,13 @@ use crate::{
         RunState,
         history::{self, RunHistory},
     },
-    mcp::secret,
     plan::{self, StageSettings},
     report::{
         Tone,
         document::{Block, Document, Transcript},
         ending, escape, markdown_page,
     },
+    secret,
     stage::Cards,
     store::Store,
     view::{

@@ -32,8 +32,8 @@ use crate::{
     error::if_found,
     exec::RunState,
     hash::{Digest, Encoder},
-    mcp::find_program,
     plan::WandbSpec,
+    program::find_program,
     report::escape,
     view::Run,
 };

@@ -241,7 +241,13 @@ pub fn write(root: &Path, size: Size) -> Store {
     let base = writer.output(None, |folder| {
         std::fs::write(folder.join("config.json"), "{}").unwrap();
         for file in ["tokenizer.json", "tokenizer_config.json"] {
-            std::fs::copy(crate::chat::tests::path("warmup").join(file), folder.join(file)).unwrap();
+            std::fs::copy(
+                std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .join("tests/reference/chat/warmup")
+                    .join(file),
+                folder.join(file),
+            )
+            .unwrap();
         }
     });
     let base = writer.stage("base", "warmup", json!({}), vec![], vec![("policy", base)], &[])["policy"];

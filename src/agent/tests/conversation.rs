@@ -100,7 +100,7 @@ fn call(name: &str, arguments: &str) -> String {
 
 /// Qwen2.5's template writes the last turn as every other.
 fn chat() -> Chat {
-    Chat::load(&crate::chat::tests::path("qwen2_5")).unwrap()
+    Chat::load(&super::family::path("qwen2_5")).unwrap()
 }
 
 fn script(chat: &Chat, lines: &[&str]) -> Script {
@@ -144,7 +144,7 @@ async fn two_messages_of_a_user_are_one_conversation_with_a_live_server() {
     let transport = Transport::http(server.url().unwrap());
     tokio::spawn(server.serve());
     let session = Session::connect(&ServerSpec::new(transport, State::ReadOnly)).await.unwrap();
-    let toolbox = Toolbox::new(&session.describe().await.unwrap().tools).unwrap();
+    let toolbox = Toolbox::new(&crate::offered::tool_rows(session.describe().await.unwrap().tools)).unwrap();
     let chat = chat().with_tools("", toolbox.functions()).unwrap();
     let agent = Arc::new(Agent { chat: chat.clone(), toolbox, settings: lenient() });
 

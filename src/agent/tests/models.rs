@@ -1,15 +1,10 @@
 //! One episode per model family and kind of template, and the table of supported models.
 
-use super::*;
-use crate::{
-    chat::{
-        ChatError,
-        tests::{self as written, families::Family as ChatFamily},
-    },
-    data::End,
-    error::Diagnostic,
-    model::Family,
+use super::{
+    family::{self, Family as ChatFamily},
+    *,
 };
+use crate::{chat::ChatError, data::End, error::Diagnostic, model::Family};
 
 /// Where the template of a row comes from.
 enum Template {
@@ -58,8 +53,11 @@ const ROWS: [(Family, &str, &str, Template); 21] = [
 impl Template {
     fn chat(&self) -> Result<Chat, ChatError> {
         match self {
-            Original(name) => Chat::load(&written::path(name)),
-            Written(name) => Ok(ChatFamily::named(name).chat(None)),
+            Original(name) => Chat::load(&family::path(name)),
+            Written(name) => {
+                let family = ChatFamily::named(name);
+                Chat::load(family.folder(&family.source()).path())
+            }
             Toolless(name) => {
                 let family = ChatFamily::named(name);
                 let [blind, _] = family.toolless();

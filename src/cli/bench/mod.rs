@@ -12,7 +12,7 @@ mod work;
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum, builder::PossibleValue};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, runtime};
@@ -38,7 +38,7 @@ pub struct Bench {
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Data type of frozen weights.
-    #[arg(long, value_enum, default_value_t = Format::F32)]
+    #[arg(long, value_parser = format, default_value = "f32")]
     dtype: Format,
     /// Worker threads; all cores by default.
     #[arg(long)]
@@ -116,14 +116,9 @@ pub enum Shape {
     Qwen3Large,
 }
 
-impl ValueEnum for Format {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[Self::F32, Self::F16, Self::Bf16, Self::Nf4]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(self.name().into())
-    }
+fn format(name: &str) -> std::result::Result<Format, String> {
+    let known = [Format::F32, Format::F16, Format::Bf16, Format::Nf4];
+    known.into_iter().find(|format| format.name() == name).ok_or_else(|| "one of f32, f16, bf16, nf4".into())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]

@@ -14,7 +14,8 @@ use crate::{
     error::Result,
     exec::jobs::Queue,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Servers, Session, merged},
+    mcp::{self, McpError, ServerSpec, Servers, Session, merged},
+    offered::tool_rows,
     plan::{
         Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
         rollouts,
@@ -48,7 +49,7 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
             listed.push((name.to_owned(), tools));
         }
     }
-    let listed = merged(listed);
+    let listed = tool_rows(merged(listed));
     findings.extend(many_tools(plan, &listed));
     findings.extend(about_tools(plan, &listed));
     findings.extend(stages(plan, store));
@@ -138,7 +139,7 @@ fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Find
 }
 
 /// Starts the server or connects to it, and lists its tools. Also returns them and how long that took, if it went well.
-fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<Tool>, Duration)>) {
+fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<mcp::Tool>, Duration)>) {
     let began = Instant::now();
     let limit = spec.limits.start_timeout.min(PATIENCE);
     let mut spec = ServerSpec { record: None, ..spec.clone() };

@@ -44,7 +44,7 @@ impl Bench {
     async fn new(server: mcp::ServerSpec, scenarios: &[Scenario]) -> Self {
         let bench = Self { folder: tempfile::tempdir().unwrap(), server };
         let session = Session::connect(&bench.server).await.unwrap();
-        let tools = mcp::merged(vec![(String::new(), session.tools().await.unwrap())]);
+        let tools = crate::offered::tool_rows(session.tools().await.unwrap());
         session.close().await;
         data::write(&bench.path("tools.parquet"), &tools).unwrap();
         data::write(&bench.path("scenarios.parquet"), scenarios).unwrap();

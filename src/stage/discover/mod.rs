@@ -18,6 +18,7 @@ use crate::{
     data::Tool,
     error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
     mcp::{Sandbox, ServerSpec, Servers, Session, State, merged, tools_digest},
+    offered::{self, OfferedRows, tool_rows},
 };
 
 #[derive(Deserialize)]
@@ -112,16 +113,17 @@ impl Discover {
         for (name, (described, notes)) in visited {
             let prefix = if name.is_empty() { String::new() } else { format!("{}: ", of_server(&name)) };
             notes.iter().for_each(|note| context.observer.note(&format!("{prefix}{note}")));
+            lists.push((name.clone(), described.tools.clone()));
+            let described = OfferedRows::from(described);
             for unknown in unknown_limits(servers, &name, &described.tools) {
                 context.observer.note(&format!("{prefix}{unknown}"));
             }
             rows.push(described.server);
-            lists.push((name, described.tools));
             resources.extend(described.resources);
             resource_templates.extend(described.resource_templates);
             prompts.extend(described.prompts);
         }
-        let (tools, unsafe_tools) = self.chosen(merged(lists), servers)?;
+        let (tools, unsafe_tools) = self.chosen(tool_rows(merged(lists)), servers)?;
         let tools = self.overridden(tools)?;
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
@@ -135,16 +137,16 @@ impl Discover {
             ));
         }
         Toolbox::new(&tools)?.notes().for_each(|note| context.observer.note(&note));
-        let digest = tools_digest(&tools).to_string();
+        let digest = tools_digest(&tools.iter().map(offered::tool).collect::<Vec<_>>()).to_string();
         rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
-        let offered = tools.iter().filter(|tool| !tool.synthetic).count();
+        let count = tools.iter().filter(|tool| !tool.synthetic).count();
         context.write("server", &rows)?;
         context.write("tools", &tools)?;
         context.write("resources", &resources)?;
         context.write("resource_templates", &resource_templates)?;
         context.write("prompts", &prompts)?;
         Ok(metrics([
-            ("tools", offered as f64),
+            ("tools", count as f64),
             ("resources", resources.len() as f64),
             ("prompts", prompts.len() as f64),
         ]))
@@ -383,7 +385,10 @@ mod tests {
         let names: Vec<&str> = tools.iter().map(|tool| &*tool.name).collect();
         assert_eq!(names, ["describe_table", "run_query", "complete_task"]);
         let servers: Vec<Server> = data::read(&folder.path().join("server.parquet")).unwrap();
-        assert_eq!(servers[0].tools_digest, tools_digest(&tools).to_string());
+        assert_eq!(
+            servers[0].tools_digest,
+            tools_digest(&tools.iter().map(offered::tool).collect::<Vec<_>>()).to_string()
+        );
         assert_eq!(data::read::<Resource>(&folder.path().join("resources.parquet")).unwrap(), []);
         let templates = folder.path().join("resource_templates.parquet");
         assert_eq!(data::read::<ResourceTemplate>(&templates).unwrap(), []);

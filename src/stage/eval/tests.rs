@@ -140,6 +140,7 @@ impl Hall {
         let server = ServerSpec::new(transport, State::ReadOnly);
         let hall = Self { folder: tempfile::tempdir().unwrap(), server, recorded: Arc::default() };
         let tools = Session::connect(&hall.server).await.unwrap().describe().await.unwrap().tools;
+        let tools = crate::offered::tool_rows(tools);
         data::write(&hall.path("tools.parquet"), &tools).unwrap();
         let scenarios =
             [scenario("s", "a", Some("1")), scenario("t", "a", Some("2")), scenario("u", "c", Some("3"))];
@@ -276,6 +277,7 @@ async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_h
     };
     hall.server = tool_server(status).await;
     let tools = Session::connect(&hall.server).await.unwrap().describe().await.unwrap().tools;
+    let tools = crate::offered::tool_rows(tools);
     data::write(&hall.path("tools.parquet"), &tools).unwrap();
     std::fs::remove_dir_all(hall.path("trained")).unwrap();
     let call = |how: &str| json!({"name": "t", "arguments": {"how": how}});

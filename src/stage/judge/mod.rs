@@ -45,7 +45,7 @@ use crate::{
         Scores, Scoring, Shaping, correct, criteria, flags, program_words, rewards, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, LanguageModel, LlmError, Provider},
-    mcp::find_program,
+    program::find_program,
 };
 use audit::{AuditedGroup, audit};
 pub use change::{RewardChange, compare_rewards};

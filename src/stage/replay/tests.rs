@@ -21,7 +21,7 @@ impl Bench {
     async fn new() -> Self {
         let bench = Self { folder: tempfile::tempdir().unwrap(), server: sqlite_server().await };
         let session = Session::connect(&bench.server).await.unwrap();
-        let tools = mcp::merged(vec![(String::new(), session.tools().await.unwrap())]);
+        let tools = crate::offered::tool_rows(session.tools().await.unwrap());
         session.close().await;
         data::write(&bench.path("tools.parquet"), &tools).unwrap();
         caller(&bench.path("policy"), &[]);

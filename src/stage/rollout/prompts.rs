@@ -10,7 +10,7 @@ use crate::{
     agent::{AgentSettings, Toolbox},
     chat::Chat,
     data::{self, Tool},
-    mcp::find_program,
+    program::find_program,
     stage::{
         card::SYSTEM,
         preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},

@@ -14,6 +14,7 @@ use crate::{
     error::{At, Result},
     llm::Client,
     mcp::Pools,
+    offered,
     stage::{
         Context, Input, StageError, card::SYSTEM, memory::Load, policy::PolicyFolder,
         preflight::ExpectedPolicy, scenarios::served::tools_of, typed,
@@ -145,6 +146,7 @@ fn agents<A>(
         }
         agents.by_server.insert(name.clone(), agent(&tools_of(&listed, Some(name)))?);
     }
-    let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
+    let expected: Vec<_> = listed.iter().map(|row| offered::tool(&row.as_listed())).collect();
+    let pools = pools.expecting(&expected).within_memory(available().map(|bytes| bytes / 2));
     Ok((agents, pools))
 }

@@ -66,7 +66,7 @@ impl Bench {
             lists.push((name.to_owned(), session.tools().await.unwrap()));
             session.close().await;
         }
-        let tools = mcp::merged(lists);
+        let tools = crate::offered::tool_rows(mcp::merged(lists));
         data::write(&folder.path().join("tools.parquet"), &tools).unwrap();
         let scenario = |index: usize| Scenario {
             id: format!("scenario {index}"),

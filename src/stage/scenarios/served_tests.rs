@@ -30,7 +30,7 @@ async fn worlds(seeds: &[u64]) -> (Servers, Vec<Tool>) {
         session.close().await;
         by_name.insert(format!("w{seed}"), server);
     }
-    (Servers::named(by_name), mcp::merged(lists))
+    (Servers::named(by_name), crate::offered::tool_rows(mcp::merged(lists)))
 }
 
 async fn generate(servers: &Servers, tools: &[Tool], share: f64) -> Grounded {

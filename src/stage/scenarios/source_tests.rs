@@ -170,7 +170,7 @@ async fn what_is_no_task_is_refused_with_its_reason_and_destructive_tools_are_no
     let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let server = odd_server(calls.clone()).await;
     let session = crate::mcp::Session::connect(&server).await.unwrap();
-    let tools = session.describe().await.unwrap().tools;
+    let tools = crate::offered::tool_rows(session.describe().await.unwrap().tools);
     session.close().await;
     let output =
         stage_with(&server, &tools, json!({"source": "explored", "explore_calls": 40})).await.unwrap();
@@ -369,6 +369,7 @@ async fn a_model_of_the_engine_writes_tasks() {
     testing::replier(&path("model"), &replies, 8192);
     let server = testing::tool_server(|_| 200).await;
     let tools = crate::mcp::Session::connect(&server).await.unwrap().describe().await.unwrap().tools;
+    let tools = crate::offered::tool_rows(tools);
     data::write(&path("tools.parquet"), &tools).unwrap();
     let stage = |name: &str, params: Value| {
         let (tools, model) = (path("tools.parquet"), path("model"));

@@ -44,7 +44,7 @@ impl Demo {
         tokio::spawn(http.serve());
         let server = ServerSpec::new(transport, state);
         let session = Session::connect(&server).await.unwrap();
-        let tools = session.describe().await.unwrap().tools;
+        let tools = crate::offered::tool_rows(session.describe().await.unwrap().tools);
         session.close().await;
         let live = Live::new(&server.clone().into(), &tools);
         Self { server, tools, live }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     data::{self, Admission, PassRate, Scenario, Sparse},
-    mcp::{self, ServerSpec, Session},
+    mcp::{ServerSpec, Session},
     stage::{
         Rows as _,
         testing::{self, Ledger},
@@ -25,7 +25,7 @@ impl Bench {
         let server = testing::tool_server(|_| 200).await;
         let folder = tempfile::tempdir().unwrap();
         let session = Session::connect(&server).await.unwrap();
-        let tools = mcp::merged(vec![(String::new(), session.tools().await.unwrap())]);
+        let tools = crate::offered::tool_rows(session.tools().await.unwrap());
         session.close().await;
         data::write(&folder.path().join("tools.parquet"), &tools).unwrap();
         let call = |answer: &&str| json!({"name": "complete_task", "arguments": {"answer": answer}});

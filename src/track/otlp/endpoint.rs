@@ -11,7 +11,7 @@ use super::super::{
     TrackError,
     http::{self, Http},
 };
-use crate::{mcp, net::Backoff, plan::OtlpSpec};
+use crate::{net::Backoff, plan::OtlpSpec, reference};
 
 /// Attempts for a request that a busy endpoint refuses.
 const ATTEMPTS: usize = 3;
@@ -37,7 +37,7 @@ impl Endpoint {
         for (name, value) in &spec.headers {
             let wrong = |problem: String| TrackError::Header { name: name.clone(), problem };
             let key: HeaderName = name.parse().map_err(|_| wrong("this is no name of a header".into()))?;
-            let text = mcp::expand_text(value).map_err(|error| wrong(error.to_string()))?;
+            let text = reference::expand_text(value).map_err(|error| wrong(error.to_string()))?;
             let value = text.and_then(|text| HeaderValue::from_str(&text).ok());
             let mut value =
                 value.ok_or_else(|| wrong("its value has characters that no header can have".into()))?;

@@ -67,7 +67,7 @@ fn snake_case(name: &str) -> String {
 #[test]
 fn every_error_code_is_listed() {
     let list = std::fs::read_to_string(root().join("docs/reference/error-codes.md")).unwrap();
-    let sources = files(&root().join("src"), "rs");
+    let sources = [files(&root().join("src"), "rs"), files(&root().join("crates"), "rs")].concat();
     let texts: Vec<String> = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
     let all: Vec<String> = texts.iter().flat_map(|text| codes(text)).collect();
     assert!(all.len() > 300, "{} codes", all.len());

@@ -70,7 +70,7 @@ fn a_model_whose_template_hides_tools_is_written_with_the_one_it_was_trained_wit
         "{output}"
     );
     let template = std::fs::read_to_string(folder.path().join("merged/chat_template.jinja")).unwrap();
-    assert_eq!(template, include_str!("../../../src/chat/own/chatml.jinja"));
+    assert_eq!(template, include_str!("../../../crates/mcprl-chat/src/own/chatml.jinja"));
     let done = export(&[&arguments[..], &["adapter"]].concat(), folder.path());
     assert!(text(&done.stderr).contains("`--merge` writes it"), "{}", text(&done.stderr));
 }

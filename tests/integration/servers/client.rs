@@ -69,7 +69,7 @@ async fn refused(spec: &ServerSpec) -> McpError {
     }
 }
 
-fn names(tools: &[mcprl::data::Tool]) -> Vec<&str> {
+fn names(tools: &[mcprl::mcp::Tool]) -> Vec<&str> {
     tools.iter().map(|tool| &*tool.name).collect()
 }
 

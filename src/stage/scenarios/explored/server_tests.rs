@@ -91,7 +91,7 @@ impl Case {
         let patterns: Vec<String> = self.error_patterns.iter().map(|text| (*text).to_owned()).collect();
         spec.quirks.error_patterns = ErrorPatterns::new(&patterns).unwrap();
         let session = Session::connect(&spec).await.unwrap();
-        let mut tools = session.describe().await.unwrap().tools;
+        let mut tools = crate::offered::tool_rows(session.describe().await.unwrap().tools);
         session.close().await;
         tools.retain(|tool| self.allow.is_empty() || tool.synthetic || self.allow.contains(&&*tool.name));
         let servers = Servers::from(spec);

@@ -1,0 +1,308 @@
+//! Errors of MCP servers, with hints.
+
+use std::{fmt, io, path::PathBuf, time::Duration};
+
+use mcprl_base::error::{Class, Diagnostic};
+use mcprl_base::reference::{BadReference, ExpandError};
+
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(prefix = "mcp::", serialize_all = "snake_case")]
+pub enum McpError {
+    #[error("the server command is empty")]
+    EmptyCommand,
+    #[error("cannot start the server `{server}`")]
+    Spawn {
+        server: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("there is no program `bwrap` to run the server in a sandbox")]
+    NoSandbox,
+    #[error("cannot copy the snapshot {template}")]
+    Snapshot {
+        template: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`before_episode`: `{command}` failed: {cause}")]
+    BeforeEpisode { command: String, cause: String },
+    #[error("the server needs the environment variable `{variable}`, which is not set")]
+    UnsetVariable { variable: String },
+    #[error("a value {0}")]
+    Reference(#[from] BadReference),
+    #[error("`{url}` is not a server's address: {reason}")]
+    Url { url: String, reason: String },
+    #[error("the header `{name}` cannot be sent")]
+    Header { name: String },
+    #[error("cannot set up an HTTP client")]
+    #[strum(serialize = "http_client")]
+    Client(#[source] reqwest::Error),
+    #[error("the server `{server}` ended before it was ready{output}")]
+    DiedAtStart { server: String, output: ServerOutput },
+    #[error("the server `{server}` was not ready within {limit:?}{output}")]
+    StartTimeout { server: String, limit: Duration, output: ServerOutput },
+    #[error("the server `{server}` requires authorization")]
+    Unauthorized {
+        server: String,
+        /// `WWW-Authenticate` of its answer.
+        challenge: Option<Challenge>,
+    },
+    #[error("cannot log in to the server `{server}`: {reason}")]
+    Login { server: String, reason: String },
+    #[error("the token file `{}` {reason}", path.display())]
+    TokenFile { path: PathBuf, reason: String },
+    #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
+    Handshake {
+        server: String,
+        reason: String,
+        /// The HTTP status of the refusal.
+        status: Option<u16>,
+        output: ServerOutput,
+    },
+    #[error("the server `{server}` gives sessions no id, so a new session cannot keep episodes apart")]
+    NoSession { server: String },
+    #[error("the server `{server}` uses MCP revision `{revision}`, which mcprl does not support")]
+    Revision { server: String, revision: String },
+    #[error("cannot list the {what} of the server `{server}`: {reason}")]
+    List { server: String, what: &'static str, reason: String },
+    #[error("lost the connection to the server `{server}`: {reason}{output}")]
+    Lost { server: String, reason: String, output: ServerOutput },
+    #[error("the server `{server}` refused a request with HTTP status {status}")]
+    Refused {
+        server: String,
+        status: u16,
+        /// `WWW-Authenticate` of its answer.
+        challenge: Option<Challenge>,
+    },
+    #[error("the reset tool `{tool}` failed: {reason}")]
+    Reset { tool: String, reason: String },
+    #[error("the tool `{tool}` of the server `{server}` is no longer as it was listed")]
+    ToolChanged { server: String, tool: String },
+    #[error("the server `{server}` needed more than {limit} restarts within a minute")]
+    Restarts { server: String, limit: usize },
+    #[error("the tool `{tool}` belongs to no server of this run")]
+    NoServerOfTool { tool: String },
+    #[error("cannot {verb} the cassette {}", path.display())]
+    CassetteFile {
+        path: PathBuf,
+        verb: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the cassette {} cannot be used: {reason}", path.display())]
+    Cassette { path: PathBuf, reason: String },
+    #[error("the cassette {} was recorded with {recorded}, not {found}", path.display())]
+    OtherCassette { path: PathBuf, recorded: String, found: String },
+    #[error("the cassette {} has no answer to this call of `{tool}` with {arguments}", path.display())]
+    NotRecorded { tool: String, arguments: String, path: PathBuf },
+    #[error("the session pool is closed")]
+    PoolClosed,
+    #[error("the MCP server failed")]
+    Serve(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl McpError {
+    /// If the server asks for a login, because it knows no token or one with too few scopes: what it says about it.
+    pub fn asked_login(&self) -> Option<Option<Challenge>> {
+        match self {
+            Self::Unauthorized { challenge, .. } | Self::Refused { status: 401, challenge, .. } => {
+                Some(challenge.clone())
+            }
+            Self::Refused { status: 403, challenge: Some(challenge), .. }
+                if challenge.0.contains("insufficient_scope") =>
+            {
+                Some(Some(challenge.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a cassette failed, not the server.
+    pub fn is_of_cassette(&self) -> bool {
+        matches!(
+            self,
+            Self::CassetteFile { .. }
+                | Self::Cassette { .. }
+                | Self::OtherCassette { .. }
+                | Self::NotRecorded { .. }
+        )
+    }
+}
+
+impl From<ExpandError> for McpError {
+    fn from(cause: ExpandError) -> Self {
+        match cause {
+            ExpandError::Reference(bad) => Self::Reference(bad),
+            ExpandError::UnsetVariable { variable } => Self::UnsetVariable { variable },
+        }
+    }
+}
+
+impl Diagnostic for McpError {
+    fn code(&self) -> &'static str {
+        self.into()
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::EmptyCommand => {
+                "write the program and its arguments: command = [\"my-server\", \"--stdio\"]"
+            }
+            Self::Snapshot { .. } => {
+                "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"
+            }
+            Self::BeforeEpisode { .. } => {
+                "run the command in a terminal, in the server's `cwd` and with a name in place of {session}"
+            }
+            Self::NoServerOfTool { .. } => {
+                "the list of tools is of other servers: use the `tools` of a `discover` stage of this run"
+            }
+            Self::NoSandbox => {
+                "install bubblewrap (`apt install bubblewrap`), or remove `sandbox` from [server]"
+            }
+            Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "check that the program is installed and on PATH, and that `cwd` exists; write each argument as a separate list item"
+            }
+            Self::Spawn { .. } => {
+                "check that you may execute the program; `chmod +x` makes a script executable"
+            }
+            Self::UnsetVariable { variable } => return Some(format!("export {variable}=…")),
+            Self::Reference(cause) => return Some(cause.hint()),
+            Self::Url { .. } => {
+                "write https://host/path; plain http is allowed for localhost, and for servers that need no token or header"
+            }
+            Self::Header { .. } => {
+                "header names and values must be printable ASCII; headers that MCP itself uses cannot be set"
+            }
+            Self::DiedAtStart { .. } => "run the command in a terminal to see its full output",
+            Self::StartTimeout { .. } => {
+                "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"
+            }
+            Self::Unauthorized { server, .. } => {
+                return Some(format!(
+                    "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
+                     bearer_env = \"MY_TOKEN\""
+                ));
+            }
+            Self::Login { .. } => {
+                "if the server registers no clients, name one that is registered with `--client-id`; without logins, use \
+                 bearer_env or oauth"
+            }
+            Self::TokenFile { path, .. } => {
+                return Some(format!("write the token to the file, and run `chmod 600 {}`", path.display()));
+            }
+            Self::Handshake { status: Some(404 | 405), .. } => {
+                "check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport"
+            }
+            Self::NoSession { .. } => {
+                "write state = \"read-only\" if calls change nothing, or name a tool that restores the initial state: \
+                 reset_tool = \"…\""
+            }
+            Self::Handshake { .. } => "check that it is an MCP server and that the path of its URL is right",
+            Self::Revision { .. } => "update mcprl, or configure the server for an older revision",
+            Self::Lost { .. } => "`mcprl resume` continues after the last finished episode",
+            Self::Refused { server, status: 401 | 403 | 407, .. } => {
+                return Some(format!(
+                    "check that the token is valid and may call tools; `mcprl connect {server} --login` gets a new one \
+                     where the server supports it"
+                ));
+            }
+            Self::Refused { status: 429, .. } => {
+                "the server limits the rate of calls; lower `sessions` or `concurrency`"
+            }
+            Self::Refused { .. } => "check that the server, and any proxy in front of it, is up",
+            Self::Reset { .. } => "a reset tool must accept a call without arguments and return no error",
+            Self::ToolChanged { .. } => {
+                "list the tools again with --resample and the name of the `discover` stage; with `files` under [server], \
+                 changed code does that by itself"
+            }
+            Self::Restarts { .. } => "the server keeps crashing; lower `sessions`",
+            Self::Cassette { .. } => {
+                "check its path; if it is a cassette, delete it and record it again, or record to another file"
+            }
+            Self::OtherCassette { .. } => {
+                "use the settings that it was recorded with, or record to another file"
+            }
+            Self::NotRecorded { .. } => {
+                "record it on the live server: `record = \"…\"` instead of `replay` under [server]; unless state = \"read-only\", \
+                 the earlier calls of the session must be the same too; a call that timed out or lost the server is not in the \
+                 cassette: raise `tools.NAME.timeout_s` and record to a new file"
+            }
+            Self::CassetteFile { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+                "record to another file"
+            }
+            Self::CassetteFile { verb, .. } => match *verb {
+                "read" => "record it first: `record = \"…\"` instead of `replay` under [server]",
+                _ => "check that its folder is writable and not full",
+            },
+            Self::Client(_) | Self::List { .. } | Self::PoolClosed | Self::Serve(_) => return None,
+        };
+        Some(hint.into())
+    }
+
+    fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { status: 408 | 429 | 500.., .. }
+                | Self::DiedAtStart { .. }
+                | Self::StartTimeout { .. }
+                | Self::Handshake { .. }
+                | Self::List { .. }
+                | Self::Lost { .. }
+                | Self::Restarts { .. }
+        )
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::EmptyCommand
+            | Self::UnsetVariable { .. }
+            | Self::Reference(_)
+            | Self::Url { .. }
+            | Self::Header { .. }
+            | Self::NoSession { .. }
+            | Self::TokenFile { .. }
+            | Self::Cassette { .. }
+            | Self::OtherCassette { .. }
+            | Self::CassetteFile { verb: "read", .. } => Class::Usage,
+            Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,
+            _ => Class::Work,
+        }
+    }
+}
+
+/// Whether the command is wrong or its file is not executable.
+fn is_mistaken(source: &io::Error) -> bool {
+    matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+}
+
+/// The `WWW-Authenticate` of a server, as it wrote it: for a login, and never shown.
+#[derive(Clone)]
+pub struct Challenge(pub(super) String);
+
+impl fmt::Debug for Challenge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Challenge")
+    }
+}
+
+/// A server process's exit status and the end of its stderr; empty for a remote server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerOutput {
+    /// `exit status: 1`, `signal: 9 (SIGKILL)`; `None` while it runs.
+    pub status: Option<String>,
+    /// The last lines, without hidden characters.
+    pub stderr: String,
+}
+
+impl fmt::Display for ServerOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(status) = &self.status {
+            write!(f, " ({status})")?;
+        }
+        match self.stderr.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; stderr: {}", self.stderr),
+        }
+    }
+}
