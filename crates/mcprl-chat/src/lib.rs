@@ -6,6 +6,8 @@
 //!
 //! The reasoning of earlier turns is kept in the context of later turns or removed ([`HistoryThinking`]). If it is
 //! removed, [`Chat::rewritten`] gives the context.
+//!
+//! It calls no tool and samples nothing, and it never tokenizes again what was sampled.
 
 mod built_in;
 mod error;

@@ -1,4 +1,6 @@
-//! Sampling and training of models. Both share prefixes and use the same decoder.
+//! Sampling and training of decoder models with LoRA adapters. Both share prefixes and use the same decoder ([`model`]).
+//!
+//! It knows no tools, no rewards, no text, and no files other than weights.
 //!
 //! A sampled sequence depends only on its tokens and its seed. The result of a training step depends only on
 //! its batches and their order. Neither depends on the number of threads, on timing, or on other work in the

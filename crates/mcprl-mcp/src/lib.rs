@@ -6,8 +6,8 @@
 //! in a list or result are repaired or dropped.
 //!
 //! The client never runs a server's command in a shell, never follows a server's references or links, and refuses every
-//! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). This module does not know episodes, policies or
-//! training.
+//! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). It does not know episodes, policies or
+//! training, and writes no file but recordings and tokens of logins.
 
 mod address;
 mod cassette;

@@ -1,4 +1,7 @@
-//! The local store: artifacts by content, action records by key, leases, and unfinished results.
+//! What runs leave on disk: the tables of a run ([`data`]), and the local store of all results. It knows neither stages nor servers, and
+//! not what an artifact means.
+//!
+//! The store has artifacts by content, action records by key, leases, and unfinished results.
 //!
 //! | folder | holds |
 //! |---|---|
