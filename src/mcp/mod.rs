@@ -61,7 +61,7 @@ pub use self::{
     process::INHERITED,
     program::find_program,
     quirks::{BadPattern, ErrorPatterns, Quirks},
-    reference::{BadReference, expand_text, has_reference},
+    reference::{BadReference, has_reference},
     sandbox::{BWRAP, Sandbox},
     scratch::SESSION,
     servers::{CallTarget, Pools, Servers, Visit, merged},
