@@ -64,7 +64,6 @@ mod exec;
 mod grpo;
 mod hash;
 mod hub;
-mod inspect;
 mod json;
 mod judge;
 mod llm;

@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 12] = [
     &["plan"],
     &["exec"],
     &["view"],
-    &["inspect", "report"],
+    &["report"],
     &["track", "hub"],
     &["cli", "ui", "web", "serve"],
 ];
