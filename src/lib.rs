@@ -64,7 +64,6 @@ mod agent;
 mod exec;
 mod grpo;
 mod hub;
-mod inspect;
 mod judge;
 mod llm;
 mod offered;

@@ -2,7 +2,6 @@
 //! has for other programs.
 
 mod card;
-mod inspect;
 
 use std::{
     collections::BTreeSet,
@@ -50,27 +49,22 @@ use crate::{
 #[derive(Args, Default)]
 pub struct Export {
     /// A run, for its newest policy; a stage of a run, as in `RUN/train[3]/update`; or the folder of a run,
-    /// as `run` printed it, or of a policy. With `--inspect`: a run, or a stage with episodes.
+    /// as `run` printed it, or of a policy.
     #[arg(value_name = "RUN|FOLDER")]
     policy: String,
     /// The folder to write; it must not exist yet.
-    #[arg(long, value_name = "FOLDER", required_unless_present_any = ["labels", "inspect"])]
+    #[arg(long, value_name = "FOLDER", required_unless_present = "labels")]
     out: Option<PathBuf>,
     /// Write the labels of a run instead, which people gave in `mcprl ui`: as a table to FILE.parquet, or as tasks with
     /// answers, for `source = "file"`, to FILE.jsonl.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "merge", "base", "base_name"])]
     labels: Option<PathBuf>,
-    /// Write episodes instead, as a log of Inspect (`inspect view`) to FILE.eval: those of the run's last comparison of
-    /// policies, or of the stage in RUN/STAGE. A log has one model: for several policies, or several ways of sampling,
-    /// there are several files, as in FILE-base-greedy.eval.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "merge", "base", "base_name", "labels"])]
-    inspect: Option<PathBuf>,
     /// Merge the adapter into the model's weights and write the whole model, instead of the adapter alone.
     #[arg(long)]
     merge: bool,
     /// Write a GGUF file for llama.cpp, Ollama and LM Studio instead: the merged model with its matrices in this type, or the
     /// adapter alone, for use with a GGUF file of its base.
-    #[arg(long, value_name = "TYPE", conflicts_with_all = ["labels", "inspect", "merge", "base_name"])]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["labels", "merge", "base_name"])]
     gguf: Option<GgufForm>,
     /// The adapter's base model [default: the one it was trained on, from the cache].
     #[arg(long, value_name = "FOLDER")]
@@ -132,9 +126,6 @@ enum ExportError {
     #[error("{0} should end in .parquet or .jsonl")]
     #[strum(serialize = "label_file")]
     NotALabelFile(PathBuf),
-    #[error("{0} should end in .eval")]
-    #[strum(serialize = "log_file")]
-    NotALogFile(PathBuf),
     #[error("{0} is a whole model, not an adapter")]
     NoAdapter(PathBuf),
     #[error("the base model of {policy} is unknown")]
@@ -174,7 +165,6 @@ impl Diagnostic for ExportError {
             Self::NotALabelFile(_) => {
                 "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers".into()
             }
-            Self::NotALogFile(_) => "Inspect finds its logs by that ending".into(),
             Self::NoAdapter(_) => "write it with `--gguf bf16`, `f16`, `q8_0` or `q4_k_m`".into(),
             Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
             Self::Write { .. } => return None,
@@ -230,9 +220,6 @@ impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         if let Some(file) = &self.labels {
             return self.write_labels(printer, file);
-        }
-        if let Some(file) = &self.inspect {
-            return self.write_logs(printer, file);
         }
         let PolicySource { store, folder: policy, of } = find(&self.policy, &self.locations)?;
         let out = self.out().to_owned();

@@ -131,7 +131,7 @@ enum Command {
     Ui(ui::Ui),
     /// Follow a run of another terminal or machine.
     Watch(watch::Watch),
-    /// Send a run to experiment trackers: TensorBoard, Weights & Biases, MLflow, trackio.
+    /// Send a run to experiment trackers: TensorBoard, Weights & Biases, trackio.
     Track(track::Track),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),

@@ -48,12 +48,8 @@ impl Clusters {
         self.counts.iter().sum()
     }
 
-    /// Standard error of the mean between clusters; not finite for fewer than two.
-    pub fn standard_error(&self) -> f64 {
-        self.variance().sqrt()
-    }
-
-    /// Variance of the mean between clusters (Liang and Zeger 1986), with the factor G / (G - 1) for G clusters.
+    /// Variance of the mean between clusters (Liang and Zeger 1986), with the factor G / (G - 1) for G clusters. Not finite for fewer
+    /// than two.
     fn variance(&self) -> f64 {
         let (clusters, mean) = (self.sums.len() as f64, self.mean());
         let residuals = self.sums.iter().zip(&self.counts).map(|(sum, count)| (sum - mean * count).powi(2));
@@ -278,7 +274,7 @@ mod tests {
     #[test]
     fn the_standard_error_between_clusters_matches_statsmodels() {
         for Sample { values, clusters, standard_error, .. } in reference().clustered {
-            let ours = Clusters::new(&values, &clusters).standard_error();
+            let ours = Clusters::new(&values, &clusters).variance().sqrt();
             assert!((ours - standard_error).abs() < 1e-12, "{ours} against {standard_error}");
         }
     }

@@ -174,19 +174,6 @@ impl Grouping {
     }
 }
 
-/// The cluster of each scenario in a verdict over these scenarios, by name, and what the scenarios of a cluster have in
-/// common, as in [`VerdictRow::clustered_by`].
-pub fn clusters(scenarios: &[&Scenario]) -> (&'static str, Vec<String>) {
-    let Grouping { by, members, .. } = Grouping::of(scenarios);
-    let label = |(scenario, member): (&&Scenario, &usize)| match by {
-        "family" => scenario.family.clone(),
-        "scenario" => scenario.id.clone(),
-        // An entity may be a long text.
-        _ => format!("{by} {member}"),
-    };
-    (by, scenarios.iter().zip(&members).map(label).collect())
-}
-
 /// Adjusts the p-values of each table of the report for its number of rows.
 fn adjust(rows: &mut [VerdictRow]) {
     let one_split = splits(rows).len() < 2;

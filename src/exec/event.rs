@@ -1,5 +1,5 @@
 //! What happens in a run, as one type: a line of its journal, an object of `--json`, and what the terminal, trackers and
-//! `mcprl watch` show.
+//! `mcprl watch` show. Other programs read it as docs/guides/trackers.md describes it, so names and fields stay.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -17,6 +17,7 @@ use crate::{
 /// journals of earlier versions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
+#[cfg_attr(test, derive(strum::VariantNames), strum(serialize_all = "kebab-case"))]
 pub enum Event {
     /// A process started or resumed the run.
     Opened {
@@ -136,7 +137,55 @@ fn reported<'d, D: Deserializer<'d>>(from: D) -> Result<Reported, D::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use strum::VariantNames;
+
     use super::*;
+
+    #[test]
+    fn every_event_is_documented_with_its_fields() {
+        let (id, run, key) = (|| "a".to_owned(), || "r".to_owned(), Digest::of(b""));
+        let error = || Reported::of_text("no room".into());
+        let result = || CachedResult { notes: vec!["few tasks".into()], ..CachedResult::default() };
+        let in_journal = [
+            Event::Opened { pid: 1, version: "0".into(), machine: None },
+            Event::Started { id: id(), key, reasons: Vec::new() },
+            Event::Finished { id: id(), key, result: result() },
+            Event::Cached { id: id(), key, result: result() },
+            Event::Skipped { id: id() },
+            Event::Failed { id: id(), error: error() },
+            Event::Note { id: id(), message: "few tasks".into() },
+            Event::Retrying { id: id(), error: error(), wait_s: 1.0 },
+            Event::Unanswered { id: id(), error: error() },
+            Event::Waiting { id: id(), run: run(), holder: Holder::default() },
+            Event::Differs { id: id(), key, outputs: Vec::new() },
+            Event::Remote { id: id(), problem: "away".into() },
+            Event::Loaded { models: 1 },
+            Event::Repeated { pid: 1 },
+            Event::Closed { state: RunState::Finished },
+        ];
+        let elsewhere = ["finding", "printed", "untracked", "stopping"];
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guides/trackers.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (_, page) = page.split_once("\n## Events for other programs\n").unwrap();
+        let names = |text: &str, name: &str| text.contains(&format!("`{name}`"));
+        let mut known = BTreeSet::from(elsewhere);
+        for event in &in_journal {
+            let line = serde_json::to_value(event).unwrap();
+            let name = line["event"].as_str().unwrap();
+            let row = page.lines().find(|row| row.starts_with(&format!("| `{name}` |")));
+            let row = row.unwrap_or_else(|| panic!("no row for {name}"));
+            for (field, value) in line.as_object().unwrap().iter().filter(|(field, _)| *field != "event") {
+                assert!(names(row, field), "{name}: {field}");
+                let inner = value.as_object().filter(|_| ["result", "error"].contains(&field.as_str()));
+                inner.into_iter().flatten().for_each(|(field, _)| assert!(names(page, field), "{field}"));
+            }
+            known.extend(Event::VARIANTS.iter().filter(|variant| **variant == name));
+        }
+        assert!(elsewhere.iter().all(|name| names(page, name)));
+        assert_eq!(known, Event::VARIANTS.iter().copied().collect());
+    }
 
     #[test]
     fn lines_of_earlier_journals_are_read() {

@@ -65,9 +65,7 @@ pub use resample::Resample;
 pub use schema::schema;
 pub use source::{ExtendedFile, Source};
 pub use tool_list::ToolChanges;
-pub use track::{
-    MlflowSpec, OtlpEpisodes, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake,
-};
+pub use track::{TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec};
 pub use upkeep::CacheMode;
 
 use std::{

@@ -541,7 +541,7 @@ fn files(
 }
 
 /// Notes values of `env` or `headers` that hold a secret or have an invalid variable reference.
-pub fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
+fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
     let mut all_well = Some(());
     for (name, entry) in table.and_then(Entry::fields).into_iter().flatten() {
         let Some(text) = entry.text() else { continue };

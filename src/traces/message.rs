@@ -165,7 +165,7 @@ fn block(
 ) -> Result<(), String> {
     let text = |key: &str| part.get(key).and_then(Value::as_str).unwrap_or_default();
     match text("type") {
-        "text" | "input_text" | "output_text" => append(&mut said.text, text("text")),
+        "text" => append(&mut said.text, text("text")),
         "thinking" => append(&mut said.reasoning, text("thinking")),
         "reasoning" => append(&mut said.reasoning, text("text")),
         "tool_use" | "toolCall" => said.calls.push(call_of(part)?),
@@ -197,7 +197,7 @@ fn append(text: &mut String, more: &str) {
 }
 
 fn id_of(value: &Value) -> Option<String> {
-    let keys = ["tool_call_id", "tool_use_id", "toolCallId", "call_id"];
+    let keys = ["tool_call_id", "tool_use_id", "toolCallId"];
     keys.iter().find_map(|key| Some(value.get(key)?.as_str()?.to_owned()))
 }
 

@@ -1,11 +1,9 @@
 //! Conversations that other programs have recorded, read into one form.
 //!
 //! [`read`] knows chat completions of OpenAI (also with `messages` as a text, as `prompt` and `completion`, or as a bare list),
-//! ShareGPT and Hermes, the logs of Claude Code and of Codex, and the session format of the Hugging Face hub. Whatever of a
-//! conversation is lost or changed on the way is named in [`Trace::repairs`]; a conversation that would no longer say what
-//! happened is refused with the reason.
+//! ShareGPT and Hermes, and the session format of the Hugging Face hub. Whatever of a conversation is lost or changed on the way
+//! is named in [`Trace::repairs`]; a conversation that would no longer say what happened is refused with the reason.
 
-mod logs;
 mod message;
 pub mod secrets;
 
@@ -28,8 +26,6 @@ use crate::error::{Class, Diagnostic};
 pub enum Format {
     Openai,
     Sharegpt,
-    ClaudeCode,
-    Codex,
     /// The session format of the Hugging Face hub.
     Session,
 }
@@ -165,13 +161,12 @@ fn parse(text: &str, name: &str) -> Result<Vec<Found>, String> {
     if items.is_empty() {
         return Err("there is no conversation".into());
     }
-    if let Some((format, found)) = logs::read(&items) {
-        let place = |session: &Option<String>| match session {
-            Some(session) => format!("{name}:{session}"),
-            None => name.to_owned(),
-        };
-        let found = found.into_iter();
-        return Ok(found.map(|(session, trace)| Found { place: place(&session), format, trace }).collect());
+    // A session has its messages among other lines.
+    if items[0].1["type"] == "session" {
+        let messages = items.iter().filter(|(_, item)| item["type"] == "message");
+        let messages: Vec<Value> = messages.map(|(_, item)| item["message"].clone()).collect();
+        let trace = message::trace(&messages, None, None);
+        return Ok(vec![Found { place: name.to_owned(), format: Format::Session, trace }]);
     }
     let found = |(line, item): &(usize, Value)| {
         let (format, trace) = of_item(item);

@@ -90,75 +90,20 @@ fn sharegpt_has_its_calls_and_results_in_tags() {
 }
 
 #[test]
-fn a_log_of_claude_code_has_a_block_per_line_and_side_chains_that_are_no_part_of_it() {
-    let line =
-        |kind: &str, message: Value| json!({"type": kind, "uuid": "u", "sessionId": "s", "message": message});
-    let mut side = line("user", json!({"role": "user", "content": "another agent"}));
-    side["isSidechain"] = true.into();
-    let mut meta = line("user", json!({"role": "user", "content": "<note>"}));
-    meta["isMeta"] = true.into();
-    let block = |block: Value| json!({"role": "assistant", "content": [block]});
-    let used =
-        |id: &str, of: &str| block(json!({"type": "tool_use", "id": id, "name": "age", "input": {"of": of}}));
-    let result = |id: &str, text: &str| json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": text}]}]});
-    let lines = [
-        json!({"type": "summary", "summary": "x"}),
-        meta,
-        line("user", json!({"role": "user", "content": "Who is older?"})),
-        line("assistant", block(json!({"type": "thinking", "thinking": "Two ages.", "signature": "…"}))),
-        line("assistant", block(json!({"type": "text", "text": "Let me see."}))),
-        line("assistant", used("a", "Ada")),
-        side,
-        line("assistant", used("b", "Bob")),
-        line("user", result("a", "36")),
-        line("user", result("b", "41")),
-        line("assistant", block(json!({"type": "text", "text": "Bob."}))),
-    ];
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    let found = one(&text);
-    assert_eq!((found.format, found.place.as_str()), (Format::ClaudeCode, "file.jsonl"));
-    let trace = found.trace.unwrap();
+fn a_content_may_have_the_blocks_of_anthropic() {
+    let used = |id: &str, of: &str| json!({"type": "tool_use", "id": id, "name": "age", "input": {"of": of}});
+    let result = |id: &str, text: &str| json!({"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": text}]});
+    let trace = trace(&json!({"messages": [
+        {"role": "user", "content": "Who is older?"},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Two ages.", "signature": "…"}, {"type": "text", "text": "Let me see."},
+            used("a", "Ada"), used("b", "Bob"),
+        ]},
+        {"role": "user", "content": [result("b", "41"), result("a", "36")]},
+        {"role": "assistant", "content": [{"type": "redacted_thinking"}, {"type": "text", "text": "Bob."}]},
+    ]}));
     assert_eq!(trace.messages, expected());
-    assert_eq!(trace.repairs, ["1 notes of the program are lost"]);
-}
-
-#[test]
-fn a_log_of_codex_has_items_between_events() {
-    let item = |payload: Value| json!({"timestamp": "t", "type": "response_item", "payload": payload});
-    let called = |id: &str, of: &str| {
-        item(
-            json!({"type": "function_call", "name": "age", "call_id": id, "arguments": json!({"of": of}).to_string()}),
-        )
-    };
-    let output =
-        |id: &str, text: &str| item(json!({"type": "function_call_output", "call_id": id, "output": text}));
-    let lines = [
-        json!({"type": "session_meta", "payload": {"id": "x"}}),
-        item(
-            json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Who is older?"}]}),
-        ),
-        json!({"type": "event_msg", "payload": {"type": "user_message", "message": "Who is older?"}}),
-        item(
-            json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Two ages."}], "encrypted_content": "…"}),
-        ),
-        item(
-            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}),
-        ),
-        called("a", "Ada"),
-        called("b", "Bob"),
-        output("b", "41"),
-        output("a", "36"),
-        item(json!({"type": "web_search_call"})),
-        item(
-            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Bob."}]}),
-        ),
-    ];
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    let found = one(&text);
-    assert_eq!(found.format, Format::Codex);
-    let trace = found.trace.unwrap();
-    assert_eq!(trace.messages, expected());
-    assert_eq!(trace.repairs, ["an item of type \"web_search_call\" is lost"]);
+    assert_eq!(trace.repairs, ["reasoning that is encrypted is lost"]);
 }
 
 #[test]

@@ -165,8 +165,8 @@ impl Thread {
         let began = Instant::now();
         match update(&mut self.sinks, &mut self.reader) {
             Ok(problems) => {
-                for (at, problems) in problems.into_iter().enumerate() {
-                    for error in problems {
+                for (at, problem) in problems.into_iter().enumerate() {
+                    if let Some(error) = problem {
                         self.warn(self.sinks[at].name(), error.into());
                     }
                 }

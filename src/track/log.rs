@@ -155,11 +155,11 @@ impl LogReader {
         self.store.runs().join(&self.run)
     }
 
-    /// The run and its log as of now.
+    /// The run's log as of now.
     ///
     /// # Errors
     /// If there is no such run any more.
-    pub fn read(&mut self) -> Result<(Run, Log)> {
+    pub fn read(&mut self) -> Result<Log> {
         let history = history::run(&self.store, &self.run)?;
         let run = Run::of(&self.store, &history);
         let mut groups = Vec::new();
@@ -184,16 +184,16 @@ impl LogReader {
         }
         groups.sort_by_key(|group| group.ended_ms);
         let began_ms = run.began_ms.unwrap_or_default();
-        let log = Log {
-            run: run.id.clone(),
+        let config = self.config(&history);
+        Ok(Log {
             name: self.name.clone().unwrap_or_else(|| run.id.clone()),
+            run: run.id,
             state: run.state,
             began_ms,
             ended_ms: run.ended_ms.unwrap_or(began_ms),
-            config: self.config(&history),
+            config,
             entries: groups.into_iter().flat_map(|group| group.entries).collect(),
-        };
-        Ok((run, log))
+        })
     }
 
     /// Whether all stages of an iteration are done.

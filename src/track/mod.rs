@@ -7,11 +7,8 @@
 mod crc;
 mod error;
 mod file;
-mod http;
 mod live;
 mod log;
-mod mlflow;
-mod otlp;
 mod proto;
 mod tensorboard;
 mod trackio;
@@ -26,8 +23,6 @@ pub use error::TrackError;
 pub use live::Live;
 pub use log::{Log, LogReader};
 
-use mlflow::Mlflow;
-use otlp::Otlp;
 use tensorboard::TensorBoard;
 use trackio::Trackio;
 use wandb::Wandb;
@@ -35,7 +30,6 @@ use wandb::Wandb;
 use crate::{
     plan::{TrackSpec, absolute},
     store::{FileLock, Store},
-    view::Run,
 };
 
 /// A tracker that can be brought up to date.
@@ -46,10 +40,10 @@ pub trait Sink: Send {
     /// Where to look at the run: a path or a URL.
     fn location(&self) -> String;
 
-    /// Checks that the tracker can be reached, without sending anything of a run.
+    /// Checks that what the tracker needs is there, without sending anything of a run.
     ///
     /// # Errors
-    /// If it cannot, or a credential or a program is missing.
+    /// If a program is missing.
     fn check(&mut self) -> Result<(), TrackError> {
         Ok(())
     }
@@ -58,39 +52,28 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// If some of it is missing afterwards. The next update tries again.
-    fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError>;
-
-    /// What the tracker refused for good, since this was last asked. It is not sent again.
-    fn refused(&mut self) -> Option<TrackError> {
-        None
-    }
+    fn update(&mut self, log: &Log) -> Result<(), TrackError>;
 }
 
 /// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the
 /// last update may take.
 pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> Vec<Box<dyn Sink>> {
     let folder = absolute(&store.runs().join(run));
-    let TrackSpec { tensorboard, wandb, mlflow, trackio, otlp, examples } = spec;
-    let all: [Option<Box<dyn Sink>>; 5] = [
+    let TrackSpec { tensorboard, wandb, trackio, examples: _ } = spec;
+    let all: [Option<Box<dyn Sink>>; 3] = [
         tensorboard.as_ref().map(|spec| Box::new(TensorBoard::new(spec, &folder, run)) as _),
         trackio.as_ref().map(|spec| Box::new(Trackio::new(spec)) as _),
         wandb.as_ref().map(|spec| Box::new(Wandb::new(spec, &folder, patience)) as _),
-        mlflow.as_ref().map(|spec| Box::new(Mlflow::new(spec, &folder)) as _),
-        otlp.as_ref().map(|spec| Box::new(Otlp::new(spec, *examples, &folder)) as _),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// Brings trackers up to date, one after another, after other processes that do so. Returns the problems of each.
+/// Brings trackers up to date, one after another, after other processes that do so. Returns the problem of each.
 pub fn update(
     sinks: &mut [Box<dyn Sink>],
     reader: &mut LogReader,
-) -> crate::error::Result<Vec<Vec<TrackError>>> {
+) -> crate::error::Result<Vec<Option<TrackError>>> {
     let _lock = FileLock::take(&reader.folder(), "track");
-    let (run, log) = reader.read()?;
-    let problems = |sink: &mut Box<dyn Sink>| {
-        let failed = sink.update(&run, &log).err();
-        failed.into_iter().chain(sink.refused()).collect()
-    };
-    Ok(sinks.iter_mut().map(problems).collect())
+    let log = reader.read()?;
+    Ok(sinks.iter_mut().map(|sink| sink.update(&log).err()).collect())
 }

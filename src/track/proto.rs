@@ -26,17 +26,11 @@ impl Message {
         self
     }
 
-    /// A field of type `fixed64`.
     #[must_use]
-    pub fn fixed64(mut self, field: u32, value: u64) -> Self {
+    pub fn double(mut self, field: u32, value: f64) -> Self {
         self.tag(field, FIXED64);
         self.0.extend(value.to_le_bytes());
         self
-    }
-
-    #[must_use]
-    pub fn double(self, field: u32, value: f64) -> Self {
-        self.fixed64(field, value.to_bits())
     }
 
     #[must_use]
@@ -97,6 +91,6 @@ mod tests {
         assert_eq!(Message::new().varint(1, (-2_i64) as u64).into_bytes(), minus_two);
         assert_eq!(Message::new().double(1, 1.0).into_bytes(), [0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
         assert_eq!(Message::new().float(2, 1.0).into_bytes(), [0x15, 0, 0, 0x80, 0x3f]);
-        assert_eq!(Message::new().fixed64(16, 1).into_bytes(), [0x81, 0x01, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Message::new().double(16, 0.0).into_bytes(), [0x81, 0x01, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -14,7 +14,7 @@ use super::{
     log::Content,
     proto::Message,
 };
-use crate::{exec::RunState, plan::TensorBoardSpec, view::Run};
+use crate::{exec::RunState, plan::TensorBoardSpec};
 
 /// Values of `DataType`.
 const DT_FLOAT: u64 = 1;
@@ -42,7 +42,7 @@ impl Sink for TensorBoard {
         self.folder.display().to_string()
     }
 
-    fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
+    fn update(&mut self, log: &Log) -> Result<(), TrackError> {
         // The name is the same in every update: TensorBoard reads only the newest file of a folder.
         let name = format!("events.out.tfevents.{}.mcprl", log.began_ms / 1000);
         file::write(&self.folder.join(name), &content(log)).map(|_| ())

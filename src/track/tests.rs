@@ -63,7 +63,7 @@ fn journal(store: &Store) -> std::path::PathBuf {
 }
 
 fn log(store: &Store) -> Log {
-    LogReader::new(store, RUN, true).read().unwrap().1
+    LogReader::new(store, RUN, true).read().unwrap()
 }
 
 /// Step and value of each point of a series.
@@ -134,7 +134,7 @@ fn a_log_has_the_curves_of_a_run_its_settings_and_its_verdict() {
 #[test]
 fn conversations_can_be_kept_from_trackers() {
     let folder = tempfile::tempdir().unwrap();
-    let log = LogReader::new(&made(folder.path()), RUN, false).read().unwrap().1;
+    let log = LogReader::new(&made(folder.path()), RUN, false).read().unwrap();
     let is_example = |entry: &log::Entry| matches!(&entry.content, Content::Text { tag, .. } if tag.starts_with("examples"));
     assert!(!log.entries.iter().any(is_example));
 }
@@ -150,7 +150,7 @@ fn the_log_of_a_run_that_goes_on_begins_with_the_log_of_before() {
     let mut counts = Vec::new();
     for count in 1..=lines.len() {
         std::fs::write(journal(&store), lines[..count].join("\n") + "\n").unwrap();
-        let found = reader.read().unwrap().1.entries;
+        let found = reader.read().unwrap().entries;
         assert_eq!(found, all[..found.len()], "after {count} lines");
         assert_eq!(found, log(&store).entries, "what is kept in memory is what is read anew");
         counts.push(found.len());
@@ -209,7 +209,7 @@ fn tracking_again_changes_nothing_and_another_file_is_never_added() {
         std::fs::write(journal(&store), text).unwrap();
         let mut sinks = sinks(&spec, &store, RUN, Duration::from_secs(9));
         let problems = update(&mut sinks, &mut LogReader::new(&store, RUN, true)).unwrap();
-        assert!(problems.iter().all(Vec::is_empty));
+        assert!(problems.iter().all(Option::is_none));
         let mut found = files();
         assert_eq!(found.len(), 1);
         seen.extend(found.pop());
@@ -250,7 +250,7 @@ impl Sink for Slow {
         "nowhere".into()
     }
 
-    fn update(&mut self, _: &Run, _: &Log) -> Result<(), TrackError> {
+    fn update(&mut self, _: &Log) -> Result<(), TrackError> {
         std::thread::sleep(self.takes);
         self.updates.fetch_add(1, Ordering::Relaxed);
         match self.fails {

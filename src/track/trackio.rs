@@ -12,10 +12,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use serde_json::{Map, Value, json};
 
 use super::{Log, Sink, TrackError, log::Content};
-use crate::{
-    plan::TrackioSpec,
-    view::{Run, conversation::Message},
-};
+use crate::{plan::TrackioSpec, view::conversation::Message};
 
 /// Writes a run into a project's database.
 pub struct Trackio {
@@ -60,7 +57,7 @@ impl Sink for Trackio {
         self.path().display().to_string()
     }
 
-    fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
+    fn update(&mut self, log: &Log) -> Result<(), TrackError> {
         let path = self.path();
         let writing = |source| TrackError::Write { path: self.folder.clone(), source };
         std::fs::create_dir_all(&self.folder).map_err(writing)?;

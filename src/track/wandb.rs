@@ -35,7 +35,6 @@ use crate::{
     plan::WandbSpec,
     program::find_program,
     report::escape,
-    view::Run,
 };
 
 /// The program that uploads.
@@ -102,7 +101,7 @@ impl Sink for Wandb {
         }
     }
 
-    fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
+    fn update(&mut self, log: &Log) -> Result<(), TrackError> {
         let digest = Encoder::new("mcprl wandb run v1").text(&log.run).number(log.began_ms).finish();
         self.id = digest.to_string()[..16].to_owned();
         let folder = self.run_folder(log);

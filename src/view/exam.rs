@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Missing, Run, Stage, episodes::EpisodeTable};
+use super::{Missing, Run, Stage};
 use crate::{
     data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow},
     eval::{self, Finding, Headline, Mode},
@@ -168,58 +168,6 @@ pub fn by_policy<'e>(
         }
     }
     of
-}
-
-/// The episodes of a stage that one policy played in one way.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Part {
-    /// Its name in the stage: `base`, `trained`, `train[0002]/update`.
-    pub policy: String,
-    /// Of a comparison of policies.
-    pub mode: Option<Mode>,
-    /// The sample that comes first: 1 if sample 0 is in another part.
-    pub first_sample: u32,
-    /// Rows of the table, ascending; at least one.
-    pub rows: Vec<usize>,
-    /// The verdict's row on all scenarios.
-    pub verdict: Option<VerdictRow>,
-}
-
-/// The episodes of a stage by policy and mode, in the order of the table.
-pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
-    let verdict: Vec<VerdictRow> = stage.table().unwrap_or_default();
-    let outcomes = || table.episodes.iter().map(|episode| &episode.summary);
-    let policies = policies(&verdict);
-    let mut by = by_policy(stage, &policies, outcomes());
-    if policies.is_empty() {
-        for (row, outcome) in outcomes().enumerate() {
-            let name = table.policy_name(&outcome.policy);
-            match by.iter_mut().find(|(found, _)| *found == name) {
-                Some((_, rows)) => rows.push((row, outcome)),
-                None => by.push((name, vec![(row, outcome)])),
-            }
-        }
-    }
-    let mode_of =
-        |outcome: &OutcomeRow| (!verdict.is_empty()).then(|| mode_of_sample(&verdict, outcome.sample));
-    let has_greedy = mode_of_sample(&verdict, 0) == Mode::Greedy;
-    let mut parts = Vec::new();
-    for (policy, episodes) in by {
-        for mode in [None, Some(Mode::Greedy), Some(Mode::Sampled)] {
-            let of_mode = episodes.iter().filter(|(_, outcome)| mode_of(outcome) == mode);
-            let rows: Vec<usize> = of_mode.map(|(row, _)| *row).collect();
-            if rows.is_empty() {
-                continue;
-            }
-            let is_row = |row: &&VerdictRow| {
-                row.scope == "all" && row.policy == policy && Some(row.mode.as_str()) == mode.map(Mode::name)
-            };
-            let verdict = verdict.iter().find(is_row).cloned();
-            let first_sample = u32::from(has_greedy && mode == Some(Mode::Sampled));
-            parts.push(Part { policy: policy.clone(), mode, first_sample, rows, verdict });
-        }
-    }
-    parts
 }
 
 /// How an episode of an exam was sampled: with greedy decoding, sample 0 is the greedy episode.

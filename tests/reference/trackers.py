@@ -442,67 +442,6 @@ def wandb():
     backend.shutdown()
 
 
-def mlflow():
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    database = f"sqlite:///{scratch / 'mlflow.db'}"
-    words = ["server", "--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", database]
-    words += ["--default-artifact-root", str(scratch / "artifacts"), "--workers", "1"]
-
-    # The server is away while the killed run is resumed: a warning, and the run ends well.
-    cut(1)
-    track_in_file([f'track.mlflow={{uri="{url}",experiment="trained agents"}}'])
-    _, err = resume()
-    assert f"{url} cannot be reached" in err and err.count("cannot be reached") == 1, err
-
-    def post(path, body):
-        return get(f"{url}/api/2.0/mlflow/{path}", body)
-
-    def runs():
-        experiment = get(f"{url}/api/2.0/mlflow/experiments/get-by-name?experiment_name=trained%20agents")
-        return post("runs/search", {"experiment_ids": [experiment["experiment"]["experiment_id"]]}).get("runs", [])
-
-    def history(tag):
-        query = urllib.parse.urlencode(
-            {"run_id": runs()[0]["info"]["run_id"], "metric_key": tag, "max_results": 25000}
-        )
-        found = get(f"{url}/api/2.0/mlflow/metrics/get-history?{query}")["metrics"]
-        assert len({metric["step"] for metric in found}) == len(found), f"{tag}: steps occur twice"
-        return {metric["step"]: metric["value"] for metric in sorted(found, key=lambda metric: metric["step"])}
-
-    environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-    with Server(str(programs / "mlflow"), *words, **environment):
-        eventually("mlflow server", lambda: urllib.request.urlopen(f"{url}/health", timeout=2).status == 200, 120)
-        journal = (folder / "journal.jsonl").read_text()
-
-        # In two parts, as a run that goes on; then again, with and without what is remembered in the run's folder.
-        cut(1)
-        command("track", run)
-        assert list(history(f"{loop}/success")) == [points[0]["iteration"]]
-        assert runs()[0]["info"]["status"] == "KILLED"
-        replace(folder / "journal.jsonl", journal)
-        for forget in (False, False, True):
-            if forget:
-                (folder / "mlflow.json").unlink()
-            command("track", run)
-            (found,) = runs()
-            assert found["info"]["status"] == "FINISHED" and found["info"]["run_name"] == run, found["info"]
-            for tag, expected in expected_series().items():
-                same(history(tag), expected, tag)
-        params = {param["key"]: param["value"] for param in found["data"]["params"]}
-        assert params["seed"] == str(model["run"]["seed"]) and float(params[f"{loop}/update.learning_rate"]) > 0
-        tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
-        assert tags["mlflow.note.content"].startswith("# Verdict"), tags
-        assert tags["mcprl.run"].startswith(run)
-
-        # A run that was deleted on the server is sent anew.
-        post("runs/delete", {"run_id": found["info"]["run_id"]})
-        command("track", run)
-        (again,) = runs()
-        assert again["info"]["run_id"] != found["info"]["run_id"]
-        same(history(f"{loop}/success"), expected_series()[f"{loop}/success"], "success")
-
-
 def trackio():
     os.environ["TRACKIO_DIR"] = str(scratch / "trackio")
     import trackio as client

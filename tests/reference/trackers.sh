@@ -18,7 +18,7 @@ packages=$PWD/target/servers/trackers
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-for package in tensorboard==2.21.0 wandb==0.31.0 mlflow==3.17.2 trackio==0.43.0; do
+for package in tensorboard==2.21.0 wandb==0.31.0 trackio==0.43.0; do
     name=${package%%==*}
     [ -z "${ONLY-}" ] || [ "$ONLY" = "$name" ] || continue
     if [ "$("$packages/$name/bin/pip" show "$name" 2>/dev/null | sed -n 's/^Version: //p')" != "${package#*==}" ]; then

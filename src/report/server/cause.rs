@@ -7,7 +7,7 @@ use crate::{
     chat::ToolCall,
     data::{EpisodeRow, Scenario},
     report::escape::shortened,
-    view::conversation::{self, Message},
+    view::conversation::Message,
 };
 
 /// Why a failed task failed, by the first rule that applies.
@@ -62,13 +62,32 @@ impl Made<'_> {
 
 /// Calls of tools with a result. Without those that could not be parsed, and the one that gives the answer.
 fn made(messages: &[Message]) -> Vec<Made<'_>> {
-    let calls = conversation::turns(messages).into_iter().flat_map(|turn| turn.calls);
-    let calls = calls.filter(|call| call.parse_error.is_none() && call.tool != "complete_task");
+    let turns = messages.iter().enumerate().filter(|(_, message)| message.role == "assistant");
+    let made = turns.flat_map(|(at, turn)| made_in(turn, &messages[at + 1..]));
+    made.filter(|made| made.tool != "complete_task").collect()
+}
+
+fn made_in<'m>(turn: &Message, after: &'m [Message]) -> Vec<Made<'m>> {
+    let results: Vec<&'m Message> = after.iter().take_while(|message| message.role == "tool").collect();
+    let made = |tool: &str, arguments: &str, result: &'m Message| Made {
+        tool: tool.to_owned(),
+        arguments: serde_json::from_str(arguments).unwrap_or_default(),
+        result: &result.text,
+        error: result.error.as_deref(),
+    };
+    if turn.calls.is_empty() {
+        // The calls of a turn that could not be parsed follow from their results.
+        let known = results.into_iter().filter(|result| result.error.as_deref() != Some("unparsable"));
+        let tool = |result: &'m Message| result.tool.as_deref().filter(|tool| !tool.is_empty());
+        return known.map(|result| made(tool(result).unwrap_or("unparsable"), "", result)).collect();
+    }
+    let calls = turn.calls.iter().enumerate();
     calls
-        .filter_map(|call| {
-            let message = messages.get(call.result?)?;
-            let arguments = call.arguments.as_object().cloned().unwrap_or_default();
-            Some(Made { tool: call.tool, arguments, result: &message.text, error: message.error.as_deref() })
+        .filter_map(|(place, call)| {
+            // By id, or by position where a policy repeats an id.
+            let is_of = |result: &&&Message| result.call_id.as_deref() == Some(&call.id);
+            let result = results.get(place).filter(is_of).or_else(|| results.iter().find(is_of))?;
+            Some(made(&call.tool, &call.arguments, result))
         })
         .collect()
 }
@@ -291,6 +310,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::view::conversation::conversation;
 
     /// The cause of an episode with these calls: tool, arguments and result. The last result may be marked as an error.
     fn found(task: &str, calls: &[(&str, Value, &str)], answer: &str, scenario: &Scenario) -> Found {
@@ -309,7 +329,7 @@ mod tests {
             correct: Some(false),
             ..EpisodeRow::default()
         };
-        cause(&row, Some(scenario), &conversation::conversation(&row))
+        cause(&row, Some(scenario), &conversation(&row))
     }
 
     fn scenario(answer: &str, reference: Option<Value>) -> Scenario {

@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 11] = [
     &["plan"],
     &["exec"],
     &["view"],
-    &["inspect", "report"],
+    &["report"],
     &["track", "hub"],
     &["cli", "ui", "web", "serve"],
 ];

@@ -164,8 +164,6 @@ command = ["x"]
 [track]
 tensorboard = true
 wandb = { project = "p", tags = ["a"], mode = "offline" }
-mlflow = { uri = "http://127.0.0.1:5000" }
-otlp = { url = "http://127.0.0.1:4318", headers = { a = "b" } }
 
 [stages.start]
 kind = "gen"
@@ -208,7 +206,7 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
         ("tensorboard = true", "tensorboard = \"logs\"", ".track.tensorboard: fits none"),
         ("project = \"p\"", "projekt = \"p\"", ".track.wandb: fits none"),
         ("mode = \"offline\"", "mode = \"off\"", ".track.wandb: fits none"),
-        ("mlflow = { uri", "mlflow = { url", ".track.mlflow: has no uri"),
+        ("metric = \"step.value\"", "metrik = \"step.value\"", ".loop.count.until: has no metric"),
         ("command = [\"x\"]", "comand = [\"x\"]", ".server.comand: unknown"),
         ("command = [\"x\"]", "url = \"http://x\"\nstate = \"clean\"", ".server.state: not among"),
     ] {

@@ -36,9 +36,8 @@ pub use steps::Step;
 pub use table::{DataError, Json, ServerName, Sparse, Table, Working, read, read_part, text_columns, write};
 pub use traces::TraceRow;
 pub use trajectories::{
-    AnswerSource, End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, GroupSignal, OutcomeRow,
-    REFERENCE, Reward, RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups, keeps_protocol,
-    read_rewards,
+    AnswerSource, End, EpisodeMessages, EpisodeRow, GroupKey, GroupSignal, OutcomeRow, REFERENCE, Reward,
+    RewardComponents, RewardValue, Row, Trajectory, groups, keeps_protocol, read_rewards,
 };
 pub use verdict::VerdictRow;
 

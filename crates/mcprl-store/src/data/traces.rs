@@ -7,7 +7,7 @@ table! {
     TraceRow in "traces" {
         /// `FILE:LINE`, or `FILE` for one that takes a whole file.
         place: String,
-        /// `openai`, `sharegpt`, `claude_code`, `codex` or `session`.
+        /// `openai`, `sharegpt` or `session`.
         format: String,
         /// Why it is left out; null if it became an episode.
         left_out: Option<String>,

@@ -159,45 +159,6 @@ table! {
     }
 }
 
-table! {
-    /// Which tokens of an episode the policy sampled.
-    EpisodeSampled in "trajectories" {
-        /// As in [`Trajectory`].
-        sampled: Vec<bool>,
-        /// As in [`Trajectory`].
-        row_starts: Option<Vec<u32>>,
-    }
-}
-
-/// Tokens of a model turn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TurnTokens {
-    /// Tokens that the turn was sampled after.
-    pub context: usize,
-    pub sampled: usize,
-}
-
-impl EpisodeSampled {
-    /// The tokens of each turn, in order.
-    pub fn turns(&self) -> Vec<TurnTokens> {
-        let starts = self.row_starts.as_deref().unwrap_or_default();
-        let mut turns: Vec<TurnTokens> = Vec::new();
-        let (mut start, mut in_turn) = (0, false);
-        for (at, sampled) in self.sampled.iter().enumerate() {
-            if starts.contains(&(at as u32)) {
-                (start, in_turn) = (at, false);
-            }
-            match turns.last_mut().filter(|_| in_turn && *sampled) {
-                Some(turn) => turn.sampled += 1,
-                None if *sampled => turns.push(TurnTokens { context: at - start, sampled: 1 }),
-                None => {}
-            }
-            in_turn = *sampled;
-        }
-        turns
-    }
-}
-
 /// Why an episode ended.
 #[derive(
     Debug,
@@ -430,18 +391,5 @@ mod tests {
         ] {
             assert_eq!(GroupSignal::of(outcomes.clone()), signal, "{outcomes:?}");
         }
-    }
-
-    #[test]
-    fn a_turn_is_a_run_of_sampled_tokens_within_its_row() {
-        let sampled = |text: &str| text.bytes().map(|letter| letter == b'x').collect();
-        let tokens = |context, sampled| TurnTokens { context, sampled };
-        let one = EpisodeSampled { sampled: sampled("..xx..xxx"), row_starts: None };
-        assert_eq!(one.turns(), [tokens(2, 2), tokens(6, 3)]);
-        let two = EpisodeSampled { sampled: sampled("..xx....xx"), row_starts: Some(vec![4]) };
-        assert_eq!(two.turns(), [tokens(2, 2), tokens(4, 2)]);
-        let adjacent = EpisodeSampled { sampled: sampled(".xxx"), row_starts: Some(vec![2]) };
-        assert_eq!(adjacent.turns(), [tokens(1, 1), tokens(0, 2)]);
-        assert_eq!(EpisodeSampled::default().turns(), []);
     }
 }
