@@ -119,27 +119,6 @@ fn what_a_server_says_is_read_as_it_is_in_few_files() {
     assert_eq!(files, ["listing.rs", "live.rs", "tools.rs", "untrusted/mod.rs"]);
 }
 
-#[test]
-fn the_files_that_the_architecture_names_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
-    let (_, rest) = text.split_once("## Inside the larger modules").unwrap();
-    let (table, _) = rest.split_once("\n## ").unwrap();
-    let mut missing = Vec::new();
-    let mut found = 0;
-    for row in table.lines().filter(|line| line.starts_with("| `")) {
-        let mut quoted = row.split('`').skip(1).step_by(2);
-        let module = root.join("src").join(quoted.next().unwrap());
-        for name in quoted.filter(|name| name.ends_with(".rs") || name.ends_with('/')) {
-            found += 1;
-            if !module.join(name).exists() && !root.join("src").join(name).exists() {
-                missing.push(format!("{}{name}", module.display()));
-            }
-        }
-    }
-    assert!(missing.is_empty() && found > 80, "{found}: {missing:?}");
-}
-
 /// Code that decides by the name of a stage kind: a comparison with one, or a `match` of a card's kind.
 fn compares_kind(line: &str) -> bool {
     let line = line.split("//").next().unwrap_or_default();
