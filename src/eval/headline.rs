@@ -3,10 +3,7 @@
 
 use serde::Serialize;
 
-use super::{
-    report::points,
-    verdict::{Finding, Mode, reported_mode, splits},
-};
+use super::verdict::{Finding, Mode, reported_mode, splits};
 use crate::data::{VerdictRow, is_of_trained_cases};
 
 /// The result of a comparison.
@@ -199,4 +196,14 @@ fn advice(all: &[&VerdictRow]) -> Option<Advice> {
 /// `[+53, +71]`, in points.
 pub(super) fn interval(found: &Difference) -> String {
     format!("[{}, {}]", points(found.low, 0), points(found.high, 0))
+}
+
+/// A difference of shares in points, with a sign unless it rounds to zero.
+pub fn points(difference: f64, digits: usize) -> String {
+    let text = format!("{:+.digits$}", 100.0 * difference);
+    if text.trim_start_matches(['+', '-']).chars().all(|c| matches!(c, '0' | '.')) {
+        text.trim_start_matches(['+', '-']).to_owned()
+    } else {
+        text
+    }
 }

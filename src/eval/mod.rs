@@ -15,8 +15,8 @@ mod vote;
 #[cfg(test)]
 mod tests;
 
-pub use headline::{Advice, Difference, Headline, Standing, headline};
-pub use report::{comparison, points, report, summary, text};
+pub use headline::{Advice, Difference, Headline, Standing, headline, points};
+pub use report::{comparison, report, summary, text};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
 pub use verdict::{Comparison, Episode, Finding, Mode, metrics, reported_mode, verdict};
 pub use vote::{majority, vote_name};

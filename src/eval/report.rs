@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    headline::{Difference, Headline, headline, interval, to_baseline, to_previous},
+    headline::{Difference, Headline, headline, interval, points, to_baseline, to_previous},
     verdict::{Finding, reported_mode, splits},
 };
 use crate::data::{VerdictRow, is_of_trained_cases};
@@ -386,16 +386,6 @@ fn gain(row: &VerdictRow, digits: usize) -> String {
 
 fn percent(share: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * share)
-}
-
-/// A difference of shares in points, with a sign unless it rounds to zero.
-pub fn points(difference: f64, digits: usize) -> String {
-    let text = format!("{:+.digits$}", 100.0 * difference);
-    if text.trim_start_matches(['+', '-']).chars().all(|c| matches!(c, '0' | '.')) {
-        text.trim_start_matches(['+', '-']).to_owned()
-    } else {
-        text
-    }
 }
 
 fn p_value(p: f64) -> String {
