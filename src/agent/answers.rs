@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    conversation::{History, Hooks, LostCall, Refusal, Server, Turned},
+    dialogue::{History, Hooks, LostCall, Refusal, Server, Turned},
     toolbox::{Action, Toolbox},
 };
 use crate::{

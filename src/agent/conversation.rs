@@ -12,16 +12,19 @@
 
 use std::{future::Future, pin::pin, sync::Arc};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::{answers::Answers, settings::AgentSettings, toolbox::Toolbox};
+use super::{
+    answers::Answers,
+    dialogue::{Dialogue, History, Hooks, Server, Turned},
+    settings::AgentSettings,
+    toolbox::Toolbox,
+};
 use crate::{
     chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
-    data::CallError,
     engine::{EngineError, Sampled, Sequence, Stop, TokenSender},
     error::Result as AnyResult,
-    mcp::{McpError, Outcome, Session},
 };
 
 /// An agent without its policy: how its conversations are written, its tools, and the section `[agent]`.
@@ -64,69 +67,6 @@ impl PolicyHandle for Sequence {
     }
 }
 
-/// Answers tool calls: an MCP session, or a script in tests.
-pub trait Server: Sync {
-    /// Prepares a call of a tool.
-    fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
-        async { Ok(()) }
-    }
-
-    /// Counts a call of a tool. If the tool may not be called more often in the conversation, the reason, and it is not
-    /// called.
-    fn refuse(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    /// Calls a tool by the server's name for it. An error means that there is no answer.
-    fn call(
-        &self,
-        name: &str,
-        arguments: Map<String, Value>,
-    ) -> impl Future<Output = Result<Outcome, McpError>> + Send;
-}
-
-impl Server for Session {
-    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        Session::call(self, name, arguments).await
-    }
-}
-
-/// Follows a turn while it happens, and decides about its calls.
-pub trait Hooks: Send {
-    /// Whether [`token`](Self::token) is called.
-    const SEES_TOKENS: bool = false;
-
-    /// The policy sampled a token.
-    fn token(&mut self, _token: u32) {}
-
-    /// A policy without tokens, behind an endpoint, has written this much of a turn. Called if
-    /// [`SEES_TOKENS`](Self::SEES_TOKENS), and only by endpoints that stream.
-    fn growing_text(&mut self, _reasoning: &str, _text: &str) {}
-
-    /// A policy without tokens, behind an endpoint, wrote a turn with this reasoning and text.
-    fn text(&mut self, _reasoning: &str, _text: &str) {}
-
-    /// Decides about a call whose arguments fit the tool's schema. Changed arguments are sent as they are.
-    ///
-    /// # Errors
-    /// Why the call is not made, which the policy sees.
-    fn permit(
-        &mut self,
-        _tool: &str,
-        _arguments: &mut Map<String, Value>,
-        _history: &History,
-    ) -> impl Future<Output = Result<(), Refusal>> + Send {
-        async { Ok(()) }
-    }
-
-    /// A call was answered with the last of these, [`History::messages`].
-    fn answered(&mut self, _messages: &[Value]) {}
-}
-
-/// Why a call is not made.
-#[derive(Debug)]
-pub struct Refusal(pub CallError, pub String);
-
 /// The prompt of a conversation, as messages and as tokens, split where sharing ends.
 #[derive(Debug, Clone)]
 pub struct PromptTokens {
@@ -161,77 +101,6 @@ impl PromptTokens {
     }
 }
 
-/// What was said and done. `tokens`, `sampled` and `logprobs` have equal length.
-#[derive(Debug, Default)]
-pub struct History {
-    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results. A result also
-    /// has `is_error` and `error` (a [`CallError`]) if the call failed, `bytes` (of the whole result) if it is clipped, and
-    /// `arguments` if they are not in the message of its turn: a call of the turn could not be parsed, or they were changed.
-    pub messages: Vec<Value>,
-    pub tokens: Vec<u32>,
-    /// True if the policy sampled the token.
-    pub sampled: Vec<bool>,
-    /// Natural log-probability of each sampled token; 0 for other tokens.
-    pub logprobs: Vec<f32>,
-    /// Starts of further rows, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
-    pub row_starts: Vec<usize>,
-    pub turns: u32,
-    /// Names of the tools whose calls reached the server, in order.
-    pub tools: Vec<String>,
-    /// Calls that returned an error, from the server or from mcprl.
-    pub tool_errors: u32,
-    /// Turns with a call that could not be parsed.
-    pub parse_failures: u32,
-    /// Calls that are not in the form of the chat template.
-    pub loose_calls: u32,
-    /// Tokens that an endpoint counts as sampled, where there are no tokens.
-    pub counted_tokens: Option<usize>,
-}
-
-impl History {
-    /// The current row, to which turns are appended.
-    fn row(&self) -> &[u32] {
-        &self.tokens[self.row_starts.last().copied().unwrap_or(0)..]
-    }
-
-    fn append(&mut self, given: &[u32]) {
-        self.tokens.extend(given);
-        self.sampled.resize(self.tokens.len(), false);
-        self.logprobs.resize(self.tokens.len(), 0.0);
-    }
-
-    fn append_turn(&mut self, turn: &Sampled) {
-        self.turns += 1;
-        self.tokens.extend(&turn.tokens);
-        self.sampled.resize(self.tokens.len(), true);
-        self.logprobs.extend(&turn.logprobs);
-    }
-}
-
-/// How a turn of the agent ended.
-#[derive(Debug)]
-pub enum Turned {
-    /// Its calls were answered; the next turn is the agent's, too.
-    Called,
-    /// It has no call. The text outside its reasoning.
-    Text(String),
-    /// It called `complete_task` with this answer.
-    Completed(String),
-    /// It did not end by itself, but after so many tokens.
-    Cut { tokens: usize },
-    /// There was no room for a token.
-    NoRoom,
-    /// A call had no answer. The turn is not finished.
-    Lost(LostCall),
-}
-
-/// A call that was not answered, and its error.
-#[derive(Debug)]
-pub struct LostCall {
-    pub call: ToolCall,
-    pub cause: McpError,
-}
-
 /// The context of the next turn.
 #[derive(Clone)]
 enum Next {
@@ -252,38 +121,6 @@ struct Mark {
     last_turn: usize,
     prompt_pieces: Vec<Arc<[u32]>>,
     next: Option<Next>,
-}
-
-/// Turns of an agent and messages of a user.
-pub trait Dialogue: Send {
-    fn history(&self) -> &History;
-
-    fn into_history(self) -> History;
-
-    /// Tokens of the context that the next turn continues.
-    fn context_tokens(&self) -> usize;
-
-    /// Tokens that were sampled so far.
-    fn sampled_tokens(&self) -> usize {
-        self.history().sampled.iter().filter(|sampled| **sampled).count()
-    }
-
-    /// Adds a message of the user, in place of one that the agent has not answered. False, and nothing changes, if the
-    /// template cannot carry it.
-    fn say(&mut self, text: &str) -> bool;
-
-    /// Lets the agent write a turn of at most this many tokens, and answers its calls, unless the server has got
-    /// `max_calls` of them since the conversation began.
-    ///
-    /// # Errors
-    /// Only if the engine or the endpoint fails.
-    fn turn<H: Hooks>(
-        &mut self,
-        server: &impl Server,
-        hooks: &mut H,
-        max_tokens: usize,
-        max_calls: usize,
-    ) -> impl Future<Output = AnyResult<Turned>> + Send;
 }
 
 /// An agent at work.

@@ -11,7 +11,8 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::{
     answers::Answers,
-    conversation::{Dialogue, History, Hooks, Server, Turned, assistant_message, with_system},
+    conversation::{assistant_message, with_system},
+    dialogue::{Dialogue, History, Hooks, Server, Turned},
     settings::AgentSettings,
     toolbox::Toolbox,
 };

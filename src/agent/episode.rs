@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    conversation::{
-        Agent, Conversation, Dialogue, History, Hooks, LostCall, PolicyHandle, PromptTokens, Server, Turned,
-    },
+    conversation::{Agent, Conversation, PolicyHandle, PromptTokens},
+    dialogue::{Dialogue, History, Hooks, LostCall, Server, Turned},
     endpoint::{EndpointAgent, EndpointConversation, EndpointSampling},
     settings::AgentSettings,
 };

@@ -9,6 +9,7 @@
 
 mod answers;
 mod conversation;
+mod dialogue;
 mod endpoint;
 mod episode;
 mod schema;
@@ -22,9 +23,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use conversation::{
-    Agent, Conversation, History, Hooks, LostCall, PolicyHandle, PromptTokens, Refusal, Server,
-};
+pub use conversation::{Agent, Conversation, PolicyHandle, PromptTokens};
+pub use dialogue::{History, Hooks, LostCall, Refusal, Server};
 pub use endpoint::{EndpointAgent, EndpointConversation, EndpointSampling};
 pub use episode::{Episode, REMINDER, endpoint_episode, episode};
 pub use script::Script;

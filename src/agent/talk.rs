@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    conversation::{Dialogue, History, Hooks, LostCall, Server},
+    dialogue::{Dialogue, History, Hooks, LostCall, Server},
     episode::{Ending, answer},
     settings::AgentSettings,
 };

@@ -4,7 +4,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    agent::conversation::{Conversation, Dialogue as _, History, Hooks, Refusal, Turned},
+    agent::{
+        Conversation,
+        dialogue::{Dialogue as _, History, Hooks, Refusal, Turned},
+    },
     data::CallError,
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     agent::{
         AgentSettings, EndpointAgent, EndpointSampling, Episode, History, Server, Toolbox,
-        conversation::{Dialogue as _, Hooks, Turned},
+        dialogue::{Dialogue as _, Hooks, Turned},
         endpoint::EndpointConversation,
         endpoint_episode, testing,
     },
