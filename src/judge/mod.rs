@@ -25,5 +25,5 @@ pub use program::{Program, program_words};
 pub use rank::{kendall, pairs, spearman};
 pub use relative::Relative;
 pub use reward::{JudgeKind, JudgedTrajectory, Shaping, correct, rewards};
-pub use rubric::{Criteria, Criterion, Rubric, Scoring, criteria};
+pub use rubric::{Criterion, Rubric, Scoring, criteria};
 pub use score::{Round, Score, Scores, with_ties};

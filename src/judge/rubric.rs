@@ -5,8 +5,6 @@
 //! A model too small to write scores can still tell right from wrong: then each criterion is a yes-or-no question, and the
 //! probability of yes is the score (as in G-Eval, Liu et al. 2023).
 
-use std::collections::BTreeMap;
-
 use minijinja::{context, value::Serde};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -167,9 +165,6 @@ impl Rubric {
         Ok(scores)
     }
 }
-
-/// Scores by criterion.
-pub type Criteria = BTreeMap<String, f64>;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,9 @@
 //! Scores that a judge gives to the episodes of one group.
 
-use super::Criteria;
+use std::collections::BTreeMap;
+
+/// Scores by criterion.
+pub type Criteria = BTreeMap<String, f64>;
 
 /// A judge's score of one episode.
 #[derive(Debug, Clone, Default, PartialEq)]
