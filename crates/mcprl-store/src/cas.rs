@@ -11,9 +11,10 @@ use std::{
 };
 
 use mcprl_base::{error::if_found, hash::Digest};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Store, StoreError, aside, failpoint,
+    Store, StoreError, aside, failpoint,
     lease::touch,
     tree::{self, Entry, FileStamp, Tree},
     write,
@@ -28,6 +29,15 @@ pub struct UnsyncedArtifact {
     pub digest: Digest,
     /// Stamps from before the bytes were read; absent if the artifact already existed.
     pub(super) seal: Option<Seal>,
+}
+
+/// One output of a finished stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    pub digest: Digest,
+    /// Name of the file if the output is a single file; absent if it is a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// The state of an artifact in the store.

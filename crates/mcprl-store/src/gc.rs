@@ -37,7 +37,7 @@ use super::{
     files::LISTS,
     record::key_of,
     rows,
-    tree::{self, FileStamp},
+    tree::{self, FileStamp, entries, files, folders, modified},
 };
 
 /// The minimum grace while a run is active, and always for unfinished results.
@@ -354,20 +354,4 @@ fn references(record: &ActionRecord) -> Vec<Digest> {
 
 fn stamp(path: &Path) -> Option<FileStamp> {
     path.metadata().ok().map(|metadata| FileStamp::from(&metadata))
-}
-
-pub(super) fn modified(path: &Path) -> Option<SystemTime> {
-    path.metadata().and_then(|metadata| metadata.modified()).ok()
-}
-
-pub(super) fn entries(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect()
-}
-
-fn folders(folder: &Path) -> Vec<PathBuf> {
-    entries(folder).into_iter().filter(|path| path.is_dir()).collect()
-}
-
-pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
-    entries(folder).into_iter().filter(|path| path.is_file()).collect()
 }

@@ -54,7 +54,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use cas::{Condition, UnsyncedArtifact};
+pub use cas::{Condition, Output, UnsyncedArtifact};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use file_lock::FileLock;
@@ -62,7 +62,7 @@ pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt, token};
-pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Output, Recorded, SERVER_NAME};
+pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,
     UploadQueue,

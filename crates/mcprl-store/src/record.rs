@@ -11,19 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Condition, Store, StoreError, failpoint,
-    gc::entries,
+    Condition, Output, Store, StoreError, failpoint,
+    tree::entries,
     write::{self, Created},
 };
-
-/// One output of a finished stage.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Output {
-    pub digest: Digest,
-    /// Name of the file if the output is a single file; absent if it is a folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-}
 
 /// Cost of a result. Never part of a key or an artifact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

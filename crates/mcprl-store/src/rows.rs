@@ -29,7 +29,7 @@ use std::{
 use mcprl_base::{error::if_found, hash::Digest};
 use parking_lot::Mutex;
 
-use super::{Store, StoreError, die, failpoint, gc::modified, reached};
+use super::{Store, StoreError, die, failpoint, reached, tree::modified};
 
 const CHECK: usize = 8;
 /// The name of the frame that holds the number of the draw. No row has it.

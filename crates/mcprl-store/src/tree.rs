@@ -6,7 +6,8 @@
 use std::{
     fs::{File, Metadata},
     os::unix::fs::{FileExt, MetadataExt},
-    path::Path,
+    path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use blake3::hazmat::{
@@ -154,6 +155,24 @@ fn subtree(file: &File, offset: u64, length: u64) -> std::io::Result<ChainingVal
         done += read as u64;
     }
     Ok(hasher.finalize_non_root())
+}
+
+/// When a file or folder was last changed, if it is there.
+pub fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|metadata| metadata.modified()).ok()
+}
+
+/// What is directly in a folder; nothing if it cannot be read.
+pub fn entries(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect()
+}
+
+pub fn folders(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).into_iter().filter(|path| path.is_dir()).collect()
+}
+
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).into_iter().filter(|path| path.is_file()).collect()
 }
 
 #[cfg(test)]

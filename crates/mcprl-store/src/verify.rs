@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mcprl_base::{error::if_found, hash::Digest};
 
-use super::{ActionRecord, Condition, Store, StoreError, gc::files, record::key_of};
+use super::{ActionRecord, Condition, Store, StoreError, record::key_of, tree::files};
 
 /// Something damaged that was moved to `quarantine/`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
