@@ -17,7 +17,6 @@ use figment::{
 
 use super::{
     error::{Location, Mistake},
-    infer,
     source::{SECRET_TABLES, Source, SourceSpan, join},
 };
 use crate::{
@@ -221,8 +220,13 @@ impl Layers {
         (layers, mistakes)
     }
 
-    /// Adds the defaults of the cards, by kind, to the stages: values of `[agent]`, or the card's own.
-    pub fn add_defaults(&mut self, kinds: &BTreeMap<String, Arc<Card>>) {
+    /// Adds the defaults of the cards, by kind, to the stages: values of `[agent]`, or the card's own. Then `inputs`, as
+    /// [`infer`](super::infer) finds them.
+    pub fn add_defaults(
+        &mut self,
+        kinds: &BTreeMap<String, Arc<Card>>,
+        inputs: Vec<(String, String, String)>,
+    ) {
         let mut values = Dict::new();
         for stage in self.stages() {
             let Some(card) = stage.kind().and_then(|kind| kinds.get(kind)) else { continue };
@@ -237,7 +241,7 @@ impl Layers {
             let path = if stage.path == MODEL { format!("stages.{BASE}") } else { stage.path };
             insert(&mut values, &path, defaults.collect::<Dict>().into());
         }
-        for (stage, input, reference) in infer::inputs(&self.top(), kinds) {
+        for (stage, input, reference) in inputs {
             insert(&mut values, &format!("{stage}.{input}"), Value::from(reference));
         }
         self.join(Layer { metadata: Metadata::named("card"), values });

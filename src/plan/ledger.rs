@@ -9,7 +9,7 @@ use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    KeyFields, Node, Plan, RerunReason, Resample, absolute, forced,
+    CacheMode, KeyFields, Node, Plan, RerunReason, Resample, absolute,
     graph::{InputEdge, InputSource},
     identity::ServerName,
 };
@@ -293,4 +293,16 @@ impl<'p> Ledger<'p> {
             }
         }
     }
+}
+
+/// Why a node runs even if its result is in the store.
+pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<RerunReason> {
+    let node = plan.node(index);
+    if node.stage.cache != CacheMode::Use {
+        return Some(RerunReason::NotCached);
+    }
+    if resample.iter().any(|resample| resample.means(node)) {
+        return Some(RerunReason::Resample);
+    }
+    plan.queries_server(index).then_some(RerunReason::ServerQueried)
 }

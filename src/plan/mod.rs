@@ -51,16 +51,14 @@ pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::{Overrides, top_level};
-pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput};
+pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput, forced};
 pub use models::Models;
 pub use name::{InLoop, NodeName, stage_name};
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
 pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_parts};
-pub use report::{
-    NodeStatus, PlanReport, Rerun, ServerStarts, Status, forced, rerun_reasons, rollouts, will_run,
-};
+pub use report::{NodeStatus, PlanReport, Rerun, ServerStarts, Status, rerun_reasons, rollouts, will_run};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::{ExtendedFile, Source};
@@ -132,7 +130,7 @@ pub struct StageSettings {
 pub fn stage_settings(source: &Source, overrides: &Overrides, cards: &Cards) -> Vec<StageSettings> {
     let (mut layers, _) = Layers::new(source, overrides);
     let kinds = parse::kinds(&layers, cards).unwrap_or_default();
-    layers.add_defaults(&kinds);
+    layers.add_defaults(&kinds, infer::inputs(&layers.top(), &kinds));
     let mut all = Vec::new();
     let mut add = |prefix: &str, stages: Option<layers::Entry<'_>>| {
         for (name, stage) in stages.iter().flat_map(|stages| stages.fields().unwrap_or_default()) {
@@ -173,7 +171,7 @@ impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
         let (mut layers, mistakes) = Layers::new(source, overrides);
         let kinds = parse::kinds(&layers, cards)?;
-        layers.add_defaults(&kinds);
+        layers.add_defaults(&kinds, infer::inputs(&layers.top(), &kinds));
         let reader = Reader::new(mistakes);
         let parsed = parse::parse(&reader, &layers, &kinds, cards, files);
         // Runs even if parsing found mistakes, so that all of them are reported at once.

@@ -6,10 +6,10 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Completion, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan,
-    PlanPreflight, Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, Reused, Stage,
-    Subject, Unknown,
+    Completion, Estimate, Executor, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight,
+    Problem, Readiness, ReadyInputs, RerunReason, Resample, Resolution, Reused, Stage, Subject, Unknown,
     estimate::CostHistory,
+    forced,
     memory::{Memory, held, memory},
     reason,
     tool_list::ToolChanges,
@@ -381,18 +381,6 @@ impl<'p> Clock<'p> {
     fn last(&self) -> f64 {
         self.ends.iter().copied().fold(0.0, f64::max)
     }
-}
-
-/// Why a node runs even if its result is in the store.
-pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<RerunReason> {
-    let node = plan.node(index);
-    if node.stage.cache != CacheMode::Use {
-        return Some(RerunReason::NotCached);
-    }
-    if resample.iter().any(|resample| resample.means(node)) {
-        return Some(RerunReason::Resample);
-    }
-    plan.queries_server(index).then_some(RerunReason::ServerQueried)
 }
 
 /// Why a node runs, given what the store has under its key.
