@@ -1,17 +1,7 @@
 //! The configuration of the decoder that a GGUF file describes.
 
-use super::{Content, Feature, GgufError};
+use super::{Content, Feature, GgufError, supported::ARCHITECTURES};
 use crate::model::{Biases, DeltaHeads, Design, Family, Heads, LayerKind, ModelConfig, Scaling, Sliding};
-
-/// Supported values of `general.architecture`.
-pub const ARCHITECTURES: [(&str, Family); 6] = [
-    ("gemma3", Family::Gemma3),
-    ("lfm2", Family::Lfm2),
-    ("llama", Family::Llama),
-    ("qwen2", Family::Qwen2),
-    ("qwen3", Family::Qwen3),
-    ("qwen35", Family::Qwen3_5),
-];
 
 /// Settings, after the architecture's name, that change the arithmetic in a way the decoder does not have.
 const REFUSED: [&str; 11] = [

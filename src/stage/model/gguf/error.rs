@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use super::{decoder::ARCHITECTURES, file::TENSOR_TYPES, tokenizer::PRE_TOKENIZERS};
+use super::supported::{ARCHITECTURES, PRE_TOKENIZERS, TENSOR_TYPES};
 use crate::error::{Class, Diagnostic};
 
 /// Why a GGUF file cannot be the base model, or a model cannot become one.

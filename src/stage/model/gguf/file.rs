@@ -16,25 +16,8 @@ use candle_core::{
 use memmap2::Mmap;
 use safetensors::View;
 
-use super::{Feature, GgufError};
+use super::{Feature, GgufError, supported::TENSOR_TYPES};
 use crate::model::map_file;
-
-/// Stored types that can be dequantized: number, name and candle's type.
-pub const TENSOR_TYPES: [(u32, &str, GgmlDType); 13] = [
-    (0, "F32", GgmlDType::F32),
-    (1, "F16", GgmlDType::F16),
-    (30, "BF16", GgmlDType::BF16),
-    (2, "Q4_0", GgmlDType::Q4_0),
-    (3, "Q4_1", GgmlDType::Q4_1),
-    (6, "Q5_0", GgmlDType::Q5_0),
-    (7, "Q5_1", GgmlDType::Q5_1),
-    (8, "Q8_0", GgmlDType::Q8_0),
-    (10, "Q2_K", GgmlDType::Q2K),
-    (11, "Q3_K", GgmlDType::Q3K),
-    (12, "Q4_K", GgmlDType::Q4K),
-    (13, "Q5_K", GgmlDType::Q5K),
-    (14, "Q6_K", GgmlDType::Q6K),
-];
 
 /// Names of the other types, for messages.
 const OTHER_TYPES: [(u32, &str); 17] = [

@@ -6,6 +6,8 @@
 mod decoder;
 mod error;
 mod file;
+mod metadata;
+mod supported;
 mod tensors;
 mod tokenizer;
 mod vocabulary;

@@ -188,7 +188,7 @@ fn every_so_many_layers_have_full_attention_where_the_file_lists_none() {
 
 #[test]
 fn every_stored_type_is_dequantized() {
-    let types = super::file::TENSOR_TYPES.map(|(_, _, dtype)| dtype);
+    let types = super::supported::TENSOR_TYPES.map(|(_, _, dtype)| dtype);
     for dtype in types {
         let mut draft = Draft::new(config(Family::Qwen2));
         draft.stored(dtype);

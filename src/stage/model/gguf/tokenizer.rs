@@ -8,47 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
-use super::{Content, Feature, GgufError};
+use super::{
+    Content, Feature, GgufError,
+    supported::{PRE_TOKENIZERS, Pre},
+};
 use crate::chat::{ChatError, base_template, preflight_template};
-
-/// Supported pre-tokenizers of byte-level BPE, by their names in files.
-pub const PRE_TOKENIZERS: [(&str, Pre); 8] = [
-    ("qwen2", Pre::Qwen2),
-    ("qwen35", Pre::Qwen3_5),
-    ("llama-bpe", Pre::Llama3),
-    ("llama3", Pre::Llama3),
-    ("llama-v3", Pre::Llama3),
-    ("lfm2", Pre::Llama3),
-    ("smollm", Pre::SmolLm),
-    ("gpt-2", Pre::Gpt2),
-];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pre {
-    Qwen2,
-    /// Keeps marks such as accents with their letters.
-    Qwen3_5,
-    Llama3,
-    /// Splits digits before anything else.
-    SmolLm,
-    Gpt2,
-}
-
-impl Pre {
-    /// The pattern of the pieces. None if it is that of GPT-2.
-    pub fn pattern(self) -> Option<String> {
-        let (letter, digits) = match self {
-            Self::Qwen2 => (r"\p{L}", r"\p{N}"),
-            Self::Qwen3_5 => (r"\p{L}\p{M}", r"\p{N}"),
-            Self::Llama3 => (r"\p{L}", r"\p{N}{1,3}"),
-            Self::SmolLm | Self::Gpt2 => return None,
-        };
-        let letters = if letter == r"\p{L}" { letter.to_owned() } else { format!("[{letter}]") };
-        Some(format!(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?{letters}+|{digits}| ?[^\s{letter}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        ))
-    }
-}
 
 /// Pieces of SentencePiece are short. The ways to split one are all tried.
 const LONGEST_PIECE: usize = 512;

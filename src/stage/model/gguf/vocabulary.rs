@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::{
     Feature, GgufError,
-    tokenizer::{PRE_TOKENIZERS, Pre},
-    write::{Meta, Metadata},
+    metadata::{Meta, Metadata},
+    supported::{PRE_TOKENIZERS, Pre},
 };
 use crate::{
     chat::{PlainChat, plain_template_source, template_source},
