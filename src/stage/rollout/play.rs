@@ -33,7 +33,7 @@ use super::{
     error::PlayError,
     harness::Harness,
     lazy_sessions::{LazySessions, Outage},
-    probe::FIRST_WAIT,
+    probe::{FIRST_WAIT, answered_call, probe},
     records::{RolloutSpec, StateResults, known, trajectory},
     reference,
     scoreboard::Scoreboard,
@@ -332,7 +332,7 @@ impl Player {
             if missing.is_empty() || (context.shard.is_some() && how == Try::Alone) {
                 break;
             }
-            let answered = self.answered_call(progress.played.iter().flatten());
+            let answered = answered_call(self.actor.toolbox(None), progress.played.iter().flatten());
             if round > 0 {
                 context.observer.note(&format!(
                     "lost the server in {} episodes, which are retried{}",
@@ -340,7 +340,8 @@ impl Player {
                     progress.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}")),
                 ));
                 let wait = FIRST_WAIT * 4_u32.pow(round as u32 - 1);
-                if unless_cancelled(context, self.probe(answered.as_ref(), wait)).await?.is_err() {
+                let is_answered = probe(&self.pools, self.actor.toolbox(None), answered.as_ref(), wait);
+                if unless_cancelled(context, is_answered).await?.is_err() {
                     break;
                 }
             }
@@ -368,7 +369,8 @@ impl Player {
                     TryOutcome::Lost { cause, call } => (cause, call),
                 };
                 if how == Try::Alone {
-                    let is_answered = self.probe(answered.as_ref(), FIRST_WAIT);
+                    let is_answered =
+                        probe(&self.pools, self.actor.toolbox(None), answered.as_ref(), FIRST_WAIT);
                     let is_answered = unless_cancelled(context, is_answered).await?.is_ok();
                     if let Some((call, episode)) = call
                         && is_answered
