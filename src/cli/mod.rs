@@ -18,6 +18,7 @@ mod init;
 mod locations;
 mod man;
 mod plan;
+mod policy_source;
 mod probe;
 mod push;
 mod rejudge;

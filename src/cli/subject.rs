@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::{
     agent::AgentSettings,
     cli::{
-        export,
         locations::Locations,
+        policy_source,
         run_args::environment,
         server::ServerArgs,
         stage_context::{Notes, outside_a_run},
@@ -265,7 +265,7 @@ impl Named<'_> {
         finished: &[StageHistory],
     ) -> Result<(PathBuf, String)> {
         let found = |part: Option<&str>| {
-            let found = export::of_run(store.clone(), &run.id, &run.id, part)?;
+            let found = policy_source::of_run(store.clone(), &run.id, &run.id, part)?;
             let stage = found.of.map_or_else(String::new, |(_, stage)| format!("/{stage}"));
             Ok((found.folder, format!("{}{stage}", run.id)))
         };
