@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::{EngineError, EngineSpec, ModelCache, SplitMode};
+use super::{CPU, EngineError, EngineSpec, ModelCache, SplitMode};
 use crate::model::Base;
 #[cfg(feature = "cuda")]
 use crate::model::{kernels::Format, ops};
-
-pub(super) const CPU: &str = "cpu";
 
 /// A device, and the threads that serve it.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ mod device_memory;
 mod devices;
 mod eight_bit;
 mod error;
+mod load;
 mod memory;
 mod microbatch;
 pub mod model;
@@ -46,9 +47,10 @@ use crate::model::kernels::Format;
 pub use available::{available, cpu, machine, set_allocator_trim, trim_allocator};
 pub use devices::{DeviceSet, DeviceSlot};
 pub use error::{EngineError, TargetIndex};
+pub use load::load_frozen;
 pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, training_load};
 pub use microbatch::{Microbatch, pack};
-pub use model_cache::{Checkpoint, ModelCache, load_frozen};
+pub use model_cache::{Checkpoint, ModelCache};
 pub use optimizer::{Optimizer, Resumed, Rule};
 pub use passes::logits;
 pub use recompute::Recompute;
@@ -61,6 +63,9 @@ use threads::ThreadPlan;
 pub use threads::{min_microbatches, min_microbatches_of};
 pub use trainer::{StepReport, Trainer};
 pub use worker::{Sampled, Stop, TokenSender};
+
+/// The name of a CPU device.
+const CPU: &str = "cpu";
 
 /// What several devices divide among them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -125,7 +130,7 @@ impl EngineSpec {
 impl Default for EngineSpec {
     fn default() -> Self {
         Self {
-            devices: vec![devices::CPU.into()],
+            devices: vec![CPU.into()],
             split: SplitMode::default(),
             threads: None,
             dtype: None,

@@ -179,7 +179,7 @@ impl Footprint {
         change: impl FnOnce() -> String,
     ) -> Result<(), EngineError> {
         let available = match model_cache {
-            Some(cache) => Some(cache.make_room_on_cpu(self.total())),
+            Some(cache) => Some(cache.make_room_on(&Device::Cpu, self.total())),
             None => available_for(self.total()),
         };
         match available {

@@ -23,13 +23,12 @@ use mcprl_base::hash::Digest;
 use parking_lot::Mutex;
 
 use super::{
-    DeviceSet, EngineError, EngineSpec, SplitMode,
+    CPU, EngineError,
     available::{available_for, trim_allocator},
     device_memory::device_memory,
-    devices::{CPU, open},
     size::model_bytes,
 };
-use crate::model::{Base, Decoder, ModelConfig, Weights, kernels::Format};
+use crate::model::{Base, ModelConfig, kernels::Format};
 
 /// A model in the store.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +69,7 @@ pub struct ModelCache {
     slots: Mutex<Vec<Slot>>,
     /// One stream per CUDA device for the whole run, which orders cached weights with all work that uses
     /// them.
-    devices: Mutex<BTreeMap<usize, Device>>,
+    pub(super) devices: Mutex<BTreeMap<usize, Device>>,
     requests: AtomicUsize,
     loads: AtomicUsize,
     /// Bytes of CPU memory available, given the number of bytes needed.
@@ -97,50 +96,8 @@ impl ModelCache {
         Arc::new(Self { available: Box::new(move |_| Some(bytes)), ..Self::default() })
     }
 
-    /// Opens the devices, like [`EngineSpec::open_devices`], but opens each device only once.
-    pub fn open_devices(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
-        let mut opened = self.devices.lock();
-        let devices = spec.open_devices_with(&mut |index| match opened.get(&index) {
-            Some(device) => Ok(device.clone()),
-            None => {
-                let device = open(index)?;
-                opened.insert(index, device.clone());
-                Ok(device)
-            }
-        })?;
-        Ok(DeviceSet { model_cache: Some(self.clone()), ..devices })
-    }
-
-    /// Loads a decoder with a model's frozen weights on the first of these devices, or spread over them. Also returns all devices,
-    /// each with the weights for its replica if it has one. `workspace_bytes`: further memory that the work takes.
-    ///
-    /// # Errors
-    /// Also fails if the weights alone exceed the available memory.
-    pub fn load(
-        self: &Arc<Self>,
-        model: Checkpoint<'_>,
-        spec: &EngineSpec,
-        workspace_bytes: usize,
-    ) -> Result<(Decoder, DeviceSet), EngineError> {
-        let mut devices = self.open_devices(spec)?;
-        let format = match spec.dtype {
-            Some(format) => format,
-            None => Weights::open(model.folder)?.format(),
-        };
-        let first = self.base(model, format, devices.of_decoder(), None, workspace_bytes)?;
-        if devices.split == SplitMode::Batches {
-            for slot in &mut devices.others {
-                let device = vec![slot.device.clone()];
-                slot.base = Some(self.base(model, format, device, Some(&first), workspace_bytes)?);
-            }
-        }
-        let decoder = first.decoder()?;
-        devices.first.base = Some(first);
-        Ok((decoder, devices))
-    }
-
     /// Returns the cached base, or loads it from its files or copies it from another device.
-    fn base(
+    pub(super) fn base(
         &self,
         model: Checkpoint<'_>,
         format: Format,
@@ -219,17 +176,9 @@ impl ModelCache {
         available
     }
 
-    /// Available bytes of CPU memory. Evicts bases if there are fewer than requested.
-    pub(super) fn make_room_on_cpu(&self, bytes: usize) -> usize {
-        self.evict(&Device::Cpu, None, bytes)
-    }
-
-    /// Evicts bases until work that shares none of them has this many bytes on each of these devices.
-    pub fn make_room(&self, devices: &DeviceSet, bytes: usize) {
-        self.evict(&devices.first.device, None, bytes);
-        for slot in devices.others.iter().filter(|slot| !slot.device.is_cpu()) {
-            self.evict(&slot.device, None, bytes);
-        }
+    /// Available bytes on this device. Evicts bases if there are fewer than requested.
+    pub(super) fn make_room_on(&self, device: &Device, bytes: usize) -> usize {
+        self.evict(device, None, bytes)
     }
 
     /// Evicts everything on these devices, to make room for external work.
@@ -277,22 +226,8 @@ impl ModelCache {
     }
 }
 
-/// Loads a model to this device for use without training, in this format.
-///
-/// # Errors
-/// Also fails if the weights alone exceed the available memory.
-pub fn load_frozen(folder: &Path, format: Format, device: &Device) -> Result<Decoder, EngineError> {
-    if device.is_cpu() {
-        let needs = model_bytes(&ModelConfig::load(folder)?, format);
-        check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;
-    }
-    let decoder = Decoder::load_on(folder, Some(format), device)?;
-    trim_allocator();
-    Ok(decoder)
-}
-
 /// Fails if the weights take more bytes than are available.
-fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
+pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
     if needs <= available {
         return Ok(());
     }
