@@ -15,11 +15,7 @@ use codes::Codes;
 use super::{
     Dropout,
     kernels::{self, Format, Frozen, Lhs, Packed, Rhs, add_assign, gemm},
-    ops::{
-        self, Gradients, by_kernels,
-        composed::{self, Product},
-        filled, try_filled, update, values,
-    },
+    ops::{self, Gradients, Product, Vector, by_kernels, composed, filled, try_filled, update, values},
 };
 
 /// A weight `[out, in]`: plain and trainable, or frozen in the layout of its product.
@@ -40,13 +36,6 @@ enum Weight {
     OnDevice(Tensor),
     /// The same in 4 bits.
     Codes(Codes),
-}
-
-/// A weight `[n]`, as in normalisation.
-#[derive(Debug)]
-pub struct Vector {
-    pub tensor: Tensor,
-    pub slot: Option<usize>,
 }
 
 impl Matrix {

@@ -9,6 +9,7 @@ mod config;
 mod decoder;
 mod dropout;
 mod error;
+mod family;
 pub mod kernels;
 mod linear;
 mod lora;
@@ -18,21 +19,20 @@ mod tree;
 mod untrained;
 mod weights;
 
-pub use config::{
-    Biases, Design, Experts, Family, LayerKind, LinearShape, ModelConfig, Recurrence, Role, Sliding,
-};
+pub use config::{Biases, Design, Experts, LayerKind, LinearShape, ModelConfig, Recurrence, Role, Sliding};
 pub use decoder::{Base, Decoder, Init, Parameter, Placement, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
+pub use family::Family;
 pub use kernels::{DeltaHeads, Heads};
-pub use linear::{Linear, Lora, Matrix, Vector};
+pub use linear::{Linear, Lora, Matrix};
 pub use lora::{
     ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, adapter_matrices, copy_adapter,
     copy_companions, copy_model, merge,
 };
-pub use ops::Gradients;
-pub use rope::{Positions, Scaling};
-pub use tree::{Segment, TokenTree};
+pub use ops::{Gradients, Vector};
+pub use rope::Scaling;
+pub use tree::{Positions, Segment, TokenTree};
 pub use untrained::untrained;
 pub use weights::{
     Bytes, Entry, Weights, map_file, own_name, read_json, read_safetensors, read_stored, to_f32,

@@ -4,10 +4,7 @@
 //! Transformers chooses frequencies by length (LongRoPE), the configuration's context ends at the length of
 //! the change, unless both choices are the same.
 
-use std::{
-    cell::OnceCell,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor};
 use serde::{Deserialize, Serialize};
@@ -15,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     kernels::{self, by_rows},
     ops::{Direction, by_kernels, composed, update},
+    tree::Positions,
 };
 
 /// How the frequencies `theta^(-2i / dim)` are scaled: the names and keys of `rope_scaling` in `config.json`.
@@ -176,28 +174,6 @@ impl Scaling {
             } if short_factor != long_factor => Some(*original as usize),
             _ => None,
         }
-    }
-}
-
-/// The positions of rows, copied to a device once it needs them.
-#[derive(Debug)]
-pub struct Positions<'a> {
-    pub values: &'a [u32],
-    on_device: OnceCell<Tensor>,
-}
-
-impl<'a> Positions<'a> {
-    pub fn new(values: &'a [u32]) -> Self {
-        Self { values, on_device: OnceCell::new() }
-    }
-
-    /// On the device that first asks.
-    fn on(&self, device: &Device) -> Result<&Tensor> {
-        if let Some(tensor) = self.on_device.get() {
-            return Ok(tensor);
-        }
-        let tensor = Tensor::from_slice(self.values, self.values.len(), device)?;
-        Ok(self.on_device.get_or_init(|| tensor))
     }
 }
 

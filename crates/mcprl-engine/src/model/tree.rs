@@ -1,6 +1,8 @@
 //! Token sequences that share prefixes. Each shared token is stored once.
 
-use std::ops::Range;
+use std::{cell::OnceCell, ops::Range};
+
+use candle_core::{Device, Result, Tensor};
 
 /// A run of tokens without a branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +58,28 @@ impl TokenTree {
             self.segments[segment].subtree.end = self.tokens.len();
             rest = others;
         }
+    }
+}
+
+/// The positions of rows, copied to a device once it needs them.
+#[derive(Debug)]
+pub struct Positions<'a> {
+    pub values: &'a [u32],
+    on_device: OnceCell<Tensor>,
+}
+
+impl<'a> Positions<'a> {
+    pub fn new(values: &'a [u32]) -> Self {
+        Self { values, on_device: OnceCell::new() }
+    }
+
+    /// On the device that first asks.
+    pub(super) fn on(&self, device: &Device) -> Result<&Tensor> {
+        if let Some(tensor) = self.on_device.get() {
+            return Ok(tensor);
+        }
+        let tensor = Tensor::from_slice(self.values, self.values.len(), device)?;
+        Ok(self.on_device.get_or_init(|| tensor))
     }
 }
 

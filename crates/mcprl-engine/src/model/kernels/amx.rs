@@ -18,8 +18,8 @@ use std::{
 use super::{
     PANEL,
     aligned::{Aligned, as_floats_mut},
-    frozen::convert::transpose,
     tile::{Accumulate, Block},
+    transpose::transpose,
 };
 
 /// Rows of a tile, and words of one of its rows.

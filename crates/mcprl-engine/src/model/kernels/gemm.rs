@@ -13,13 +13,9 @@ use std::{
 
 use super::{
     Level, multiplies_bf16, team,
-    tile::{Accumulate, Block},
+    tile::{Accumulate, Block, PANEL},
 };
 
-/// Floats in the widest vector.
-pub const LANES: usize = 16;
-/// Columns of `B` that are contiguous when packed.
-pub const PANEL: usize = 2 * LANES;
 /// Depth of `k` per block, so that a panel stays in the first-level cache. Also the length of a chain.
 pub(super) const DEPTH: usize = 256;
 /// Rows of the largest tile.

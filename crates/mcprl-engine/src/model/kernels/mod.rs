@@ -23,6 +23,7 @@ mod gemm;
 mod math;
 mod team;
 mod tile;
+mod transpose;
 
 use std::sync::OnceLock;
 
@@ -32,12 +33,13 @@ pub use delta::{
     delta_tree, delta_tree_backward,
 };
 pub use frozen::{BLOCK as NF4_BLOCK, Format, Frozen, convert::nf4_pairs, encode_nf4};
-pub use gemm::{LANES, Lhs, PANEL, Packed, Rhs, gemm, metered};
+pub use gemm::{Lhs, Packed, Rhs, gemm, metered};
 pub use math::{
     add_assign, gelu_mul, gelu_mul_backward, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward,
     rope, sigmoid_mul, sigmoid_mul_backward, silu_mul, silu_mul_backward, softmax,
 };
 pub use team::by_rows;
+pub use tile::{LANES, PANEL};
 
 /// The widest vector instructions that both this machine and the kernels support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,12 @@
 //! Tiles of a matrix product: the innermost loops, one per instruction set.
 
-use super::{LANES, Level, PANEL};
+use super::Level;
+
+/// Floats in the widest vector.
+pub const LANES: usize = 16;
+
+/// Columns of `B` that are contiguous when packed.
+pub const PANEL: usize = 2 * LANES;
 
 /// What a block does with the old values of `C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

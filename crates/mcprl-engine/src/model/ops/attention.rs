@@ -1,22 +1,17 @@
-//! Causal attention over the segments of a tree: cached segments in sampling, rows of the same batch in
-//! training.
+//! Causal attention over cached segments, as in sampling; masks, also of the trees of [`TreeLayout`](super::TreeLayout).
 
 use std::{cell::OnceCell, ops::Range};
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::{
-    ComposedState, Shifts, by_kernels,
-    composed::{self, DeltaPlan, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
+    ComposedState, Seen, by_kernels,
+    composed::{self, Level, MaskSpans, Piece, Rows, TileSize, flash},
     filled, values,
 };
-use crate::model::{
-    Positions,
-    kernels::{self, Attention, DeltaSegment, DeltaState, Format, Heads, KeyValues, Span},
-    tree::{Segment, TokenTree},
-};
+use crate::model::kernels::{self, Attention, DeltaState, Format, Heads, KeyValues, Span};
 
 /// Keys and values of one segment in one layer, or the state of its recurrence. New rows are appended.
 #[derive(Debug)]
@@ -137,7 +132,7 @@ impl Cache {
 
 /// Whether the kernels for CUDA compute attention over keys of this type. They have no window.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "there are no such kernels"))]
-fn fused(x: &Tensor, attention: Attention, dtype: DType) -> bool {
+pub(super) fn fused(x: &Tensor, attention: Attention, dtype: DType) -> bool {
     #[cfg(feature = "cuda")]
     return attention.window.is_none() && cuda::takes_attention(x, attention.heads, dtype);
     #[cfg(not(feature = "cuda"))]
@@ -177,7 +172,7 @@ pub struct AttentionMask {
     #[cfg(feature = "cuda")]
     step: OnceCell<cuda::StepPlan>,
     #[cfg(feature = "cuda")]
-    tree: OnceCell<cuda::TreePlan>,
+    pub(super) tree: OnceCell<cuda::TreePlan>,
     /// The type for flash attention: the 16-bit type of the decoder's weights.
     half: Option<DType>,
 }
@@ -188,7 +183,7 @@ impl AttentionMask {
         Self { half, ..Self::default() }
     }
 
-    fn tiles(
+    pub(super) fn tiles(
         &self,
         attention: Attention,
         find: impl FnOnce() -> Result<Vec<MaskSpans>>,
@@ -202,7 +197,7 @@ impl AttentionMask {
     }
 
     /// For flash attention, if it supports this attention and the spans are a tree over the rows. Its runs have no window.
-    fn levels(
+    pub(super) fn levels(
         &self,
         q: &Tensor,
         attention: Attention,
@@ -280,165 +275,13 @@ pub fn attend(
     composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), (attention, dtype))
 }
 
-fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], attention: Attention) -> Result<Tensor> {
+pub(super) fn attend_spans(
+    q: &Tensor,
+    positions: &[u32],
+    spans: &[Span<'_>],
+    attention: Attention,
+) -> Result<Tensor> {
     let (rows, columns) = q.dims2()?;
     let q = values(q)?;
     filled(rows, columns, |out| kernels::attend(&q, positions, spans, attention, out))
-}
-
-/// A tree whose keys and values are rows of the same batch, as in training.
-pub struct TreeLayout<'a> {
-    pub tree: &'a TokenTree,
-    pub positions: Positions<'a>,
-    pub kv_format: KvFormat,
-    /// For attention without a kernel.
-    pub tile: TileSize,
-    pub mask: AttentionMask,
-    /// For linear attention.
-    pub(super) delta_segments: OnceCell<Vec<DeltaSegment>>,
-    pub(super) delta_plan: OnceCell<DeltaPlan>,
-    /// For convolutions, which have one window in all layers.
-    pub(super) shifts: OnceCell<Shifts>,
-}
-
-impl<'a> TreeLayout<'a> {
-    pub fn new(tree: &'a TokenTree, kv_format: KvFormat) -> Self {
-        let positions = Positions::new(&tree.positions);
-        Self {
-            tree,
-            positions,
-            kv_format,
-            tile: TileSize::TREE,
-            mask: AttentionMask::new(kv_format),
-            delta_segments: OnceCell::new(),
-            delta_plan: OnceCell::new(),
-            shifts: OnceCell::new(),
-        }
-    }
-
-    fn spans_seen(&self) -> Vec<Seen> {
-        let seen = |segment: &Segment| (segment.subtree.clone(), segment.first, segment.rows.len());
-        self.tree.segments.iter().map(seen).collect()
-    }
-
-    fn tiles(&self, attention: Attention, device: &Device) -> Result<&[MaskSpans]> {
-        let (positions, spans) = (&self.tree.positions, || self.spans_seen());
-        self.mask.tiles(attention, || composed::mask(positions, &spans(), attention, self.tile, device))
-    }
-
-    /// Pieces of segments as ranges of the batch's rows. Neighbours are merged.
-    fn keys(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
-        let mut ranges: Vec<Range<usize>> = Vec::with_capacity(pieces.len());
-        for (index, keys) in pieces {
-            let start = self.tree.segments[*index].rows.start + keys.start;
-            match ranges.last_mut() {
-                Some(last) if last.end == start => last.end += keys.len(),
-                _ => ranges.push(start..start + keys.len()),
-            }
-        }
-        ranges
-    }
-
-    fn key_values(&self, k: &[f32], v: &[f32]) -> Vec<KeyValues> {
-        let KvFormat { heads, format, .. } = self.kv_format;
-        let step = heads.kv * heads.dim;
-        let of_segment = |segment: &Segment| {
-            let own = segment.rows.start * step..segment.rows.end * step;
-            let mut kv = KeyValues::new(heads, format);
-            kv.extend(&k[own.clone()], &v[own], 0);
-            kv
-        };
-        self.tree.segments.iter().map(of_segment).collect()
-    }
-
-    fn spans<'k>(&self, kv: &'k [KeyValues]) -> Vec<Span<'k>> {
-        let segments = self.tree.segments.iter().zip(kv);
-        segments.map(|(of, kv)| Span { rows: of.subtree.clone(), first: of.first, kv }).collect()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn plan(&self, attention: Attention, like: &Tensor) -> Result<&cuda::TreePlan> {
-        once(&self.mask.tree, || {
-            let starts: Vec<usize> = self.tree.segments.iter().map(|segment| segment.rows.start).collect();
-            let layout = (attention, self.kv_format.dtype());
-            cuda::TreePlan::new(&self.tree.positions, &self.spans_seen(), &starts, layout, like)
-        })
-    }
-
-    pub fn attend(&self, (q, k, v): (&Tensor, &Tensor, &Tensor), attention: Attention) -> Result<Attended> {
-        if !by_kernels(q) {
-            #[cfg(feature = "cuda")]
-            // In f16, the gradients of attention are too small.
-            if fused(q, attention, self.kv_format.dtype()) && self.kv_format.dtype() == DType::BF16 {
-                let (out, lse) = self.plan(attention, q)?.attend(q, k, v)?;
-                return Ok(Attended { out, lse: Some(lse) });
-            }
-            let find = || composed::levels(&self.tree.positions, &self.spans_seen());
-            if let Some((levels, half)) = self.mask.levels(q, attention, find) {
-                let own = |x: &Tensor, span: usize| {
-                    let rows = &self.tree.segments[span].rows;
-                    x.narrow(0, rows.start, rows.len())
-                };
-                let keys = |span| Ok((own(k, span)?, own(v, span)?));
-                return Ok(composed::attend_runs(q, levels, keys, (attention, half), &flash::attend)?.into());
-            }
-            let keys = |pieces: &[Piece]| {
-                let ranges = self.keys(pieces);
-                Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
-            };
-            let layout = (attention, self.kv_format.dtype());
-            return Ok(composed::attend(q, self.tiles(attention, q.device())?, keys, layout)?.into());
-        }
-        let kv = self.key_values(&values(k)?, &values(v)?);
-        Ok(attend_spans(q, &self.tree.positions, &self.spans(&kv), attention)?.into())
-    }
-
-    /// Gradients of q, k and v. `out` and `lse` are those of [`Attended`]. A rounded value passes its gradient through
-    /// unchanged.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(unused_variables, reason = "only the kernels for CUDA need `lse`")
-    )]
-    pub fn attend_backward(
-        &self,
-        (q, k, v): (&Tensor, &Tensor, &Tensor),
-        (out, lse): (&Tensor, Option<&Tensor>),
-        dout: &Tensor,
-        attention: Attention,
-    ) -> Result<(Tensor, Tensor, Tensor)> {
-        if !by_kernels(q) {
-            #[cfg(feature = "cuda")]
-            if let Some(lse) = lse {
-                return self.plan(attention, q)?.attend_backward((q, k, v), (out, lse), dout);
-            }
-            let mask = self.tiles(attention, q.device())?;
-            return composed::attend_backward(
-                (q, k, v),
-                mask,
-                |pieces| self.keys(pieces),
-                (attention, self.kv_format.dtype()),
-                out,
-                dout,
-            );
-        }
-        let ((rows, q_width), (_, kv_width)) = (q.dims2()?, k.dims2()?);
-        let (q, k, v, out, dout) = (values(q)?, values(k)?, values(v)?, values(out)?, values(dout)?);
-        let kv = self.key_values(&k, &v);
-        let starts: Vec<usize> = self.tree.segments.iter().map(|segment| segment.rows.start).collect();
-        let (mut dk, mut dv) = (vec![0.0; rows * kv_width], vec![0.0; rows * kv_width]);
-        let dq = filled(rows, q_width, |dq| {
-            kernels::attend_backward(
-                (&q, &k, &v),
-                &self.tree.positions,
-                &self.spans(&kv),
-                &starts,
-                attention,
-                &out,
-                &dout,
-                (dq, &mut dk, &mut dv),
-            );
-        })?;
-        let tensor = |data| Tensor::from_vec(data, (rows, kv_width), &Device::Cpu);
-        Ok((dq, tensor(dk)?, tensor(dv)?))
-    }
 }

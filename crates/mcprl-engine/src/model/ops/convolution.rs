@@ -3,8 +3,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::{Gradients, TreeLayout, composed::indices, once};
-use crate::model::{Vector, tree::TokenTree};
+use super::{Gradients, Vector, composed::indices};
 
 /// The sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,61 +60,34 @@ pub fn convolve(rows: &Tensor, source: &Tensor, shifts: &Shifts, weight: &Tensor
     Ok(sum)
 }
 
+/// The gradient of `rows`, whose convolution had them as its source. Adds that of the weight to its slot.
+pub fn convolve_backward(
+    rows: &Tensor,
+    shifts: &Shifts,
+    weight: &Vector,
+    dout: &Tensor,
+    gradients: &Gradients,
+) -> Result<Tensor> {
+    let factors = factors(&weight.tensor)?;
+    let source = with_zero_row(&[rows])?;
+    let mut dsource = source.zeros_like()?;
+    for (shift, factor) in shifts.0.iter().zip(&factors[1..]) {
+        dsource = dsource.index_add(shift, &dout.broadcast_mul(factor)?, 0)?;
+    }
+    let drows = (dout.broadcast_mul(&factors[0])? + dsource.narrow(0, 1, rows.dims2()?.0)?)?;
+    gradients.add_tensor(weight.slot, || {
+        let mut of_distance = vec![(rows * dout)?.sum(0)?];
+        for shift in &shifts.0 {
+            of_distance.push((source.index_select(shift, 0)? * dout)?.sum(0)?);
+        }
+        of_distance.reverse();
+        Tensor::stack(&of_distance, 1)?.unsqueeze(1)
+    })?;
+    Ok(drows)
+}
+
 /// These rows with the zero row before them.
 pub fn with_zero_row(rows: &[&Tensor]) -> Result<Tensor> {
     let zero = Tensor::zeros((1, rows[0].dims2()?.1), DType::F32, rows[0].device())?;
     Tensor::cat(&[&[&zero], rows].concat(), 0)
-}
-
-/// For every row of a tree, the rows before it on its path, at most `most`, as rows of the tree with a zero row.
-fn chains(tree: &TokenTree, most: usize) -> Vec<Vec<usize>> {
-    let mut chains = vec![Vec::new(); tree.paths.iter().flatten().max().map_or(0, |last| last + 1)];
-    for path in &tree.paths {
-        for (index, row) in path.iter().enumerate() {
-            chains[*row] = path[index.saturating_sub(most)..index].iter().map(|row| row + 1).collect();
-        }
-    }
-    chains
-}
-
-impl TreeLayout<'_> {
-    fn shifts(&self, shape: ConvolutionShape, device: &Device) -> Result<&Shifts> {
-        once(&self.shifts, || {
-            let chains = chains(self.tree, shape.history());
-            Shifts::new(shape, chains.iter().map(Vec::as_slice), device)
-        })
-    }
-
-    pub(super) fn convolve(&self, rows: &Tensor, shape: ConvolutionShape, weight: &Tensor) -> Result<Tensor> {
-        let shifts = self.shifts(shape, rows.device())?;
-        convolve(rows, &with_zero_row(&[rows])?, shifts, weight)
-    }
-
-    /// The gradient of `rows`. Adds that of the weight to its slot.
-    pub fn convolve_backward(
-        &self,
-        rows: &Tensor,
-        shape: ConvolutionShape,
-        weight: &Vector,
-        dout: &Tensor,
-        gradients: &Gradients,
-    ) -> Result<Tensor> {
-        let shifts = self.shifts(shape, rows.device())?;
-        let factors = factors(&weight.tensor)?;
-        let source = with_zero_row(&[rows])?;
-        let mut dsource = source.zeros_like()?;
-        for (shift, factor) in shifts.0.iter().zip(&factors[1..]) {
-            dsource = dsource.index_add(shift, &dout.broadcast_mul(factor)?, 0)?;
-        }
-        let drows = (dout.broadcast_mul(&factors[0])? + dsource.narrow(0, 1, rows.dims2()?.0)?)?;
-        gradients.add_tensor(weight.slot, || {
-            let mut of_distance = vec![(rows * dout)?.sum(0)?];
-            for shift in &shifts.0 {
-                of_distance.push((source.index_select(shift, 0)? * dout)?.sum(0)?);
-            }
-            of_distance.reverse();
-            Tensor::stack(&of_distance, 1)?.unsqueeze(1)
-        })?;
-        Ok(drows)
-    }
 }

@@ -11,6 +11,8 @@ mod convolution;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod delta;
+mod forced;
+mod layout;
 mod mixer;
 #[cfg(any(feature = "cuda", test))]
 mod plan;
@@ -20,16 +22,15 @@ use std::{cell::Cell, ops::Deref, ops::Range};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 use super::kernels::{self, by_rows};
-pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend, once};
-#[cfg(any(feature = "cuda", test))]
-use composed::Seen;
+pub use attention::{Attended, AttentionMask, Cache, CachedSegment, KvFormat, attend, once};
 pub use convolution::{ConvolutionShape, Shifts, convolve, with_zero_row};
 pub use delta::{ComposedState, DeltaInputs};
+pub use layout::TreeLayout;
 pub use mixer::Mixer;
 
 /// Whether the kernels compute on this tensor. For all others, operations are composed of candle's.
 pub fn by_kernels(tensor: &Tensor) -> bool {
-    tensor.device().is_cpu() && !composed::forced()
+    tensor.device().is_cpu() && !forced::forced()
 }
 
 /// The tensor on this device: the same one if it is there.
@@ -118,6 +119,13 @@ pub fn try_filled(
     Tensor::from_vec(values, (rows, columns), &Device::Cpu)
 }
 
+/// A weight `[n]`, as in normalisation.
+#[derive(Debug)]
+pub struct Vector {
+    pub tensor: Tensor,
+    pub slot: Option<usize>,
+}
+
 /// One gradient per trained parameter, in the order of the decoder's slots.
 #[derive(Debug, Clone)]
 pub struct Gradients {
@@ -185,6 +193,9 @@ impl Gradients {
     }
 }
 
+/// Rows that attend to a span, the position of its first key, and its keys.
+pub type Seen = (Range<usize>, usize, usize);
+
 /// The ranges of these rows in a row-major matrix.
 fn flat(rows: &Range<usize>, columns: usize) -> Range<usize> {
     rows.start * columns..rows.end * columns
@@ -207,6 +218,17 @@ pub fn embed_backward(tokens: &[u32], dy: &Tensor, slot: Option<usize>, gradient
 /// The rows of `x` with these indices, in `f32`.
 pub fn gather(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     x.index_select(&composed::indices(rows, x.device())?, 0)?.to_dtype(DType::F32)
+}
+
+/// Which product of two matrices.
+#[derive(Debug, Clone, Copy)]
+pub enum Product {
+    /// `x·Wᵀ`: `[m, k]`, `[n, k]` to `[m, n]`.
+    Forward,
+    /// `dy·W`: `[m, k]`, `[k, n]` to `[m, n]`.
+    Backward,
+    /// `dyᵀ·x`: `[k, m]`, `[k, n]` to `[m, n]`.
+    Weight,
 }
 
 /// RMS normalisation over rows of the weight's length (a row of `x` may contain several, as with heads).

@@ -13,7 +13,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use convert::{
-    decode, interleave, quantile, round_to_bf16, to_pairs, transpose, widen_bf16, widen_f16, widen_rows_bf16,
+    decode, interleave, quantile, round_to_bf16, to_pairs, widen_bf16, widen_f16, widen_rows_bf16,
     widen_rows_f16,
 };
 
@@ -23,6 +23,7 @@ use super::{
     gemm::{DEPTH, ROWS, meter},
     multiplies_bf16, multiplies_tiles, team,
     tile::{Accumulate, Block},
+    transpose::transpose,
 };
 
 /// The storage format of a frozen weight, and the format of its products. Sums are always `f32`.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::model::kernels::Attention;
+use crate::model::{kernels::Attention, ops::Seen};
 
 /// Initial rows of a cache. It doubles when it is full.
 const FIRST_ROWS: usize = 32;
@@ -138,9 +138,6 @@ pub struct MaskSpans {
     pub rows: Range<usize>,
     pub tiles: Vec<Tile>,
 }
-
-/// Rows that attend to a span, the position of its first key, and its keys.
-pub type Seen = (Range<usize>, usize, usize);
 
 /// A block of rows, and which keys of a span each row sees.
 struct Block<'a> {

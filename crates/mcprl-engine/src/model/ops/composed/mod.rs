@@ -15,47 +15,16 @@ use candle_core::{D, DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::{Activation, Gradients, read};
+pub use super::forced::forced;
+#[cfg(test)]
+pub use super::forced::{Forced, force};
+use super::{Activation, Gradients, Product, read};
 use crate::model::kernels::NF4_BLOCK;
 
 pub use attention::{Part, attend, attend_backward, rows};
 pub use delta::{DELTA_WORKSPACE, DeltaPlan, DeltaRowGradients, DeltaRows, DeltaRun, DeltaStart};
-pub use mask::{MaskSpans, Piece, Rows, Seen, Tile, TileSize, mask};
+pub use mask::{MaskSpans, Piece, Rows, Tile, TileSize, mask};
 pub use runs::{Level, Sequences, attend_runs, levels};
-
-#[cfg(test)]
-thread_local! {
-    static FORCED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// Whether CPU tensors take this path: on the current thread of a test, and in a process with
-/// `MCPRL_KERNELS=composed`, which simulates a device on the CPU.
-pub fn forced() -> bool {
-    #[cfg(test)]
-    return FORCED.get();
-    #[cfg(not(test))]
-    {
-        static ASKED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *ASKED.get_or_init(|| std::env::var("MCPRL_KERNELS").as_deref() == Ok("composed"))
-    }
-}
-
-/// CPU tensors of this thread take this path until the guard is dropped.
-#[cfg(test)]
-pub fn force() -> Forced {
-    FORCED.set(true);
-    Forced(())
-}
-
-#[cfg(test)]
-pub struct Forced(());
-
-#[cfg(test)]
-impl Drop for Forced {
-    fn drop(&mut self) {
-        FORCED.set(false);
-    }
-}
 
 /// Overwrites a tensor's values for all its handles.
 pub fn assign(into: &Tensor, values: &Tensor) -> Result<()> {
@@ -207,17 +176,6 @@ pub fn rotate(x: &Tensor, (head, half): (usize, usize), cos: &Tensor, sin: &Tens
         parts.push(heads.narrow(2, 2 * half, head - 2 * half)?);
     }
     assign(x, &Tensor::cat(&parts, 2)?.reshape((tokens, columns))?)
-}
-
-/// Which product of two matrices.
-#[derive(Debug, Clone, Copy)]
-pub enum Product {
-    /// `x·Wᵀ`: `[m, k]`, `[n, k]` to `[m, n]`.
-    Forward,
-    /// `dy·W`: `[m, k]`, `[k, n]` to `[m, n]`.
-    Backward,
-    /// `dyᵀ·x`: `[k, m]`, `[k, n]` to `[m, n]`.
-    Weight,
 }
 
 /// `scale · (product)` in `f32`. If the second factor has another type, the first is first rounded to it.

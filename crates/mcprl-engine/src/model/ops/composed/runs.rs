@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor};
 
-use super::{Part, Seen, rows};
-use crate::model::kernels::Attention;
+use super::{Part, rows};
+use crate::model::{kernels::Attention, ops::Seen};
 
 /// Neighbouring rows, and the span whose keys they see.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -37,7 +37,7 @@ use candle_core::{
 use half::{bf16, f16};
 use parking_lot::Mutex;
 
-use super::composed::{self, Product};
+use super::{Product, forced::forced};
 use crate::model::kernels::NF4_BLOCK;
 pub use attention::{StepPlan, TreePlan, takes_attention};
 
@@ -61,7 +61,7 @@ static TOO_OLD: AtomicU64 = AtomicU64::new(0);
 
 /// Whether our kernels compute on this tensor.
 pub fn takes(x: &Tensor) -> bool {
-    x.device().is_cuda() && !is_too_old(x.device()) && !composed::forced()
+    x.device().is_cuda() && !is_too_old(x.device()) && !forced()
 }
 
 /// Whether it is a CUDA device older than Ampere, which has no bf16.
