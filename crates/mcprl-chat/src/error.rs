@@ -78,3 +78,14 @@ impl Diagnostic for ChatError {
         Some(hint.into())
     }
 }
+
+/// Why a turn cannot be limited.
+#[derive(Debug, thiserror::Error)]
+pub enum GuideError {
+    #[error("the tokens of this tokenizer are not known as bytes")]
+    Tokenizer,
+    #[error("calls are not JSON in this chat template")]
+    Calls,
+    #[error("{reason}")]
+    Schema { reason: String },
+}

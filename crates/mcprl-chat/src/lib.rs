@@ -24,6 +24,7 @@ mod plain;
 mod python;
 mod reading;
 mod template;
+mod token_bytes;
 mod vocabulary;
 
 #[cfg(test)]
@@ -35,12 +36,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use built_in::base_template;
-pub use error::ChatError;
+pub use error::{ChatError, GuideError};
 pub use folder::{TOOL_TEMPLATE, plain_template_source, template_source};
 pub use format::type_of;
 use format::{Format, Schemas};
 pub use growing::{GrowingText, GrowingTurn};
-pub use guide::{GuideError, Shape, TurnGuide};
+pub use guide::{Shape, TurnGuide};
 use history::ReasoningRemoval;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, learn};

@@ -17,7 +17,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::{
     ChatError,
     folder::{generation_stops, named_tokens, read_json},
-    guide::Guides,
+    token_bytes::Guides,
 };
 
 /// A Unicode noncharacter, never used for interchange. It breaks the spelling of a control token in untrusted text.
