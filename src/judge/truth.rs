@@ -14,8 +14,8 @@ use super::{
     stated::states,
 };
 use crate::{
+    answer::COMPLETE_TASK,
     data::{CallChecks, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory},
-    mcp::COMPLETE_TASK,
 };
 
 /// What an episode left behind to decide by.

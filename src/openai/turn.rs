@@ -11,11 +11,11 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::{error::ApiError, request::ChatRequest};
 use crate::{
     agent::answer_of,
+    answer::COMPLETE_TASK,
     chat::{Chat, GrowingTurn, GuideError, Shape, TurnGuide},
     engine::{Sampled, Sampler, Sampling, Stop},
     guide::Guide,
     hash::Encoder,
-    mcp::COMPLETE_TASK,
 };
 
 /// A loaded policy.

@@ -3,6 +3,7 @@
 //!
 //! It never knows a stage, a server or a model, and prints nothing.
 
+pub mod answer;
 pub mod child;
 pub mod error;
 pub mod guide;

@@ -66,7 +66,7 @@ pub use self::{
     servers::{CallTarget, Pools, Servers, Visit, merged},
     session::Session,
     snapshot::PLACEHOLDER,
-    tools::{COMPLETE_TASK, tools_digest},
+    tools::tools_digest,
 };
 pub use self::{outcome::plain, serve::serve_stdio};
 

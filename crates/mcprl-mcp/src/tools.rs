@@ -6,7 +6,10 @@
 use crate::offered::Tool;
 use std::collections::BTreeSet;
 
-use mcprl_base::hash::{Digest, Encoder};
+use mcprl_base::{
+    answer::COMPLETE_TASK,
+    hash::{Digest, Encoder},
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -14,9 +17,6 @@ use super::{
     names::Names,
     untrusted::{SCHEMA_DEPTH, Untrusted},
 };
-
-/// The tool that ends an episode. mcprl answers it; it is never sent to a server.
-pub const COMPLETE_TASK: &str = "complete_task";
 
 /// Maximum length of one tool's schema as JSON.
 const SCHEMA_BYTES: usize = 1 << 20;

@@ -29,9 +29,9 @@ use super::{
     typed,
 };
 use crate::{
+    answer::COMPLETE_TASK,
     data::{self, Call, End, Scenario, Trajectory, calls::calls},
     error::{Diagnostic, Result},
-    mcp::COMPLETE_TASK,
 };
 
 #[derive(Debug, Deserialize)]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::{
+    answer::COMPLETE_TASK,
     data::{Scenario, Trajectory, folded, result_view},
-    mcp::COMPLETE_TASK,
 };
 
 /// Characters of a result that an example shows.

@@ -17,10 +17,10 @@ use super::{
     typed,
 };
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
     data::{Call, CallError, Replay, Scenario, Trajectory, calls},
     error::{Diagnostic, Result},
-    mcp::COMPLETE_TASK,
 };
 
 #[derive(Debug, Deserialize)]

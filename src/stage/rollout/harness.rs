@@ -50,12 +50,13 @@ use tokio::{
 use super::{error::PlayError, lazy_sessions::LazySessions, records::RolloutSpec};
 use crate::{
     agent::{Agent, AgentSettings, Episode, History, LostCall, Server},
+    answer::COMPLETE_TASK,
     chat::{ToolCall, declared},
     child,
     data::{AnswerSource, End, result_view},
     engine::Sampling,
     hash::{Digest, Encoder},
-    mcp::{COMPLETE_TASK, McpError},
+    mcp::McpError,
     openai::{
         Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Model, Rows, Task, random, read_body, respond,
     },

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
     data::{CallError, Checks, End, Scenario, Trajectory, calls},
-    mcp::COMPLETE_TASK,
 };
 
 /// The answer to a task that is known by what it changes.

@@ -65,7 +65,7 @@ async fn a_task_about_a_server_needs_that_servers_tools_alone() {
         assert!(task.family.starts_with(&format!("{server}/")), "{}", task.family);
         let offered: BTreeSet<String> =
             tools_of(&tools, Some(server)).into_iter().map(|tool| tool.name).collect();
-        assert!(offered.contains(mcp::COMPLETE_TASK) && offered.len() < tools.len());
+        assert!(offered.contains(crate::answer::COMPLETE_TASK) && offered.len() < tools.len());
         let calls: Vec<ToolCall> = serde_json::from_str(task.reference.as_ref().unwrap()).unwrap();
         assert!(calls.iter().all(|call| offered.contains(&call.name)), "{calls:?}");
     }

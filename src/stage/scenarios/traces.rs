@@ -14,8 +14,8 @@ use super::{
     file,
 };
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
-    mcp::COMPLETE_TASK,
     traces::{arguments, list},
 };
 

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::{Prompt, Reasoning, Traces};
 use crate::{
     agent::{History, Toolbox, answer_of},
+    answer::COMPLETE_TASK,
     chat::{Chat, ToolCall},
     data::{AnswerSource, result_view},
-    mcp::COMPLETE_TASK,
     openai::Rows,
     traces::Trace,
 };

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    answer::COMPLETE_TASK,
     data,
-    mcp::COMPLETE_TASK,
     stage::testing::{self, caller, context},
 };
 

@@ -19,9 +19,9 @@ use serde_json::{Map, Value};
 
 use super::traces::{Trace, TraceTurn};
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
     hash::Encoder,
-    mcp::COMPLETE_TASK,
     random::{shuffle, unit},
 };
 

@@ -14,9 +14,9 @@ use super::{
     traces::{Trace, success, traces},
 };
 use crate::{
+    answer::COMPLETE_TASK,
     chat::{Chat, ToolCall},
     data::Scenario,
-    mcp::COMPLETE_TASK,
     progress::NoProgress,
     stage::scenarios::{
         Families,

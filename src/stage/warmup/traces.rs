@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    answer::COMPLETE_TASK,
     chat::ToolCall,
     data::{Json, Scenario},
     error::{Failure, Interrupted, Result},
     hash::Encoder,
     judge::truth,
-    mcp::COMPLETE_TASK,
     progress::Observer,
     random::{shuffle, unit},
     stage::scenarios::{
