@@ -30,8 +30,9 @@ use super::{
     http,
     input::Inputs,
     message::{self, UNREADABLE},
+    places::Places,
     process::Process,
-    scratch::{Places, Scratch},
+    scratch::Scratch,
     sse::SseTransport,
     stdio::Lines,
     untrusted::{Redaction, Untrusted, shorten},
@@ -147,7 +148,7 @@ async fn open(
         Transport::Http { url, token, headers } => {
             let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
             let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
-            redaction = redaction.with_token_of(connector.access());
+            redaction = redaction.with_token_of(connector.bearer());
             let mut connected =
                 handshake(connector.streamable(&spec.state), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected

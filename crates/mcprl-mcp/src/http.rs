@@ -28,6 +28,7 @@ use super::{
     http_client::{Error, Headers, HttpClient},
     oauth::Access,
     sse::SseTransport,
+    tokens::Bearer,
 };
 
 /// Concurrent requests of one session; further requests wait.
@@ -111,8 +112,8 @@ impl Connector {
         SseTransport::open(&self.client, &self.url, &self.headers).await
     }
 
-    pub(super) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.client.access)
+    pub(super) fn bearer(&self) -> Arc<Bearer> {
+        self.client.access.bearer()
     }
 
     /// The server has given the session an id.

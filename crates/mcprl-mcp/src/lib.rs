@@ -13,6 +13,7 @@ mod address;
 mod cassette;
 mod correlator;
 mod descendants;
+mod environment;
 mod error;
 mod events;
 mod exposed;
@@ -29,6 +30,7 @@ mod names;
 mod oauth;
 mod offered;
 mod outcome;
+mod places;
 mod pool;
 mod process;
 mod program;
@@ -41,6 +43,7 @@ mod session;
 mod snapshot;
 mod sse;
 mod stdio;
+mod tokens;
 mod tools;
 mod untrusted;
 
@@ -51,6 +54,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cassette::{Cassette, RecordedCall},
+    environment::INHERITED,
     error::{Challenge, McpError, ServerOutput},
     exposed::Expose,
     input::Inputs,
@@ -58,11 +62,10 @@ pub use self::{
     oauth::Login,
     offered::{Prompt, Resource, ResourceTemplate, ServerInfo, Tool},
     outcome::Outcome,
+    places::SESSION,
     pool::{Pool, PooledSession, Reservation},
-    process::INHERITED,
     quirks::{BadPattern, ErrorPatterns, Quirks},
     sandbox::{BWRAP, Sandbox},
-    scratch::SESSION,
     servers::{CallTarget, Pools, Servers, Visit, merged},
     session::Session,
     snapshot::PLACEHOLDER,

@@ -26,7 +26,6 @@ use axum::{
     response::Html,
 };
 use mcprl_base::{error::chain, net};
-use parking_lot::Mutex;
 use reqwest::{Url, redirect::Policy};
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession,
@@ -41,6 +40,7 @@ use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
     error::Challenge,
+    tokens::{Bearer, token_folder},
     untrusted::{Redaction, Untrusted},
 };
 
@@ -56,21 +56,23 @@ const CALLBACK: &str = "/callback";
 
 /// The token of one connection.
 pub(super) struct Access {
-    current: Mutex<Option<String>>,
+    bearer: Arc<Bearer>,
     renewal: Option<Arc<Renewal>>,
 }
 
 impl Access {
     /// `has_header`: the run file's headers authorize already.
     pub(super) fn new(token: &Token, url: &Url, has_header: bool) -> Result<Self, McpError> {
-        let fixed = |token: String| Self { current: Mutex::new(Some(token)), renewal: None };
-        let renewing = |renewal: Renewal| Self {
-            current: Mutex::new(renewal.file.read().and_then(|stored| stored.token())),
-            renewal: Some(Arc::new(renewal)),
+        let fixed =
+            |token: Option<String>| Self { bearer: Arc::new(Bearer::new(token, None)), renewal: None };
+        let renewing = |renewal: Renewal| {
+            let token = renewal.file.read().and_then(|stored| stored.token());
+            let secret = renewal.client.as_ref().map(|client| client.secret.clone());
+            Self { bearer: Arc::new(Bearer::new(token, secret)), renewal: Some(Arc::new(renewal)) }
         };
         Ok(match token {
-            Token::Env(variable) => fixed(variable_of(variable)?),
-            Token::File(path) => fixed(token_in(path)?),
+            Token::Env(variable) => fixed(Some(variable_of(variable)?)),
+            Token::File(path) => fixed(Some(token_in(path)?)),
             Token::Client { id, secret_env, scopes, issuer } => {
                 let secret = variable_of(secret_env)?;
                 let client =
@@ -81,7 +83,7 @@ impl Access {
             Token::Stored => {
                 match TokenFile::of(url, None).filter(|file| !has_header && file.path.exists()) {
                     Some(file) => renewing(Renewal { url: url.clone(), file, client: None }),
-                    None => Self { current: Mutex::new(None), renewal: None },
+                    None => fixed(None),
                 }
             }
         })
@@ -92,14 +94,13 @@ impl Access {
         self.token().is_some() || self.renewal.is_some()
     }
 
-    /// What no text of a server may show: the token, and the secret that gets one.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = String> {
-        let client = self.renewal.as_ref().and_then(|renewal| renewal.client.as_ref());
-        self.token().into_iter().chain(client.map(|client| client.secret.clone()))
+    /// What no text of the server may show.
+    pub(super) fn bearer(&self) -> Arc<Bearer> {
+        Arc::clone(&self.bearer)
     }
 
     pub(super) fn token(&self) -> Option<String> {
-        self.current.lock().clone()
+        self.bearer.token()
     }
 
     /// A token instead of a rejected one; `None` if there is no other.
@@ -123,7 +124,7 @@ impl Access {
             Err(error) => return Err(chain(&error)),
         };
         if let Some(token) = &token {
-            *self.current.lock() = Some(token.clone());
+            self.bearer.set(token.clone());
         }
         Ok(token)
     }
@@ -297,13 +298,6 @@ impl Stored {
 /// The tokens for one server and client.
 struct TokenFile {
     path: PathBuf,
-}
-
-/// Where tokens of logins are stored.
-pub(super) fn token_folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")))?;
-    Some(data.join("mcprl/tokens"))
 }
 
 impl TokenFile {
@@ -533,6 +527,8 @@ fn callback_url(uri: &Uri) -> Option<Url> {
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+
     use super::*;
     use mcprl_base::error::Diagnostic;
 

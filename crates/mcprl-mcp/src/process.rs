@@ -28,32 +28,12 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    BWRAP, McpError, Sandbox, ServerOutput, Transport,
+    BWRAP, INHERITED, McpError, Sandbox, ServerOutput, Transport,
     descendants::Descendants,
-    scratch::Places,
+    places::Places,
     untrusted::{Redaction, Untrusted},
 };
 
-/// Variables that every server inherits: what programs need to run, and to reach the network from here.
-pub const INHERITED: [&str; 17] = [
-    "PATH",
-    "HOME",
-    "LANG",
-    "TMPDIR",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS",
-];
 /// How long a server may take to exit after its stdin is closed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for stderr and the exit status before an error is reported.

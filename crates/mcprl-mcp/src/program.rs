@@ -6,8 +6,9 @@ use mcprl_base::program::find_program;
 use rustix::io::Errno;
 
 use super::{
-    BWRAP, Cassette, McpError, ServerSpec, State, Transport, http, process,
-    scratch::{Places, SHOWN_NAME},
+    BWRAP, Cassette, McpError, ServerSpec, State, Transport, http,
+    places::{Places, SHOWN_NAME},
+    process,
 };
 
 impl ServerSpec {

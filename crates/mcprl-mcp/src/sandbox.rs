@@ -14,7 +14,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::oauth::token_folder;
+use super::tokens::token_folder;
 
 pub const BWRAP: &str = "bwrap";
 

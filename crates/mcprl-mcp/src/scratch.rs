@@ -1,77 +1,28 @@
 //! What one session has for itself: a name (`{session}`), a copy of a folder (`{dir}`, `snapshot.rs`), and what
 //! `before_episode` sets up and `after_episode` removes.
 //!
-//! The agent sees [`SHOWN_NAME`] in place of the name, in results and in what it sends, so that an episode does not depend on
-//! it.
+//! The agent sees another name (`places.rs`), in results and in what it sends, so that an episode does not depend on it.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
     hash::{BuildHasher, Hasher},
-    path::PathBuf,
     process::Stdio,
     time::Duration,
 };
 
 use mcprl_base::child;
-use serde_json::{Map, Value};
 use tokio::{process::Command, runtime::Handle, time::timeout};
 
 use super::{
-    McpError, ServerSpec, State, Transport, process,
-    snapshot::{self, PLACEHOLDER, SHOWN, Snapshot},
+    McpError, ServerSpec, State, Transport,
+    places::Places,
+    process,
+    snapshot::Snapshot,
     untrusted::{Redaction, Untrusted},
 };
 
-/// What stands for the session's name in settings.
-pub const SESSION: &str = "{session}";
-/// The name as the agent sees it.
-pub const SHOWN_NAME: &str = "mcprl_session";
 /// How long `after_episode` may take.
 const AFTER: Duration = Duration::from_secs(60);
-
-/// What takes the place of [`PLACEHOLDER`] and [`SESSION`].
-#[derive(Debug, Clone)]
-pub(super) struct Places {
-    pub(super) folder: Option<PathBuf>,
-    pub(super) name: String,
-}
-
-impl Places {
-    /// A setting with both in place.
-    pub(super) fn fill(&self, text: &str) -> String {
-        let text = text.replace(SESSION, &self.name);
-        match &self.folder {
-            Some(folder) => text.replace(PLACEHOLDER, &folder.to_string_lossy()),
-            None => text,
-        }
-    }
-
-    /// Real values and what the agent sees of them.
-    pub(super) fn shown(&self) -> impl Iterator<Item = (String, &'static str)> {
-        let folder = self.folder.iter().map(|folder| (folder.to_string_lossy().into_owned(), SHOWN));
-        folder.chain([(self.name.clone(), SHOWN_NAME)])
-    }
-
-    /// Arguments with the real values in place of the shown ones.
-    pub(super) fn real_arguments(&self, arguments: Map<String, Value>) -> Map<String, Value> {
-        arguments.into_iter().map(|(name, value)| (name, self.real(value))).collect()
-    }
-
-    fn real(&self, value: Value) -> Value {
-        match value {
-            Value::String(text) => {
-                let text = text.replace(SHOWN_NAME, &self.name);
-                match &self.folder {
-                    Some(folder) => snapshot::replace_path(&text, &folder.to_string_lossy()).into(),
-                    None => text.into(),
-                }
-            }
-            Value::Array(items) => items.into_iter().map(|item| self.real(item)).collect(),
-            Value::Object(fields) => self.real_arguments(fields).into(),
-            other => other,
-        }
-    }
-}
 
 pub(super) struct Scratch {
     places: Places,

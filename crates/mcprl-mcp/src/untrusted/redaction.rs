@@ -10,7 +10,7 @@ use mcprl_base::{reference, secret};
 use serde_json::Value;
 
 use super::clean::clean;
-use crate::{INHERITED, Transport, oauth::Access, scratch::Places};
+use crate::{INHERITED, Transport, places::Places, tokens::Bearer};
 
 /// Values of fewer bytes are not replaced: they occur by chance.
 const SHORTEST: usize = 6;
@@ -22,8 +22,7 @@ const ELLIPSIS: [&str; 2] = ["…", "..."];
 #[derive(Clone)]
 pub(crate) struct Redaction {
     replaced: Arc<[(String, &'static str)]>,
-    /// Gives the bearer token, which may change.
-    access: Option<Arc<Access>>,
+    bearer: Option<Arc<Bearer>>,
 }
 
 impl Redaction {
@@ -60,12 +59,12 @@ impl Redaction {
         let mut replaced: Vec<(String, &str)> = secrets.chain(shown).collect();
         // One may contain another.
         replaced.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
-        Self { replaced: replaced.into(), access: None }
+        Self { replaced: replaced.into(), bearer: None }
     }
 
     /// Also replaces the bearer token of that moment, and what is sent to get one.
-    pub(crate) fn with_token_of(self, access: Arc<Access>) -> Self {
-        Self { access: Some(access), ..self }
+    pub(crate) fn with_token_of(self, bearer: Arc<Bearer>) -> Self {
+        Self { bearer: Some(bearer), ..self }
     }
 
     /// A text without hidden characters and secrets.
@@ -90,7 +89,7 @@ impl Redaction {
     }
 
     fn replaced(&self) -> Vec<(Cow<'_, str>, &'static str)> {
-        let current = self.access.iter().flat_map(|access| access.secrets());
+        let current = self.bearer.iter().flat_map(|bearer| bearer.secrets());
         let current = current.flat_map(|secret| forms(&secret)).map(|form| (form.into(), REDACTED));
         current.chain(self.replaced.iter().map(|(value, shown)| (value.as_str().into(), *shown))).collect()
     }
