@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     embedded::{AGENT_PARAMS, EMBEDDED, SYSTEM_PROMPT, embedded},
     error::StageError,
+    model_files::wanted_in,
 };
 use crate::{
     hash::{Digest, Encoder},
@@ -140,7 +141,7 @@ impl ParamType {
     pub fn wanted_in(self, folder: &Path) -> fn(&str) -> bool {
         match self {
             Self::Paths => traces::is_wanted,
-            _ => super::model::wanted_in(folder),
+            _ => wanted_in(folder),
         }
     }
 
@@ -527,6 +528,16 @@ fn read(path: &Path) -> Result<String, StageError> {
     std::fs::read_to_string(path).map_err(|source| StageError::Read { path: path.to_owned(), source })
 }
 
+/// The type of the outputs of this name that built-in kinds have: of one name, all have one type.
+pub fn built_in_type(output: &str) -> Option<&'static str> {
+    static TYPES: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+        let cards = EMBEDDED.iter().filter_map(|card| Cards::new(None).get(card.kind).ok().flatten());
+        let ports = cards.flat_map(|card| card.outputs.clone());
+        ports.map(|(name, port)| (name, port.artifact)).collect()
+    });
+    TYPES.get(output).map(String::as_str)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -554,6 +565,17 @@ path = "table.parquet"
 
     fn card(text: &str) -> Card {
         Card::parse("test", text).unwrap()
+    }
+
+    #[test]
+    fn outputs_of_one_name_have_one_type_in_all_built_in_kinds() {
+        for kind in Cards::new(None).kinds() {
+            for (name, port) in &Cards::new(None).get(&kind).unwrap().unwrap().outputs {
+                assert_eq!(built_in_type(name), Some(&*port.artifact), "{kind}.{name}");
+            }
+        }
+        assert_eq!(built_in_type("heldout"), Some("scenarios"));
+        assert_eq!(built_in_type("nothing"), None);
     }
 
     #[test]

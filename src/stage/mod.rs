@@ -21,6 +21,7 @@ mod local_model;
 pub mod memory;
 mod metrics;
 pub mod model;
+mod model_files;
 mod parts;
 pub mod policy;
 pub mod preflight;
@@ -39,7 +40,7 @@ mod reference;
 mod testing;
 
 pub use built_in::parse;
-pub use card::{Card, Cards};
+pub use card::{Card, Cards, built_in_type};
 use context::typed;
 pub use context::{Artifacts, Context, EarlierResult, Input, Rows, Shard};
 pub use embedded::embedded;

@@ -37,7 +37,7 @@ use crate::{
     hash::Digest,
     plan::{self, InLoop, InputEdge, Plan, RerunReason, stage_name},
     secret::secret_free,
-    stage::{Card, Cards},
+    stage::{Card, Cards, built_in_type},
     store::{FileDigests, Store},
     usage::Usage,
 };
@@ -447,8 +447,10 @@ impl Stage {
         let card = stage.fields.as_ref().and_then(|fields| cards.get(&fields.kind));
         let artifact = |written: &history::Written| {
             let declared = card.as_ref().and_then(|card| card.outputs.get(&written.output));
+            // Without a record, the card is not known.
+            let kind = declared.map_or_else(|| built_in_type(&written.output), |port| Some(&*port.artifact));
             Artifact {
-                kind: declared.map_or_else(|| type_by_name(&written.output), |port| port.artifact.clone()),
+                kind: kind.unwrap_or(&written.output).to_owned(),
                 port: written.output.clone(),
                 digest: written.digest,
                 is_present: written.path.exists(),
@@ -517,16 +519,6 @@ impl Stage {
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics.get(name).copied()
     }
-}
-
-/// The type of an output whose card is not known, because its record is gone: that of the built-in kinds.
-fn type_by_name(port: &str) -> String {
-    match port {
-        "episodes" => "trajectories",
-        "train" | "heldout" => "scenarios",
-        other => other,
-    }
-    .to_owned()
 }
 
 fn rows<T: Table>(artifact: Option<&Artifact>) -> Result<Vec<T>, Missing> {

@@ -30,12 +30,13 @@ use super::{
     Context, Metrics, StageKind,
     kind::{Requirement, StageFuture},
     metrics,
+    model_files::{wanted, wanted_in},
     preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
 };
 use crate::{
     chat::{Chat, PlainChat, TOOL_TEMPLATE},
     error::{At, Interrupted, Result},
-    model::{ADAPTER_FILES, ModelConfig, Weights},
+    model::{ModelConfig, Weights},
 };
 
 #[derive(Debug, Deserialize)]
@@ -52,37 +53,6 @@ pub struct ModelStage {
 
 /// Files of a model folder by name and path.
 type Files = Vec<(String, PathBuf)>;
-
-/// Whether a model needs the file of this name, or a file in the folder of this name, which ends with `/`.
-/// Other formats of the same weights are left out.
-pub fn wanted(name: &str) -> bool {
-    const NAMED: [&str; 11] = [
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "tokenizer.model",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "merges.txt",
-        "model.safetensors.index.json",
-        untrained::RECORD,
-    ];
-    let plain = !name.contains(['/', '\\']);
-    let weights = name.starts_with("model") && name.ends_with(".safetensors");
-    let for_tools =
-        name == TOOL_TEMPLATE || TOOL_TEMPLATE.strip_prefix(name).is_some_and(|_| name.ends_with('/'));
-    for_tools || (plain && (NAMED.contains(&name) || name.starts_with("chat_template") || weights))
-}
-
-/// [`wanted`] for a folder. If the folder holds an adapter and no model, whether the adapter needs the file.
-pub fn wanted_in(folder: &Path) -> fn(&str) -> bool {
-    match folder.join("config.json").is_file() || !folder.join(ADAPTER_FILES[0]).is_file() {
-        true => wanted,
-        false => |name| ADAPTER_FILES.contains(&name),
-    }
-}
 
 /// The hub's address and the token, as huggingface_hub has them.
 ///

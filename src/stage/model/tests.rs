@@ -26,6 +26,7 @@ use crate::{
     progress::{NoProgress, Observer},
     stage::{
         self, SharedModels,
+        model_files::RECORD,
         preflight::{ExpectedInputs, PreflightContext},
         testing::{self, context},
     },
@@ -360,7 +361,7 @@ async fn a_control_token_without_training_is_reported_and_stays() {
     let said = "`<|im_start|>` is in the chat template, but the model was not trained on it";
     assert!(notes.0.lock().unwrap().iter().any(|note| note == said), "{:?}", notes.0);
     let policy = output.path().join("policy");
-    assert!(!policy.join(untrained::RECORD).exists());
+    assert!(!policy.join(RECORD).exists());
     let bytes = |folder: &Path| std::fs::read(folder.join("tokenizer.json")).unwrap();
     assert_eq!(bytes(&policy), bytes(folder.path()));
 }
@@ -381,7 +382,7 @@ fn a_tokenizer_that_cannot_do_without_a_tag_stays_as_it_is() {
     let before = std::fs::read(&path).unwrap();
     assert!(!demote(folder.path(), &["<t>".to_owned()]).unwrap());
     assert_eq!(std::fs::read(&path).unwrap(), before);
-    assert!(!folder.path().join(untrained::RECORD).exists());
+    assert!(!folder.path().join(RECORD).exists());
 }
 
 /// Answers every call with its arguments.

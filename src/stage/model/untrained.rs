@@ -16,10 +16,8 @@ use crate::{
     chat::{Chat, TemplateToken},
     error::Result,
     model::{ModelConfig, ModelError, Weights, untrained},
+    stage::model_files::RECORD,
 };
-
-/// What mcprl changed in a model's folder.
-pub const RECORD: &str = "mcprl.json";
 
 /// The content of [`RECORD`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
