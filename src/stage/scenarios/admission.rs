@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     candidate::{AnswerRule, Candidate, Check, NONE, normal, reference_calls, states},
-    explored::harvest,
+    harvest,
     runner::Runner,
 };
 use crate::{

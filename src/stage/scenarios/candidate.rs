@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::explored::{
+use super::{
     harvest::{self, List, Reading},
     words,
 };

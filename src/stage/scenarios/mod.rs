@@ -21,6 +21,7 @@ pub mod explored;
 pub mod families;
 pub mod file;
 pub mod grounded;
+mod harvest;
 mod live;
 mod llm;
 mod metrics;
@@ -37,6 +38,7 @@ mod sources;
 pub mod split;
 mod traces;
 pub(in crate::stage) mod tries;
+mod words;
 
 #[cfg(test)]
 mod served_tests;

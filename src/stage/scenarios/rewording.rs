@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use super::{
     Context,
     admission::{Admitted, Judged, Reason, refused},
-    explored::words,
     llm::ask_all,
+    words,
 };
 use crate::{data::folded, error::Result, hash::Encoder, llm::LanguageModel};
 

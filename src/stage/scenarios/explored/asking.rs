@@ -6,9 +6,11 @@
 use super::{
     sql::Sense,
     wording::{self, ALL, Scene, be, field},
+};
+use crate::stage::scenarios::{
+    candidate::{AnswerRule, Wanted},
     words,
 };
-use crate::stage::scenarios::candidate::{AnswerRule, Wanted};
 
 /// Words for what is written about a thing.
 const FORMS: [&str; 8] =

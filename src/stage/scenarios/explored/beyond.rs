@@ -8,9 +8,12 @@ use super::{
     graph::{self, Arg, Graph},
     seeds::Kind,
     tools::ToolProfile,
-    wording, words,
+    wording,
 };
-use crate::stage::scenarios::candidate::{AnswerRule, Candidate, Check, NONE};
+use crate::stage::scenarios::{
+    candidate::{AnswerRule, Candidate, Check, NONE},
+    words,
+};
 
 /// Beginnings of the names of families.
 pub const IMPOSSIBLE: &str = "cannot be done";

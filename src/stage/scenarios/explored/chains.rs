@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     asking,
     graph::{self, Arg, Graph, Origin},
-    harvest::{Field, List, Reading, Record},
     tools::ToolProfile,
     wording::{self, Scene},
-    words,
 };
-use crate::stage::scenarios::candidate::{
-    AnswerRule, Candidate, Check, Wanted, is_moment, numbers, value_of,
+use crate::stage::scenarios::{
+    candidate::{AnswerRule, Candidate, Check, Wanted, is_moment, numbers, value_of},
+    harvest::{Field, List, Reading, Record},
+    words,
 };
 
 /// Most calls of a chain.

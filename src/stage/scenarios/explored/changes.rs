@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     graph::{Arg, Effect, Graph, SuccessfulCall},
     tools::ToolProfile,
-    wording, words,
+    wording,
 };
 use crate::{
     chat::ToolCall,
@@ -19,6 +19,7 @@ use crate::{
     stage::scenarios::{
         admission::Today,
         candidate::{AnswerRule, Candidate, Check},
+        words,
     },
 };
 

@@ -11,9 +11,13 @@ use serde_json::Value;
 use super::{
     seeds::{self, Kind, Param},
     tools::ToolProfile,
-    words,
 };
-use crate::{data::Tool, error::did_you_mean, mcp::plain, stage::scenarios::error::ScenarioError};
+use crate::{
+    data::Tool,
+    error::did_you_mean,
+    mcp::plain,
+    stage::scenarios::{error::ScenarioError, words},
+};
 
 /// Values by parameter: its name in the schema, of a nested one its own name, or `tool.name` for one tool alone.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

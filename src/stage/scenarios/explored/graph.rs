@@ -8,12 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
-    harvest::{self, Field, List, Reading},
     seeds::{Kind, Param},
     tools::ToolProfile,
-    words,
 };
-use crate::{chat::ToolCall, hash::Encoder, mcp::plain, stage::scenarios::candidate::Candidate};
+use crate::{
+    chat::ToolCall,
+    hash::Encoder,
+    mcp::plain,
+    stage::scenarios::{
+        candidate::Candidate,
+        harvest::{self, Field, List, Reading},
+        words,
+    },
+};
 
 /// Most values that are remembered, and of one call.
 const KNOWN: usize = 4000;

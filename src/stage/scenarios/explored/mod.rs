@@ -12,14 +12,12 @@ mod chains;
 mod changes;
 mod examples;
 mod graph;
-pub mod harvest;
 mod seeds;
 mod sql;
 mod statements;
 mod tools;
 mod trials;
 mod wording;
-pub mod words;
 
 #[cfg(test)]
 mod server_tests;

@@ -6,7 +6,7 @@ use std::{cell::Cell, collections::BTreeSet, sync::LazyLock};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::words;
+use crate::stage::scenarios::words;
 
 /// Deepest nesting of schemas that is followed.
 const DEPTH: usize = 6;

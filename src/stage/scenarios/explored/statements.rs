@@ -12,15 +12,17 @@ use serde_json::Value;
 use super::{
     changes,
     graph::{self, Graph, SuccessfulCall},
-    harvest::{List, Reading},
     sql::is_person,
     tools::ToolProfile,
     wording::{self, ALL},
-    words,
 };
 use crate::{
     chat::ToolCall,
-    stage::scenarios::candidate::{AnswerRule, Candidate, Check, Wanted, is_moment, value_of},
+    stage::scenarios::{
+        candidate::{AnswerRule, Candidate, Check, Wanted, is_moment, value_of},
+        harvest::{List, Reading},
+        words,
+    },
 };
 
 /// First words of the fields that hold the two ends of a statement.

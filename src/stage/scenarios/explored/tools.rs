@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use super::{
-    seeds::{self, Param},
-    words,
-};
+use super::seeds::{self, Param};
 use crate::{
     data::Tool,
     mcp::{Servers, State},
+    stage::scenarios::words,
 };
 
 /// What exploration knows of a tool before it calls it.

@@ -11,7 +11,12 @@ use super::{
     sql,
     tools::ToolProfile,
 };
-use crate::{chat::ToolCall, hash::Encoder, mcp::plain, stage::scenarios::below};
+use crate::{
+    chat::ToolCall,
+    hash::Encoder,
+    mcp::plain,
+    stage::scenarios::{below, words},
+};
 
 /// Values of a parameter that are combined.
 const VALUES: usize = 40;
@@ -156,7 +161,7 @@ fn arg(param: &Param, value: &Value) -> Arg {
         Value::Object(_) => None,
         scalar => Some(plain(scalar)),
     };
-    let shown = leaf.as_deref().map_or_else(|| structure(value), super::words::shown);
+    let shown = leaf.as_deref().map_or_else(|| structure(value), words::shown);
     Arg { name: param.name.clone(), leaf, shown }
 }
 
@@ -164,12 +169,11 @@ fn arg(param: &Param, value: &Value) -> Arg {
 fn structure(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
-            let field = |(name, value): (&String, &Value)| {
-                format!("{} {}", super::words::spoken(name), structure(value))
-            };
+            let field =
+                |(name, value): (&String, &Value)| format!("{} {}", words::spoken(name), structure(value));
             fields.iter().map(field).collect::<Vec<_>>().join(", ")
         }
         Value::Array(items) => items.iter().map(structure).collect::<Vec<_>>().join(" and "),
-        scalar => super::words::shown(&plain(scalar)),
+        scalar => words::shown(&plain(scalar)),
     }
 }

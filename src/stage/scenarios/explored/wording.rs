@@ -1,7 +1,6 @@
 //! The wording of explored tasks: a small grammar over the names of fields and parameters and the descriptions of tools.
 
-use super::words;
-use crate::stage::scenarios::candidate::AnswerRule;
+use crate::stage::scenarios::{candidate::AnswerRule, words};
 
 /// Where the answer is: the phrase of a tool's result, with its arguments, and the word for one record.
 pub struct Scene<'a> {

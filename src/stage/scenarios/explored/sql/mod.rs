@@ -15,15 +15,17 @@ use serde_json::Map;
 pub use self::phrases::{Sense, is_person};
 use super::{
     graph::{Graph, SuccessfulCall},
-    harvest::{Field, Record},
     seeds::Kind,
     tools::ToolProfile,
-    words,
 };
 use crate::{
     chat::ToolCall,
     mcp::plain,
-    stage::scenarios::candidate::{Candidate, value_of},
+    stage::scenarios::{
+        candidate::{Candidate, value_of},
+        harvest::{Field, Record},
+        words,
+    },
 };
 
 /// Words of columns that identify a row.

@@ -6,7 +6,7 @@
 use chrono::Month;
 
 use super::{Table, is_flag};
-use crate::stage::scenarios::explored::words;
+use crate::stage::scenarios::words;
 
 /// What the values of a column say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use crate::{
         explored::{
             graph,
             wording::{self, ALL},
-            words,
         },
+        words,
     },
 };
 

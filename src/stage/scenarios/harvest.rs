@@ -8,7 +8,10 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
-use super::super::results::{Footer, Results};
+use super::{
+    results::{Footer, Results},
+    words,
+};
 use crate::{chat::python_repr, mcp::plain};
 
 /// Most records of a list; a longer list is known in part.
@@ -131,15 +134,15 @@ fn is_page(fields: &Map<String, Value>) -> bool {
     let lengths: Vec<u64> =
         fields.values().filter_map(Value::as_array).map(|items| items.len() as u64).collect();
     let lists = fields.iter().filter(|(_, value)| value.is_array());
-    let of_lists: Vec<String> = lists.flat_map(|(key, _)| super::words::tokens(key)).collect();
+    let of_lists: Vec<String> = lists.flat_map(|(key, _)| words::tokens(key)).collect();
     // `total_bags` is not about a list of flights.
     let is_of_list = |word: &String| {
         let general = ["total", "count", "result", "item", "number", "record", "entry", "row", "size"];
-        let word = super::words::singular(word);
+        let word = words::singular(word);
         general.contains(&word.as_str()) || of_lists.contains(&word)
     };
     let continues = |(key, value): (&String, &Value)| {
-        let words = super::words::split(key);
+        let words = words::split(key);
         let says = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
         let is_set = !matches!(value, Value::Null | Value::Bool(false)) && value != "";
         says(&["next", "more", "cursor"]) && is_set
