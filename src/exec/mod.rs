@@ -26,6 +26,7 @@ mod runner;
 mod schedule;
 mod slots;
 mod task;
+mod threads;
 mod up_to_date;
 mod upload;
 mod work_dir;

@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Runtime,
-    task::{AbortHandle, Id, JoinError, JoinSet},
+    task::{AbortHandle, Id, JoinSet},
 };
 
 use super::{
@@ -22,11 +22,11 @@ use super::{
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
     slots::{Share, Slots, Waiters},
+    threads::panic_message,
     upload,
     workers::Workers,
 };
 use crate::{
-    engine::EngineSpec,
     error::{At, Class, Failure, Reported, Result},
     hash::Digest,
     mcp::{ServerSpec, Servers},
@@ -37,9 +37,6 @@ use crate::{
     stage::card::Section,
     store::{Cost, Remote, Syncer},
 };
-
-/// Stages may compute on the thread they run on, so this usually exceeds the number of concurrent stages.
-const THREADS: usize = 6;
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
@@ -88,7 +85,7 @@ pub fn run(request: Request) -> Result<Summary> {
         if run.open().next().is_none() {
             return Ok(());
         }
-        let runtime = self::threads(&runner.plan.engine)?;
+        let runtime = super::threads::threads(&runner.plan.engine)?;
         let runtime = threads.0.insert(runtime);
         let done = runtime.block_on(run.schedule());
         if let Some(workers) = &runner.workers {
@@ -116,18 +113,6 @@ pub fn run(request: Request) -> Result<Summary> {
         runner.store.remember_run(&runner.plan.name, &runner.folder.id)?;
     }
     outcome.map(|()| summary)
-}
-
-/// Threads for stages that compute on these devices.
-///
-/// # Errors
-/// If they cannot be started.
-pub fn threads(engine: &EngineSpec) -> Result<Runtime, ExecError> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(THREADS.max(engine.devices.len() + 2))
-        .enable_all()
-        .build()
-        .map_err(ExecError::Threads)
 }
 
 /// The threads that stages run on. The end of a run does not wait for them.
@@ -443,10 +428,4 @@ impl<'w> Run<'w> {
         }
         blocked
     }
-}
-
-pub fn panic_message(cause: JoinError) -> String {
-    let Ok(payload) = cause.try_into_panic() else { return "it was stopped".into() };
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -20,8 +20,8 @@ use super::{
     error::ExecError,
     folder::{RunSpec, existing},
     interrupt::kill_children,
-    schedule::{panic_message, threads},
     task::{Place, Task},
+    threads::{panic_message, threads},
     workers::{Order, Said, What},
 };
 use crate::{

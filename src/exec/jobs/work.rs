@@ -19,8 +19,8 @@ use crate::{
     error::Result,
     exec::{
         interrupt::{Signals, kill_children},
-        schedule::threads,
         task::{Task, VERSION, own_build},
+        threads::threads,
         worker::{Run, answer},
         workers::{Said, What},
     },
