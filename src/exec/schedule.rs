@@ -23,7 +23,6 @@ use super::{
     runner::{Attempt, Runner, StageResult},
     slots::{Share, Slots, Waiters},
     upload,
-    workers::Workers,
 };
 use crate::{
     engine::EngineSpec,
@@ -43,8 +42,7 @@ const THREADS: usize = 6;
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
-    let Request { plan, store, files, folder, resample, keep_going, listener, worker, program, cancel } =
-        request;
+    let Request { plan, store, files, folder, resample, keep_going, listener, program, cancel } = request;
     let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
@@ -57,7 +55,6 @@ pub fn run(request: Request) -> Result<Summary> {
     let runner = Arc::new(Runner {
         plan,
         store,
-        workers: worker.map(Workers::new),
         jobs,
         remote,
         syncer,
@@ -90,11 +87,7 @@ pub fn run(request: Request) -> Result<Summary> {
         }
         let runtime = self::threads(&runner.plan.engine)?;
         let runtime = threads.0.insert(runtime);
-        let done = runtime.block_on(run.schedule());
-        if let Some(workers) = &runner.workers {
-            runtime.block_on(workers.end());
-        }
-        done
+        runtime.block_on(run.schedule())
     });
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();
@@ -248,12 +241,7 @@ impl<'w> Run<'w> {
             if self.runner.computes(index) && self.runner.jobs(index).is_none() && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
                 let bases = &self.runner.shared_models.bases;
-                // Those of another process stay closed here.
-                let opened = match self.runner.is_apart(index) {
-                    true => plan.engine.open_devices(),
-                    false => bases.open_devices(&plan.engine),
-                };
-                return opened.map(drop).at(at);
+                return bases.open_devices(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -393,7 +381,7 @@ impl<'w> Run<'w> {
     /// Evicts models that no running or pending stage reads.
     fn evict_models(&self) {
         let loaded = &self.runner.shared_models;
-        if loaded.is_empty() && self.runner.workers.is_none() {
+        if loaded.is_empty() {
             return;
         }
         let plan = &self.runner.plan;
@@ -401,9 +389,6 @@ impl<'w> Run<'w> {
         let wanted: BTreeSet<_> =
             open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
         loaded.retain(|model| wanted.contains(model));
-        if let Some(workers) = &self.runner.workers {
-            workers.keep(wanted);
-        }
     }
 
     fn summary(&mut self) -> Summary {
