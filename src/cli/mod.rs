@@ -122,7 +122,7 @@ enum Command {
     Scenarios(scenarios::Scenarios),
     /// Serve a demo MCP server.
     DemoServer(demo_server::DemoServer),
-    /// Run stages of a run in a process of their own; started by `run`.
+    /// Run a stage of a run as a job; started by the job's script.
     #[command(hide = true)]
     Worker(worker::Worker),
     /// Be a client under test of the MCP conformance suite.

@@ -187,7 +187,6 @@ fn start(
     if with_ui {
         ui::serve_run(printer, &store, &folder.id)?;
     }
-    let worker_command = worker::command(&store, &folder.id, spec.stages.as_deref());
     let program = worker::program(&store, &folder.id, spec.stages.as_deref());
     let ending = ClosingReport::new(&plan, &store, &folder.id, &folder.path, began);
     let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
@@ -203,7 +202,6 @@ fn start(
         folder,
         resample,
         listener: events,
-        worker: Some(worker_command),
         program: Some(program),
         cancel: signals.stop(move || stopping.event(&Event::Stopping)),
     });

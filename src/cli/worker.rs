@@ -1,9 +1,6 @@
-//! `mcprl worker`: runs stages of a run that `mcprl run` has started, in a process of their own.
+//! `mcprl worker`: runs a stage of a run that `mcprl run` has submitted as a job.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -11,7 +8,7 @@ use super::Outcome;
 use crate::{
     error::Result,
     exec::{
-        self, Program, WorkerCommand,
+        Program,
         jobs::{
             JobFolder,
             work::{JobEnd, work_on},
@@ -28,19 +25,15 @@ pub struct Worker {
     cache: PathBuf,
     #[arg(long)]
     stages: Option<PathBuf>,
-    /// Work on the job of this folder alone.
+    /// The job's folder.
     #[arg(long)]
-    job: Option<PathBuf>,
+    job: PathBuf,
 }
 
 impl Worker {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = Store::open(&self.cache)?;
-        let Some(job) = self.job else {
-            exec::work(store, &self.run, self.stages)?;
-            return Ok(Outcome::Success);
-        };
-        Ok(match work_on(&store, &self.run, self.stages, &JobFolder::at(job), &|text| printer.say(text))? {
+        let (store, job) = (Store::open(&self.cache)?, JobFolder::at(self.job));
+        Ok(match work_on(&store, &self.run, self.stages, &job, &|text| printer.say(text))? {
             JobEnd::Done => Outcome::Success,
             JobEnd::Failed => Outcome::Failed,
             JobEnd::Stopped => Outcome::Interrupted,
@@ -52,17 +45,4 @@ impl Worker {
 pub fn program(store: &Store, run: &str, stages: Option<&Path>) -> Program {
     let path = std::env::current_exe().unwrap_or_else(|_| "mcprl".into());
     Program { path, run: run.to_owned(), cache: store.root().to_owned(), stages: stages.map(Path::to_owned) }
-}
-
-/// How a run starts its worker.
-pub fn command(store: &Store, run: &str, stages: Option<&Path>) -> WorkerCommand {
-    let mut arguments: Vec<OsString> =
-        vec!["worker".into(), run.into(), "--cache".into(), store.root().into()];
-    if let Some(stages) = stages {
-        arguments.extend(["--stages".into(), stages.into()]);
-    }
-    // Also if the file has been replaced since: a worker is the same program.
-    let own = PathBuf::from("/proc/self/exe");
-    let program = if own.exists() { own } else { std::env::current_exe().unwrap_or_else(|_| "mcprl".into()) };
-    WorkerCommand { program, arguments }
 }

@@ -30,21 +30,8 @@ pub enum ExecError {
     },
     #[error("cannot start worker threads")]
     Threads(#[source] std::io::Error),
-    #[error("cannot start a worker process")]
-    NoWorker(#[source] std::io::Error),
-    #[error("the worker process ended: {how}{}", said_text(said))]
-    WorkerLost { how: String, said: String },
-    #[error("an order of the run cannot be read: {0}")]
-    BadOrder(String),
     #[error("the worker gives stage \"{stage}\" another key")]
     OtherKey { stage: String },
-}
-
-/// How a process ended that the system has killed.
-const KILLED: &str = "signal 9";
-
-fn said_text(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
 }
 
 fn task_text(task: &str) -> String {
@@ -79,20 +66,12 @@ impl Diagnostic for ExecError {
                  success on training tasks on purpose, compare on the table that is trained on"
                     .into()
             }
-            Self::WorkerLost { how, .. } if how != KILLED => {
-                "`mcprl resume` goes on with what the stage had recorded".into()
-            }
-            Self::WorkerLost { .. } => {
-                "the system kills a process that takes too much memory (`dmesg` says so); `mcprl resume` goes on with what the \
-                 stage had recorded"
-                    .into()
-            }
             Self::OtherKey { .. } => {
                 "a file or a variable that the run file names is another one there, or has changed since the run began; run again to use \
                  it as it is now"
                     .into()
             }
-            Self::Threads(_) | Self::NoWorker(_) | Self::BadOrder(_) => return None,
+            Self::Threads(_) => return None,
         })
     }
 

@@ -30,8 +30,6 @@ mod threads;
 mod up_to_date;
 mod upload;
 mod work_dir;
-mod worker;
-mod workers;
 
 use std::sync::Arc;
 
@@ -49,8 +47,6 @@ pub use rows::StageRows;
 pub use schedule::run;
 pub use up_to_date::up_to_date;
 pub use upload::push_queued;
-pub use worker::work;
-pub use workers::WorkerCommand;
 
 use crate::{
     error::Failure,
@@ -70,8 +66,6 @@ pub struct Request {
     /// Whether stages that do not depend on a failed one still run.
     pub keep_going: bool,
     pub listener: Arc<dyn Listener>,
-    /// Of stages with `executor = "process"`; without it they run in this process.
-    pub worker: Option<WorkerCommand>,
     /// How a job starts this program; without it, stages with an executor of `[executors]` run in this process.
     pub program: Option<Program>,
     /// Stops the run, e.g. on a signal ([`Signals`]).

@@ -29,7 +29,6 @@ use super::{
     slots::Share,
     task::{Place, StageArtifacts, Task},
     work_dir::WorkDir,
-    workers::Workers,
 };
 use crate::{
     data,
@@ -61,8 +60,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Runner {
     pub plan: Plan,
     pub store: Store,
-    /// The process of stages that have one of their own.
-    pub workers: Option<Workers>,
     /// Batch systems that run stages.
     pub jobs: Executors,
     /// The cache shared with other machines.
@@ -266,7 +263,7 @@ impl Runner {
     pub fn jobs(&self, index: NodeIndex) -> Option<&Jobs> {
         match &self.plan.node(index).stage.executor {
             Executor::Jobs(name) => self.jobs.get(&**name),
-            _ => None,
+            Executor::Local => None,
         }
     }
 
@@ -499,16 +496,9 @@ impl Runner {
             return self.call_jobs(jobs, running, &task).await;
         }
         jobs::close_others(&self.store, (&job.key, task.draw), &[]);
-        match &self.workers {
-            Some(workers) if self.is_apart(job.index) => {
-                workers.run(task, &**notes, meter, &self.cancel).await
-            }
-            _ => {
-                let (rows, cancel) = (Arc::clone(rows), self.cancel.clone());
-                let place = Place { plan: &self.plan, store: &self.store, models: &self.shared_models };
-                task.run(place, job.index, rows, notes.clone(), meter.clone(), cancel).await
-            }
-        }
+        let (rows, cancel) = (Arc::clone(rows), self.cancel.clone());
+        let place = Place { plan: &self.plan, store: &self.store, models: &self.shared_models };
+        task.run(place, job.index, rows, notes.clone(), meter.clone(), cancel).await
     }
 
     /// Runs the stage as a job, behind those that play shards of it.
@@ -543,12 +533,6 @@ impl Runner {
             notes.phase("puts the shards together", 0);
         }
         jobs.run(task, Around { store, lease, observer: notes, meter, begun, cancel: &self.cancel }).await
-    }
-
-    /// Whether a node's stage has a process of its own. A command has one anyway.
-    pub fn is_apart(&self, index: NodeIndex) -> bool {
-        let stage = &self.plan.node(index).stage;
-        self.workers.is_some() && stage.executor == Executor::Process && stage.card.command.is_empty()
     }
 
     fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> Task {

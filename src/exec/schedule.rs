@@ -24,7 +24,6 @@ use super::{
     slots::{Share, Slots, Waiters},
     threads::panic_message,
     upload,
-    workers::Workers,
 };
 use crate::{
     error::{At, Class, Failure, Reported, Result},
@@ -40,8 +39,7 @@ use crate::{
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
-    let Request { plan, store, files, folder, resample, keep_going, listener, worker, program, cancel } =
-        request;
+    let Request { plan, store, files, folder, resample, keep_going, listener, program, cancel } = request;
     let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
@@ -54,7 +52,6 @@ pub fn run(request: Request) -> Result<Summary> {
     let runner = Arc::new(Runner {
         plan,
         store,
-        workers: worker.map(Workers::new),
         jobs,
         remote,
         syncer,
@@ -87,11 +84,7 @@ pub fn run(request: Request) -> Result<Summary> {
         }
         let runtime = super::threads::threads(&runner.plan.engine)?;
         let runtime = threads.0.insert(runtime);
-        let done = runtime.block_on(run.schedule());
-        if let Some(workers) = &runner.workers {
-            runtime.block_on(workers.end());
-        }
-        done
+        runtime.block_on(run.schedule())
     });
     runner.shared_models.retain(|_| false);
     let models = runner.shared_models.bases.loads();
@@ -233,12 +226,7 @@ impl<'w> Run<'w> {
             if self.runner.computes(index) && self.runner.jobs(index).is_none() && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
                 let bases = &self.runner.shared_models.bases;
-                // Those of another process stay closed here.
-                let opened = match self.runner.is_apart(index) {
-                    true => plan.engine.open_devices(),
-                    false => bases.open_devices(&plan.engine),
-                };
-                return opened.map(drop).at(at);
+                return bases.open_devices(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -378,7 +366,7 @@ impl<'w> Run<'w> {
     /// Evicts models that no running or pending stage reads.
     fn evict_models(&self) {
         let loaded = &self.runner.shared_models;
-        if loaded.is_empty() && self.runner.workers.is_none() {
+        if loaded.is_empty() {
             return;
         }
         let plan = &self.runner.plan;
@@ -386,9 +374,6 @@ impl<'w> Run<'w> {
         let wanted: BTreeSet<_> =
             open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
         loaded.retain(|model| wanted.contains(model));
-        if let Some(workers) = &self.runner.workers {
-            workers.keep(wanted);
-        }
     }
 
     fn summary(&mut self) -> Summary {

@@ -19,16 +19,13 @@ pub enum Executor {
     /// In the process of the run.
     #[default]
     Local,
-    /// In a worker process, which lives as long as the run and keeps its models: running out of memory does not end
-    /// the run.
-    Process,
     /// As a job of the batch system of this name.
     Jobs(Arc<str>),
 }
 
 impl Executor {
-    /// Names that no `[executors.NAME]` has.
-    pub const BUILT_IN: [&str; 2] = ["local", "process"];
+    /// The name of [`Executor::Local`], which no `[executors.NAME]` has.
+    const LOCAL: &str = "local";
 
     /// Whether a stage has devices and programs of another machine.
     pub fn is_job(&self) -> bool {
@@ -37,8 +34,7 @@ impl Executor {
 
     pub fn name(&self) -> &str {
         match self {
-            Self::Local => "local",
-            Self::Process => "process",
+            Self::Local => Self::LOCAL,
             Self::Jobs(name) => name,
         }
     }
@@ -47,7 +43,7 @@ impl Executor {
 /// A batch system that runs stages as jobs.
 #[derive(Deserialize, JsonSchema)]
 pub struct Jobs {
-    /// `slurm`, `ray`, `kubernetes`, or the path of a template, relative to the run file's folder. Its options are further
+    /// `local`, `slurm`, `ray`, `kubernetes`, or the path of a template, relative to the run file's folder. Its options are further
     /// keys of this table; `mcprl executors KIND` prints it.
     kind: String,
     /// What a job asks for.
@@ -186,8 +182,9 @@ pub struct States {
 }
 
 /// The templates of this program, by kind.
-pub const TEMPLATES: [(&str, &str); 3] = [
+pub const TEMPLATES: [(&str, &str); 4] = [
     ("kubernetes", include_str!("../../executors/kubernetes.toml")),
+    ("local", include_str!("../../executors/local.toml")),
     ("ray", include_str!("../../executors/ray.toml")),
     ("slurm", include_str!("../../executors/slurm.toml")),
 ];
@@ -227,7 +224,7 @@ pub struct JobsSpec {
 pub fn executors(reader: &Reader, entry: &Entry<'_>) -> BTreeMap<String, Option<JobsSpec>> {
     let tables = reader.table(entry).unwrap_or_default();
     let spec = |(name, entry): (&str, Entry<'_>)| {
-        if Executor::BUILT_IN.contains(&name) {
+        if name == Executor::LOCAL {
             let message = format!("`{name}` is an executor already");
             reader.wrong::<()>(&entry, Part::Key, message, Some("give it another name".into()));
         }
@@ -300,12 +297,11 @@ pub fn executor(
 ) -> Option<Executor> {
     let text = reader.text(entry)?;
     match text {
-        "local" => Some(Executor::Local),
-        "process" => Some(Executor::Process),
+        Executor::LOCAL => Some(Executor::Local),
         name if executors.contains_key(name) => Some(Executor::Jobs(name.into())),
         _ => {
             let others = executors.keys().map(String::as_str);
-            let names: Vec<&str> = Executor::BUILT_IN.into_iter().chain(others).collect();
+            let names: Vec<&str> = std::iter::once(Executor::LOCAL).chain(others).collect();
             let message = format!("`{}` should be one of {}", entry.path, names.join(", "));
             let hint = executors.is_empty().then(|| "`[executors.NAME]` names a batch system".to_owned());
             reader.wrong(entry, Part::Value, message, hint)

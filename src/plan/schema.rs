@@ -138,12 +138,8 @@ pub fn schema(cards: &Cards) -> Result<Value> {
 fn executor(what: &str) -> Value {
     json!({
         "type": "string",
-        "examples": Executor::BUILT_IN,
         "default": Executor::default().name(),
-        "description": format!(
-            "{what}. local: in the process of the run. process: in another process than the run, so that running \
-             out of memory does not end the run. Another name: as jobs of that one of `executors`."
-        ),
+        "description": format!("{what}: `local`, in the process of the run, or as jobs of one of `executors`."),
     })
 }
 

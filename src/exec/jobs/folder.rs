@@ -22,9 +22,10 @@ use std::{
 
 use serde_json::Value;
 
+use super::report::Report;
 use crate::{
     error::if_found,
-    exec::{task::Task, workers::What},
+    exec::task::Task,
     plan::absolute,
     store::{Holder, Store, StoreError, replace_file, token},
 };
@@ -180,7 +181,7 @@ impl Hearing {
     }
 
     /// What is new. A line that is not whole yet comes later.
-    pub fn new_lines(&mut self) -> Vec<What> {
+    pub fn new_lines(&mut self) -> Vec<Report> {
         let Ok(mut file) = File::open(self.worker.said()) else { return Vec::new() };
         if file.seek(SeekFrom::Start(self.at)).is_err() {
             return Vec::new();
@@ -190,7 +191,7 @@ impl Hearing {
             && line.ends_with(b"\n")
         {
             self.at += read as u64;
-            new.extend(serde_json::from_slice::<What>(&line));
+            new.extend(serde_json::from_slice::<Report>(&line));
             line.clear();
         }
         new
@@ -284,13 +285,13 @@ mod tests {
         assert_eq!(job.holder(), Some(worker.clone()));
         let mut hearing = Hearing::new(worker.clone());
         assert!(hearing.new_lines().is_empty());
-        let line = serde_json::to_string(&What::Note("a".into())).unwrap();
+        let line = serde_json::to_string(&Report::Note("a".into())).unwrap();
         let mut file = File::create(worker.said()).unwrap();
         write!(file, "{line}\n{}", &line[..4]).unwrap();
         assert_eq!(hearing.new_lines().len(), 1);
         assert!(hearing.new_lines().is_empty());
         writeln!(file, "{}", &line[4..]).unwrap();
-        assert!(matches!(&hearing.new_lines()[..], [What::Note(text)] if text == "a"));
+        assert!(matches!(&hearing.new_lines()[..], [Report::Note(text)] if text == "a"));
     }
 
     #[test]

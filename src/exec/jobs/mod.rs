@@ -5,6 +5,7 @@
 mod error;
 mod folder;
 mod queue;
+mod report;
 pub mod script;
 pub mod work;
 
@@ -28,12 +29,10 @@ pub use self::{
 use self::{
     folder::{Attempts, Hearing},
     queue::JobState,
+    report::{Report, metrics_of},
     script::Program,
 };
-use super::{
-    task::{Task, VERSION, own_build},
-    workers::{What, metrics_of},
-};
+use super::task::{Task, VERSION, own_build};
 use crate::{
     error::{Class, Diagnostic, Interrupted, Result},
     hash::Digest,
@@ -209,26 +208,26 @@ impl Jobs {
             }
             for what in new {
                 match what {
-                    What::Done(bits) => {
+                    Report::Done(bits) => {
                         if let Some(hearing) = hearing.as_ref().filter(|_| task.shard.is_none()) {
                             hearing.worker.link_outputs(&task.out)?;
                         }
                         return Ok(Followed::Done(metrics_of(bits)));
                     }
-                    What::Failed(_) if is_first && !is_own => {
+                    Report::Failed(_) if is_first && !is_own => {
                         return Ok(Followed::Lost("it failed while no run followed it".into()));
                     }
-                    What::Failed(failure) => {
+                    Report::Failed(failure) => {
                         folder.close();
                         return Err(failure.into());
                     }
-                    What::Used(total) => {
+                    Report::Used(total) => {
                         meter.add(total.since(used));
                         used = total;
                     }
                     // All shards find the same episodes played; the first one counts them.
-                    What::Skip(_) if task.shard.is_some_and(|shard| shard.index > 0) => {}
-                    progress => progress.tell(observer),
+                    Report::Skip(_) if task.shard.is_some_and(|shard| shard.index > 0) => {}
+                    progress => progress.forward(observer),
                 }
             }
             is_first = false;

@@ -472,6 +472,20 @@ mod tests {
         );
     }
 
+    /// Lines of procps and of a command that only has the word in it.
+    #[test]
+    fn jobs_of_this_machine_are_processes() {
+        let queue = queue("local", json!({}));
+        let Call::Run { arguments, .. } = submission(&queue) else { panic!() };
+        assert_eq!(arguments[4..], ["mcprl-a-1", "/a b/script", "/a b/log"]);
+        let beside = "sh -c trap : TERM; sh \"$3\"; echo \"ended with code $?\" mcprl-local";
+        let jobs = queue.listed(&format!(
+            "/sbin/init\n{beside} mcprl-a-1 RUNNING /a b/script\n{beside} mcprl-b-2 RUNNING /b/scr\ngrep mcprl-local \n"
+        ));
+        let expected = ["mcprl-a-1", "mcprl-b-2"].map(|name| (name.to_owned(), JobState::Running));
+        assert_eq!(jobs.unwrap(), expected.into());
+    }
+
     #[test]
     fn a_word_of_a_shell_stays_one() {
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");

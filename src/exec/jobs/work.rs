@@ -9,22 +9,28 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     error::JobError,
     folder::{JobFolder, WorkerFolder},
+    report::Report,
 };
 use crate::{
     error::Result,
     exec::{
+        ExecError,
+        folder::{RunSpec, existing},
         interrupt::{Signals, kill_children},
-        task::{Task, VERSION, own_build},
-        threads::threads,
-        worker::{Run, answer},
-        workers::{Said, What},
+        task::{Place, Task, VERSION, own_build},
+        threads::{panic_message, threads},
     },
-    store::{Store, StoreError},
+    plan::Plan,
+    progress::Observer,
+    stage::{Cards, Metrics, SharedModels},
+    store::{FileDigests, Store, StoreError},
+    usage::UsageMeter,
 };
 
 /// Time between two looks whether the job is still this worker's.
@@ -61,7 +67,7 @@ pub fn work_on(
     let _attendance = store.attend(run)?;
     let worker = folder.take()?;
     say(&format!("worker {} works on {}", worker.name, wanted["node"]));
-    let (sender, mut said) = unbounded_channel::<Said>();
+    let (sender, mut reports) = unbounded_channel::<Report>();
     let path = worker.said();
     let writing = |cause| StoreError::writing(&path, cause);
     let mut output = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
@@ -76,20 +82,19 @@ pub fn work_on(
         watched.cancel();
     });
     let writer = std::thread::spawn(move || {
-        while let Some(said) = said.blocking_recv() {
+        while let Some(report) = reports.blocking_recv() {
             // Without its last word the job is lost, and submitted again.
-            if write(&mut output, &said.what).is_err() {
+            if write(&mut output, &report).is_err() {
                 return;
             }
         }
     });
     let stopped = cancel.clone();
     let last = match opened(store, run, stages, (folder, &worker), wanted) {
-        Err(failure) => What::Failed((&failure).into()),
+        Err(failure) => Report::Failed((&failure).into()),
         Ok((task, run)) => {
             let runtime = threads(&run.plan.engine)?;
-            let (run, sender, part) = (Arc::new(run), sender.clone(), worker.name.clone());
-            let last = runtime.block_on(answer((0, part), task, run, sender, cancel));
+            let last = runtime.block_on(perform(task, worker.name.clone(), run, sender.clone(), cancel));
             runtime.shutdown_timeout(GRACE);
             last
         }
@@ -97,20 +102,37 @@ pub fn work_on(
     kill_children();
     let end = match &last {
         // Programs of the stage may end before it sees the signal.
-        What::Failed(_) if stopped.is_cancelled() => JobEnd::Stopped,
-        What::Failed(failure) => {
+        Report::Failed(_) if stopped.is_cancelled() => JobEnd::Stopped,
+        Report::Failed(failure) => {
             say(&failure.to_string());
             JobEnd::Failed
         }
         _ => JobEnd::Done,
     };
     if end != JobEnd::Stopped {
-        _ = sender.send(Said { number: 0, what: last });
+        _ = sender.send(last);
     }
     drop(sender);
     _ = writer.join();
     say(&format!("worker {}: {end:?}", worker.name));
     Ok(end)
+}
+
+/// What a worker has of its run.
+struct Run {
+    plan: Plan,
+    store: Store,
+    models: Arc<SharedModels>,
+}
+
+impl Run {
+    /// Plans the run.
+    fn open(store: Store, run: &str, stages: Option<PathBuf>) -> Result<Self> {
+        let spec = RunSpec::read(&existing(&store, run)?)?;
+        let files = FileDigests::load(&store);
+        let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
+        Ok(Self { plan, store, models: Arc::default() })
+    }
 }
 
 /// The task with this worker's folders, and the run.
@@ -133,8 +155,74 @@ fn opened(
     Ok((Task { out: worker.out(), scratch: worker.scratch(), ..task }, run))
 }
 
-fn write(output: &mut File, what: &What) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(what)?;
+/// Runs a task, whose rows go to the log of this part. A crash of its stage is a failure.
+async fn perform(
+    task: Task,
+    part: String,
+    run: Run,
+    sender: UnboundedSender<Report>,
+    cancel: CancellationToken,
+) -> Report {
+    let stage = task.node.clone();
+    let reporter = Arc::new(Reporter { sender, meter: Arc::default() });
+    let (observer, meter) = (Arc::clone(&reporter), Arc::clone(&reporter.meter));
+    let running = tokio::spawn(async move {
+        let place = Place { plan: &run.plan, store: &run.store, models: &run.models };
+        let (index, rows) = task.planned(place, &part)?;
+        task.run(place, index, Arc::new(rows), observer, meter, cancel).await
+    });
+    let done: Result<Metrics> = match running.await {
+        Ok(done) => done,
+        Err(cause) => Err(ExecError::Crashed { stage, message: panic_message(cause) }.into()),
+    };
+    reporter.send(Report::Used(reporter.meter.total()));
+    match done {
+        Ok(metrics) => Report::done(metrics),
+        Err(failure) => Report::Failed((&failure).into()),
+    }
+}
+
+/// Reports the progress of a stage.
+struct Reporter {
+    sender: UnboundedSender<Report>,
+    meter: Arc<UsageMeter>,
+}
+
+impl Reporter {
+    fn send(&self, report: Report) {
+        _ = self.sender.send(report);
+    }
+}
+
+impl Observer for Reporter {
+    fn phase(&self, name: &str, units: u64) {
+        self.send(Report::Phase { name: name.to_owned(), units });
+    }
+
+    fn advance(&self, units: u64) {
+        self.send(Report::Advance(units));
+        self.send(Report::Used(self.meter.total()));
+    }
+
+    fn skip(&self, units: u64) {
+        self.send(Report::Skip(units));
+    }
+
+    fn status(&self, text: &str) {
+        self.send(Report::Status(text.to_owned()));
+    }
+
+    fn note(&self, text: &str) {
+        self.send(Report::Note(text.to_owned()));
+    }
+
+    fn output(&self, line: &str) {
+        self.send(Report::Output(line.to_owned()));
+    }
+}
+
+fn write(output: &mut File, report: &Report) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     // One write for a line.
     output.write_all(&line)

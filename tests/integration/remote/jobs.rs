@@ -38,7 +38,7 @@ fn toys(sleep: f64, settings: &str) -> Project {
 }
 
 /// What the newest run's stages wrote, by stage and port.
-fn written(project: &Project) -> BTreeMap<String, Value> {
+pub fn written(project: &Project) -> BTreeMap<String, Value> {
     let is_result = |entry: &Value| entry["event"] == "finished" || entry["event"] == "cached";
     let finished = project.journal().into_iter().filter(is_result);
     let outputs =
@@ -401,7 +401,7 @@ fn mistakes_in_an_executor_are_named_with_their_place() {
     };
     let refused = plan("[executors.gpu]\nkind = \"slrum\"", "");
     assert!(
-        refused.contains("should be one of kubernetes, ray, slurm, or the path of a template"),
+        refused.contains("should be one of kubernetes, local, ray, slurm, or the path of a template"),
         "{refused}"
     );
     assert!(refused.contains("did you mean \"slurm\"?") && refused.contains("run.toml:5"), "{refused}");
@@ -413,7 +413,7 @@ fn mistakes_in_an_executor_are_named_with_their_place() {
     let refused = plan("[executors.gpu]\nkind = \"slurm\"\nresources = { time = \"4\" }", "");
     assert!(refused.contains("should be a time such as"), "{refused}");
     assert!(plan("[executors.local]\nkind = \"slurm\"", "").contains("is an executor already"));
-    assert!(plan("", "executor = \"gpu\"").contains("should be one of local, process"));
+    assert!(plan("", "executor = \"gpu\"").contains("`stages.start.executor` should be one of local"));
     let refused = plan("[executors.gpu]\nkind = \"slurm\"", "executor = \"gpu\"\nshards = 2");
     assert!(refused.contains("plays no episodes to divide"), "{refused}");
     let shards = Project::with_model(&common::episodes_run("shards = 2")).mcprl(&["plan", "run.toml"]);
@@ -449,7 +449,7 @@ fn a_whole_run_is_one_job_and_a_dry_run_shows_it() {
 fn templates_are_printed_to_be_adapted() {
     let project = Project::new("");
     let list = project.mcprl(&["executors"]).out;
-    assert!(["kubernetes", "ray", "slurm"].iter().all(|kind| list.contains(kind)), "{list}");
+    assert!(["kubernetes", "local", "ray", "slurm"].iter().all(|kind| list.contains(kind)), "{list}");
     project.write("my.toml", &project.mcprl(&["executors", "slurm"]).out);
     project.write("run.toml", "[stages.start]\nkind = \"gen\"\nexecutor = \"my\"\n[executors.my]\nkind = \"my.toml\"\npartition = \"a\"\n");
     let planned = project.mcprl(&["plan", "run.toml"]);

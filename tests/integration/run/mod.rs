@@ -1,7 +1,6 @@
-//! How stages run: order, loops, retries, cost, programs, processes, and what a run prints meanwhile.
+//! How stages run: order, loops, retries, cost, programs, and what a run prints meanwhile.
 
 mod loops;
-mod processes;
 mod programs;
 mod scheduling;
 mod shown;
