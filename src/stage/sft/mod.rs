@@ -382,7 +382,7 @@ fn held_out(episodes: Vec<Episode>, share: f64, seed: u64) -> (Vec<Rows>, Vec<Ro
     (rows(trained), rows(held))
 }
 
-/// Passes over the episodes for a model with so many weights: a small one learns less from each (docs/internals/log.md).
+/// Passes over the episodes for a model with so many weights: a small one learns less from each (dev/log.md).
 fn passes(weights: usize) -> usize {
     match weights {
         0..200_000_000 => 4,

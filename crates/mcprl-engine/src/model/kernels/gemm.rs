@@ -2,7 +2,7 @@
 //!
 //! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in
 //! order, whatever the number of rows. The rounding error of a single chain over all of `k` grows faster
-//! (Higham, "The Accuracy of Floating Point Summation", 1993; figures in docs/internals/log.md). Parts of an operation
+//! (Higham, "The Accuracy of Floating Point Summation", 1993; figures in dev/log.md). Parts of an operation
 //! that may be split anywhere along `k` are one chain ([`local_gemm`]).
 
 use std::{
