@@ -93,7 +93,6 @@ fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> R
         resample: Vec::new(),
         keep_going: false,
         listener: listener.clone(),
-        worker: None,
         program: None,
         cancel: signals.stop(move || exec::Listener::event(&*stopping, &exec::Event::Stopping)),
     })?;
