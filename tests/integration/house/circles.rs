@@ -126,12 +126,13 @@ impl Crate {
     }
 }
 
-/// `src/` of every crate of this repository.
-fn crates() -> Vec<PathBuf> {
+/// `lib.rs` and `main.rs` of every crate of this repository.
+fn roots() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let others = std::fs::read_dir(root.join("crates")).into_iter().flatten();
-    let folders = others.map(|item| item.unwrap().path()).chain([root.to_owned()]);
-    folders.map(|folder| folder.join("src")).filter(|folder| folder.is_dir()).collect()
+    let crates = others.map(|item| item.unwrap().path()).chain([root.to_owned()]);
+    let roots = crates.flat_map(|folder| [folder.join("src/lib.rs"), folder.join("src/main.rs")]);
+    roots.filter(|root| root.exists()).collect()
 }
 
 /// Circles of a crate, as text.
@@ -143,12 +144,11 @@ fn circles(root: &Path) -> Vec<String> {
 
 #[test]
 fn no_files_depend_on_each_other_in_circles() {
-    let mut found = Vec::new();
-    for root in crates().iter().flat_map(|src| [src.join("lib.rs"), src.join("main.rs")]) {
-        if root.exists() {
-            found.extend(circles(&root));
-        }
-    }
+    let of_root = |root: &PathBuf| {
+        let root_name = root.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().display().to_string();
+        circles(root).into_iter().map(move |circle| format!("below {root_name}: {circle}"))
+    };
+    let found: Vec<String> = roots().iter().flat_map(of_root).collect();
     assert!(found.is_empty(), "{} circles:\n{}", found.len(), found.join("\n"));
 }
 
