@@ -43,8 +43,6 @@ pub enum ModelStageError {
     NoWeights { id: String },
     #[error("cannot parse the hub's answer about {id}")]
     Answer { id: String },
-    #[error("cannot start a thread")]
-    Thread { source: std::io::Error },
 }
 
 impl ModelStageError {
@@ -74,7 +72,6 @@ impl Diagnostic for ModelStageError {
             Self::NoHome => "hub::no_home",
             Self::NoWeights { .. } => "hub::no_weights",
             Self::Answer { .. } => "hub::answer",
-            Self::Thread { .. } => "model::thread",
         }
     }
 

@@ -1,32 +1,46 @@
 //! Models from the hub, through its cache on disk.
 //!
 //! `HF_HOME` sets the cache, `HF_ENDPOINT` the hub, and `HF_TOKEN` (or the file `token` in the cache's home)
-//! the token, sent only over https or to this machine. `HF_HUB_OFFLINE=1` disables requests. A download that
-//! breaks off resumes, in the same run or a later one. A file is complete once it has the size that the hub
-//! reports.
+//! the token, sent only over https or to this machine. `HF_HUB_OFFLINE=1` disables requests. The cache is that of
+//! huggingface_hub, so each finds what the other has downloaded, and waits while the other downloads it:
+//!
+//! | below the cache | holds |
+//! |---|---|
+//! | `models--OWNER--NAME/refs/BRANCH` | the commit of a branch or tag |
+//! | `models--OWNER--NAME/snapshots/COMMIT/FILE` | a link to the file's blob |
+//! | `models--OWNER--NAME/blobs/ETAG` | a complete file; `ETAG.incomplete` is one that a download broke off, which a later one resumes |
+//! | `.locks/models--OWNER--NAME/ETAG.lock` | who holds its lock downloads the blob |
 
 use std::{
-    io::ErrorKind,
+    fs::{File, TryLockError},
+    io::Write,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use hf_hub::{
-    Cache, CacheRepo, Repo, RepoType,
-    api::{
-        Progress,
-        sync::{Api, ApiBuilder, ApiError, ApiRepo},
-    },
+use reqwest::{
+    Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, header, redirect::Policy,
 };
-use rustix::{fs::FlockOperation, io::Errno};
+use serde::Deserialize;
+use tokio::time::sleep;
 
 use super::{Files, ModelStageError, wanted};
-use crate::{net, progress::Observer};
+use crate::{
+    error::{Diagnostic, chain},
+    net,
+    progress::Observer,
+};
 
 /// Consecutive retries that bring no new data of a file.
 const RETRIES: u32 = 5;
 /// Pause before the first retry; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 3 } else { 300 });
+const CONNECT: Duration = Duration::from_secs(15);
+/// How long the hub may send nothing.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Time between two tries to take a lock.
+const POLL: Duration = Duration::from_millis(100);
+const REDIRECTS: usize = 10;
 
 pub struct Hub {
     pub endpoint: String,
@@ -34,6 +48,19 @@ pub struct Hub {
     pub cache: PathBuf,
     pub token: Option<String>,
     pub offline: bool,
+}
+
+/// What the hub says about a model.
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+/// A file of a model.
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
 }
 
 impl Hub {
@@ -49,17 +76,18 @@ impl Hub {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = home.filter(|home| !home.as_os_str().is_empty());
         let home = set("HF_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".cache/huggingface")));
-        let cache = Cache::new(home.ok_or(ModelStageError::NoHome)?.join("hub"));
+        let home = home.ok_or(ModelStageError::NoHome)?;
+        let kept = || std::fs::read_to_string(home.join("token")).ok().map(|token| token.trim().to_owned());
         Ok(Self {
             endpoint: set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into()),
-            token: set("HF_TOKEN").or_else(|| cache.token()),
-            cache: cache.path().clone(),
+            token: set("HF_TOKEN").or_else(|| kept().filter(|token| !token.is_empty())),
+            cache: home.join("hub"),
             offline: set("HF_HUB_OFFLINE").is_some_and(|value| value != "0"),
         })
     }
 
     /// The files of a model at a branch, tag or commit; downloads those not in the cache.
-    pub fn fetch(
+    pub async fn fetch(
         &self,
         id: &str,
         revision: Option<&str>,
@@ -76,45 +104,42 @@ impl Hub {
                 self.endpoint
             ));
         }
-        let failed = |error: ApiError, what: &str| self.failure(error, id, revision, what);
-        let builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
-            .with_endpoint(self.endpoint.trim_end_matches('/').to_owned())
-            .with_token(self.sent_token().map(str::to_owned))
-            // The client's own retries may resume at an offset other than the file's end.
-            .with_retries(0)
-            .with_progress(false)
-            .with_user_agent("mcprl", env!("CARGO_PKG_VERSION"));
-        let api = builder.build().map_err(|error| failed(error, id))?;
-        let repo = |revision: &str| Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned());
-        let info = api.repo(repo(revision)).info().map_err(|error| failed(error, id))?;
-        observer.note(&format!("{id}@{revision} is commit {}", info.sha));
-        if !is_proper(&info.sha) {
+        let clients = Clients::new().map_err(|error| self.network(id, error))?;
+        let path = format!("api/models/{id}/revision/{}", revision.replace('/', "%2F"));
+        let asked = self.request(&clients.all, Method::GET, &path).send().await;
+        let answer = self.answer(asked, (id, revision), id)?.json().await;
+        let Info { sha, siblings } = answer.map_err(|error| match error.is_decode() {
+            true => ModelStageError::Answer { id: id.to_owned() },
+            false => self.network(id, error),
+        })?;
+        observer.note(&format!("{id}@{revision} is commit {sha}"));
+        if !is_proper(&sha) {
             return Err(ModelStageError::Answer { id: id.to_owned() });
         }
         let mut names: Vec<String> =
-            info.siblings.into_iter().map(|file| file.rfilename).filter(|name| wanted(name)).collect();
+            siblings.into_iter().map(|file| file.rfilename).filter(|name| wanted(name)).collect();
         names.sort();
         names.dedup();
         if !names.iter().any(|name| name.ends_with(".safetensors")) {
             return Err(ModelStageError::NoWeights { id: id.to_owned() });
         }
-        let cache = Cache::new(self.cache.clone()).repo(repo(&info.sha));
-        let commit = Commit { repo: api.repo(repo(&info.sha)), cache, api };
-        let file = |name: String| {
-            let path = commit.file(&name, observer, |error| failed(error, &name))?;
-            Ok((name, path))
-        };
-        let files = names.into_iter().map(file).collect::<Result<Files, _>>()?;
+        let commit = Commit { hub: self, clients, id, sha, observer };
+        let mut files = Files::new();
+        for name in names {
+            let path = commit.file(&name).await?;
+            files.push((name, path));
+        }
         // Maps the branch's name to the commit, for later offline runs.
-        if revision != info.sha {
-            _ = Cache::new(self.cache.clone()).repo(repo(revision)).create_ref(&info.sha);
+        if revision != commit.sha {
+            let path = self.folder(id).join("refs").join(revision);
+            _ = create_parent(&path).and_then(|()| std::fs::write(&path, &commit.sha));
         }
         Ok(files)
     }
 
     /// Cached files of a completely downloaded revision, as far as the cache's own files show.
     pub fn cached(&self, id: &str, revision: &str) -> Result<Files, ModelStageError> {
-        let folder = self.cache.join(Repo::new(id.to_owned(), RepoType::Model).folder_name());
+        let folder = self.folder(id);
         let named = std::fs::read_to_string(folder.join("refs").join(revision));
         let commit = named.map_or_else(|_| revision.to_owned(), |text| text.trim().to_owned());
         match super::listed(&folder.join("snapshots").join(commit)) {
@@ -127,168 +152,240 @@ impl Hub {
         }
     }
 
+    /// The cache's folder of a model.
+    fn folder(&self, id: &str) -> PathBuf {
+        self.cache.join(folder_name(id))
+    }
+
     /// The token, unless it would be sent unencrypted.
     fn sent_token(&self) -> Option<&str> {
         let endpoint: Option<reqwest::Url> = self.endpoint.parse().ok();
         self.token.as_deref().filter(|_| endpoint.is_some_and(|endpoint| net::is_confidential(&endpoint)))
     }
 
-    /// Turns an error of the client into one for the user.
-    fn failure(&self, error: ApiError, id: &str, revision: &str, what: &str) -> ModelStageError {
-        let (endpoint, id, reason) = (self.endpoint.clone(), id.to_owned(), error.to_string());
-        match (status(&error), error) {
-            (Some(401 | 403), _) => {
-                ModelStageError::Denied { endpoint, id, token: self.sent_token().is_some() }
-            }
-            (Some(404), _) => ModelStageError::Unknown { endpoint, id, revision: revision.to_owned() },
-            (_, ApiError::IoError(source)) if is_local(&source) => {
-                ModelStageError::Cache { path: self.cache.clone(), source }
-            }
-            _ => ModelStageError::Network { endpoint, what: what.to_owned(), reason },
+    /// A request to the hub. A redirect to another host loses the token.
+    fn request(&self, client: &Client, method: Method, path: &str) -> RequestBuilder {
+        let request = client.request(method, format!("{}/{path}", self.endpoint.trim_end_matches('/')));
+        // Sizes are those of the files.
+        let request = request.header(header::ACCEPT_ENCODING, "identity");
+        match self.sent_token() {
+            Some(token) => request.bearer_auth(token),
+            None => request,
         }
+    }
+
+    /// The answer to a request for something of a model, unless the hub refuses it. A redirect is an answer.
+    fn answer(
+        &self,
+        sent: reqwest::Result<Response>,
+        (id, revision): (&str, &str),
+        what: &str,
+    ) -> Result<Response, ModelStageError> {
+        let answer = sent.map_err(|error| self.network(what, error))?;
+        let (endpoint, id) = (self.endpoint.clone(), id.to_owned());
+        match answer.status() {
+            status if status.is_success() || status.is_redirection() => Ok(answer),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Err(ModelStageError::Denied { endpoint, id, token: self.sent_token().is_some() })
+            }
+            StatusCode::NOT_FOUND => {
+                Err(ModelStageError::Unknown { endpoint, id, revision: revision.to_owned() })
+            }
+            status => Err(ModelStageError::Network {
+                endpoint,
+                what: what.to_owned(),
+                reason: format!("it answered with status {status}"),
+            }),
+        }
+    }
+
+    fn network(&self, what: &str, error: reqwest::Error) -> ModelStageError {
+        // The address of a file elsewhere has a permission.
+        let reason = chain(&error.without_url());
+        ModelStageError::Network { endpoint: self.endpoint.clone(), what: what.to_owned(), reason }
+    }
+
+    fn disk(&self, source: std::io::Error) -> ModelStageError {
+        ModelStageError::Cache { path: self.cache.clone(), source }
     }
 }
 
-/// The hub's HTTP status, which the client reports only in its message.
-fn status(error: &ApiError) -> Option<u16> {
-    error.to_string().rsplit_once("http status: ").and_then(|(_, status)| status.trim().parse().ok())
+/// HTTP clients by the redirects that they follow.
+struct Clients {
+    all: Client,
+    /// Those to the same host. The answer before one to another host says what the file is.
+    within: Client,
 }
 
-/// Whether this machine's disk failed, and not a connection.
-fn is_local(error: &std::io::Error) -> bool {
-    let of_connection = matches!(
-        error.kind(),
-        ErrorKind::BrokenPipe
-            | ErrorKind::ConnectionAborted
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::HostUnreachable
-            | ErrorKind::Interrupted
-            | ErrorKind::NetworkDown
-            | ErrorKind::NetworkUnreachable
-            | ErrorKind::NotConnected
-            | ErrorKind::TimedOut
-            | ErrorKind::WouldBlock
-    );
-    error.raw_os_error().is_some() && !of_connection
-}
-
-/// Fails if the file system has no locks. A lock held by another process is fine.
-fn check_lock(lock: &Path) -> std::io::Result<()> {
-    match rustix::fs::flock(std::fs::File::create(lock)?, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) | Err(Errno::WOULDBLOCK) => Ok(()),
-        Err(error) => Err(error.into()),
+impl Clients {
+    fn new() -> reqwest::Result<Self> {
+        net::use_ring();
+        let client = || -> ClientBuilder {
+            let agent = concat!("mcprl/", env!("CARGO_PKG_VERSION"));
+            Client::builder().user_agent(agent).connect_timeout(CONNECT).read_timeout(SILENCE)
+        };
+        let within = Policy::custom(|redirect| {
+            let before = redirect.previous();
+            let is_within = before.last().is_some_and(|url| url.origin() == redirect.url().origin());
+            match is_within && before.len() <= REDIRECTS {
+                true => redirect.follow(),
+                false => redirect.stop(),
+            }
+        });
+        Ok(Self { all: client().build()?, within: client().redirect(within).build()? })
     }
 }
 
 /// A model at a commit, on the hub and in the cache.
-struct Commit {
-    api: Api,
-    repo: ApiRepo,
-    cache: CacheRepo,
+struct Commit<'a> {
+    hub: &'a Hub,
+    clients: Clients,
+    id: &'a str,
+    sha: String,
+    observer: &'a dyn Observer,
 }
 
-impl Commit {
-    /// A file from the cache, downloaded if missing. `failed` explains an error.
-    fn file(
+/// A file on the hub.
+struct Blob {
+    etag: String,
+    bytes: u64,
+}
+
+impl Commit<'_> {
+    /// A file from the cache, downloaded if missing.
+    async fn file(&self, name: &str) -> Result<PathBuf, ModelStageError> {
+        let path = self.hub.folder(self.id).join("snapshots").join(&self.sha).join(name);
+        // How much of it there was, at most.
+        let mut most = 0;
+        let mut failed = 0;
+        while !path.exists() {
+            let mut bytes = 0;
+            let Err(error) = self.download(name, &path, &mut bytes).await else { break };
+            failed = if bytes > most { 0 } else { failed + 1 };
+            most = most.max(bytes);
+            if !error.is_transient() || failed > RETRIES {
+                return Err(error);
+            }
+            sleep(PAUSE * (1 << failed.saturating_sub(1))).await;
+        }
+        Ok(path)
+    }
+
+    /// Makes a file appear at this path of the cache. `bytes`: how much of it there is.
+    async fn download(&self, name: &str, path: &Path, bytes: &mut u64) -> Result<(), ModelStageError> {
+        let blob = self.blob(name).await?;
+        let at = self.hub.folder(self.id).join("blobs").join(&blob.etag);
+        let disk = |source| self.hub.disk(source);
+        create_parent(&at).and_then(|()| create_parent(path)).map_err(disk)?;
+        let _lock = self.lock(name, &blob).await?;
+        // Another process, or another revision, may have brought it.
+        if !at.metadata().is_ok_and(|found| found.len() == blob.bytes) {
+            self.receive(name, &blob, &at, bytes).await?;
+        }
+        if !path.exists() {
+            // A dangling link would be in the way.
+            _ = std::fs::remove_file(path);
+            let up = "../".repeat(name.split('/').count() + 1);
+            std::os::unix::fs::symlink(format!("{up}blobs/{}", blob.etag), path).map_err(disk)?;
+        }
+        Ok(())
+    }
+
+    /// Receives what is missing of a file.
+    async fn receive(
         &self,
         name: &str,
-        observer: &dyn Observer,
-        failed: impl Fn(ApiError) -> ModelStageError,
-    ) -> Result<PathBuf, ModelStageError> {
-        let mut tries = Tries { part: None, before: 0, failed: 0 };
+        blob: &Blob,
+        at: &Path,
+        bytes: &mut u64,
+    ) -> Result<(), ModelStageError> {
+        let disk = |source| self.hub.disk(source);
+        let part = at.with_file_name(format!("{}.incomplete", blob.etag));
+        let mut file = File::options().create(true).append(true).open(&part).map_err(disk)?;
+        *bytes = file.metadata().map_err(disk)?.len();
+        if *bytes > blob.bytes {
+            file.set_len(0).map_err(disk)?;
+            *bytes = 0;
+        }
+        if *bytes < blob.bytes {
+            let request = self.hub.request(&self.clients.all, Method::GET, &self.path(name));
+            let request = request.header(header::RANGE, format!("bytes={bytes}-"));
+            let mut answer = self.hub.answer(request.send().await, (self.id, &self.sha), name)?;
+            if answer.status() != StatusCode::PARTIAL_CONTENT {
+                // The whole file.
+                file.set_len(0).map_err(disk)?;
+                *bytes = 0;
+            }
+            let mut reported = *bytes;
+            while let Some(chunk) = answer.chunk().await.map_err(|error| self.hub.network(name, error))? {
+                file.write_all(&chunk).map_err(disk)?;
+                *bytes += chunk.len() as u64;
+                // In steps of a megabyte, because each report may redraw.
+                if *bytes >= reported + (1 << 20) || *bytes >= blob.bytes {
+                    reported = *bytes;
+                    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+                    let (done, all) = (megabytes(*bytes), megabytes(blob.bytes));
+                    self.observer.status(&format!("{name} · {done:.1} of {all:.1} MB"));
+                }
+            }
+        }
+        if *bytes != blob.bytes {
+            std::fs::remove_file(&part).map_err(disk)?;
+            return Err(ModelStageError::Size { name: name.to_owned(), found: *bytes, expected: blob.bytes });
+        }
+        std::fs::rename(&part, at).map_err(disk)
+    }
+
+    /// What a file is, by the headers that huggingface_hub reads.
+    async fn blob(&self, name: &str) -> Result<Blob, ModelStageError> {
+        let request = self.hub.request(&self.clients.within, Method::HEAD, &self.path(name));
+        let answer = self.hub.answer(request.send().await, (self.id, &self.sha), name)?;
+        let header = |name: &str| answer.headers().get(name)?.to_str().ok();
+        let etag = header("x-linked-etag").or_else(|| header("etag"));
+        let etag = etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"').to_owned());
+        // The length of a redirect is its own.
+        let own = || header("content-length").filter(|_| answer.status().is_success());
+        let bytes = header("x-linked-size").or_else(own).and_then(|bytes| bytes.parse().ok());
+        let blob = etag.filter(|etag| is_proper(etag)).zip(bytes).map(|(etag, bytes)| Blob { etag, bytes });
+        blob.ok_or_else(|| ModelStageError::Answer { id: self.id.to_owned() })
+    }
+
+    /// Keeps other processes from downloading a blob, until it is dropped.
+    async fn lock(&self, name: &str, blob: &Blob) -> Result<File, ModelStageError> {
+        let path =
+            self.hub.cache.join(".locks").join(folder_name(self.id)).join(format!("{}.lock", blob.etag));
+        let unlocked = |source| ModelStageError::Cache { path: path.clone(), source };
+        let open = || File::options().create(true).truncate(false).write(true).open(&path);
+        let file = create_parent(&path).and_then(|()| open()).map_err(unlocked)?;
         loop {
-            if let Some(path) = self.cache.get(name) {
-                return Ok(path);
-            }
-            match self.fetch(name, &mut tries, observer) {
-                Ok(Ok(path)) => return Ok(path),
-                Ok(Err(size)) => tries.again().ok_or(size)?,
-                Err(ApiError::LockAcquisition(lock)) => {
-                    check_lock(&lock).map_err(|source| ModelStageError::Cache { path: lock, source })?;
-                    observer.status(&format!("{name} · another process is fetching it"));
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => {
+                    self.observer.status(&format!("{name} · another process is fetching it"));
+                    sleep(POLL).await;
                 }
-                Err(error) => {
-                    let answer = status(&error);
-                    // The partial file is already complete or too long.
-                    if let (Some(416), _) | (_, ApiError::InvalidResume) = (answer, &error) {
-                        tries.restart();
-                    }
-                    let local = matches!(&error, ApiError::IoError(source) if is_local(source));
-                    if local || matches!(answer, Some(401 | 403 | 404)) {
-                        return Err(failed(error));
-                    }
-                    tries.again().ok_or_else(|| failed(error))?;
-                }
+                Err(TryLockError::Error(source)) => return Err(unlocked(source)),
             }
         }
     }
 
-    /// Downloads the missing part of a file. The inner error: the file's size differs from what the hub
-    /// reports, and the file was removed.
-    fn fetch(
-        &self,
-        name: &str,
-        tries: &mut Tries,
-        observer: &dyn Observer,
-    ) -> Result<Result<PathBuf, ModelStageError>, ApiError> {
-        let metadata = self.api.metadata(&self.repo.url(name))?;
-        let blob = self.cache.blob_path(metadata.etag());
-        tries.begin(blob.with_extension("part"));
-        // A dangling link would be in the way.
-        let mut pointer = self.cache.pointer_path(metadata.commit_hash());
-        pointer.push(name);
-        if pointer.is_symlink() && !pointer.exists() {
-            std::fs::remove_file(&pointer)?;
-        }
-        let progress = DownloadProgress { observer, name: name.to_owned(), size: 0, done: 0, reported: 0 };
-        let path = self.repo.download_with_progress(name, progress)?;
-        let (found, expected) = (path.metadata()?.len(), metadata.size() as u64);
-        if found == expected {
-            return Ok(Ok(path));
-        }
-        for path in [&path, &blob] {
-            std::fs::remove_file(path)?;
-        }
-        Ok(Err(ModelStageError::Size { name: name.to_owned(), found, expected }))
+    fn path(&self, name: &str) -> String {
+        format!("{}/resolve/{}/{name}", self.id, self.sha)
     }
 }
 
-/// Retries of a file without progress.
-struct Tries {
-    /// Location of the partial file.
-    part: Option<PathBuf>,
-    /// Its length at the last try.
-    before: u64,
-    failed: u32,
+fn folder_name(id: &str) -> String {
+    format!("models--{}", id.replace('/', "--"))
 }
 
-impl Tries {
-    fn length(&self) -> u64 {
-        let part = self.part.as_ref().and_then(|part| part.metadata().ok());
-        part.map_or(0, |part| part.len())
-    }
-
-    fn begin(&mut self, part: PathBuf) {
-        self.part = Some(part);
-        self.before = self.length();
-    }
-
-    fn restart(&self) {
-        if let Some(part) = &self.part {
-            _ = std::fs::remove_file(part);
-        }
-    }
-
-    /// Waits before the next try; none if there were enough.
-    fn again(&mut self) -> Option<()> {
-        self.failed = if self.length() > self.before { 0 } else { self.failed + 1 };
-        (self.failed <= RETRIES).then(|| std::thread::sleep(PAUSE * (1 << self.failed.saturating_sub(1))))
-    }
+fn create_parent(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)
 }
 
+/// Whether this is the name of a file, and no path.
 fn is_proper(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    is_plain && !text.is_empty() && !text.starts_with('.')
 }
 
 /// A model's id, and the revision behind its `@`.
@@ -305,38 +402,9 @@ pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
     Ok(())
 }
 
-/// Reports a download's progress in bytes; a part downloaded twice counts once.
-struct DownloadProgress<'a> {
-    observer: &'a dyn Observer,
-    name: String,
-    size: u64,
-    done: u64,
-    reported: u64,
-}
-
-impl Progress for DownloadProgress<'_> {
-    fn init(&mut self, size: usize, _: &str) {
-        (self.size, self.done) = (size as u64, 0);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size as u64;
-        // In steps of a megabyte, because each report may redraw.
-        if self.done >= self.reported + (1 << 20) || self.done >= self.size {
-            self.reported = self.reported.max(self.done);
-            let megabytes = |bytes: u64| bytes as f64 / 1e6;
-            let (done, size) = (megabytes(self.done), megabytes(self.size));
-            self.observer.status(&format!("{} · {done:.1} of {size:.1} MB", self.name));
-        }
-    }
-
-    fn finish(&mut self) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Diagnostic;
 
     #[test]
     fn the_environment_sets_cache_hub_and_token() {
@@ -364,13 +432,5 @@ mod tests {
             assert_eq!(refused.code(), "hub::no_home");
             assert!(refused.hint().unwrap().contains("HF_HOME"), "{refused}");
         }
-    }
-
-    #[test]
-    fn a_full_disk_and_a_broken_connection_are_different_errors() {
-        let of = |errno: Errno| is_local(&errno.into());
-        assert!([Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS].into_iter().all(of));
-        assert!(![Errno::CONNRESET, Errno::PIPE, Errno::TIMEDOUT, Errno::NETUNREACH].into_iter().any(of));
-        assert!(!is_local(&std::io::Error::other("the peer closed the connection")));
     }
 }

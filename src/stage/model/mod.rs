@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use tokenizers::Tokenizer;
-use tokio::sync::oneshot;
 
 pub use self::error::ModelStageError;
 use self::{
@@ -121,20 +120,11 @@ impl ModelStage {
         ]))
     }
 
-    /// Downloads on a separate thread, which an interrupted run does not wait for.
     async fn download(&self, context: &Context) -> Result<Files> {
         let hub = Hub::from_env()?;
         let (id, behind) = hub::split(&self.from);
-        let (id, revision) = (id.to_owned(), behind.or(self.revision.as_deref()).map(str::to_owned));
-        let observer = context.observer.clone();
-        let (sender, result) = oneshot::channel();
-        let fetch = move || _ = sender.send(hub.fetch(&id, revision.as_deref(), &*observer));
-        let thread = std::thread::Builder::new().name("hub".into());
-        thread.spawn(fetch).map_err(|source| ModelStageError::Thread { source })?;
-        tokio::select! {
-            files = result => Ok(files.map_err(|_| ModelStageError::Answer { id: self.from.clone() })??),
-            () = context.cancel.cancelled() => Err(Interrupted.into()),
-        }
+        let fetching = hub.fetch(id, behind.or(self.revision.as_deref()), &*context.observer);
+        Ok(context.cancel.run_until_cancelled(fetching).await.ok_or(Interrupted)??)
     }
 
     fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {

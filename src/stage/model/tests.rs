@@ -1,13 +1,16 @@
 use std::{
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use axum::{
     Json, Router,
     body::Body,
     extract::{Path as UrlPath, State},
-    http::{HeaderMap, Response, StatusCode},
+    http::{HeaderMap, Method, Response, StatusCode},
     routing::get,
 };
 use candle_core::{Device, Tensor};
@@ -473,7 +476,9 @@ struct Shelf {
     /// Number of weight requests to refuse.
     refusals: Arc<Mutex<usize>>,
     /// Bytes by which the reported size of the weights exceeds the real one.
-    claims: Arc<Mutex<usize>>,
+    claims: Arc<Mutex<u64>>,
+    /// Whether it sends the whole file whatever is asked for.
+    is_whole: Arc<AtomicBool>,
     /// Requests per file.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
@@ -492,11 +497,13 @@ impl Shelf {
             cuts: Arc::default(),
             refusals: Arc::default(),
             claims: Arc::default(),
+            is_whole: Arc::default(),
             asked: Arc::default(),
         };
         let router = Router::new()
             .route("/api/models/{owner}/{name}/revision/{revision}", get(Self::info))
             .route("/{owner}/{name}/resolve/{revision}/{file}", get(Self::file))
+            .route("/store/{file}", get(Self::content))
             .with_state(shelf.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -506,12 +513,11 @@ impl Shelf {
         (shelf, hub, cache)
     }
 
-    /// Ranges of the requests for the weights, except requests for their size.
+    /// Ranges of the requests for the weights.
     fn ranges(&self) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
         let of_weights = asked.iter().filter(|(file, _)| file == "model.safetensors");
-        let ranges = of_weights.filter_map(|(_, range)| range.strip_prefix("bytes="));
-        ranges.filter(|range| *range != "0-0").map(str::to_owned).collect()
+        of_weights.filter_map(|(_, range)| range.strip_prefix("bytes=").map(str::to_owned)).collect()
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
@@ -537,39 +543,64 @@ impl Shelf {
         Ok(Json(json!({"siblings": siblings, "sha": COMMIT})))
     }
 
+    /// Weights are elsewhere, at an address of their own; other files at another path.
     async fn file(
         State(shelf): State<Self>,
         UrlPath((_, _, revision, file)): UrlPath<(String, String, String, String)>,
         headers: HeaderMap,
     ) -> Response<Body> {
         assert_eq!(revision, COMMIT, "files are fetched at the commit, not at the branch");
+        assert!(shelf.admits(&headers));
+        let answer = Response::builder().header("x-repo-commit", COMMIT).status(StatusCode::FOUND);
+        let answer = if file == "model.safetensors" {
+            let port = headers["host"].to_str().unwrap().rsplit_once(':').unwrap().1;
+            let bytes = std::fs::metadata(shelf.folder.path().join(&file)).unwrap().len();
+            answer
+                .header("location", format!("http://localhost:{port}/store/{file}"))
+                .header("x-linked-etag", format!("\"etag-{file}\""))
+                .header("x-linked-size", bytes + *shelf.claims.lock().unwrap())
+        } else {
+            answer.header("location", format!("/store/{file}"))
+        };
+        answer.body(Body::empty()).unwrap()
+    }
+
+    async fn content(
+        State(shelf): State<Self>,
+        UrlPath(file): UrlPath<String>,
+        method: Method,
+        headers: HeaderMap,
+    ) -> Response<Body> {
+        let is_elsewhere = headers["host"].to_str().unwrap().starts_with("localhost");
+        assert_eq!(is_elsewhere, file == "model.safetensors");
+        assert!(if is_elsewhere { !headers.contains_key("authorization") } else { shelf.admits(&headers) });
+        let bytes = std::fs::read(shelf.folder.path().join(&file)).unwrap();
+        let answer = Response::builder().header("etag", format!("W/\"etag-{file}\""));
+        if method == Method::HEAD {
+            return answer.header("content-length", bytes.len()).body(Body::empty()).unwrap();
+        }
         let range = headers["range"].to_str().unwrap().to_owned();
         shelf.asked.lock().unwrap().push((file.clone(), range.clone()));
-        let bytes = std::fs::read(shelf.folder.path().join(&file)).unwrap();
-        let (from, to) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
-        let from: usize = from.parse().unwrap();
+        let from: usize = range.strip_prefix("bytes=").unwrap().strip_suffix('-').unwrap().parse().unwrap();
         let refused = |status| Response::builder().status(status).body(Body::empty()).unwrap();
         if from >= bytes.len() {
             return refused(StatusCode::RANGE_NOT_SATISFIABLE);
         }
-        if file == "model.safetensors" && to.is_empty() {
+        if file == "model.safetensors" {
             let mut refusals = shelf.refusals.lock().unwrap();
             if *refusals > 0 {
                 *refusals -= 1;
                 return refused(StatusCode::SERVICE_UNAVAILABLE);
             }
         }
-        let claims = if file == "model.safetensors" { *shelf.claims.lock().unwrap() } else { 0 };
-        let to = to.parse().map_or(bytes.len(), |last: usize| last + 1);
-        let part = bytes[from..to].to_vec();
-        let answer = Response::builder()
-            .status(StatusCode::PARTIAL_CONTENT)
-            .header("x-repo-commit", COMMIT)
-            .header("etag", format!("\"etag-{file}\""))
-            .header("content-range", format!("bytes {from}-{}/{}", to - 1, bytes.len() + claims))
-            .header("content-length", part.len());
+        let (from, status) = match shelf.is_whole.load(Ordering::Relaxed) {
+            true => (0, StatusCode::OK),
+            false => (from, StatusCode::PARTIAL_CONTENT),
+        };
+        let part = bytes[from..].to_vec();
+        let answer = answer.status(status).header("content-length", part.len());
         let mut cuts = shelf.cuts.lock().unwrap();
-        if *cuts > 0 && file == "model.safetensors" && part.len() > 1 {
+        if *cuts > 0 && file == "model.safetensors" {
             *cuts -= 1;
             let half: std::io::Result<Vec<u8>> = Ok(part[..part.len() / 2].to_vec());
             let torn = Err(std::io::Error::other("cut"));
@@ -587,7 +618,7 @@ impl Shelf {
 }
 
 async fn fetch(hub: Hub, id: &'static str, revision: Option<&'static str>) -> Result<Files, ModelStageError> {
-    tokio::task::spawn_blocking(move || hub.fetch(id, revision, &NoProgress)).await.unwrap()
+    hub.fetch(id, revision, &NoProgress).await
 }
 
 fn again(hub: &Hub) -> Hub {
@@ -646,26 +677,55 @@ async fn what_an_earlier_run_left_of_a_file_is_gone_on_with_or_thrown_away_and_n
     let longer = |whole: &[u8]| [whole, &[0; 9]].concat();
     type Left<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
     let cases: [(Left<'_>, usize, &[usize]); 4] =
-        [(&half, 0, &[2]), (&half, 2, &[2, 2, 2]), (&<[u8]>::to_vec, 0, &[1, 0]), (&longer, 1, &[0, 0])];
+        [(&half, 0, &[2]), (&half, 2, &[2, 2, 2]), (&<[u8]>::to_vec, 0, &[]), (&longer, 1, &[0, 0])];
     for (left, refusals, halves) in cases {
         let (shelf, hub, cache) = Shelf::open(None).await;
         let whole = std::fs::read(shelf.folder.path().join("model.safetensors")).unwrap();
         let blobs = cache.path().join("models--tiny--llama/blobs");
         std::fs::create_dir_all(&blobs).unwrap();
-        std::fs::write(blobs.join("etag-model.part"), left(&whole)).unwrap();
+        std::fs::write(blobs.join("etag-model.safetensors.incomplete"), left(&whole)).unwrap();
         *shelf.refusals.lock().unwrap() = refusals;
         let files = fetch(hub, "tiny/llama", None).await.unwrap();
         let (_, weights) = files.iter().find(|(name, _)| name == "model.safetensors").unwrap();
         assert!(std::fs::read(weights).unwrap() == whole, "{refusals} {halves:?}");
-        // Requested from the beginning, the middle or the end.
-        let from = |half: &usize| match half {
-            0 => 0,
-            1 => whole.len(),
-            _ => whole.len() / 2,
-        };
+        // Requested from the beginning or the middle.
+        let from = |half: &usize| if *half == 0 { 0 } else { whole.len() / 2 };
         let expected: Vec<String> = halves.iter().map(|half| format!("{}-", from(half))).collect();
         assert_eq!(shelf.ranges(), expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_that_sends_no_parts_of_files_starts_again() {
+    let (shelf, hub, _cache) = Shelf::open(None).await;
+    shelf.is_whole.store(true, Ordering::Relaxed);
+    *shelf.cuts.lock().unwrap() = 1;
+    let files = fetch(hub, "tiny/llama", None).await.unwrap();
+    let (_, weights) = files.iter().find(|(name, _)| name == "model.safetensors").unwrap();
+    let whole = std::fs::read(shelf.folder.path().join("model.safetensors")).unwrap();
+    assert_eq!(std::fs::read(weights).unwrap(), whole);
+    assert_eq!(shelf.ranges(), ["0-".into(), format!("{}-", whole.len() / 2)]);
+}
+
+/// As `hf_hub_download` of huggingface_hub 2.4 leaves and reads it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cache_is_that_of_huggingface_hub() {
+    let (shelf, hub, cache) = Shelf::open(None).await;
+    let folder = cache.path().join("models--tiny--llama");
+    let config = std::fs::read(shelf.folder.path().join("config.json")).unwrap();
+    // Another revision has the same configuration.
+    std::fs::create_dir_all(folder.join("blobs")).unwrap();
+    std::fs::write(folder.join("blobs/etag-config.json"), &config).unwrap();
+    fetch(again(&hub), "tiny/llama", None).await.unwrap();
+    assert!(shelf.asked.lock().unwrap().iter().all(|(file, _)| file != "config.json"));
+    assert_eq!(std::fs::read_to_string(folder.join("refs/main")).unwrap(), COMMIT);
+    for name in ["config.json", "model.safetensors"] {
+        let link = std::fs::read_link(folder.join("snapshots").join(COMMIT).join(name)).unwrap();
+        assert_eq!(link, Path::new(&format!("../../blobs/etag-{name}")));
+        assert!(cache.path().join(format!(".locks/models--tiny--llama/etag-{name}.lock")).exists());
+    }
+    let blobs = std::fs::read_dir(folder.join("blobs")).unwrap().count();
+    assert_eq!(blobs, 5, "nothing else is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -694,14 +754,13 @@ async fn a_link_of_the_cache_that_leads_nowhere_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_another_process_fetches_is_waited_for() {
     let (shelf, hub, cache) = Shelf::open(None).await;
-    let blobs = cache.path().join("models--tiny--llama/blobs");
-    std::fs::create_dir_all(&blobs).unwrap();
-    let lock = std::fs::File::create(blobs.join("etag-model.lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let locks = cache.path().join(".locks/models--tiny--llama");
+    std::fs::create_dir_all(&locks).unwrap();
+    let lock = std::fs::File::create(locks.join("etag-model.safetensors.lock")).unwrap();
+    lock.lock().unwrap();
     let fetched = tokio::spawn(fetch(hub, "tiny/llama", None));
-    // The client itself times out after five seconds.
-    tokio::time::sleep(std::time::Duration::from_millis(6500)).await;
-    assert!(!fetched.is_finished());
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert!(!fetched.is_finished() && shelf.ranges().is_empty());
     drop(lock);
     fetched.await.unwrap().unwrap();
     assert_eq!(shelf.ranges(), ["0-"]);
