@@ -1,9 +1,6 @@
 use std::path::PathBuf;
 
-use crate::{
-    error::{Class, Diagnostic},
-    mcp::FAMILIES_URI,
-};
+use crate::error::{Class, Diagnostic};
 
 /// Errors in the source of tasks.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -58,8 +55,8 @@ pub enum ScenarioError {
     PassRates { min: f64, max: f64 },
     #[error("`policy` is set, but `tries` is 0")]
     NoTries,
-    #[error("no server has the resource {FAMILIES_URI}, which states what can be asked about it")]
-    NoFamiliesServed,
+    #[error("split_by = \"server\" is for tasks that name their server")]
+    SplitByServer,
     #[error("no scenario has a reference solution to learn from")]
     NoReference,
     #[error("`values.{name}` names no parameter of a tool")]
@@ -121,12 +118,12 @@ impl Diagnostic for ScenarioError {
             Self::NoPrices => {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
-            Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/guides/families.md)".into(),
             Self::UnknownExample { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownExample { known, .. } => {
                 format!("a key is the name of a parameter, or `tool.parameter`; parameters: {known}")
             }
             Self::UnfitExample { .. } => "remove the value, or name the tool whose parameter takes it: \"tool.parameter\" = […]".into(),
+            Self::SplitByServer => "write the tasks in a file, with `server` in each: file = \"tasks.jsonl\"".into(),
             Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })

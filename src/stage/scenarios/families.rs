@@ -109,12 +109,6 @@ enum Argument {
 }
 
 impl CallTemplate {
-    fn rename(&mut self, name: impl Fn(&str) -> Option<String>) {
-        if let Some(name) = name(&self.tool) {
-            self.tool = name;
-        }
-    }
-
     pub fn fill(&self, binding: &Binding) -> ToolCall {
         ToolCall { name: self.tool.clone(), arguments: table(&self.arguments, binding) }
     }
@@ -154,21 +148,6 @@ impl Families {
             place,
             problem,
         })
-    }
-
-    /// Replaces the names of tools in all calls, where there is another name.
-    pub(super) fn rename_tools(&mut self, name: impl Fn(&str) -> Option<String>) {
-        let calls = |family: &mut Family| {
-            let Family { solve, worker, .. } = family;
-            let steps = solve.iter_mut().chain(worker.slips.iter_mut().flatten()).map(|step| &mut step.call);
-            steps.chain(&mut worker.look).chain(&mut worker.guess).for_each(|call| call.rename(&name));
-        };
-        self.families.iter_mut().for_each(calls);
-        self.entities
-            .iter_mut()
-            .map(|list| &mut list.call)
-            .chain(&mut self.state)
-            .for_each(|call| call.rename(&name));
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Family> {

@@ -31,10 +31,7 @@ use super::{
     memory::{Load, workspace_bytes},
     metrics,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    scenarios::{
-        Families, Live, ScenarioError,
-        served::{self, Served},
-    },
+    scenarios::{Families, Live, ScenarioError},
     typed,
 };
 use crate::{
@@ -57,7 +54,7 @@ pub(super) use train::TrainParams;
 pub(super) struct Params {
     /// Of `[agent]`: a file with the system prompt.
     system: Option<PathBuf>,
-    families: Option<PathBuf>,
+    families: PathBuf,
     traces: usize,
     copy_drills: usize,
     rename_tools: f64,
@@ -163,11 +160,8 @@ impl Warmup {
         let live = Live::new(servers, &tools);
         let (observer, cancel) = (&*context.observer, &context.cancel);
         let traces = async {
-            let served = match &params.families {
-                Some(path) => vec![Served { server: None, families: Families::load(path)? }],
-                None => served::read(servers, &live, &tools).await?,
-            };
-            traces::traces(&served, &scenarios, &live, params.traces, context.seed, observer, cancel).await
+            let families = Families::load(&params.families)?;
+            traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await
         }
         .await;
         context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
@@ -179,10 +173,9 @@ impl Warmup {
         std::fs::create_dir_all(&folder)
             .map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
         let used: BTreeSet<&Option<String>> = traces.iter().map(|trace| &trace.server).collect();
-        let functions = used.into_iter().map(|server| {
-            let tools = served::tools_of(&tools, server.as_deref());
-            Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?))
-        });
+        let functions = used
+            .into_iter()
+            .map(|server| Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?)));
         let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
         renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
         let mut template = context.text("template").to_owned();
@@ -254,9 +247,7 @@ impl StageKind for Warmup {
         let config = shape.model();
         let folder = (context.finished)("policy");
         if folder.is_none() {
-            if let Some(families) = &params.families {
-                preflight.check("families", Families::load(families));
-            }
+            preflight.check("families", Families::load(&params.families));
             let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
             if shape.vocabulary < smallest {
                 let vocabulary = shape.vocabulary;

@@ -18,11 +18,7 @@ use crate::{
     chat::{Chat, ToolCall},
     data::Scenario,
     progress::NoProgress,
-    stage::scenarios::{
-        Families,
-        served::Served,
-        tests::{Demo, company_families, desk_families},
-    },
+    stage::scenarios::tests::{Demo, company_families, desk_families},
 };
 
 /// Questions, the worker's traces, and the schemas of its tools.
@@ -30,9 +26,8 @@ async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Tools) {
     let demo = Demo::start().await;
     let families = company_families();
     let questions = demo.generate(&families, seed).await.unwrap().train;
-    let served = served(families);
-    let traces =
-        traces(&served, &questions, &demo.live, count, seed, &NoProgress, &Default::default()).await.unwrap();
+    let traces = traces(&families, &questions, &demo.live, count, seed, &NoProgress, &Default::default());
+    let traces = traces.await.unwrap();
     let functions = demo.tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
     (questions, traces, [(None, functions)].into())
 }
@@ -50,10 +45,6 @@ fn dialect<'a>(template: &'a str, tools: &'a Tools) -> Dialect<'a> {
         split: Split::Names,
         context: 1024,
     }
-}
-
-fn served(families: Families) -> [Served; 1] {
-    [Served { server: None, families }]
 }
 
 fn template() -> String {
@@ -92,9 +83,8 @@ async fn a_worker_that_answers_rightly_but_leaves_the_wrong_state_has_not_solved
     let desk = Demo::desk().await;
     let families = desk_families();
     let questions = desk.generate(&families, 1).await.unwrap().train;
-    let traces = traces(&served(families), &questions, &desk.live, 600, 1, &NoProgress, &Default::default())
-        .await
-        .unwrap();
+    let traces =
+        traces(&families, &questions, &desk.live, 600, 1, &NoProgress, &Default::default()).await.unwrap();
     let answers: BTreeMap<&str, &str> = questions
         .iter()
         .filter_map(|question| Some((question.id.as_str(), question.answer.as_deref()?)))
@@ -192,10 +182,9 @@ async fn scenarios_without_reference_solutions_are_refused() {
     let demo = Demo::start().await;
     let families = company_families();
     let mut scenario = demo.generate(&families, 1).await.unwrap().train.remove(0);
-    let served = served(families);
     let attempt = async |scenario: &Scenario| {
         let scenarios = std::slice::from_ref(scenario);
-        let made = traces(&served, scenarios, &demo.live, 1, 1, &NoProgress, &Default::default()).await;
+        let made = traces(&families, scenarios, &demo.live, 1, 1, &NoProgress, &Default::default()).await;
         made.unwrap_err().code()
     };
     scenario.family = "another".into();

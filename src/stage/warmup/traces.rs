@@ -22,7 +22,6 @@ use crate::{
     random::{shuffle, unit},
     stage::scenarios::{
         Binding, CallSequence, Families, Family, Live, ScenarioError, Solution, Step, Tier, below,
-        served::Served,
     },
 };
 
@@ -60,7 +59,7 @@ const AT_ONCE: usize = 64;
 /// # Errors
 /// If no scenario has a family and an entity, if one is of an unknown family, or if the server is lost.
 pub async fn traces(
-    served: &[Served],
+    families: &Families,
     scenarios: &[Scenario],
     live: &Live,
     count: usize,
@@ -68,7 +67,7 @@ pub async fn traces(
     observer: &dyn Observer,
     cancel: &CancellationToken,
 ) -> Result<Vec<Trace>> {
-    let questions = questions(served, scenarios)?;
+    let questions = questions(families, scenarios)?;
     let plan = plan(&questions, count, seed);
     observer.phase("recording traces", plan.len() as u64);
     futures::stream::iter(plan.into_iter().enumerate())
@@ -82,7 +81,7 @@ pub async fn traces(
                 let mut encoder = Encoder::new("mcprl trace v1");
                 let rng = encoder.number(seed).number(index as u64).text(&question.scenario.id).finish();
                 let mut worker = Worker {
-                    families: question.families,
+                    families,
                     family: question.family,
                     known: question.binding.clone(),
                     visit: live.visit(),
@@ -96,7 +95,7 @@ pub async fn traces(
                 let scenario = question.scenario;
                 Ok::<_, Failure>(Trace {
                     scenario_id: scenario.id.clone(),
-                    server: scenario.server.as_ref().map(|server| server.0.clone()),
+                    server: None,
                     task: scenario.task.clone(),
                     turns: worker.turns,
                     planned: worker.planned,
@@ -112,14 +111,13 @@ pub async fn traces(
 
 struct Question<'a> {
     scenario: &'a Scenario,
-    families: &'a Families,
     family: &'a Family,
     binding: Binding,
 }
 
 /// The scenarios that a worker can handle.
 fn questions<'a>(
-    served: &'a [Served],
+    families: &'a Families,
     scenarios: &'a [Scenario],
 ) -> Result<Vec<Question<'a>>, ScenarioError> {
     let mut questions = Vec::new();
@@ -130,15 +128,8 @@ fn questions<'a>(
         };
         let unknown =
             || ScenarioError::UnknownFamily { id: scenario.id.clone(), family: scenario.family.clone() };
-        let server = scenario.server.as_ref().map(|server| server.0.as_str());
-        let families = served.iter().find(|served| served.server.as_deref() == server);
-        let families = families.map(|served| &served.families).ok_or_else(unknown)?;
-        let name = match server {
-            Some(server) => scenario.family.strip_prefix(server).and_then(|name| name.strip_prefix('/')),
-            None => Some(scenario.family.as_str()),
-        };
-        let family = name.and_then(|name| families.get(name)).ok_or_else(unknown)?;
-        questions.push(Question { scenario, families, family, binding });
+        let family = families.get(&scenario.family).ok_or_else(unknown)?;
+        questions.push(Question { scenario, family, binding });
     }
     if questions.is_empty() {
         return Err(ScenarioError::NoReference);
