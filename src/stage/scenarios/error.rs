@@ -47,8 +47,6 @@ pub enum ScenarioError {
     BadTraces { file: String, problem: String },
     #[error("{file}: {problem}")]
     Parquet { file: String, problem: String },
-    #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
-    UnknownFamily { id: String, family: String },
     #[error("no training task is left: the policy solves all {tasks} too often or too seldom")]
     NothingLeft { tasks: usize },
     #[error("no pass rate is from {min} on and below {max}")]
@@ -57,8 +55,6 @@ pub enum ScenarioError {
     NoTries,
     #[error("split_by = \"server\" is for tasks that name their server")]
     SplitByServer,
-    #[error("no scenario has a reference solution to learn from")]
-    NoReference,
     #[error("`values.{name}` names no parameter of a tool")]
     #[strum(serialize = "values")]
     UnknownExample { name: String, near: Option<String>, known: String },
@@ -92,9 +88,6 @@ impl Diagnostic for ScenarioError {
             }
             Self::Entities { .. } => "try the call by hand; [results] defines how its answer is parsed".into(),
             Self::Nothing { .. } => "try the calls under `solve` by hand".into(),
-            Self::UnknownFamily { .. } => {
-                "give the warm-up the families file that the scenarios were made from".into()
-            }
             Self::NothingAdmitted { .. } => {
                 "write tasks of your own (source = \"file\"), give the server some state, or raise `explore_calls`; only tools that \
                  are safe to call are explored (docs/guides/scenarios.md)"
@@ -124,7 +117,6 @@ impl Diagnostic for ScenarioError {
             }
             Self::UnfitExample { .. } => "remove the value, or name the tool whose parameter takes it: \"tool.parameter\" = […]".into(),
             Self::SplitByServer => "write the tasks in a file, with `server` in each: file = \"tasks.jsonl\"".into(),
-            Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })
     }
