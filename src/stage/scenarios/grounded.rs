@@ -394,7 +394,7 @@ impl Wording {
 }
 
 /// Takes from every family in turn up to `limit`.
-fn evenly<T>(families: Vec<Vec<T>>, limit: usize) -> Vec<T> {
+pub(super) fn evenly<T>(families: Vec<Vec<T>>, limit: usize) -> Vec<T> {
     let places = families.into_iter().flat_map(|family| family.into_iter().enumerate());
     let mut ranked: Vec<(usize, T)> = places.collect();
     ranked.sort_by_key(|(place, _)| *place);

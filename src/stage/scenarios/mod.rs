@@ -41,19 +41,13 @@ mod words;
 #[cfg(test)]
 mod source_tests;
 #[cfg(test)]
-pub(in crate::stage) mod tests;
+mod tests;
 #[cfg(test)]
 mod tries_tests;
 
 use serde_json::{Map, Value};
 
-pub use self::{
-    error::ScenarioError,
-    families::{Families, Family, Tier},
-    live::{CallSequence, Live},
-    phrase::Binding,
-};
-pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solution};
+pub use self::error::ScenarioError;
 
 use self::{
     params::{Params, Source},
