@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def project(folder):
     (stage / "noise.py").write_text(STAGE)
     for name in ("sqlite.families.toml", "sqlite.system.txt"):
         (folder / name).write_text((REPO / "pipelines" / name).read_text())
+    shutil.copytree(REPO / "pipelines" / "sqlite-model", folder / "sqlite-model", dirs_exist_ok=True)
     run = (REPO / "pipelines" / "sqlite.toml").read_text()
     run = run.replace('carry = { policy = "base" }', 'carry = { policy = "base", pass_rates = "" }')
     run = run.replace(

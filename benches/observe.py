@@ -20,7 +20,7 @@ import time
 MCPRL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "target/release/mcprl")
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-SHORT = ["--set", "stages.base.traces=3000", "--set", "loop.train.iterations=8"]
+SHORT = ["--set", "loop.train.iterations=8"]
 WAYS = {
     "alone": [],
     "page": ["--ui"],

@@ -224,11 +224,10 @@ def parity(kit):
 
 
 def pipeline(kit):
-    sets = ["stages.base.traces=3000", "loop.train.iterations=2", "stages.tasks.heldout_per_split=24"]
+    sets = ["loop.train.iterations=2", "stages.tasks.heldout_per_split=24"]
     if kit.small:
-        sets = ["stages.base.traces=24", "stages.base.layers=1", "stages.tasks.questions_per_family=8",
-                "stages.tasks.heldout_per_split=2", "loop.train.iterations=1"]
-        sets += ["loop.train.patience=0"]  # A model this small may have nothing to learn from.
+        sets = ["stages.tasks.questions_per_family=8", "stages.tasks.heldout_per_split=2", "loop.train.iterations=1"]
+        sets += ["loop.train.patience=0"]  # Episodes this short may have nothing to learn from.
         sets += [f"loop.train.stages.rollout.{name}" for name in ["prompts=2", "group_size=2", "refill_waves=1"]]
         sets += ["agent.max_turns=1", "agent.max_turn_tokens=16"]
     sets.append(f'engine.devices=["{kit.device}"]')

@@ -21,7 +21,7 @@ stage() {
     cp "$root"/benches/peers/{peer,shapes}.py "$1/peers"
     cp "$root/tests/reference/model_parity.py" "$1/reference"
     cp -r "$root/tests/reference/fixtures" "$1/tests/reference"
-    cp "$root"/pipelines/sqlite* "$1/pipelines"
+    cp -r "$root"/pipelines/sqlite* "$1/pipelines"
     git -C "$root" describe --always --dirty >"$1/VERSION" || echo unknown >"$1/VERSION"
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{Outcome, runtime};
 use crate::{
-    demo::{self, HttpServer, Kind},
+    demo::{self, HttpServer},
     error::Result,
     mcp::serve_stdio,
     ui::Printer,
@@ -14,12 +14,8 @@ use crate::{
 
 #[derive(Args)]
 pub struct DemoServer {
-    /// The server: `sqlite`, a read-only company database, `desk`, a service desk with tickets that can be changed, or `world`, whose
-    /// tools and data are drawn from a seed.
+    /// The server: `sqlite`, a read-only company database, or `desk`, a service desk with tickets that can be changed.
     kind: String,
-    /// The seed of a world.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
     /// Serve streamable HTTP at this address instead of standard input and output: `127.0.0.1:8123`.
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
@@ -27,7 +23,7 @@ pub struct DemoServer {
 
 impl DemoServer {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let kind = Kind { name: &self.kind, seed: self.seed };
+        let kind = &self.kind;
         runtime()?.block_on(async {
             match self.http {
                 None => serve_stdio(demo::open(kind)?).await?,

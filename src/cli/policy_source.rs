@@ -42,7 +42,7 @@ impl Diagnostic for SourceError {
             Self::NotThere(_) => {
                 "`mcprl runs` lists the runs in the cache; `--cache DIR` uses another cache".into()
             }
-            Self::NoPolicy(_) => "`model`, `adapter`, `warmup` and `grpo` stages write policies".into(),
+            Self::NoPolicy(_) => "`model`, `adapter`, `sft` and `grpo` stages write policies".into(),
             Self::Untrained { run, stage } => {
                 format!("continue the run with `mcprl resume {run}`, or name that policy: `{run}/{stage}`")
             }

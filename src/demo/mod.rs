@@ -1,5 +1,4 @@
-//! Demo servers, over stdio or streamable HTTP: a company in SQLite ([`sqlite`]), a service desk ([`desk`]) and worlds
-//! drawn from a seed ([`world`]).
+//! Demo servers, over stdio or streamable HTTP: a company in SQLite ([`sqlite`]) and a service desk ([`desk`]).
 //!
 //! They are ordinary MCP servers, independent of the rest of mcprl. Over HTTP they listen on loopback only, and refuse
 //! requests whose `Host` is not loopback or that come from a web page (an `Origin` header other than their own).
@@ -9,7 +8,6 @@ mod error;
 mod fixture;
 mod server;
 mod sqlite;
-mod world;
 
 use std::net::SocketAddr;
 
@@ -20,29 +18,15 @@ use rmcp::transport::{
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, fixture::Fixture, sqlite::Database, world::World};
+use self::{desk::Desk, fixture::Fixture, sqlite::Database};
 
 pub use self::{error::DemoError, server::Server, sqlite::DatabaseError};
 
 /// The names of the demo servers.
-pub const KINDS: [&str; 3] = ["sqlite", "desk", "world"];
+pub const KINDS: [&str; 2] = ["sqlite", "desk"];
 
 /// The path of the HTTP endpoint.
 pub const HTTP_PATH: &str = "/mcp";
-
-/// Which demo server. A name alone has the seed 1.
-#[derive(Debug, Clone, Copy)]
-pub struct Kind<'a> {
-    pub name: &'a str,
-    /// Draws a world.
-    pub seed: u64,
-}
-
-impl<'a> From<&'a str> for Kind<'a> {
-    fn from(name: &'a str) -> Self {
-        Self { name, seed: 1 }
-    }
-}
 
 /// A demo server that is bound to its port but does not answer yet.
 pub struct HttpServer {
@@ -52,8 +36,8 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Port 0 picks any free port.
-    pub async fn bind<'a>(kind: impl Into<Kind<'a>>, address: SocketAddr) -> Result<Self, DemoError> {
-        let server = open(kind.into())?;
+    pub async fn bind(kind: &str, address: SocketAddr) -> Result<Self, DemoError> {
+        let server = open(kind)?;
         if !address.ip().is_loopback() {
             return Err(DemoError::NotLoopback(address));
         }
@@ -90,13 +74,12 @@ impl HttpServer {
 
 /// # Errors
 /// If there is no such server, or its data cannot be built.
-pub fn open(kind: Kind<'_>) -> Result<Server, DemoError> {
-    match kind.name {
+pub fn open(kind: &str) -> Result<Server, DemoError> {
+    match kind {
         "sqlite" => Ok(Server::new(Database::open().map_err(DemoError::DemoDatabase)?)),
         "desk" => Ok(Server::new(Desk::open())),
         // Not in `KINDS`: nothing to try mcprl with.
         "conformance" => Ok(Server::new(Fixture)),
-        "world" => Ok(Server::new(World::open(kind.seed))),
         unknown => Err(DemoError::UnknownDemo(unknown.to_owned())),
     }
 }

@@ -1,20 +1,16 @@
 //! The MCP side of every demo server.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, JsonObject,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ServerCapabilities,
-        ServerConfig, Tool, ToolAnnotations,
+        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
     },
     service::RequestContext,
 };
 use serde_json::{Value, json};
-
-use crate::mcp::FAMILIES_URI;
 
 /// The text of a result, or of an error meant for the caller.
 pub(super) type Answer = Result<String, String>;
@@ -29,11 +25,6 @@ pub(super) trait Demo: Send + Sync + 'static {
 
     /// Answers a call; none if there is no such tool.
     fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer>;
-
-    /// The families file that the server states in the resource [`FAMILIES_URI`], if it does.
-    fn families(&self) -> Option<&str> {
-        None
-    }
 
     /// Data of its own for a new session; none if nothing can change the data.
     fn session(&self) -> Option<Arc<dyn Demo>> {
@@ -74,8 +65,8 @@ pub(super) enum Effect {
 /// A tool whose parameters are texts. A name that ends in `?` is optional, and one with `=` lists its values:
 /// `status?=open,closed`.
 pub(super) fn tool(
-    name: impl Into<Cow<'static, str>>,
-    description: impl Into<Cow<'static, str>>,
+    name: &'static str,
+    description: &'static str,
     parameters: &[&str],
     effect: Effect,
 ) -> Tool {
@@ -127,12 +118,7 @@ impl Server {
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
-        let tools = ServerCapabilities::builder().enable_tools();
-        let capabilities = match self.0.families() {
-            Some(_) => tools.enable_resources().build(),
-            None => tools.build(),
-        };
-        ServerConfig::new(capabilities)
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new(self.0.name(), env!("CARGO_PKG_VERSION")))
     }
 
@@ -142,28 +128,6 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(self.0.tools()))
-    }
-
-    async fn list_resources(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        let families = self.0.families().map(|_| Resource::new(FAMILIES_URI, "families"));
-        Ok(ListResourcesResult::with_all_items(families.into_iter().collect()))
-    }
-
-    async fn read_resource(
-        &self,
-        request: ReadResourceRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
-        match self.0.families() {
-            Some(families) if request.uri == FAMILIES_URI => {
-                Ok(ReadResourceResult::new(vec![ResourceContents::text(families, FAMILIES_URI)]).into())
-            }
-            _ => Err(ErrorData::resource_not_found(format!("no such resource: {}", request.uri), None)),
-        }
     }
 
     async fn call_tool(

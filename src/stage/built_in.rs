@@ -8,7 +8,7 @@ use super::{
     adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
     discover::Discover, error::StageError, eval::Eval, grpo::Grpo, judge::Judge, kind::StageKind,
     model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces,
-    typed, warmup::Warmup,
+    typed,
 };
 
 /// The stage that a card and parameters describe.
@@ -32,7 +32,6 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         "scenarios" => Box::new(Scenarios::parse(params)?),
         "sft" => Box::new(Sft::parse(params)?),
         "traces" => Box::new(typed::<Traces>(params)?),
-        "warmup" => Box::new(Warmup::parse(params)?),
         _ => return Err(StageError::NotBuiltIn { kind: card.kind.clone() }),
     })
 }
@@ -52,7 +51,7 @@ mod tests {
     use crate::stage::{
         Cards, adapter, demonstrations, discover,
         embedded::{EMBEDDED, EmbeddedCard},
-        eval, grpo, judge, model, replay, rollout, scenarios, sft, traces, training, warmup,
+        eval, grpo, judge, model, replay, rollout, scenarios, sft, traces, training,
     };
 
     /// Records which fields a struct asks for.
@@ -107,11 +106,6 @@ mod tests {
                 ],
                 "model" => &[add_fields::<model::ModelStage>],
                 "adapter" => &[add_fields::<adapter::AdapterStage>],
-                "warmup" => &[
-                    add_fields::<warmup::Params>,
-                    add_fields::<warmup::Shape>,
-                    add_fields::<warmup::TrainParams>,
-                ],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
                 "traces" => &[add_fields::<traces::Traces>],
                 "replay" => &[add_fields::<replay::Params>, add_play],
@@ -148,7 +142,6 @@ mod tests {
         use serde_json::json;
         assert_eq!(workload("rollout", json!({ "prompts": 16, "group_size": 8 })), Some(128.0));
         assert_eq!(workload("eval", json!({ "greedy": true, "samples": 2 })), Some(3.0));
-        assert_eq!(workload("warmup", json!({ "families": "f", "traces": 100, "epochs": 2 })), Some(200.0));
         assert_eq!(workload("judge", json!({ "orders": 2 })), None);
     }
 }

@@ -38,7 +38,6 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(scenarios, ["generate.jinja", "reword.jinja"]),
     card!(model, []),
     card!(adapter, []),
-    card!(warmup, ["chat_template.jinja"]),
     card!(demonstrations, []),
     card!(traces, []),
     card!(replay, []),

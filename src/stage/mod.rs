@@ -32,7 +32,6 @@ mod sft;
 mod shared_models;
 mod traces;
 mod training;
-mod warmup;
 
 #[cfg(test)]
 mod reference;

@@ -230,15 +230,6 @@ mod tests {
         ExpectedPolicy { config, stored: Format::F32, adapter, folder: None }.into()
     }
 
-    fn tasks(count: usize, answered: usize) -> ExpectedScenarios {
-        ExpectedScenarios {
-            texts: (0..count).map(|task| task.to_string()).collect(),
-            answered,
-            solved: 0,
-            others: 0,
-        }
-    }
-
     /// Checks a kind with these inputs and parameters, over its card's defaults.
     fn preflight(kind: &str, inputs: &[(&str, ExpectedOutput)], params: Value) -> (Vec<String>, Preflight) {
         let card = Cards::new(None).get(kind).unwrap().unwrap();
@@ -299,34 +290,6 @@ mod tests {
         assert_eq!(rank(None, json!({ "rank": 4, "targets": ["q_proj"] })), Some(2 * 4));
         assert_eq!(rank(Some(8), json!({ "rank": 4 })), Some(2 * 7 * 8), "the adapter is trained further");
         assert_eq!(rank(None, json!({ "lora": false })), None);
-    }
-
-    #[test]
-    fn a_new_model_with_an_impossible_shape_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let families = folder.path().join("f.toml");
-        let sqlite = concat!(env!("CARGO_MANIFEST_DIR"), "/pipelines/sqlite.families.toml");
-        std::fs::copy(sqlite, &families).unwrap();
-        let with = |params: Value| {
-            let mut all = json!({ "families": families });
-            all.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
-            preflight("warmup", &[], all).0
-        };
-        assert_eq!(with(json!({})), [""; 0]);
-        assert!(
-            with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder can have this shape: query heads")
-        );
-        let one_layer = json!({ "layers": 1, "initial": "induction_heads" });
-        assert!(with(one_layer)[0].contains("induction heads need two layers"));
-        assert!(
-            with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
-                .starts_with("vocabulary: a vocabulary of 300")
-        );
-        let solved = [("scenarios", ExpectedOutput::Scenarios(tasks(3, 3)))];
-        let errors = preflight("warmup", &solved, json!({ "families": families })).0;
-        assert!(errors[0].starts_with("scenarios: no scenario has a reference"), "{errors:?}");
-        std::fs::write(&families, "nonsense").unwrap();
-        assert!(with(json!({}))[0].starts_with("families: f.toml: "));
     }
 
     #[test]

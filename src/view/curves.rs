@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Curves {
     pub loops: Vec<Curve>,
-    /// Optimizer steps of stages outside loops, such as a warm-up.
+    /// Optimizer steps of stages outside loops, such as a start.
     pub alone: Vec<Steps>,
 }
 

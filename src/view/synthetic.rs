@@ -243,14 +243,14 @@ pub fn write(root: &Path, size: Size) -> Store {
         for file in ["tokenizer.json", "tokenizer_config.json"] {
             std::fs::copy(
                 std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-                    .join("tests/reference/chat/warmup")
+                    .join("tests/reference/chat/demo")
                     .join(file),
                 folder.join(file),
             )
             .unwrap();
         }
     });
-    let base = writer.stage("base", "warmup", json!({}), vec![], vec![("policy", base)], &[])["policy"];
+    let base = writer.stage("base", "model", json!({}), vec![], vec![("policy", base)], &[])["policy"];
 
     let mut policy = base;
     for iteration in 1..=size.iterations {

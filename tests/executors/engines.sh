@@ -44,9 +44,6 @@ $address
 max_turns = 1
 max_turn_tokens = 12
 
-[stages.base]
-traces = 60
-
 [loop.train]
 iterations = 1
 
@@ -59,7 +56,7 @@ shards = 2
 shards = 2
 samples = 0
 END
-cp "$here"/../../pipelines/sqlite.{families.toml,system.txt} "$dir"
+cp -r "$here"/../../pipelines/sqlite{.families.toml,.system.txt,-model} "$dir"
 
 # The digests of a run's outputs.
 digests() {
@@ -77,7 +74,7 @@ for name in sorted(found):
 END
 }
 
-# The loop learns nothing from so few traces, which is exit code 1; what fails has a line `error:`.
+# The loop learns nothing from such short episodes, which is exit code 1; what fails has a line `error:`.
 mcprl() {
     "$mcprl" "$@" >"$dir/last.log" 2>&1 || ! grep -q "^error" "$dir/last.log" || fail "mcprl $*"
 }

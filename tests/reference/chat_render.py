@@ -22,7 +22,7 @@ REPO = Path(__file__).parents[2]
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 ORIGINAL = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink"]
 FAMILIES = {name: TEMPLATES / f"{name}.jinja" for name in ORIGINAL}
-FAMILIES["warmup"] = HERE.parents[2] / "stages" / "warmup" / "chat_template.jinja"
+FAMILIES["demo"] = REPO / "pipelines" / "sqlite-model" / "chat_template.jinja"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
@@ -316,8 +316,8 @@ def main():
     (HERE / "renders.json").write_text(f"[\n{lines}\n]\n")
     (HERE / "README.md").write_text(
         "Written by `tests/reference/chat_render.py`. The `chat_template.jinja` files are the templates of Qwen2.5,\n"
-        "Qwen3 and Qwen3.5, copyright Alibaba Cloud, licensed under the Apache License 2.0 and unchanged, and the one of the `warmup`\n"
-        "stage. The tokenizers are tiny ones trained by the script. Those under `templates/` were written for these\n"
+        "Qwen3 and Qwen3.5, copyright Alibaba Cloud, licensed under the Apache License 2.0 and unchanged, and the one of the demo's\n"
+        "model. The tokenizers are tiny ones trained by the script. Those under `templates/` were written for these\n"
         "tests after the manner of the families they are named for.\n"
     )
     written()

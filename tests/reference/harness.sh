@@ -3,7 +3,7 @@
 #
 #     tests/reference/harness.sh [MCPRL [CACHE]]
 #
-# MCPRL (default: target/release/mcprl) is the binary. CACHE (default: target/ui-test) may have the base of
+# MCPRL (default: target/release/mcprl) is the binary. CACHE (default: target/ui-test) may have the tasks of
 # tests/reference/ui.sh. The SDK comes from PyPI, into target/servers/agents. Servers listen on loopback and end with this script.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -17,8 +17,8 @@ if [ ! -f "$packages/bin/complete" ]; then
     touch "$packages/bin/complete"
 fi
 run() {
-    "$mcprl" --json run pipelines/sqlite.toml --cache "$cache" --until train --set stages.base.traces=700 \
-        --set loop.train.iterations=1 --set loop.train.stages.rollout.prompts=2 --set loop.train.stages.rollout.group_size=4 \
+    "$mcprl" --json run pipelines/sqlite.toml --cache "$cache" --until train --set loop.train.iterations=1 \
+        --set loop.train.stages.rollout.prompts=2 --set loop.train.stages.rollout.group_size=4 \
         --set loop.train.stages.rollout.refill_waves=0 \
         --set "agent.harness=[\"$packages/bin/python\", \"../examples/harness/agent.py\"]" "$@"
 }

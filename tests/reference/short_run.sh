@@ -4,5 +4,5 @@
 #
 #     tests/reference/short_run.sh MCPRL CACHE
 set -eu
-events=$("$1" --json run pipelines/sqlite.toml --cache "$2" --set stages.base.traces=700 --set loop.train.iterations=2)
+events=$("$1" --json run pipelines/sqlite.toml --cache "$2" --set loop.train.iterations=2)
 printf '%s\n' "$events" | sed -n 's/.*"event":"ended","run":"\([^"]*\)".*/\1/p'

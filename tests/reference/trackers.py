@@ -107,7 +107,7 @@ exam = model["exams"][-1]
 gain = next(
     row for row in exam["rows"] if row["scope"] == "all" and row["mode"] == exam["mode"] and row["gain"] is not None
 )
-warmup = next(iter(model["curves"]["alone"]), None)
+alone = next(iter(model["curves"]["alone"]), None)
 
 
 def replace(path, text):
@@ -162,8 +162,8 @@ def expected_series():
     series[f"{loop}_episodes/turns"] = {point["iteration"]: point["turns"] for point in points}
     steps = [step for point in points for step in point["steps"]]
     series[f"{loop}_steps/loss"] = {number: step["loss"] for number, step in enumerate(steps)}
-    if warmup:
-        series[f"{warmup['stage']}_steps/loss"] = {step["step"]: step["loss"] for step in warmup["steps"]}
+    if alone:
+        series[f"{alone['stage']}_steps/loss"] = {step["step"]: step["loss"] for step in alone["steps"]}
     series[f"{exam['stage']}/{gain['policy']}/gain"] = {0: gain["gain"]}
     series[f"{exam['stage']}/{gain['policy']}/gain_low"] = {0: gain["gain_low"]}
     assert all(series.values()), series
@@ -359,8 +359,8 @@ def wandb():
                 found.setdefault(tag, []).append(row)
         for tag, expected in expected_series().items():
             axis = f"{loop}_steps/step" if tag.startswith(f"{loop}_steps/") else f"{loop}/iteration"
-            if warmup and tag.startswith(f"{warmup['stage']}_steps/"):
-                axis = f"{warmup['stage']}_steps/step"
+            if alone and tag.startswith(f"{alone['stage']}_steps/"):
+                axis = f"{alone['stage']}_steps/step"
             values = {row.get(axis, 0): row[tag] for row in found[tag]}
             assert len(values) == len(found[tag]), f"{tag}: steps occur twice"
             same(values, expected, tag)

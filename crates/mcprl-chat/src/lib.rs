@@ -245,14 +245,6 @@ impl Chat {
         preflight_template(&folder::template_source(folder, &config)?, &named)
     }
 
-    /// The same conversation format and system text with these tools.
-    ///
-    /// # Errors
-    /// If the template cannot write them.
-    pub fn with_other_tools(&self, tools: &[Value]) -> Result<Self, ChatError> {
-        self.clone().with_tools(&self.setup.system, tools)
-    }
-
     /// Sets the system text and tools (OpenAI-style function schemas) of all following prompts and calls.
     ///
     /// # Errors

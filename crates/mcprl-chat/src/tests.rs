@@ -10,7 +10,7 @@ pub mod family;
 mod history;
 
 const FAMILIES: [&str; 6] =
-    ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "warmup"];
+    ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "demo"];
 
 fn chat(family: &str) -> Chat {
     Chat::load(&path(family)).unwrap()

@@ -16,12 +16,8 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// Splits the examples into this many microbatches of neighbours, each with its own tree.
-    pub fn new(examples: &[&Example], shares: usize) -> Self {
-        Self::packed(examples, shares, usize::MAX)
-    }
-
-    /// As [`Self::new`], with microbatches split further whose trees would hold more tokens.
+    /// Splits the examples into this many microbatches of neighbours, each with its own tree, and splits those further whose
+    /// trees would hold more tokens.
     pub fn packed(examples: &[&Example], shares: usize, tokens: usize) -> Self {
         let share = examples.len().div_ceil(shares.max(1)).max(1);
         let (mut batches, mut weights) = (Vec::new(), Vec::new());

@@ -73,9 +73,6 @@ pub use self::{
 };
 pub use self::{outcome::plain, serve::serve_stdio};
 
-/// The resource in which a server states what can be asked about it, as a families file (docs/guides/families.md).
-pub const FAMILIES_URI: &str = "mcprl://families";
-
 /// The MCP server of a run, as resolved from the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerSpec {

@@ -224,17 +224,6 @@ impl LiveSession {
         self.reply(answer, limit, read).await
     }
 
-    /// The text of a resource, however long; `None` if the server answers that it has none.
-    pub(super) async fn resource(&self, uri: &str, limit: Duration) -> Result<Option<String>, McpError> {
-        match self.ask(read_resource(uri), limit).await {
-            Ok(result) => {
-                Ok(result.items("contents").next().and_then(|item| Some(item.text("text")?.shown())))
-            }
-            Err(Failure { cause: Cause::Error(..), .. }) => Ok(None),
-            Err(failure) => Err(self.lost(failure.reason).await),
-        }
-    }
-
     /// The resources and their templates as text.
     async fn list_resources(&self, limit: Duration) -> Result<String, Failure> {
         let deadline = Instant::now() + limit;

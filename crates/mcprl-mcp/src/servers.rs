@@ -114,11 +114,6 @@ impl Pools {
         self.by_name.values()
     }
 
-    /// The pools by their servers' names.
-    pub fn named(&self) -> impl Iterator<Item = (&str, &Pool)> {
-        self.by_name.iter().map(|(name, pool)| (name.as_str(), pool))
-    }
-
     /// The sessions of one episode, each opened by the first call to its server.
     pub fn visit(&self) -> Visit<'_> {
         let cells = self.by_name.iter().map(|(name, pool)| (name.as_str(), (pool, OnceCell::new())));

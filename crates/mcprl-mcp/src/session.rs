@@ -126,15 +126,6 @@ impl Session {
         Ok(reply.into_answer().outcome(result_bytes, &self.spec.quirks.error_patterns))
     }
 
-    /// The text of a resource; `None` if the server has none under this URI. Cassettes have no resources.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub async fn resource(&self, uri: &str) -> Result<Option<String>, McpError> {
-        let Some(live) = self.live() else { return Ok(None) };
-        live.resource(uri, self.spec.limits.call_timeout).await
-    }
-
     async fn call_recorded(
         &self,
         live: &LiveSession,

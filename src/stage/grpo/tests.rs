@@ -543,7 +543,7 @@ async fn a_loss_on_tool_tokens_has_the_gradient_of_their_cross_entropy() {
     let rule = crate::engine::Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
     let mut trainer =
         crate::engine::Trainer::new(model(3), |parameters| vec![rule; parameters.len()], 1).unwrap();
-    let supervised = crate::engine::Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
+    let supervised = crate::engine::Supervised::packed(&examples.iter().collect::<Vec<_>>(), 1, usize::MAX);
     let (loss, report) = supervised.step(&mut trainer, 1e-3, 0.0).unwrap();
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs());
     assert!(close(done.metrics["tool_token_loss"], loss), "{loss} {:?}", done.metrics);

@@ -14,7 +14,6 @@ use crate::{
     stage::{
         card::SYSTEM,
         preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
-        scenarios::served::tools_of,
     },
 };
 
@@ -85,7 +84,7 @@ struct Prompts {
 fn fewest_tools(table: &Path) -> Option<Toolbox> {
     let tools: Vec<Tool> = data::read(table).ok()?;
     let servers: BTreeSet<&str> = tools.iter().filter_map(Tool::server).collect();
-    let of_servers = servers.into_iter().map(|name| tools_of(&tools, Some(name)));
+    let of_servers = servers.into_iter().map(|name| Tool::of_server(&tools, name));
     let length = |tools: &Vec<Tool>| tools.iter().map(|tool| tool.function.len()).sum::<usize>();
     let fewest = of_servers.min_by_key(length).unwrap_or(tools);
     Toolbox::of_table(table, &fewest).ok()

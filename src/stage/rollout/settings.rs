@@ -17,7 +17,7 @@ use crate::{
     offered,
     stage::{
         Context, Input, StageError, card::SYSTEM, memory::Load, policy::PolicyFolder,
-        preflight::ExpectedPolicy, scenarios::served::tools_of, typed,
+        preflight::ExpectedPolicy, typed,
     },
 };
 
@@ -144,7 +144,7 @@ fn agents<A>(
             let (scenario, server) = (scenario.id.clone(), name.clone());
             return Err(PlayError::UnknownServer { scenario, server }.into());
         }
-        agents.by_server.insert(name.clone(), agent(&tools_of(&listed, Some(name)))?);
+        agents.by_server.insert(name.clone(), agent(&data::Tool::of_server(&listed, name))?);
     }
     let expected: Vec<_> = listed.iter().map(|row| offered::tool(&row.as_listed())).collect();
     let pools = pools.expecting(&expected).within_memory(available().map(|bytes| bytes / 2));

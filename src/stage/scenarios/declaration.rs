@@ -12,7 +12,7 @@
 //! call = { query = "SELECT name FROM projects" }
 //! columns = ["project"]
 //!
-//! [axes.fact.cost]                # values that families are combined from: words, calls, entities, tier, check
+//! [axes.fact.cost]                # values that families are combined from: words, entities, check
 //! check = "number"
 //! column = "cost"
 //! noun = ["cost", "price"]
@@ -43,8 +43,6 @@ pub(super) struct File {
     pub calls: BTreeMap<String, ToolAlias>,
     #[serde(default)]
     pub entities: BTreeMap<String, EntityDeclaration>,
-    #[serde(default)]
-    pub tiers: BTreeMap<String, Tier>,
     pub state: Option<StateDeclaration>,
     #[serde(default)]
     pub words: BTreeMap<String, Alternatives>,
@@ -186,11 +184,6 @@ pub(super) struct Axis {
     #[serde(default)]
     pub entities: Vec<String>,
     pub check: Option<Check>,
-    pub tier: Option<String>,
-    #[serde(default)]
-    pub look: Vec<CallDeclaration>,
-    #[serde(default)]
-    pub slips: Vec<Solve>,
     #[serde(flatten)]
     pub words: BTreeMap<String, Alternatives>,
 }
@@ -212,18 +205,12 @@ pub(super) struct FamilyDeclaration {
     pub read: Option<Read>,
     /// The field of the result that is the answer; the first if absent.
     pub field: Option<String>,
-    pub tier: Option<String>,
     /// The answer, from what the calls took. Without it, it is read from the last result.
     pub answer: Option<String>,
     pub solve: Solve,
     pub phrasings: Alternatives,
     #[serde(default)]
     pub words: BTreeMap<String, Alternatives>,
-    #[serde(default)]
-    pub look: Vec<CallDeclaration>,
-    pub guess: Option<CallDeclaration>,
-    #[serde(default)]
-    pub slips: Vec<Solve>,
 }
 
 /// What is held out: the family, or these of the families that its axes produce.
@@ -251,26 +238,4 @@ pub enum Read {
     Column,
     /// The whole text.
     Text,
-}
-
-/// How the scripted worker handles its questions: probabilities.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tier {
-    /// Explores before anything else.
-    pub look: f64,
-    /// Makes the obvious call, which fails.
-    pub guess: f64,
-    /// Continues after a failed call.
-    pub recover: f64,
-    /// Makes a plausible call that answers another question.
-    pub slip: f64,
-    /// Submits the answer correctly.
-    pub finish: f64,
-}
-
-impl Default for Tier {
-    fn default() -> Self {
-        Self { look: 0.2, guess: 0.45, recover: 0.35, slip: 0.4, finish: 0.88 }
-    }
 }

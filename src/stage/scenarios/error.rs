@@ -1,9 +1,6 @@
 use std::path::PathBuf;
 
-use crate::{
-    error::{Class, Diagnostic},
-    mcp::FAMILIES_URI,
-};
+use crate::error::{Class, Diagnostic};
 
 /// Errors in the source of tasks.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -50,18 +47,14 @@ pub enum ScenarioError {
     BadTraces { file: String, problem: String },
     #[error("{file}: {problem}")]
     Parquet { file: String, problem: String },
-    #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
-    UnknownFamily { id: String, family: String },
     #[error("no training task is left: the policy solves all {tasks} too often or too seldom")]
     NothingLeft { tasks: usize },
     #[error("no pass rate is from {min} on and below {max}")]
     PassRates { min: f64, max: f64 },
     #[error("`policy` is set, but `tries` is 0")]
     NoTries,
-    #[error("no server has the resource {FAMILIES_URI}, which states what can be asked about it")]
-    NoFamiliesServed,
-    #[error("no scenario has a reference solution to learn from")]
-    NoReference,
+    #[error("split_by = \"server\" is for tasks that name their server")]
+    SplitByServer,
     #[error("`values.{name}` names no parameter of a tool")]
     #[strum(serialize = "values")]
     UnknownExample { name: String, near: Option<String>, known: String },
@@ -95,9 +88,6 @@ impl Diagnostic for ScenarioError {
             }
             Self::Entities { .. } => "try the call by hand; [results] defines how its answer is parsed".into(),
             Self::Nothing { .. } => "try the calls under `solve` by hand".into(),
-            Self::UnknownFamily { .. } => {
-                "give the warm-up the families file that the scenarios were made from".into()
-            }
             Self::NothingAdmitted { .. } => {
                 "write tasks of your own (source = \"file\"), give the server some state, or raise `explore_calls`; only tools that \
                  are safe to call are explored (docs/guides/scenarios.md)"
@@ -121,13 +111,12 @@ impl Diagnostic for ScenarioError {
             Self::NoPrices => {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
-            Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/guides/families.md)".into(),
             Self::UnknownExample { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownExample { known, .. } => {
                 format!("a key is the name of a parameter, or `tool.parameter`; parameters: {known}")
             }
             Self::UnfitExample { .. } => "remove the value, or name the tool whose parameter takes it: \"tool.parameter\" = […]".into(),
-            Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
+            Self::SplitByServer => "write the tasks in a file, with `server` in each: file = \"tasks.jsonl\"".into(),
             _ => return None,
         })
     }

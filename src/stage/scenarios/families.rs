@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::{Map, Value};
 
 use super::{
-    declaration::{self, Alternatives, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
+    declaration::{self, Alternatives, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Take},
     error::ScenarioError,
     file,
     phrase::{Binding, Phrase, Scope, Template, WordChoices},
@@ -18,10 +18,7 @@ use super::{
 };
 use crate::{chat::ToolCall, error::did_you_mean};
 
-pub use super::{
-    candidate::Check,
-    declaration::{Read, Tier},
-};
+pub use super::{candidate::Check, declaration::Read};
 
 /// A resolved families file.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +28,7 @@ pub struct Families {
     retry: Option<String>,
     pub(super) entities: Vec<EntityList>,
     /// Shows the state of the server.
-    pub(in crate::stage) state: Option<CallTemplate>,
+    pub(super) state: Option<CallTemplate>,
     families: Vec<Family>,
 }
 
@@ -55,15 +52,14 @@ pub struct Family {
     pub check: Check,
     /// Indices of the entity lists of a question; all combinations are used.
     pub(super) entities: Vec<usize>,
-    pub(in crate::stage) solve: Vec<Step>,
+    pub(super) solve: Vec<Step>,
     pub(super) answer: Answer,
     pub(super) phrasings: Phrase,
-    pub(in crate::stage) worker: Worker,
 }
 
 /// A call of the reference solution, and what later calls take from its result.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::stage) struct Step {
+pub(super) struct Step {
     pub call: CallTemplate,
     /// Names, and the result field bound to each; the first if unnamed.
     pub(super) take: Vec<(String, Option<String>)>,
@@ -81,21 +77,9 @@ pub(super) enum Answer {
     Read { read: Read, field: Option<String> },
 }
 
-/// What the scripted worker may do with a question of this family.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::stage) struct Worker {
-    pub tier: Tier,
-    /// Calls that explore.
-    pub look: Vec<CallTemplate>,
-    /// The obvious call, which fails.
-    pub guess: Option<CallTemplate>,
-    /// Calls that succeed and do another task.
-    pub slips: Vec<Vec<Step>>,
-}
-
 /// A tool call to be filled in with an entity.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::stage) struct CallTemplate {
+pub(super) struct CallTemplate {
     pub tool: String,
     arguments: Vec<(String, Argument)>,
 }
@@ -109,12 +93,6 @@ enum Argument {
 }
 
 impl CallTemplate {
-    fn rename(&mut self, name: impl Fn(&str) -> Option<String>) {
-        if let Some(name) = name(&self.tool) {
-            self.tool = name;
-        }
-    }
-
     pub fn fill(&self, binding: &Binding) -> ToolCall {
         ToolCall { name: self.tool.clone(), arguments: table(&self.arguments, binding) }
     }
@@ -156,27 +134,8 @@ impl Families {
         })
     }
 
-    /// Replaces the names of tools in all calls, where there is another name.
-    pub(super) fn rename_tools(&mut self, name: impl Fn(&str) -> Option<String>) {
-        let calls = |family: &mut Family| {
-            let Family { solve, worker, .. } = family;
-            let steps = solve.iter_mut().chain(worker.slips.iter_mut().flatten()).map(|step| &mut step.call);
-            steps.chain(&mut worker.look).chain(&mut worker.guess).for_each(|call| call.rename(&name));
-        };
-        self.families.iter_mut().for_each(calls);
-        self.entities
-            .iter_mut()
-            .map(|list| &mut list.call)
-            .chain(&mut self.state)
-            .for_each(|call| call.rename(&name));
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
         self.families.iter()
-    }
-
-    pub fn get(&self, name: &str) -> Option<&Family> {
-        self.families.iter().find(|family| family.name == name)
     }
 
     fn look_up(file: &declaration::File) -> Result<Self, Mistake> {
@@ -218,7 +177,7 @@ impl Families {
     }
 
     /// Whether a call that failed with this message is made once more.
-    pub(in crate::stage) fn is_retried(&self, message: &str) -> bool {
+    pub(super) fn is_retried(&self, message: &str) -> bool {
         self.retry.as_ref().is_some_and(|retry| message.trim_start().starts_with(retry))
     }
 }
@@ -356,43 +315,16 @@ impl Builder<'_> {
         let scope = self.words.scope(&inner, bound.clone());
         let word = parsed(&declared.phrasings).map_err(at("phrasings"))?;
         let phrasings = scope.choice(&word).map_err(at("phrasings"))?;
-        let mut look = Vec::new();
-        for call in declared.look.iter().chain(parts.iter().flat_map(|part| &part.look)) {
-            let template = call_template(call, self.file, &scope).map_err(at("look"))?;
-            if !look.contains(&template) {
-                look.push(template);
-            }
+        let mut solve: Vec<Step> = Vec::new();
+        for call in declared.solve.calls() {
+            let taken: Vec<String> = solve.iter().flat_map(Step::names).map(str::to_owned).collect();
+            let names = bound.iter().copied().chain(taken.iter().map(String::as_str)).collect();
+            let scope = self.words.scope(&inner, names);
+            solve.push(step(call, self.file, &scope, &solve).map_err(at("solve"))?);
         }
-        let guess = declared.guess.as_ref();
-        let guess =
-            guess.map(|call| call_template(call, self.file, &scope).map_err(at("guess"))).transpose()?;
-
-        let steps = |what: &str, declared: &Solve| {
-            let mut steps: Vec<Step> = Vec::new();
-            for call in declared.calls() {
-                let taken: Vec<String> = steps.iter().flat_map(Step::names).map(str::to_owned).collect();
-                let names = bound.iter().copied().chain(taken.iter().map(String::as_str)).collect();
-                let scope = self.words.scope(&inner, names);
-                steps.push(step(call, self.file, &scope, &steps).map_err(at(what))?);
-            }
-            if steps.is_empty() { Err(at(what)("a call is missing".into())) } else { Ok(steps) }
-        };
-        let solve = steps("solve", &declared.solve)?;
-        let mut slips = Vec::new();
-        for declared in declared.slips.iter().chain(parts.iter().flat_map(|part| &part.slips)) {
-            let slip = steps("slips", declared)?;
-            if !slips.contains(&slip) {
-                slips.push(slip);
-            }
+        if solve.is_empty() {
+            return Err(at("solve")("a call is missing".into()));
         }
-
-        let tier_name = parts.iter().rev().find_map(|part| part.tier.as_ref()).or(declared.tier.as_ref());
-        let tier = match tier_name {
-            Some(name) => *self.file.tiers.get(name).ok_or_else(|| {
-                at("tier")(unknown("tier", name, self.file.tiers.keys().map(String::as_str)))
-            })?,
-            None => Tier::default(),
-        };
         let read = declared.read.unwrap_or_default();
         let answer = match &declared.answer {
             None => Answer::Read { read, field: declared.field.clone() },
@@ -412,16 +344,7 @@ impl Builder<'_> {
             Holdout::Whole(holdout) => *holdout,
             Holdout::Cells(names) => names.contains(&name),
         };
-        Ok(Family {
-            name,
-            holdout,
-            check,
-            entities: indices,
-            solve,
-            answer,
-            phrasings,
-            worker: Worker { tier, look, guess, slips },
-        })
+        Ok(Family { name, holdout, check, entities: indices, solve, answer, phrasings })
     }
 }
 

@@ -70,15 +70,6 @@ impl Live {
         Ok(descriptions)
     }
 
-    /// The text of a resource of each server that has it, with the server's name.
-    pub async fn resources(&self, uri: &str) -> Result<Vec<(String, Option<String>)>> {
-        let mut read = Vec::new();
-        for (name, pool) in self.pools.named() {
-            read.push((name.to_owned(), pool.session().await?.resource(uri).await?));
-        }
-        Ok(read)
-    }
-
     pub async fn close(self) {
         self.pools.close().await;
     }

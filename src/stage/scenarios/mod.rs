@@ -3,7 +3,6 @@
 //! | source | tasks come from |
 //! |---|---|
 //! | `grounded` | a families file, answered by the live server ([`grounded`]) |
-//! | `server` | families that the server states, answered by it ([`served`]) |
 //! | `file` | a user's file ([`mod@file`]) |
 //! | `explored` | calls of the live server, without a language model ([`explored`]) |
 //! | `llm` | a language model, grounded in sampled results ([`llm`]) |
@@ -32,7 +31,6 @@ mod preflight;
 mod results;
 mod rewording;
 mod runner;
-pub mod served;
 mod solution;
 mod sources;
 pub mod split;
@@ -41,23 +39,15 @@ pub(in crate::stage) mod tries;
 mod words;
 
 #[cfg(test)]
-mod served_tests;
-#[cfg(test)]
 mod source_tests;
 #[cfg(test)]
-pub(in crate::stage) mod tests;
+mod tests;
 #[cfg(test)]
 mod tries_tests;
 
 use serde_json::{Map, Value};
 
-pub use self::{
-    error::ScenarioError,
-    families::{Families, Family, Tier},
-    live::{CallSequence, Live},
-    phrase::Binding,
-};
-pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solution};
+pub use self::error::ScenarioError;
 
 use self::{
     params::{Params, Source},
@@ -131,7 +121,7 @@ impl Scenarios {
             Source::File => file,
             Source::Grounded => families,
             Source::Traces => traces,
-            Source::Server | Source::Explored | Source::Llm | Source::Mix => &None,
+            Source::Explored | Source::Llm | Source::Mix => &None,
         };
         let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
         let Some((train, heldout)) = count("train").zip(count("heldout")) else {

@@ -52,7 +52,6 @@ pub struct Params {
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Grounded,
-    Server,
     File,
     Explored,
     Llm,
@@ -98,6 +97,9 @@ impl Params {
         if self.source == Source::Mix {
             let no_mix = ScenarioError::NoParam { origin: "mix", param: "mix" };
             sources = mixed(self.mix.as_ref().ok_or(no_mix)?)?;
+        }
+        if self.split_by == Some(SplitBy::Server) && sources != [Source::File] {
+            return Err(ScenarioError::SplitByServer);
         }
         if self.reword > 0.0 {
             sources.push(Source::Llm);

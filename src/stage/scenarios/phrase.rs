@@ -266,7 +266,7 @@ fn entity(binding: &Binding, column: &str, quoted: bool) -> String {
 }
 
 /// A number in `0..bound`; `bound` is small, so the modulo bias is negligible.
-pub(in crate::stage) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
+pub(super) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     (rng.next_u64() % bound.max(1) as u64) as usize
 }
 

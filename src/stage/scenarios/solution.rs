@@ -32,7 +32,7 @@ impl Dropped {
 }
 
 /// Steps under way: gives one call after the other and takes what later calls need from the results.
-pub(in crate::stage) struct Solution<'a> {
+pub(super) struct Solution<'a> {
     families: &'a Families,
     steps: std::slice::Iter<'a, Step>,
     step: Option<&'a Step>,
@@ -105,7 +105,7 @@ impl<'a> Solution<'a> {
         Ok(())
     }
 
-    /// The answer of the family, read strictly.
+    /// The answer of the family.
     ///
     /// # Errors
     /// If there is none, or more than one.
@@ -117,32 +117,10 @@ impl<'a> Solution<'a> {
             Answer::Read { read, field } => self.families.answer(&self.text, *read, field.as_deref()),
         }
     }
-
-    /// The answer of the family, read carelessly: the first row of the last result.
-    pub fn careless_answer(&self, family: &Family) -> Option<String> {
-        match &family.answer {
-            Answer::Taken(phrase) => Some(phrase.fill(&self.known)).filter(|text| !text.is_empty()),
-            Answer::Read { read, field } => self.families.glance(&self.text, *read, field.as_deref()),
-        }
-    }
 }
 
 impl Families {
-    /// Reads an answer carelessly: takes the first row.
-    fn glance(&self, text: &str, read: Read, field: Option<&str>) -> Option<String> {
-        if read == Read::Text {
-            return Some(text.trim().to_owned());
-        }
-        let rows = self.results.read(text);
-        let position = rows.position(field).unwrap_or_default();
-        let mut fields = (0..rows.rows.len()).filter_map(|row| rows.field(row, position));
-        match read {
-            Read::Column => Some(fields.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty()),
-            _ => fields.next().map(str::to_owned),
-        }
-    }
-
-    /// Reads an answer from a result, strictly.
+    /// Reads an answer from a result.
     fn answer(&self, text: &str, read: Read, field: Option<&str>) -> Result<String, Dropped> {
         if read == Read::Text {
             let text = text.trim();

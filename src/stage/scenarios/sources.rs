@@ -13,13 +13,12 @@ use super::{
     explored::{self, Coverage},
     families::Families,
     file,
-    grounded::{Grounded, QuestionCounts},
+    grounded::{self, Grounded, QuestionCounts},
     live::Live,
     llm, mix,
     params::{Params, Source},
     rewording::reword,
     runner,
-    served::{self, Served},
     solution::Dropped,
     split::{self, SplitBy},
     traces,
@@ -72,7 +71,7 @@ fn given<'p>(
 
 async fn of_source(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
     match source {
-        Source::Grounded | Source::Server => from_families(context, params, source).await,
+        Source::Grounded => from_families(context, params).await,
         Source::File => from_file(context, params),
         Source::Explored => from_exploration(context, params).await,
         Source::Traces => from_traces(context, params).await,
@@ -102,27 +101,20 @@ fn servers(context: &Context) -> Result<&Servers> {
     Ok(context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?)
 }
 
-async fn from_families(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
+async fn from_families(context: &Context, params: &Params) -> Result<SourceOutput> {
     let servers = servers(context)?;
     let tools: Vec<Tool> = context.read("tools")?;
+    let families = Families::load(given(params.families.as_ref(), "grounded", "families")?)?;
     let live = Live::new(servers, &tools);
     let quota =
         QuestionCounts { per_family: params.questions_per_family, per_split: params.heldout_per_split };
-    let plan = served::Plan { quota, share: params.heldout_share, seed: context.seed };
-    let made = async {
-        let served = match source {
-            Source::Server => served::read(servers, &live, &tools).await?,
-            _ => {
-                let families = Families::load(given(params.families.as_ref(), "grounded", "families")?)?;
-                vec![Served { server: None, families }]
-            }
-        };
-        served::generate(&served, &tools, &live, plan, &*context.observer, &context.cancel).await
-    }
-    .await;
+    let (observer, cancel) = (&*context.observer, &context.cancel);
+    let made = grounded::generate(&families, &tools, &live, quota, context.seed, observer, cancel).await;
     context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
-    let made = made?;
+    let mut made = made?;
+    let held: BTreeSet<String> = made.heldout.iter().map(|task| folded(&task.task)).collect();
+    made.train.retain(|task| !held.contains(&folded(&task.task)));
     let refused = made.refused.iter().map(|(family, why, detail)| {
         let reason = match why {
             Dropped::Failed | Dropped::Unanswerable | Dropped::Truncated => Reason::Unsolvable,

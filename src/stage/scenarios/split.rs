@@ -1,6 +1,6 @@
 //! Which tasks are held out, and the digest that freezes them.
 //!
-//! Tasks are held out by groups: all tasks with the same entity, family, phrasing or tool are on one side. The seed orders
+//! Tasks are held out by groups: all tasks with the same entity, family, phrasing, tool or server are on one side. The seed orders
 //! the groups; nothing else does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,8 @@ pub enum SplitBy {
     Phrasing,
     /// A tool of the reference calls.
     Tool,
+    /// The server that the task names. A task that names none is trained on.
+    Server,
 }
 
 impl SplitBy {
@@ -35,6 +37,7 @@ impl SplitBy {
             Self::Phrasing => "unseen_phrasings",
             Self::Family => "unseen_families",
             Self::Tool => "unseen_tools",
+            Self::Server => "unseen_servers",
         }
     }
 
@@ -52,6 +55,7 @@ impl SplitBy {
                 let names = reference_calls(scenario).into_iter().map(|call| call.name);
                 names.collect::<BTreeSet<_>>().into_iter().collect()
             }
+            Self::Server => scenario.server.iter().map(|server| server.0.clone()).collect(),
         }
     }
 }
@@ -181,6 +185,7 @@ pub fn check_frozen(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::ServerName;
 
     fn task(text: &str, family: &str, entity: &str, tools: &[&str]) -> Scenario {
         let calls: Vec<_> =
@@ -199,8 +204,9 @@ mod tests {
         (0..100)
             .map(|n| {
                 let tools: &[&str] = if n % 4 == 0 { &["list", "open"] } else { &["list"] };
+                let scenario = task(&format!("t{n}"), &format!("f{}", n % 7), &format!("e{}", n % 10), tools);
                 Marked {
-                    scenario: task(&format!("t{n}"), &format!("f{}", n % 7), &format!("e{}", n % 10), tools),
+                    scenario: Scenario { server: Some(ServerName(format!("s{}", n % 8))), ..scenario },
                     phrasing: format!("p{}", n % 5),
                     thing: None,
                 }
@@ -210,7 +216,14 @@ mod tests {
 
     #[test]
     fn a_group_is_on_one_side() {
-        for by in [SplitBy::Task, SplitBy::Entity, SplitBy::Family, SplitBy::Phrasing, SplitBy::Tool] {
+        for by in [
+            SplitBy::Task,
+            SplitBy::Entity,
+            SplitBy::Family,
+            SplitBy::Phrasing,
+            SplitBy::Tool,
+            SplitBy::Server,
+        ] {
             let tasks = many();
             let phrasings: BTreeMap<String, String> =
                 tasks.iter().map(|task| (task.scenario.id.clone(), task.phrasing.clone())).collect();

@@ -8,8 +8,11 @@ use std::{
 use serde_json::json;
 
 use super::{
+    families::Families,
     grounded::{Grounded, QuestionCounts},
+    live::Live,
     metrics::words,
+    phrase::Binding,
     *,
 };
 use crate::{
@@ -22,7 +25,7 @@ use crate::{
 };
 
 /// The demo server over local HTTP, its tools, and a client.
-pub(in crate::stage) struct Demo {
+pub(super) struct Demo {
     pub server: ServerSpec,
     pub tools: Vec<Tool>,
     pub live: Live,
@@ -75,12 +78,12 @@ impl Demo {
 }
 
 /// The families of the shipped pipeline.
-pub(in crate::stage) fn company_families() -> Families {
+fn company_families() -> Families {
     Families::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/sqlite.families.toml")).unwrap()
 }
 
 /// The families of the shipped pipeline over the service desk.
-pub(in crate::stage) fn desk_families() -> Families {
+fn desk_families() -> Families {
     Families::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/desk.families.toml")).unwrap()
 }
 
@@ -597,7 +600,6 @@ fn mistakes_in_a_families_file_are_shown_where_they_are() {
             "entities = [\"titel\"]",
             "family \"f\": entities: there is no entity list `titel`; did you mean `title`?",
         ),
-        ("tier = \"easy\"", "family \"f\": tier: there is no tier `easy`"),
         ("over = [\"fact\"]", "family \"f\": over: there is no axis `fact`"),
         ("cells = { a = [\"b\"] }", "family \"f\": `cells` is for a family over two axes"),
     ];

@@ -220,7 +220,6 @@ impl Sft {
             batches: &batches,
             split: &packed,
             learning_rate: &|step| schedule.rate(first + step),
-            logged: 1.0,
             max_gradient_norm: training.max_gradient_norm,
             stop_loss: params.stop_loss,
             held_out: (!held_out.is_empty() && !batches.is_empty()).then(|| HeldOut {

@@ -1,4 +1,4 @@
-//! Training: what `grpo`, `sft` and `warmup` have in common.
+//! Training: what `grpo` and `sft` have in common.
 //!
 //! The parameters of the adapter, the optimizer and the learning rate, the policy in training, supervised steps, and the
 //! checkpoints of long trainings.

@@ -19,8 +19,6 @@ pub struct Steps<'a> {
     pub split: &'a dyn Fn(&[&Example]) -> Supervised,
     /// The optimizer's learning rate of a step.
     pub learning_rate: &'a dyn Fn(u64) -> f64,
-    /// The learning rate in the log is this multiple of the optimizer's.
-    pub logged: f64,
     pub max_gradient_norm: f64,
     /// Ends when the mean loss of the last [`RECENT`] steps is at most this.
     pub stop_loss: Option<f64>,
@@ -70,7 +68,7 @@ impl Steps<'_> {
             rows.push(Step {
                 stage: context.stage.clone(),
                 step: index as u32,
-                learning_rate: learning_rate * self.logged,
+                learning_rate,
                 loss,
                 gradient_norm: report.gradient_norm,
                 tokens,

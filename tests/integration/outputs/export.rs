@@ -278,7 +278,7 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
     assert_eq!(export("c", &[]), ("Qwen/Qwen3-0.6B".into(), Some("abc".into())));
 
     // As if the run had made it.
-    record["fields"]["kind"] = "warmup".into();
+    record["fields"]["kind"] = "distill".into();
     std::fs::write(&path, record.to_string()).unwrap();
     assert_eq!(export("d", &[]), (here("d/base"), None));
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {

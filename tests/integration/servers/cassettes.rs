@@ -8,7 +8,7 @@ use std::{
 use crate::common::{self, Project};
 use serde_json::{Value, json};
 
-/// The sqlite pipeline without its loop, with few tasks and a tiny policy.
+/// The sqlite pipeline without its loop, with few tasks.
 fn sqlite() -> Project {
     let pipelines = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
     let run_file = std::fs::read_to_string(pipelines.join("sqlite.toml")).unwrap();
@@ -21,8 +21,7 @@ fn sqlite() -> Project {
     project.write("sqlite.families.toml", &families);
     let system = std::fs::read_to_string(pipelines.join("sqlite.system.txt")).unwrap();
     project.write("sqlite.system.txt", &system);
-    let small = "traces = 60\nhidden = 32\nintermediate = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nvocabulary = 400\n";
-    project.replace("run.toml", "traces = 14000\n", small);
+    project.replace("run.toml", "\"sqlite-model\"", &format!("{:?}", pipelines.join("sqlite-model")));
     let few = "families = \"sqlite.families.toml\"\nquestions_per_family = 4\nheldout_per_split = 4\n";
     project.replace("run.toml", "families = \"sqlite.families.toml\"\n", few);
     project

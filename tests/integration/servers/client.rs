@@ -153,7 +153,7 @@ async fn an_unknown_demo_server_is_named() {
     let error = HttpServer::bind("postgres", "127.0.0.1:0".parse().unwrap()).await.err().unwrap();
     insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint().unwrap()), @r"
     there is no demo server `postgres`
-    hint: available: sqlite, desk, world
+    hint: available: sqlite, desk
     ");
 }
 

@@ -1,6 +1,9 @@
 //! Settings of a server: what it exposes as tools, limits of single tools, answers to its questions, changes of its tools.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::common::{Project, until_async};
 use mcprl::data;
@@ -270,18 +273,52 @@ fn servers_have_a_cassette_each() {
     assert!(refused.err.contains(message) && refused.err.contains("give each its own"), "{}", refused.err);
 }
 
+/// A run file: the demo server with a tool that is named after its seed, nine and ten times.
+fn seeded(stages: &str) -> Project {
+    let project = Project::new(&format!(
+        "name = \"toy\"\n[servers.w]\ncommand = [\"sh\", \"server.sh\", \"{{seed}}\"]\nstate = \"read-only\"\n\
+         seeds = \"9..10\"\n[stages.tools]\nkind = \"discover\"\n{stages}",
+    ));
+    let server =
+        format!("{} demo-server sqlite | sed -u \"s/run_query/query_$1/g\"\n", env!("CARGO_BIN_EXE_mcprl"));
+    project.write("server.sh", &server);
+    project
+}
+
 #[test]
 fn one_table_makes_a_server_for_each_seed() {
-    let project = Project::new(
-        "name = \"toy\"\n[servers.w]\ncommand = [\"{mcprl}\", \"demo-server\", \"world\", \"--seed\", \"{seed}\"]\n\
-         state = \"read-only\"\nseeds = \"9..10\"\n[stages.tools]\nkind = \"discover\"\n",
-    );
-    let run = project.mcprl(&["run", "run.toml"]);
-    assert_eq!(run.code, Some(0), "{}", run.err);
+    let project = seeded("");
+    project.run(&[]);
     let tools: Vec<data::Tool> = data::read(&project.newest().join("tools/tools.parquet")).unwrap();
-    let of = |prefix: &str| -> Vec<&str> {
-        tools.iter().filter_map(|tool| tool.server_name.strip_prefix(prefix)).collect()
+    let queries: Vec<&str> =
+        tools.iter().map(|tool| &*tool.server_name).filter(|name| name.contains("query")).collect();
+    assert_eq!(queries, ["w09/query_9", "w10/query_10"]);
+}
+
+#[test]
+fn servers_are_held_out_whole() {
+    let project = seeded(
+        "[stages.tasks]\nkind = \"scenarios\"\ntools = \"tools\"\nfile = \"tasks.jsonl\"\nsplit_by = \"server\"\nheldout_share = 0.5\n",
+    );
+    let task = |n: usize| {
+        let server = ["w09", "w10"][n % 2];
+        format!("{{\"task\": \"What is {n}?\", \"answer\": \"{n}\", \"server\": \"{server}\"}}\n")
     };
-    assert!(!of("w09/").is_empty() && !of("w10/").is_empty(), "{tools:?}");
-    assert_ne!(of("w09/"), of("w10/"), "the seeds differ");
+    project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    project.run(&[]);
+    let servers = |port: &str| -> BTreeSet<(String, String)> {
+        let tasks = project.newest().join(format!("tasks/{port}.parquet"));
+        let tasks: Vec<data::Scenario> = data::read(&tasks).unwrap();
+        tasks.into_iter().map(|task| (task.server.unwrap().0, task.split)).collect()
+    };
+    let (trained, heldout) = (servers("train"), servers("heldout"));
+    assert_eq!((trained.len(), heldout.len()), (1, 1), "{trained:?} {heldout:?}");
+    let all: BTreeSet<String> =
+        trained.into_iter().chain(heldout.clone()).map(|(server, _)| server).collect();
+    assert_eq!(all.len(), 2);
+    assert_eq!(heldout.first().unwrap().1, "unseen_servers");
+
+    project.replace("run.toml", "file = \"tasks.jsonl\"", "source = \"explored\"");
+    let refused = project.mcprl(&["plan", "run.toml"]);
+    assert!(refused.err.contains("tasks that name their server"), "{}", refused.err);
 }

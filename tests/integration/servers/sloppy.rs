@@ -39,6 +39,8 @@ fn project(server: &Path) -> Project {
     let (before, _) = run_file.split_once("[loop.train]").unwrap();
     let command = format!("command = [{:?}, ", server.to_str().unwrap());
     let before = before.replacen(&format!("command = [{NAME:?}, "), &command, 1);
+    let pipelines = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
+    let before = before.replacen("../../pipelines", pipelines.to_str().unwrap(), 1);
     let rollout = r#"
 [stages.rollout]
 kind = "rollout"
@@ -94,11 +96,7 @@ async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
 fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
     let Some(server) = server() else { return };
     let project = project(&server);
-    let small =
-        ["traces=60", "hidden=32", "intermediate=64", "layers=1", "heads=2", "kv_heads=1", "vocabulary=400"];
-    let small: Vec<String> = small.iter().map(|value| format!("stages.base.{value}")).collect();
-    let set: Vec<&str> = small.iter().flat_map(|value| ["--set", value]).collect();
-    project.run(&set);
+    project.run(&[]);
 
     let run = project.newest();
     let tools: Vec<Tool> = data::read(&run.join("tools/tools.parquet")).unwrap();

@@ -77,7 +77,7 @@ fn without_reasoning_the_history_is_what_the_template_writes_of_text_and_calls()
 
 #[test]
 fn a_turn_that_the_history_contains_as_sampled_is_not_rewritten() {
-    for family in ["qwen2_5", "qwen3_instruct_2507", "qwen3", "warmup"] {
+    for family in ["qwen2_5", "qwen3_instruct_2507", "qwen3", "demo"] {
         let chat = load(&path(family), Thinking::Template, HistoryThinking::Strip);
         assert_eq!(rewritten(&chat, "").1, None, "{family}");
     }

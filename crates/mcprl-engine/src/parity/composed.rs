@@ -109,7 +109,7 @@ fn steps(decoder: Decoder, rule: Rule) -> (Vec<Vec<f32>>, Vec<f32>, Vec<Vec<f32>
     let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1).unwrap();
     trainer.recompute = Recompute::Always;
     let examples = examples();
-    let supervised = Supervised::new(&examples.iter().collect::<Vec<_>>(), 2);
+    let supervised = Supervised::packed(&examples.iter().collect::<Vec<_>>(), 2, usize::MAX);
     let (gradients, logprobs) =
         trainer.gradients(&supervised.batches, &|_, target, p| p - target as f32 * 0.1).unwrap();
     for _ in 0..3 {
@@ -226,7 +226,7 @@ fn optimizers_without_a_composed_step_match_the_kernels() {
 fn training_resumes_from_moments_on_the_device() {
     let _forced = force();
     let examples = examples();
-    let supervised = Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
+    let supervised = Supervised::packed(&examples.iter().collect::<Vec<_>>(), 1, usize::MAX);
     let trainer = || {
         let decoder = adapted("qwen3-tiny", Some(Format::F32));
         Trainer::new(decoder, |parameters| vec![ADAMW; parameters.len()], 1).unwrap()

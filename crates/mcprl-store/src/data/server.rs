@@ -103,6 +103,12 @@ impl Tool {
         Some(self.server_name.split_once('/')?.0)
     }
 
+    /// The tools that the agent gets for a task about this server, of several.
+    pub fn of_server(tools: &[Self], server: &str) -> Vec<Self> {
+        let is_of = |tool: &&Self| tool.synthetic || tool.server() == Some(server);
+        tools.iter().filter(is_of).cloned().collect()
+    }
+
     /// The tool as the server lists it, without the run file's texts.
     #[must_use]
     pub fn as_listed(&self) -> Self {

@@ -5,7 +5,7 @@ use super::table::table;
 table! {
     /// One optimizer step.
     Step in "steps" {
-        /// Stage and, within a loop, iteration: `warmup`, `train[0003]/update`.
+        /// Stage and, within a loop, iteration: `start`, `train[0003]/update`.
         stage: String,
         /// Step within the stage, from 0.
         step: u32,

@@ -19,10 +19,10 @@ use crate::{
     mcp::{ErrorPatterns, Outcome, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
     stage::scenarios::{
-        Live,
         admission::{self, Admitted},
         candidate::AnswerRule,
         explored::{Budget, Examples, Explored, Task, explore},
+        live::Live,
     },
 };
 use tokio_util::sync::CancellationToken;

@@ -15,7 +15,7 @@ use crate::{
     chat::ToolCall,
     hash::Encoder,
     mcp::plain,
-    stage::scenarios::{below, words},
+    stage::scenarios::{phrase::below, words},
 };
 
 /// Values of a parameter that are combined.

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use mcprl_base::random;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use super::{Decoder, DeltaParameters, Init, Layer, Mixing, Placement, Ropes, induction::Induction};
+use super::{Decoder, DeltaParameters, Init, Layer, Mixing, Placement, Ropes};
 use crate::model::{
     Linear, Matrix, ModelConfig, ModelError, Recurrence, Vector,
     config::OUTPUT_NORMS,
@@ -76,34 +76,11 @@ impl Decoder {
 
     /// A decoder with random weights: normal linears and embedding, norms of one, biases of zero.
     pub fn random(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
-        Self::initialised(config, init, |_, _, _| {})
-    }
-
-    /// A decoder with random weights but for the first two layers, which start as induction heads: it repeats what followed
-    /// the last tokens when they occurred before. Its shape has room for them ([`Self::check_induction_heads`]).
-    pub fn with_induction_heads(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
-        let induction = Induction::new(&config, init);
-        Self::initialised(config, init, |name, shape, data| {
-            induction.set(name, shape.last().copied().unwrap_or(1), data);
-        })
-    }
-
-    /// # Errors
-    /// Why a decoder of this shape cannot start with induction heads.
-    pub fn check_induction_heads(config: &ModelConfig) -> Result<(), String> {
-        Induction::check(config)
-    }
-
-    fn initialised(
-        config: ModelConfig,
-        init: Init,
-        change: impl Fn(&str, &[usize], &mut [f32]),
-    ) -> Result<Self, ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(init.seed);
         let one = 1.0 - config.design.norm_offset();
         Self::build(config, None, Device::Cpu.into(), &mut |name, shape| {
             let count = shape.iter().product();
-            let mut data: Vec<f32> = match shape {
+            let data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
                 // As Transformers draws them.
                 [_] if name.ends_with(".A_log") => {
@@ -118,7 +95,6 @@ impl Decoder {
                 [_] => vec![one; count],
                 _ => (0..count).map(|_| random::normal(&mut rng) * init.deviation).collect(),
             };
-            change(name, shape, &mut data);
             Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)
         })
     }

@@ -11,7 +11,6 @@ mod base;
 mod convolution;
 mod delta;
 mod experts;
-mod induction;
 mod layer;
 mod load;
 mod placement;
