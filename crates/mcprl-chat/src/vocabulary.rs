@@ -96,7 +96,7 @@ impl Vocabulary {
 
     /// Number of tokens.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 

@@ -42,7 +42,7 @@ use super::{
 pub(super) struct Connection {
     pub(super) service: RunningService<RoleClient, Client>,
     pub(super) process: Option<Process>,
-    /// As in [`ServerInfo`].
+    /// As in [`ServerInfo`](crate::ServerInfo).
     pub(super) transport: &'static str,
     pub(super) redaction: Redaction,
 }

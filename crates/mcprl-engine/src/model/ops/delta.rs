@@ -75,7 +75,7 @@ impl DeltaInputs<'_> {
         convolution(self.heads)
     }
 
-    /// The rows for a [`DeltaPlan`], from the convolution of `mixed`.
+    /// The rows for a [`DeltaPlan`](composed::DeltaPlan), from the convolution of `mixed`.
     pub fn after(&self, convolved: Tensor) -> Result<composed::DeltaRows> {
         let parameters = [&self.a_log.tensor, &self.dt_bias.tensor];
         composed::DeltaRows::new(self.heads, convolved, [self.b, self.a], parameters)
