@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut trainer = Trainer::across(decoder, |parameters| vec![rule; parameters.len()], &devices)?;
     let tokens = [prompt.as_slice(), &sampled.tokens].concat();
     let is_trained = (0..tokens.len()).map(|at| at >= prompt.len()).collect();
-    let data = Supervised::new(&[&(tokens, is_trained)], trainer.workers());
+    let data = Supervised::packed(&[&(tokens, is_trained)], trainer.workers(), usize::MAX);
     let (before, _) = data.step(&mut trainer, 1e-3, 1.0)?;
     println!("loss {before:.4} → {:.4} nats per token", data.loss(&trainer)?);
     Ok(())
