@@ -1,7 +1,7 @@
 //! Estimates the memory of nodes that use the engine, as far as their model is known.
 //!
 //! Of a model, only its `config.json` is read: from a local folder that a `model` stage names, or from the
-//! store if that stage has run. A model made from scratch is described by its parameters.
+//! store if that stage has run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

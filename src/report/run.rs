@@ -336,7 +336,7 @@ fn model(stage: &Stage) -> Option<String> {
     let artifact = stage.artifact("policy").filter(|artifact| artifact.is_present)?;
     let config = ModelConfig::load(&artifact.path).ok()?;
     let parameters = config.weights();
-    let name = stage.params.get("from").and_then(Value::as_str).unwrap_or("trained from random weights");
+    let name = stage.params.get("from").and_then(Value::as_str).unwrap_or("made by the run");
     Some(format!("{name}, {:.1} million parameters", parameters as f64 / 1e6))
 }
 

@@ -33,29 +33,17 @@ fn example(file: &str) -> String {
     std::fs::read_to_string(folder.join(file)).unwrap()
 }
 
-/// The example in a folder of its own, without its loop and exam.
+/// The example in a folder of its own, with the demo's tiny model.
 fn project(server: &Path) -> Project {
-    let run_file = example("run.toml");
-    let (before, _) = run_file.split_once("[loop.train]").unwrap();
+    let project = Project::new(&example("run.toml"));
     let command = format!("command = [{:?}, ", server.to_str().unwrap());
-    let before = before.replacen(&format!("command = [{NAME:?}, "), &command, 1);
-    let pipelines = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
-    let before = before.replacen("../../pipelines", pipelines.to_str().unwrap(), 1);
-    let rollout = r#"
-[stages.rollout]
-kind = "rollout"
-policy = "base"
-tools = "tools"
-scenarios = "tasks.train"
-prompts = 6
-group_size = 2
-refill_waves = 0
-max_turns = 4
-max_turn_tokens = 120
-"#;
-    let project = Project::new(&(before + rollout));
+    project.replace("run.toml", &format!("command = [{NAME:?}, "), &command);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/sqlite-model");
+    project.replace("run.toml", "\"Qwen/Qwen3-0.6B\"", &format!("{:?}", model.to_str().unwrap()));
+    let agent = "system = \"system.txt\"\nmax_turns = 4\nmax_turn_tokens = 120\n";
+    project.replace("run.toml", "thinking = \"off\"\n", agent);
+    project.write("system.txt", "Use the tools.\n");
     project.write("library.families.toml", &example("library.families.toml"));
-    project.write("system.txt", &example("system.txt"));
     database(&project.path("library.db"));
     project
 }
@@ -96,17 +84,19 @@ async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
 fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
     let Some(server) = server() else { return };
     let project = project(&server);
-    project.run(&[]);
+    project.run(&["--until", "tries", "--set", "stages.tries.prompts=6"]);
 
     let run = project.newest();
     let tools: Vec<Tool> = data::read(&run.join("tools/tools.parquet")).unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["read_query", "list_tables", "describe_table", "complete_task"]);
 
-    let train: Vec<Scenario> = data::read(&run.join("tasks/train.parquet")).unwrap();
-    let heldout: Vec<Scenario> = data::read(&run.join("tasks/heldout.parquet")).unwrap();
+    let tasks: Vec<Scenario> = ["start", "train", "heldout"]
+        .iter()
+        .flat_map(|port| data::read(&run.join(format!("tasks/{port}.parquet"))).unwrap())
+        .collect();
     let answer = |family: &str, entity: &str| {
-        let mut known = train.iter().chain(&heldout).filter(|scenario| scenario.family == family);
+        let mut known = tasks.iter().filter(|scenario| scenario.family == family);
         known.find(|scenario| scenario.task.contains(entity)).and_then(|scenario| scenario.answer.clone())
     };
     assert_eq!(
@@ -117,9 +107,9 @@ fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
     assert_eq!(answer("columns_of_table", "members").as_deref(), Some("member_id, member_name, joined"));
     let is_error =
         |scenario: &&Scenario| scenario.answer.as_deref().is_none_or(|answer| answer.contains("rror"));
-    assert_eq!(train.iter().chain(&heldout).find(is_error), None);
+    assert_eq!(tasks.iter().find(is_error), None);
 
-    let played: Vec<Trajectory> = data::read(&run.join("rollout/trajectories.parquet")).unwrap();
+    let played: Vec<Trajectory> = data::read(&run.join("tries/trajectories.parquet")).unwrap();
     assert_eq!(played.len(), 12);
 }
 
