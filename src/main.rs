@@ -1,31 +1,8 @@
-#![expect(unsafe_code, reason = "the allocator has a C interface")]
+mod allocator;
 
-use std::{
-    ffi::{c_int, c_long},
-    process::ExitCode,
-};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// `mi_option_purge_delay` of mimalloc 3: how long freed memory is retained, in milliseconds.
-const PURGE_DELAY: c_int = 15;
-/// A training step reuses the memory that the previous one freed. If it were returned in between, the system would clear
-/// it again. The peak of small runs grows by some tens of MiB.
-const TEN_SECONDS: c_long = 10_000;
-
-unsafe extern "C" {
-    fn mi_option_set_default(option: c_int, value: c_long);
-    fn mi_collect(force: bool);
-}
-
-fn trim() {
-    // SAFETY: any thread may call it at any time.
-    unsafe { mi_collect(true) };
-}
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // SAFETY: an option that exists; `MIMALLOC_PURGE_DELAY` overrides it.
-    unsafe { mi_option_set_default(PURGE_DELAY, TEN_SECONDS) };
-    mcprl::cli::main(trim)
+    allocator::configure();
+    mcprl::cli::main(allocator::trim)
 }

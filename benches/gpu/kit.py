@@ -200,7 +200,7 @@ def doctor(kit):
 def device_tests(kit):
     words = ["--ignored", "on_a_device", "--test-threads", "1"]
     try:
-        said = kit.run([HERE / "mcprl-tests", *words], {"CARGO_MANIFEST_DIR": str(HERE)})
+        said = kit.run([HERE / "mcprl-tests", *words], {"CARGO_MANIFEST_DIR": str(HERE / "crates/mcprl-engine")})
     except Failed as why:
         names = re.findall(r"^test \S*::(\S+) \.\.\. FAILED", why.output, re.MULTILINE)
         reasons = re.findall(r"panicked at .*\n(.*)", why.output)
@@ -213,7 +213,7 @@ def device_tests(kit):
 
 def parity(kit):
     have("torch", "transformers", "peft", "safetensors")
-    words = [HERE / "parity.py", kit.work / "parity", "--mcprl", HERE / "mcprl", "--engine", kit.device]
+    words = [HERE / "parity.py", kit.work / "parity", "--bench", HERE / "mcprl-bench", "--engine", kit.device]
     words += ["--device", "cpu", "--small"] if kit.small else ["--device", kit.device]
     found = json.loads(kit.run([sys.executable, *words]).splitlines()[-1])
     if found["wrong"]:
@@ -245,7 +245,7 @@ def pipeline(kit):
 
 
 def load(kit):
-    """The work of an update and of decoding, as `mcprl bench` and peer.py name it."""
+    """The work of an update and of decoding, as `mcprl-bench` and peer.py name it."""
     small = dict(prefix=24, question=8, episode=16, group=2, groups=2, runs=1, batch="1,4", new=6)
     large = dict(prefix=1000, question=40, episode=300, group=8, groups=4, runs=3, batch="1,32,128", new=64)
     return small if kit.small else large
@@ -256,8 +256,8 @@ def flags(load):
 
 
 def bench(kit, shape, only, env=None, **changed):
-    words = ["--json", "bench", "--device", kit.device, "--shape", shape, "--dtype", "bf16", "--only", only]
-    return json.loads(kit.mcprl([*words, *flags(load(kit) | changed)], env))
+    words = ["--json", "--device", kit.device, "--shape", shape, "--dtype", "bf16", "--only", only]
+    return json.loads(kit.run([HERE / "mcprl-bench", *words, *flags(load(kit) | changed)], env))
 
 
 def update(kit, shape):

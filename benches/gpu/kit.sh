@@ -11,11 +11,12 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 limit=$((60 << 20))
 
-# stage FOLDER MCPRL TESTS: what is run, as the archive holds it.
+# stage FOLDER BINARIES TESTS: what is run, as the archive holds it.
 stage() {
     rm -rf "$1"
-    mkdir -p "$1/peers" "$1/reference" "$1/tests/reference" "$1/pipelines"
-    cp "$2" "$1/mcprl"
+    # Tests look for `tests/reference` from the folder of their package.
+    mkdir -p "$1/peers" "$1/reference" "$1/tests/reference" "$1/pipelines" "$1/crates/mcprl-engine"
+    cp "$2"/{mcprl,mcprl-bench} "$1"
     cp "$3" "$1/mcprl-tests"
     cp "$here"/{kit.sh,kit.py,parity.py} "$1"
     cp "$root"/benches/peers/{peer,shapes}.py "$1/peers"
@@ -25,12 +26,12 @@ stage() {
     git -C "$root" describe --always --dirty >"$1/VERSION" || echo unknown >"$1/VERSION"
 }
 
-# The executable among the messages of `cargo test --no-run --message-format=json`.
+# The engine's tests among the messages of `cargo test --no-run --message-format=json`.
 test_binary() {
     python3 -c '
 import json, sys
 for message in map(json.loads, sys.stdin):
-    if message.get("executable") and message.get("profile", {}).get("test"):
+    if message.get("executable") and message["target"]["name"] == "mcprl_engine" and message["profile"]["test"]:
         print(message["executable"])'
 }
 
@@ -41,13 +42,13 @@ build() {
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${TMPDIR:-/tmp}/cuda-target} QUANTISED=no
     # Libraries are linked beside the binaries when the kit runs: children find them too, whatever their environment.
     export RUSTFLAGS='-C link-arg=-Wl,-rpath,$ORIGIN/lib -C link-arg=-Wl,--disable-new-dtags'
-    "$root/benches/cuda_build.sh" --bin mcprl
+    "$root/benches/cuda_build.sh" --workspace --bin mcprl --bin mcprl-bench
     tests=$("$root/benches/cuda_build.sh" test --lib --no-run --message-format=json | test_binary)
     kit=$(mktemp -d)
     trap 'rm -rf "$kit"' EXIT
-    stage "$kit/gpu-kit" "$CARGO_TARGET_DIR-called/release/mcprl" "$tests"
+    stage "$kit/gpu-kit" "$CARGO_TARGET_DIR-called/release" "$tests"
     trace "$kit"
-    strip "$kit/gpu-kit/mcprl" "$kit/gpu-kit/mcprl-tests"
+    strip "$kit"/gpu-kit/mcprl{,-bench,-tests}
     tar -C "$kit" -czf "$archive" gpu-kit
     size=$(stat -c %s "$archive")
     echo "$archive: $((size >> 20)) MiB"
@@ -67,11 +68,11 @@ trace() {
 rehearse() {
     root=$(cd "$here/../.." && pwd)
     cd "$root"
-    cargo build --release --locked --bin mcprl
+    cargo build --release --locked --workspace --bin mcprl --bin mcprl-bench
     tests=$(cargo test --release --locked --lib --no-run --message-format=json | test_binary)
     kit=$(mktemp -d)
     trap 'rm -rf "$kit"' EXIT
-    stage "$kit/gpu-kit" "${CARGO_TARGET_DIR:-target}/release/mcprl" "$tests"
+    stage "$kit/gpu-kit" "${CARGO_TARGET_DIR:-target}/release" "$tests"
     "$kit/gpu-kit/kit.sh" run --device cpu-composed --out "$kit/results" --budget 1200 "$@"
 }
 

@@ -1,9 +1,9 @@
 """Logits, gradients and one GRPO step of `mcprl`, held against PyTorch on the same device.
 
-    python parity.py FOLDER --mcprl PATH --engine cuda:0 --device cuda:0 [--small]
-    python parity.py FOLDER --mcprl PATH --model MODEL --texts FILE ... [--length 700]
+    python parity.py FOLDER --bench PATH --engine cuda:0 --device cuda:0 [--small]
+    python parity.py FOLDER --bench PATH --model MODEL --texts FILE ... [--length 700]
 
-Makes a random Qwen3 with a LoRA adapter in FOLDER (Transformers, PEFT), lets `mcprl bench --parity` compute on it in f32
+Makes a random Qwen3 with a LoRA adapter in FOLDER (Transformers, PEFT), lets `mcprl-bench --parity` compute on it in f32
 and in bf16, and computes the same with Transformers, PEFT and autograd. The reference is PyTorch in f32, TF32 off. In f32
 both should agree to rounding; in bf16 ours should be as near the reference as PyTorch's own bf16. Prints one JSON object.
 
@@ -29,7 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "reference"), str(HERE.parent.parent / "tests/reference")]
 from model_parity import LINEARS, fill  # noqa: E402
 
-# As in src/cli/bench/parity.rs.
+# As in benches/engine/src/parity.rs.
 RATE, MAX_NORM, BETAS = 1e-3, 1.0, (0.9, 0.95)
 LOW, HIGH = 0.8, 1.28
 
@@ -42,7 +42,7 @@ BF16 = 2.0
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--mcprl", required=True)
+    parser.add_argument("--bench", required=True, help="the binary `mcprl-bench`")
     parser.add_argument("--engine", default="cpu", help="the device as mcprl names it")
     parser.add_argument("--device", default="cpu", help="the device as PyTorch names it")
     parser.add_argument("--small", action="store_true")
@@ -146,7 +146,7 @@ def by_pytorch(args, config, step, dtype):
 
 
 def by_us(args, config, before, dtype):
-    command = [args.mcprl, "bench", "--device", args.engine, "--dtype", dtype, "--parity", str(args.folder)]
+    command = [args.bench, "--device", args.engine, "--dtype", dtype, "--parity", str(args.folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found = load_file(args.folder / "ours.safetensors")
     count = len(names(config))

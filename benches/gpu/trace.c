@@ -1,6 +1,6 @@
 /* Writes a line for every kernel, copy and fill of a CUDA process: start and end in nanoseconds since 1970, and its name.
  *
- *   CUDA_INJECTION64_PATH=./trace.so MCPRL_TRACE=trace.tsv mcprl bench --device cuda:0
+ *   CUDA_INJECTION64_PATH=./trace.so MCPRL_TRACE=trace.tsv mcprl-bench --device cuda:0
  *
  * The driver loads the library when it is initialised. Records come from CUPTI's activity interface. */
 #include <cupti.h>

@@ -1,11 +1,11 @@
-"""Decoding as `mcprl bench --only decode` does it, by llama.cpp: every sequence behind a shared prompt, batched.
+"""Decoding as `mcprl-bench --only decode` does it, by llama.cpp: every sequence behind a shared prompt, batched.
 
     pip install llama-cpp-python gguf numpy        # built here, for this processor
     python llama_peer.py --shape qwen3-0.6b --prefix 380 --question 20 --batch 1,8,32 --new 32
 
 Weights are random, in bf16 or, with `--quantized`, as llama.cpp's own quantizer makes Q4_K_M of them, in a GGUF file of the
 shape; the prompt's keys, values and states are shared among the sequences (`llama_memory_seq_cp`). Sampling is greedy and in C, for a vocabulary's worth of Python would be slower than
-the model. There are no adapters; `mcprl bench` and `peer.py` compute theirs. Prints one JSON object.
+the model. There are no adapters; `mcprl-bench` and `peer.py` compute theirs. Prints one JSON object.
 """
 
 import argparse

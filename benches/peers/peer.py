@@ -1,10 +1,10 @@
-"""The work of `mcprl bench`, done by TRL, PEFT and Transformers on PyTorch.
+"""The work of `mcprl-bench`, done by TRL, PEFT and Transformers on PyTorch.
 
     python peer.py update ...   one GRPO step: TRL's own loss, PEFT's adapters, torch's AdamW
     python peer.py dense ...    one supervised step on every sequence: Transformers and PEFT alone
     python peer.py decode ...   `generate` with sampling, all prompts at once
 
-Weights are random, of the shape asked for; token ids are those of `mcprl bench`. Prints one JSON object. The peak of
+Weights are random, of the shape asked for; token ids are those of `mcprl-bench`. Prints one JSON object. The peak of
 memory is the process's own (VmHWM), or the device's, taken over the measured work alone.
 """
 

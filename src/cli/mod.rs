@@ -4,7 +4,6 @@
 //! interrupted.
 
 mod approval;
-mod bench;
 mod cache;
 mod chat;
 mod completions;
@@ -134,8 +133,6 @@ enum Command {
     Watch(watch::Watch),
     /// Send a run to experiment trackers: TensorBoard, Weights & Biases, trackio.
     Track(track::Track),
-    /// Measure how fast this machine samples and trains.
-    Bench(bench::Bench),
 }
 
 /// The result of a command that did not fail.
@@ -201,7 +198,6 @@ impl Command {
             Self::Ui(command) => command.execute(printer),
             Self::Watch(command) => command.execute(printer),
             Self::Track(command) => command.execute(printer),
-            Self::Bench(command) => command.execute(printer),
         }
     }
 }

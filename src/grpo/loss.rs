@@ -141,11 +141,6 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// With the authors' clip range and no KL penalty.
-    pub fn new(kind: LossKind) -> Self {
-        Self { kind, clip: kind.default_clip(), kl: 0.0 }
-    }
-
     /// Whether every token's term depends on its whole rollout, which must then be scored before the backward
     /// pass.
     pub fn needs_rollout_ratio(&self) -> bool {
@@ -305,6 +300,11 @@ impl Tally {
 mod tests {
     use super::*;
 
+    /// With the authors' clip range and no KL penalty.
+    fn objective(kind: LossKind) -> Objective {
+        Objective { kind, clip: kind.default_clip(), kl: 0.0 }
+    }
+
     fn token(advantage: f64, ratio: f64) -> Token {
         let old = -1.5;
         Token {
@@ -322,7 +322,7 @@ mod tests {
     fn on_policy_the_gradient_is_the_advantage_for_every_kind() {
         for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::DrGrpo, LossKind::Gspo, LossKind::Cispo] {
             for advantage in [-0.5, 0.75] {
-                let term = Objective::new(kind).term(&token(advantage, 1.0));
+                let term = objective(kind).term(&token(advantage, 1.0));
                 assert_eq!((term.dloss_dlogp, term.clipped), (-advantage, false), "{kind:?}");
             }
         }
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_importance_weight_scales_the_term_and_not_the_penalty() {
-        let objective = Objective { kl: 0.3, ..Objective::new(LossKind::Dapo) };
+        let objective = Objective { kl: 0.3, ..objective(LossKind::Dapo) };
         let at = token(0.7, 1.1);
         let [one, half, none] =
             [1.0, 0.5, 0.0].map(|importance| objective.term(&Token { importance, ..at }).dloss_dlogp);
@@ -339,16 +339,14 @@ mod tests {
 
     #[test]
     fn a_ratio_is_clipped_only_if_the_gradient_moves_it_away_from_one() {
-        let clipped =
-            |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
+        let clipped = |advantage, ratio| objective(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
         let table = [(1.0, 1.5), (1.0, 0.5), (-1.0, 1.5), (-1.0, 0.5)].map(|(a, r)| clipped(a, r));
         assert_eq!(table, [true, false, false, true]);
     }
 
     #[test]
     fn the_clip_range_is_asymmetric() {
-        let clipped =
-            |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
+        let clipped = |advantage, ratio| objective(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
         assert!(!clipped(1.0, 1.27) && clipped(1.0, 1.29));
         assert!(!clipped(-1.0, 0.81) && clipped(-1.0, 0.79));
     }
@@ -357,7 +355,7 @@ mod tests {
     fn dloss_dlogp_is_the_derivative_of_the_term() {
         let step = 1e-3_f32;
         for kind in [LossKind::Dapo, LossKind::Cispo] {
-            let objective = Objective { kl: 0.3, ..Objective::new(kind) };
+            let objective = Objective { kl: 0.3, ..objective(kind) };
             for (advantage, ratio) in [(0.7, 1.1), (-0.7, 1.9), (-0.4, 0.5), (0.9, 2.5)] {
                 let at = token(advantage, ratio);
                 let loss = |by: f32| objective.term(&Token { new: at.new + by, ..at }).loss;
@@ -381,7 +379,7 @@ mod tests {
         let lengths = [3, 5, 12];
         let step = StepSize { rollouts: 3, tokens: 20, token_budget: 12 };
         let total = |kind| {
-            let of = |tokens: usize| Objective::new(kind).weight(&step, tokens) * tokens as f64;
+            let of = |tokens: usize| objective(kind).weight(&step, tokens) * tokens as f64;
             lengths.into_iter().map(of).sum::<f64>()
         };
         for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::Gspo, LossKind::Cispo] {
@@ -393,7 +391,7 @@ mod tests {
     #[test]
     fn a_step_without_tokens_has_finite_weights_and_means() {
         let weight =
-            Objective::new(LossKind::Dapo).weight(&StepSize { rollouts: 0, tokens: 0, token_budget: 0 }, 0);
+            objective(LossKind::Dapo).weight(&StepSize { rollouts: 0, tokens: 0, token_budget: 0 }, 0);
         assert!(weight.is_finite());
         assert_eq!((Tally::default().clip_fraction(), Tally::default().entropy()), (0.0, 0.0));
         assert_eq!(mean_log_ratio(&[], &[]), 0.0);

@@ -1,7 +1,7 @@
 //! Estimates the peak memory of sampling or training before it is allocated.
 //!
 //! The estimate counts weights, keys and values, trained parameters with their gradients and moments,
-//! activations and logits, and a constant for the rest of the process. `mcprl bench` prints it next to the
+//! activations and logits, and a constant for the rest of the process. `mcprl-bench` prints it next to the
 //! measured value, and `mcprl plan` prints it before anything is loaded.
 
 use candle_core::Device;

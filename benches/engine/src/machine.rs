@@ -3,17 +3,17 @@
 use std::{hint::black_box, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
-use serde::{Deserialize, Serialize};
-
-use super::cuda;
-use crate::{
-    engine::EngineError,
-    error::Result,
+use mcprl_base::error::Result;
+use mcprl_engine::{
+    EngineError,
     model::{
         kernels::{Format, Frozen, Level, multiplies_bf16, multiplies_tiles},
         ops,
     },
 };
+use serde::{Deserialize, Serialize};
+
+use super::cuda;
 
 /// Peak rates, measured during the benchmark. Other load on the machine lowers them as it lowers the results.
 #[derive(Debug, Serialize, Deserialize)]

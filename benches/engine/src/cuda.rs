@@ -12,7 +12,7 @@ use candle_core::{
     },
 };
 
-use crate::model::ops;
+use mcprl_engine::model::ops;
 
 fn context(device: &Device) -> Option<std::sync::Arc<CudaContext>> {
     Some(device.as_cuda_device().ok()?.cuda_stream().context().clone())

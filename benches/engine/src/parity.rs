@@ -20,11 +20,9 @@ use std::{
 };
 
 use candle_core::{DType, Device, Tensor, safetensors};
-
-use crate::{
-    engine::{DeviceSet, EngineError, Microbatch, Rule, Trainer, load_frozen, logits},
-    error::Result,
-    grpo::{LossKind, Objective, StepSize, Token},
+use mcprl_base::error::Result;
+use mcprl_engine::{
+    DeviceSet, EngineError, Microbatch, Rule, Trainer, load_frozen, logits,
     model::{Adapter, kernels::Format},
 };
 
@@ -33,10 +31,27 @@ type Batch = (Microbatch, Vec<Vec<Token>>);
 /// Token ids, and which of them were sampled.
 type Sequence = (Vec<u32>, Vec<bool>);
 
-/// The same value as in `parity.py`.
+/// The same values as in `parity.py`.
 const RATE: f64 = 1e-3;
+const CLIP: [f64; 2] = [0.8, 1.28];
 const MAX_NORM: f64 = 1.0;
 const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+
+/// A token after the prompt.
+#[derive(Clone)]
+struct Token {
+    advantage: f64,
+    old: f32,
+}
+
+impl Token {
+    /// d term / d log p of the DAPO loss (Yu et al. 2025, §3.3), whose term is −min(ρA, clip(ρ)A).
+    fn dloss_dlogp(&self, new: f32) -> f64 {
+        let ratio = (f64::from(new) - f64::from(self.old)).exp();
+        let clipped = if self.advantage > 0.0 { ratio > CLIP[1] } else { ratio < CLIP[0] };
+        if clipped { 0.0 } else { -ratio * self.advantage }
+    }
+}
 
 struct Step {
     tokens: Vec<Vec<u32>>,
@@ -58,7 +73,7 @@ impl Step {
         })
     }
 
-    /// Two microbatches, and for each target the tokens it covers. Their `new` log-probability is set later.
+    /// Two microbatches, and for each target the tokens it covers.
     fn batches(&self) -> Vec<Batch> {
         let marked = |(tokens, old): (&Vec<u32>, &Vec<f32>)| {
             let prompt = tokens.len().saturating_sub(old.len());
@@ -72,7 +87,7 @@ impl Step {
             for (sequence, targets) in (part * half..).zip(&indices) {
                 for (target, old) in targets.iter().zip(&self.old[sequence]) {
                     let advantage = f64::from(self.advantages[sequence]);
-                    covered[*target].push(Token::recorded(advantage, *old));
+                    covered[*target].push(Token { advantage, old: *old });
                 }
             }
             (batch, covered)
@@ -93,12 +108,10 @@ pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBu
     found.insert("logits".to_owned(), Tensor::stack(&all, 0).map_err(EngineError::from)?);
 
     let (batches, covered): (Vec<_>, Vec<_>) = step.batches().into_iter().unzip();
-    let objective = Objective::new(LossKind::Dapo);
-    let (rollouts, tokens) = (step.tokens.len(), step.old.iter().map(Vec::len).sum());
-    let weight = objective.weight(&StepSize { rollouts, tokens, token_budget: 0 }, 0);
+    let weight = 1.0 / step.old.iter().map(Vec::len).sum::<usize>() as f64;
     let slope = |batch: usize, target: usize, new: f32| {
-        let of = |token: &Token| objective.term(&Token { new, ..*token }).dloss_dlogp;
-        (covered[batch][target].iter().map(of).sum::<f64>() * weight) as f32
+        let terms = covered[batch][target].iter().map(|token| token.dloss_dlogp(new));
+        (terms.sum::<f64>() * weight) as f32
     };
     let mut trainer = Trainer::across(decoder, |parameters| vec![ADAMW; parameters.len()], places)?;
     let (gradients, _) = trainer.gradients(&batches, &slope)?;

@@ -1,4 +1,4 @@
-//! `mcprl bench --against FILE`: compares the figures with stored ones, and fails if one is slower.
+//! `mcprl-bench --against FILE`: compares the figures with stored ones, and fails if one is slower.
 //!
 //! Figures of another machine, model or workload are not compared.
 
@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use mcprl_base::error::{Class, Diagnostic};
+
 use super::Report;
-use crate::error::{Class, Diagnostic};
 
 /// How much more time than in the stored run is accepted, as a share. Shared machines vary by about a tenth.
 const TOLERANCE: f64 = 0.15;
@@ -18,7 +19,7 @@ const TOLERANCE: f64 = 0.15;
 pub enum AgainstError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{} holds no figures of `mcprl bench`", path.display())]
+    #[error("{} holds no figures of `mcprl-bench`", path.display())]
     Format { path: PathBuf, source: serde_json::Error },
     #[error("the figures in {} are not comparable: {differences}", path.display())]
     OtherSetup { path: PathBuf, differences: String },
@@ -35,9 +36,9 @@ impl Diagnostic for AgainstError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Read { .. } | Self::Format { .. } => "store figures with `mcprl --json bench > FILE`".into(),
+            Self::Read { .. } | Self::Format { .. } => "store figures with `mcprl-bench --json > FILE`".into(),
             Self::OtherSetup { .. } => {
-                "measure with the stored run's options, or store figures of this machine with `mcprl --json bench > FILE`"
+                "measure with the stored run's options, or store figures of this machine with `mcprl-bench --json > FILE`"
                     .into()
             }
             Self::NothingShared { .. } => "measure with the stored run's `--only`".into(),
@@ -61,7 +62,7 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
-/// The report in a file that `mcprl --json bench` wrote.
+/// The report in a file that `mcprl-bench --json` wrote.
 pub struct Stored {
     path: PathBuf,
     report: Report,

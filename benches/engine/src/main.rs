@@ -1,33 +1,47 @@
-//! `mcprl bench`: how fast the engine samples and trains on this machine, and how much memory that takes.
+//! Measures how fast the engine samples and trains on this machine, and how much memory that takes.
 //!
 //! It measures decoders with random weights, which need no files and no server, or a model folder.
 //! `benches/peers/` runs the same workload with other tools.
 
 mod against;
+// The same allocator as the product's, because it decides times and peaks.
+#[path = "../../../src/allocator.rs"]
+mod allocator;
 #[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
 mod cuda;
 mod machine;
 mod parity;
 mod work;
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
-
-use super::{Outcome, runtime};
-use crate::{
-    engine::{self, EngineSpec},
-    error::Result,
-    model::{kernels::Format, ops::composed},
-    ui::{OutputFormat, Printer},
+use std::{
+    io::{Write, stderr, stdout},
+    path::PathBuf,
+    process::ExitCode,
 };
+
+use clap::{Args, Parser, ValueEnum};
+use mcprl_base::{
+    child,
+    error::{Class, Diagnostic, Failure, Result},
+};
+use mcprl_engine::{
+    EngineSpec,
+    model::{kernels::Format, ops::composed},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
 use against::{Comparison, Stored};
 use machine::Machine;
 use work::{Decode, Model, Training};
 
-#[derive(Args)]
-pub struct Bench {
+/// Measures how fast this machine samples and trains.
+#[derive(Parser)]
+#[command(version, max_term_width = 100)]
+struct Bench {
+    /// Print JSON: data on standard output, errors on standard error.
+    #[arg(long)]
+    json: bool,
     /// The shape of the decoder.
     #[arg(long, value_enum, default_value_t = Shape::Demo)]
     shape: Shape,
@@ -46,7 +60,7 @@ pub struct Bench {
     /// Run only this measurement.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Compare with a file that `mcprl --json bench` wrote on this machine; fails if training or decoding is
+    /// Compare with a file that `mcprl-bench --json` wrote on this machine; fails if training or decoding is
     /// slower by more than 15 %.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
@@ -129,8 +143,36 @@ enum Part {
     Decode,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the async runtime")]
+struct NoRuntime(#[source] std::io::Error);
+
+impl Diagnostic for NoRuntime {
+    fn code(&self) -> &'static str {
+        "bench::no_runtime"
+    }
+}
+
+fn main() -> ExitCode {
+    allocator::configure();
+    mcprl_engine::set_allocator_trim(allocator::trim);
+    child::use_small_pages();
+    let bench = Bench::parse();
+    match bench.execute() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            bench.print_error(&failure);
+            ExitCode::from(if failure.class() == Class::Usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn print(text: &str) {
+    _ = writeln!(stdout(), "{}", text.trim_end());
+}
+
 impl Bench {
-    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+    fn execute(&self) -> Result<()> {
         let spec = EngineSpec {
             devices: vec![self.device.clone()],
             threads: self.threads,
@@ -139,19 +181,25 @@ impl Bench {
         };
         if let Some(folder) = &self.parity {
             let written = parity::write(folder, self.dtype, &spec.open_devices()?)?;
-            printer.data(&written.display().to_string());
-            return Ok(Outcome::Success);
+            print(&written.display().to_string());
+            return Ok(());
         }
         let stored = self.against.as_deref().map(Stored::read).transpose()?;
-        let report = runtime()?.block_on(self.measure(&spec, stored.as_ref()))?;
-        printer.data(&match printer.format {
-            OutputFormat::Json => serde_json::json!(report).to_string(),
-            OutputFormat::Human => report.to_text(),
-        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(NoRuntime)?;
+        let report = runtime.block_on(self.measure(&spec, stored.as_ref()))?;
+        print(&if self.json { json!(report).to_string() } else { report.to_text() });
         if let Some(stored) = stored {
             stored.check_speed(&report.against)?;
         }
-        Ok(Outcome::Success)
+        Ok(())
+    }
+
+    fn print_error(&self, failure: &Failure) {
+        let hint = failure.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        _ = match self.json {
+            true => writeln!(stderr(), "{}", json!({ "error": failure })),
+            false => writeln!(stderr(), "error: {failure}{hint}"),
+        };
     }
 
     async fn measure(&self, spec: &EngineSpec, stored: Option<&Stored>) -> Result<Report> {
@@ -160,7 +208,7 @@ impl Bench {
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let model = Model { shape: self.shape, folder: self.model.as_deref(), format: self.dtype };
         let setup = Setup {
-            cpu: engine::cpu(),
+            cpu: mcprl_engine::cpu(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernels: machine::name(device),
             device: self.device.clone(),
@@ -239,7 +287,7 @@ impl Report {
         steps.into_iter().filter_map(|(name, training)| Some((name, training.as_ref()?)))
     }
 
-    /// The table that `mcprl bench` prints.
+    /// The table that is printed without `--json`.
     fn to_text(&self) -> String {
         let Setup { kernels, threads, dtype, .. } = &self.setup;
         let mut text = format!("kernels {kernels}, {threads} threads, {}\n", dtype.name());

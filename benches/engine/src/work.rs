@@ -8,23 +8,22 @@ use std::{
 
 use candle_core::Device;
 use futures::future::join_all;
+use mcprl_base::error::Result;
+use mcprl_engine::{
+    DeviceSet, EngineError, Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer,
+    TrainingLoad, load_frozen,
+    model::{
+        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError,
+        kernels::{Format, metered},
+    },
+    trim_allocator,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
     Load, Shape,
     machine::{forget_peak, peak_mib},
-};
-use crate::{
-    engine::{
-        DeviceSet, EngineError, Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer,
-        TrainingLoad, load_frozen, trim_allocator,
-    },
-    error::Result,
-    model::{
-        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError,
-        kernels::{Format, metered},
-    },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
