@@ -44,31 +44,15 @@ pub struct AgentSettings {
     pub harness_timeout_s: f64,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(code = "agent::system_prompt")]
 pub enum SettingsError {
     #[error("cannot read the system prompt {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    #[hint = "`system` under [agent] names a text file, relative to the run file"]
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot render the system prompt")]
+    #[hint = "a file that ends in `.jinja` sees `tools`, the list of function schemas"]
     Render(#[source] minijinja::Error),
-}
-
-impl Diagnostic for SettingsError {
-    fn code(&self) -> &'static str {
-        "agent::system_prompt"
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Read { .. } => "`system` under [agent] names a text file, relative to the run file".into(),
-            Self::Render(_) => {
-                "a file that ends in `.jinja` sees `tools`, the list of function schemas".into()
-            }
-        })
-    }
 }
 
 impl AgentSettings {

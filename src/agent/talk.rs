@@ -34,19 +34,11 @@ pub trait Source {
     fn server(&self) -> Self::Server;
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("the chat template cannot carry a second message of the user")]
+#[diagnostic(code = "talk::one_message")]
+#[hint = "start another conversation; `/reset` does so in a chat"]
 pub struct OneMessage;
-
-impl Diagnostic for OneMessage {
-    fn code(&self) -> &'static str {
-        "talk::one_message"
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some("start another conversation; `/reset` does so in a chat".into())
-    }
-}
 
 /// A call as it was made or refused.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -32,29 +32,16 @@ struct ServerTool {
     coerces: bool,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "agent::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "agent")]
+#[hint = "use the `tools` output of a stage of kind \"discover\""]
 pub enum ToolboxError {
     #[error("the function schema of tool `{tool}` is not JSON")]
-    #[strum(serialize = "tool_schema")]
-    Schema {
-        tool: String,
-        #[source]
-        source: serde_json::Error,
-    },
+    #[diagnostic(code = "tool_schema")]
+    Schema { tool: String, source: serde_json::Error },
     #[error("{path} contains no tools")]
-    #[strum(serialize = "no_tools")]
+    #[diagnostic(code = "no_tools")]
     Empty { path: PathBuf },
-}
-
-impl Diagnostic for ToolboxError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some("use the `tools` output of a stage of kind \"discover\"".into())
-    }
 }
 
 /// How a call is handled.

@@ -13,7 +13,7 @@ use crate::{
     agent::{Refusal, Toolbox},
     chat::ToolCall,
     data::{CallError, Tool},
-    error::{Class, Diagnostic},
+    error::Diagnostic,
     report::escape::visible,
 };
 
@@ -48,26 +48,14 @@ impl RuleArgs {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("`{option} {glob}` fits none of the tools")]
+#[diagnostic(code = "talk::rule", class = usage)]
+#[hint(format!("`*` stands for any letters; the tools are {}", tools.join(", ")))]
 pub struct RuleError {
     option: &'static str,
     glob: String,
     tools: Vec<String>,
-}
-
-impl Diagnostic for RuleError {
-    fn code(&self) -> &'static str {
-        "talk::rule"
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(format!("`*` stands for any letters; the tools are {}", self.tools.join(", ")))
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

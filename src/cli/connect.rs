@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
-    error::{At, Class, Diagnostic, Result, did_you_mean},
+    error::{At, Diagnostic, Result, did_you_mean},
     mcp::{self, Limits, Login, McpError, Sandbox, Session, Transport},
     offered::OfferedRows,
     ui::{Printer, plural},
@@ -75,33 +75,17 @@ pub struct LoginArgs {
     pub scopes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "connect::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "connect", class = usage)]
 enum ConnectError {
     #[error("the arguments are not a JSON object: {reason}")]
+    #[hint = "for example `--call run_query '{{\"sql\": \"SELECT 1\"}}'`"]
     Arguments { reason: String },
     #[error("`--sandbox-write` names no path: {reason}")]
     Path { reason: String },
     #[error("the server has no tool `{name}`")]
+    #[hint("did you mean `{meant}`?" if let Some(meant) = meant)]
     NoTool { name: String, meant: Option<String> },
-}
-
-impl Diagnostic for ConnectError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Arguments { .. } => Some("for example `--call run_query '{\"sql\": \"SELECT 1\"}'`".into()),
-            Self::Path { .. } => None,
-            Self::NoTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
-        }
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// Logins of one command: a server may ask for more scopes than before.

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use serde::Serialize;
 
 use crate::{
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     hash::Digest,
     mcp::{Cassette, McpError, Outcome, Pool, RecordedCall, ServerSpec, State, Transport},
     offered::tool_rows,
@@ -20,34 +20,15 @@ const AT_ONCE: usize = 4;
 const QUOTED: usize = 80;
 const BEFORE: usize = 20;
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "drift::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "drift", class = usage)]
 pub enum DriftError {
     #[error("the run file plays back a cassette, so there is no live server to compare with")]
+    #[hint = "remove `replay` from it, and run with `--set server.replay=…` where it is played"]
     Played,
     #[error("the cassette was recorded with state \"snapshot-dir\", whose folder is named in a run file")]
+    #[hint = "give the run file in place of the server: `mcprl connect run.toml --drift …`"]
     Snapshot,
-}
-
-impl Diagnostic for DriftError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Played => {
-                "remove `replay` from it, and run with `--set server.replay=…` where it is played".into()
-            }
-            Self::Snapshot => {
-                "give the run file in place of the server: `mcprl connect run.toml --drift …`".into()
-            }
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// How a live server differs from a cassette.

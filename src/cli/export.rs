@@ -25,7 +25,7 @@ use super::{
 use crate::{
     chat::{Chat, PlainChat, TOOL_TEMPLATE},
     data::{self, Label},
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::{
         RunState,
         history::{self, RunHistory},
@@ -96,61 +96,35 @@ impl ValueEnum for GgufForm {
     }
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "export::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "export", class = usage)]
 enum ExportError {
     #[error("{0} exists already")]
+    #[hint = "choose another `--out`, or remove it"]
     Exists(PathBuf),
     #[error("{0} exists already")]
-    #[strum(serialize = "exists")]
+    #[diagnostic(code = "exists")]
+    #[hint = "choose another file, or remove it"]
     FileExists(PathBuf),
     #[error("nobody has labelled an episode of run \"{run}\"")]
+    #[hint = "open an episode in `mcprl ui {run}` and say whether it is right"]
     NoLabels { run: String },
     #[error("none of the {labels} labels of run \"{run}\" calls an answer right")]
+    #[hint = "`--labels FILE.parquet` writes all labels, with their notes"]
     NoTruth { run: String, labels: usize },
     #[error("{0} should end in .parquet or .jsonl")]
-    #[strum(serialize = "label_file")]
+    #[diagnostic(code = "label_file")]
+    #[hint = "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers"]
     NotALabelFile(PathBuf),
     #[error("{0} is a whole model, not an adapter")]
+    #[hint = "write it with `--gguf bf16`, `f16`, `q8_0` or `q4_k_m`"]
     NoAdapter(PathBuf),
     #[error("the base model of {policy} is unknown")]
+    #[hint = "name it with `--base FOLDER`, or its cache with `--cache DIR`"]
     NoBase { policy: PathBuf },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Diagnostic for ExportError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Exists(_) => "choose another `--out`, or remove it".into(),
-            Self::FileExists(_) => "choose another file, or remove it".into(),
-            Self::NoLabels { run } => {
-                format!("open an episode in `mcprl ui {run}` and say whether it is right")
-            }
-            Self::NoTruth { .. } => "`--labels FILE.parquet` writes all labels, with their notes".into(),
-            Self::NotALabelFile(_) => {
-                "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers".into()
-            }
-            Self::NoAdapter(_) => "write it with `--gguf bf16`, `f16`, `q8_0` or `q4_k_m`".into(),
-            Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
-            Self::Write { .. } => return None,
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Write { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
+    #[diagnostic(class = work)]
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// How an adapter names its base model.

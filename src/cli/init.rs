@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     data::Tool,
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     mcp::{McpError, ServerOutput, ServerSpec, Session, Token, Transport},
     offered::tool_rows,
     secret::hidden,
@@ -53,37 +53,15 @@ pub struct Init {
     out: PathBuf,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "init::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "init")]
 enum InitError {
     #[error("{} already exists", path.display())]
+    #[diagnostic(class = usage)]
+    #[hint = "name another file with `--out`"]
     Exists { path: PathBuf },
     #[error("cannot write {}", path.display())]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Diagnostic for InitError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Exists { .. } => Some("name another file with `--out`".into()),
-            Self::Write { .. } => None,
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Exists { .. } => Class::Usage,
-            Self::Write { .. } => Class::Work,
-        }
-    }
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 impl Init {

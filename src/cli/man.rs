@@ -17,17 +17,12 @@ pub struct Man {
     folder: PathBuf,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("cannot write manual pages to {}", folder.display())]
+#[diagnostic(code = "cli::man")]
 struct ManError {
     folder: PathBuf,
     source: std::io::Error,
-}
-
-impl Diagnostic for ManError {
-    fn code(&self) -> &'static str {
-        "cli::man"
-    }
 }
 
 impl Man {

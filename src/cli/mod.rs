@@ -215,12 +215,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(NoRuntime)?)
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("cannot start the async runtime")]
+#[diagnostic(code = "cli::no_runtime")]
 struct NoRuntime(#[source] std::io::Error);
-
-impl Diagnostic for NoRuntime {
-    fn code(&self) -> &'static str {
-        "cli::no_runtime"
-    }
-}

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{locations::Locations, target::Target};
 use crate::{
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::{
         RunState, folder,
         history::{self, RunHistory, StageHistory, Stages},
@@ -14,51 +14,29 @@ use crate::{
     store::Store,
 };
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "export::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "export")]
 enum SourceError {
     #[error("there is no run and no folder \"{0}\"")]
+    #[diagnostic(class = usage)]
+    #[hint = "`mcprl runs` lists the runs in the cache; `--cache DIR` uses another cache"]
     NotThere(String),
     #[error("{0} contains no policy")]
+    #[diagnostic(class = usage)]
+    #[hint = "`model`, `adapter`, `sft` and `grpo` stages write policies"]
     NoPolicy(String),
     #[error(
         "run \"{run}\" has not trained a policy yet: its newest one is the initial policy of \"{stage}\""
     )]
+    #[hint = "continue the run with `mcprl resume {run}`, or name that policy: `{run}/{stage}`"]
     Untrained { run: String, stage: String },
     #[error("run \"{run}\" has written no policy yet")]
-    #[strum(serialize = "untrained")]
+    #[diagnostic(code = "untrained")]
+    #[hint = "continue the run with `mcprl resume {run}`"]
     NoneYet { run: String },
     #[error("{link} is no longer in the cache")]
+    #[hint = "make it again with `mcprl resume {run}`, or name another policy: `{run}/STAGE`"]
     Gone { link: PathBuf, run: String },
-}
-
-impl Diagnostic for SourceError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NotThere(_) => {
-                "`mcprl runs` lists the runs in the cache; `--cache DIR` uses another cache".into()
-            }
-            Self::NoPolicy(_) => "`model`, `adapter`, `sft` and `grpo` stages write policies".into(),
-            Self::Untrained { run, stage } => {
-                format!("continue the run with `mcprl resume {run}`, or name that policy: `{run}/{stage}`")
-            }
-            Self::NoneYet { run } => format!("continue the run with `mcprl resume {run}`"),
-            Self::Gone { run, .. } => {
-                format!("make it again with `mcprl resume {run}`, or name another policy: `{run}/STAGE`")
-            }
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NotThere(_) | Self::NoPolicy(_) => Class::Usage,
-            Self::Gone { .. } | Self::Untrained { .. } | Self::NoneYet { .. } => Class::Work,
-        }
-    }
 }
 
 /// A policy that a command line names.

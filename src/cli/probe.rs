@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    error::{Class, Diagnostic, Result, did_you_mean},
+    error::{Diagnostic, Result, did_you_mean},
     mcp::{Outcome, ServerSpec, Session},
     text::start_of,
 };
@@ -25,41 +25,20 @@ struct Call {
     arguments: Map<String, Value>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "probe::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "probe", class = usage)]
 pub enum ProbeError {
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path}:{line} is not a call: {reason}")]
+    #[hint = "each line is one call of an episode: {{\"tool\": \"add_note\", \"arguments\": {{\"text\": \"x\"}}}}"]
     Line { path: PathBuf, line: usize, reason: String },
     #[error("{path} has no calls")]
+    #[hint = "each line is one call of an episode: {{\"tool\": \"add_note\", \"arguments\": {{\"text\": \"x\"}}}}"]
     Empty { path: PathBuf },
     #[error("{path} calls `{tool}`, which is not a tool of the server")]
+    #[hint("did you mean `{meant}`?" if let Some(meant) = meant)]
     NoTool { path: PathBuf, tool: String, meant: Option<String> },
-}
-
-impl Diagnostic for ProbeError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Read { .. } => None,
-            Self::Line { .. } | Self::Empty { .. } => Some(
-                "each line is one call of an episode: {\"tool\": \"add_note\", \"arguments\": {\"text\": \"x\"}}".into(),
-            ),
-            Self::NoTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
-        }
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// What the replays of an episode showed.

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     data::{self, JudgeAudit, Reward, Trajectory},
-    error::{At, Class, Diagnostic, Result},
+    error::{At, Diagnostic, Result},
     exec::{
         StageRows,
         history::{self, StageHistory, Stages},
@@ -44,44 +44,25 @@ pub struct Rejudge {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "rejudge::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "rejudge", class = usage)]
 enum RejudgeError {
     #[error("run \"{run}\" has no finished stage that judges trajectories")]
+    #[hint = "`mcprl show {run}` lists its stages"]
     NoRewards { run: String },
     #[error("the run file of \"{run}\" cannot be read")]
+    #[diagnostic(class = work)]
+    #[hint = "name a run file with `--with FILE`"]
     NoSpec { run: String },
     #[error("{file} has no stage \"{stage}\", and not exactly one that writes rewards")]
+    #[hint = "give the stage the same name in both files"]
     NoJudge { file: PathBuf, stage: String },
     #[error("the result of \"{writer}\", which is the judge's `{role}`, is not in the cache")]
+    #[hint = "run a run file that has the stage \"{writer}\" with these parameters first"]
     NoInput { role: String, writer: String },
     #[error("cannot make a temporary folder")]
+    #[diagnostic(class = work)]
     Scratch(#[source] std::io::Error),
-}
-
-impl Diagnostic for RejudgeError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoRewards { run } => Some(format!("`mcprl show {run}` lists its stages")),
-            Self::NoSpec { .. } => Some("name a run file with `--with FILE`".into()),
-            Self::NoInput { writer, .. } => {
-                Some(format!("run a run file that has the stage \"{writer}\" with these parameters first"))
-            }
-            Self::NoJudge { .. } => Some("give the stage the same name in both files".into()),
-            Self::Scratch(_) => None,
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoRewards { .. } | Self::NoJudge { .. } | Self::NoInput { .. } => Class::Usage,
-            Self::NoSpec { .. } | Self::Scratch(_) => Class::Work,
-        }
-    }
 }
 
 /// What another judge makes of a stage's episodes.

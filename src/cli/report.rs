@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Outcome, locations::Locations, target::Target};
 use crate::{
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::history,
     report::{self, Comparable, NotComparable, document::Document},
     ui::{OutputFormat, Printer},
@@ -43,16 +43,22 @@ enum Plot {
     Verdict,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "report::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "report")]
 enum ReportError {
     #[error("run \"{run}\" has nothing for this plot")]
+    #[hint = "`mcprl show {run}` lists what it has"]
     NoPlot { run: String },
     #[error("{stage} of run \"{run}\" compares no policies")]
+    #[hint(format!("name one of {}", known.join(", ")) if !known.is_empty())]
     NoComparison { run: String, stage: String, known: Vec<String> },
     #[error("`--svg` and `--server` take one run")]
+    #[diagnostic(class = usage)]
+    #[hint = "write a report for each run"]
     OneRun,
     #[error("{0} and {1} are of different caches")]
+    #[diagnostic(class = usage)]
+    #[hint = "copy one of them with `mcprl cache export` and `mcprl cache import`"]
     Caches(String, String),
     #[error("the runs cannot be compared: {}", match .0 {
         NotComparable::NoEpisodes(run) => format!("{run} has no comparison of policies whose episodes are in the cache"),
@@ -60,43 +66,11 @@ enum ReportError {
         NotComparable::Modes => "one played greedily, another sampled".to_owned(),
         NotComparable::NoTask => "they have no task in common".to_owned(),
     })]
+    #[hint("`mcprl resume {run}` runs what is missing" if let NotComparable::NoEpisodes(run) = _0)]
+    #[hint = "runs are compared by their last `eval` stages; keep its policies' names and its tasks"]
     NotComparable(NotComparable),
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Diagnostic for ReportError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoPlot { run } => format!("`mcprl show {run}` lists what it has"),
-            Self::NoComparison { known, .. } if known.is_empty() => return None,
-            Self::NoComparison { known, .. } => format!("name one of {}", known.join(", ")),
-            Self::OneRun => "write a report for each run".into(),
-            Self::Caches(..) => "copy one of them with `mcprl cache export` and `mcprl cache import`".into(),
-            Self::NotComparable(NotComparable::NoEpisodes(run)) => {
-                format!("`mcprl resume {run}` runs what is missing")
-            }
-            Self::NotComparable(_) => {
-                "runs are compared by their last `eval` stages; keep its policies' names and its tasks".into()
-            }
-            Self::Write { .. } => return None,
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::OneRun | Self::Caches(..) => Class::Usage,
-            _ => Class::Work,
-        }
-    }
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 impl Report {

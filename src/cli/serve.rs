@@ -21,7 +21,7 @@ use super::{
 use crate::{
     agent::Refusal,
     data::CallError,
-    error::{Class, Diagnostic, Failure, Result},
+    error::{Diagnostic, Failure, Result},
     mcp::serve_stdio,
     report::escape::visible,
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
@@ -75,33 +75,15 @@ pub struct Serve {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "serve::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "serve", class = usage)]
 enum ServeArgsError {
     #[error("the environment variable {name} is not set")]
+    #[hint = "put the key that clients send into {name}"]
     NoKey { name: String },
     #[error("there is no exam of the policy with greedy episodes")]
+    #[hint = "name a run that compares policies by a stage with `greedy = true`, and one of them with `--policy`"]
     NoExam,
-}
-
-impl Diagnostic for ServeArgsError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoKey { name } => format!("put the key that clients send into {name}"),
-            Self::NoExam => {
-                "name a run that compares policies by a stage with `greedy = true`, and one of them with `--policy`"
-                    .into()
-            }
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 impl Serve {

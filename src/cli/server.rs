@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{locations::Locations, run_args::environment};
 use crate::{
-    error::{Class, Diagnostic, Result, did_you_mean},
+    error::{Diagnostic, Result, did_you_mean},
     mcp::{ServerSpec, Servers, State, Token, Transport},
     plan::{Overrides, Plan, Source},
     secret::{Substitute, hidden, query, substitute, variable_for},
@@ -40,72 +40,39 @@ pub struct ServerArgs {
     cwd: Option<PathBuf>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "server_args::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "server_args", class = usage)]
 pub enum ServerArgsError {
     #[error("`{option}` should be followed by NAME=VALUE")]
-    #[strum(serialize = "option")]
+    #[diagnostic(code = "option")]
+    #[hint = "for example `{option} API_TOKEN='${{API_TOKEN}}'`"]
     Pair { option: &'static str },
     #[error("`{option}` applies only to {to}")]
-    #[strum(serialize = "option")]
+    #[diagnostic(code = "option")]
     Stray { option: &'static str, to: &'static str },
     #[error("cannot read {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    #[hint = "put `--` before a command: `-- ./my-server --stdio`"]
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} names no server: {reason}")]
+    #[hint("a run file has its server in [server] or [servers.NAME]" if has_extension(&path.to_string_lossy(), "toml"))]
+    #[hint = "a client's configuration has an object `mcpServers` (or `servers`) of servers by name"]
     Config { path: PathBuf, reason: String },
     #[error("{path} has no server \"{name}\"")]
-    #[strum(serialize = "name")]
+    #[diagnostic(code = "name")]
+    #[hint("did you mean \"{near}\"?" if let Some(near) = did_you_mean(name, known.iter().map(String::as_str)))]
+    #[hint(format!("it has: {}", known.join(", ")))]
     NoServer { path: PathBuf, name: String, known: Vec<String> },
     #[error("{path} has {} servers", known.len())]
-    #[strum(serialize = "name")]
+    #[diagnostic(code = "name")]
+    #[hint(format!("choose one with `--name`: {}; `init` takes all of them with `--all`", known.join(", ")))]
     ManyServers { path: PathBuf, known: Vec<String> },
     #[error("`{word}` is neither a URL nor a program")]
-    #[strum(serialize = "scheme")]
+    #[diagnostic(code = "scheme")]
+    #[hint = "write `http://{word}` or `https://{word}`"]
     NoScheme { word: String },
     #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
-    #[strum(serialize = "transport")]
+    #[diagnostic(code = "transport")]
     NoTransport { path: PathBuf, name: String },
-}
-
-impl Diagnostic for ServerArgsError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Pair { option } => Some(format!("for example `{option} API_TOKEN='${{API_TOKEN}}'`")),
-            Self::Config { path, .. } => Some(match has_extension(&path.to_string_lossy(), "toml") {
-                true => "a run file has its server in [server] or [servers.NAME]".into(),
-                false => {
-                    "a client's configuration has an object `mcpServers` (or `servers`) of servers by name"
-                        .into()
-                }
-            }),
-            Self::NoServer { name, known, .. } => {
-                let near = did_you_mean(name, known.iter().map(String::as_str));
-                Some(near.map_or_else(
-                    || format!("it has: {}", known.join(", ")),
-                    |near| format!("did you mean \"{near}\"?"),
-                ))
-            }
-            Self::ManyServers { known, .. } => Some(format!(
-                "choose one with `--name`: {}; `init` takes all of them with `--all`",
-                known.join(", ")
-            )),
-            Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
-            Self::NoScheme { word } => Some(format!("write `http://{word}` or `https://{word}`")),
-            Self::Stray { .. } | Self::NoTransport { .. } => None,
-        }
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// A server of a client's configuration.

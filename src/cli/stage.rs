@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{Outcome, locations::Locations};
 use crate::{
-    error::{Class, Diagnostic, Failure, Result, did_you_mean},
+    error::{Diagnostic, Failure, Result, did_you_mean},
     stage::{Card, StageError, card::Determinism, embedded},
     ui::{OutputFormat, Printer, section},
 };
@@ -32,32 +32,17 @@ pub struct Named {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "cli::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "cli", class = usage)]
 enum StageCommandError {
     #[error("unknown stage kind \"{kind}\"")]
-    #[strum(serialize = "unknown_kind")]
+    #[diagnostic(code = "unknown_kind")]
+    #[hint("did you mean \"{near}\"?" if let Some(near) = near)]
+    #[hint = "`mcprl stage list` lists all kinds"]
     Unknown { kind: String, near: Option<String> },
     #[error("{0} exists already")]
+    #[hint = "remove it first to start from the built-in card again"]
     Exists(PathBuf),
-}
-
-impl Diagnostic for StageCommandError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Unknown { near: Some(near), .. } => format!("did you mean \"{near}\"?"),
-            Self::Unknown { near: None, .. } => "`mcprl stage list` lists all kinds".into(),
-            Self::Exists(_) => "remove it first to start from the built-in card again".into(),
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 impl Stage {

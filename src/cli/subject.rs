@@ -19,7 +19,7 @@ use crate::{
     },
     data::{self, Tool},
     engine::EngineSpec,
-    error::{At, Class, Diagnostic, Result},
+    error::{At, Diagnostic, Result},
     exec::{
         folder,
         history::{self, Read, RunHistory, StageHistory, Stages, Written},
@@ -69,58 +69,34 @@ pub struct Subject {
     pub setting: Setting,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "talk::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "talk", class = usage)]
 pub enum SubjectError {
     #[error("{model} is a model, and no server is named")]
+    #[hint = "name it with `--server FILE`, a run file or a client's mcp.json, or put its command behind `--`"]
     NoServer { model: String },
     #[error("`{option}` applies only to {to}")]
-    #[strum(serialize = "option")]
+    #[diagnostic(code = "option")]
     Stray { option: &'static str, to: &'static str },
     #[error("there is no run of {file}")]
+    #[hint(format!("train it with `mcprl run {}`, or name a model and its server", file.display()))]
     NoRun { file: PathBuf },
     #[error("the run file of \"{run}\" cannot be read")]
+    #[hint = "name the model and `--server` instead"]
     NoSpec { run: String },
     #[error("run \"{run}\" has no finished stage that plays episodes")]
+    #[hint = "continue the run with `mcprl resume {run}`"]
     NoEpisodes { run: String },
     #[error("run \"{run}\" has no policy \"{name}\"")]
+    #[hint("`mcprl show {run}` lists its stages" if known.is_empty())]
+    #[hint(format!("it compares {}; a stage that writes a policy counts, too", known.join(", ")))]
     NoPolicy { run: String, name: String, known: Vec<String> },
     #[error("the model of the adapter {adapter} is not here")]
+    #[hint = "name the folder of the model that it was trained on with `--base FOLDER`"]
     NoBase { adapter: PathBuf },
     #[error("cannot make a temporary folder")]
+    #[diagnostic(class = work)]
     Scratch(#[source] std::io::Error),
-}
-
-impl Diagnostic for SubjectError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoServer { .. } => {
-                "name it with `--server FILE`, a run file or a client's mcp.json, or put its command behind `--`".into()
-            }
-            Self::NoRun { file } => {
-                format!("train it with `mcprl run {}`, or name a model and its server", file.display())
-            }
-            Self::NoSpec { .. } => "name the model and `--server` instead".into(),
-            Self::NoEpisodes { run } => format!("continue the run with `mcprl resume {run}`"),
-            Self::NoPolicy { run, known, .. } => match known.as_slice() {
-                [] => format!("`mcprl show {run}` lists its stages"),
-                known => format!("it compares {}; a stage that writes a policy counts, too", known.join(", ")),
-            },
-            Self::NoBase { .. } => "name the folder of the model that it was trained on with `--base FOLDER`".into(),
-            Self::Stray { .. } | Self::Scratch(_) => return None,
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Scratch(_) => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }
 
 /// How episodes are played.

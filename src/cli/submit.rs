@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Outcome, run_args::RunArgs, runtime, worker};
 use crate::{
-    error::{Class, Diagnostic, Result, did_you_mean},
+    error::{Diagnostic, Result, did_you_mean},
     exec::jobs::{self, Call, Queue},
     plan::{self, Plan, Source, TEMPLATES},
     store::{FileDigests, StoreError},
@@ -33,29 +33,15 @@ pub struct Executors {
     kind: Option<String>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "submit::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "submit", class = usage)]
+#[hint("did you mean \"{near}\"?" if let Some(near) = near)]
+#[hint = "`mcprl executors` lists the templates of batch systems"]
 enum SubmitError {
     #[error("the run file has no `[executors.{name}]`")]
     NoExecutor { name: String, near: Option<String> },
     #[error("there is no template \"{kind}\"")]
     NoTemplate { kind: String, near: Option<String> },
-}
-
-impl Diagnostic for SubmitError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let (Self::NoExecutor { near, .. } | Self::NoTemplate { near, .. }) = self;
-        let near = near.as_ref().map(|near| format!("did you mean \"{near}\"?"));
-        Some(near.unwrap_or_else(|| "`mcprl executors` lists the templates of batch systems".into()))
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 impl Executors {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use crate::{
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::history,
     plan::Plan,
     report::{Replicates, replicates},
@@ -16,31 +16,16 @@ use crate::{
     view,
 };
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "run::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "run", class = usage)]
 pub enum VariantError {
     #[error("`--sweep {given}` should read `KEY=VALUE,VALUE,…`")]
+    #[hint = "for example loop.train.stages.update.learning_rate=1e-5,1e-4"]
     Sweep { given: String },
     #[error("no stage of the run file trains or samples, so seeds change nothing")]
-    #[strum(serialize = "seeds")]
+    #[diagnostic(code = "seeds")]
+    #[hint = "`--set seed=N` changes the seed of all stages"]
     NoStage,
-}
-
-impl Diagnostic for VariantError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Sweep { .. } => "for example loop.train.stages.update.learning_rate=1e-5,1e-4".into(),
-            Self::NoStage => "`--set seed=N` changes the seed of all stages".into(),
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// One run of several.

@@ -3,52 +3,26 @@
 use std::{io, net::SocketAddr};
 
 use super::{KINDS, sqlite::DatabaseError};
-use crate::error::{Class, Diagnostic, did_you_mean};
+use crate::error::{Diagnostic, did_you_mean};
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "mcp::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "mcp")]
 pub enum DemoError {
     #[error("there is no demo server `{0}`")]
+    #[diagnostic(class = usage)]
+    #[hint("did you mean `{kind}`?" if let Some(kind) = did_you_mean(_0, KINDS))]
+    #[hint(format!("available: {}", KINDS.join(", ")))]
     UnknownDemo(String),
     #[error("the demo server listens on loopback only, not on {0}")]
+    #[diagnostic(class = usage)]
+    #[hint(format!("--http 127.0.0.1:{}", _0.port()))]
     NotLoopback(SocketAddr),
     #[error("cannot listen on {address}")]
-    Bind {
-        address: SocketAddr,
-        #[source]
-        source: io::Error,
-    },
+    #[hint = "check that no other program uses the port; port 0 picks a free one"]
+    Bind { address: SocketAddr, source: io::Error },
     #[error("the demo server failed")]
     Serve(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("cannot build the demo server's database")]
+    #[hint = "check that the folder for temporary files (TMPDIR) is writable and not full"]
     DemoDatabase(#[source] DatabaseError),
-}
-
-impl Diagnostic for DemoError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::UnknownDemo(kind) => match did_you_mean(kind, KINDS) {
-                Some(kind) => return Some(format!("did you mean `{kind}`?")),
-                None => return Some(format!("available: {}", KINDS.join(", "))),
-            },
-            Self::NotLoopback(address) => return Some(format!("--http 127.0.0.1:{}", address.port())),
-            Self::Bind { .. } => "check that no other program uses the port; port 0 picks a free one",
-            Self::DemoDatabase(_) => {
-                "check that the folder for temporary files (TMPDIR) is writable and not full"
-            }
-            Self::Serve(_) => return None,
-        };
-        Some(hint.into())
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::UnknownDemo(_) | Self::NotLoopback(_) => Class::Usage,
-            Self::Bind { .. } | Self::Serve(_) | Self::DemoDatabase(_) => Class::Work,
-        }
-    }
 }

@@ -16,49 +16,25 @@ use serde_json::Value;
 
 use crate::{
     data::Scenario,
-    error::{Class, Diagnostic, if_found},
+    error::{Diagnostic, if_found},
     store::{FileLock, Store},
 };
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "review::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "review", class = usage)]
 pub enum ReviewError {
     #[error("\"{0}\" has no tasks")]
+    #[hint = "name a file of tasks, or a run with a finished `scenarios` stage (`mcprl runs`)"]
     NoTasks(String),
     #[error("another task has this text")]
+    #[hint = "change the text, or drop one of the two"]
     Twice,
     #[error("line {line} of {path} is no decision")]
+    #[hint = "choose another `--out`, or repair the line"]
     BadLine { path: PathBuf, line: usize },
     #[error("cannot use {path}")]
-    File {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Diagnostic for ReviewError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoTasks(_) => {
-                "name a file of tasks, or a run with a finished `scenarios` stage (`mcprl runs`)".into()
-            }
-            Self::Twice => "change the text, or drop one of the two".into(),
-            Self::BadLine { .. } => "choose another `--out`, or repair the line".into(),
-            Self::File { .. } => return None,
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::File { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
+    #[diagnostic(class = work)]
+    File { path: PathBuf, source: std::io::Error },
 }
 
 /// What becomes of a task.

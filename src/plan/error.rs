@@ -3,7 +3,7 @@ use std::{fmt, path::PathBuf};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::error::{Class, Diagnostic, Failure, Reported};
+use crate::error::{Diagnostic, Failure, Reported};
 
 /// Where a mistake is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Location {
 
 impl Mistake {
     fn json(&self) -> Value {
-        let mut object = json!({ "code": MISTAKE, "message": self.message, "hint": self.hint });
+        let mut object = json!({ "code": "plan::run_file", "message": self.message, "hint": self.hint });
         self.place.iter().for_each(|place| place.add_to(&mut object));
         object
     }
@@ -149,35 +149,43 @@ impl Serialize for Problem {
     }
 }
 
-/// Code of every error in a run file.
-const MISTAKE: &str = "plan::run_file";
-
 /// Why a run file cannot become a plan.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "plan::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "plan", class = usage)]
 pub enum PlanError {
     #[error("cannot read the run file {path}")]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    #[hint(format!("it is a folder; name the run file in it, such as {}", path.join("run.toml").display()) if path.is_dir())]
+    #[hint = "the run files that come with mcprl are in `pipelines/`"]
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{}", several(.0.iter().map(|mistake| (mistake.to_string(), mistake.hint.clone()))))]
+    #[diagnostic(code = "run_file", problems = _0.iter().map(Mistake::json).collect())]
+    #[hint(_0.last().and_then(|mistake| mistake.hint.clone()))]
     Mistakes(Vec<Mistake>),
     #[error(
         "`{path}` is \"unconfirmed\": an agent calls every tool that it sees, and nobody has said what calls change"
     )]
+    #[hint = "write \"read-only\" if calls change nothing, or how each episode gets data of its own: \"snapshot-dir\", \
+        \"fresh-process\", \"fresh-session\", \"reset-tool\", or `before_episode` for a database (docs/guides/servers.md)"]
     Unconfirmed { path: String },
     /// Stages that should run would fail.
     #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
+    #[diagnostic(code = _0.first().map_or("plan::refused", |first| first.cause.code()))]
+    #[diagnostic(problems = _0.iter().map(Problem::json).collect())]
+    #[hint(_0.last().and_then(|problem| problem.cause.hint()))]
     Refused(Vec<Problem>),
     #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{in_loop}\" waits for")]
+    #[diagnostic(class = work)]
+    #[hint = "the stage should report the metric `{metric}` as a finite number"]
     NoMetric { stage: String, metric: String, in_loop: String },
     #[error("this run has no stage \"{name}\"")]
+    #[hint(hint.clone())]
     NoStage { name: String, hint: String },
     #[error("stage \"{stage}\" is {class}: running it again gives the same result")]
+    #[hint = "set another `seed` for other random choices"]
     NotResampled { stage: String, class: &'static str },
     #[error("stage \"{stage}\" has no iteration {iteration}")]
+    #[hint("its iterations are 1 to {last}" if let Some(last) = last)]
+    #[hint = "it is not in a loop"]
     NoIteration { stage: String, iteration: u32, last: Option<u32> },
 }
 
@@ -190,53 +198,4 @@ fn several(mistakes: impl Iterator<Item = (String, Option<String>)>) -> String {
         None => mistake,
     };
     all.into_iter().map(hinted).collect::<Vec<_>>().join("\nerror: ")
-}
-
-impl Diagnostic for PlanError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Mistakes(_) => MISTAKE,
-            Self::Refused(problems) => problems.first().map_or(self.into(), |first| first.cause.code()),
-            _ => self.into(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Read { path, .. } if path.is_dir() => Some(format!(
-                "it is a folder; name the run file in it, such as {}",
-                path.join("run.toml").display()
-            )),
-            Self::Read { .. } => Some("the run files that come with mcprl are in `pipelines/`".into()),
-            Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
-            Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
-            Self::NoStage { hint, .. } => Some(hint.clone()),
-            Self::Unconfirmed { .. } => Some(
-                "write \"read-only\" if calls change nothing, or how each episode gets data of its own: \"snapshot-dir\", \
-                 \"fresh-process\", \"fresh-session\", \"reset-tool\", or `before_episode` for a database (docs/guides/servers.md)"
-                    .into(),
-            ),
-            Self::NotResampled { .. } => Some("set another `seed` for other random choices".into()),
-            Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
-            Self::NoIteration { last: None, .. } => Some("it is not in a loop".into()),
-            Self::NoMetric { metric, .. } => {
-                Some(format!("the stage should report the metric `{metric}` as a finite number"))
-            }
-        }
-    }
-
-    fn problems(&self) -> Vec<Value> {
-        match self {
-            Self::Mistakes(mistakes) => mistakes.iter().map(Mistake::json).collect(),
-            Self::Refused(problems) => problems.iter().map(Problem::json).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoMetric { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     chat::PlainChat,
     engine::{EngineError, Footprint, Sampled, Sampler, Sampling, Stop},
-    error::{At, Class, Diagnostic, Result},
+    error::{At, Diagnostic, Result},
     guide::Guide,
     hash::{Digest, Encoder},
     llm::{self, Completion, LanguageModel, LlmError, Probability, Reply, Request, Tokens},
@@ -56,40 +56,21 @@ pub fn is_given(context: &Context) -> bool {
     context.has(ROLE)
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "local_model::", serialize_all = "snake_case")]
+#[derive(Debug, PartialEq, Eq, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "local_model", class = usage)]
 pub enum LocalModelError {
     #[error("both `{ROLE}` and `{param}` are set")]
+    #[hint = "remove `{ROLE}` to ask an endpoint, or `base_url` and `model` to ask the engine's model"]
     TwoModels { param: &'static str },
     #[error("`{param}` has no effect: it is for endpoints, and `{ROLE}` is set")]
+    #[hint = "remove `{param}`"]
     Ignored { param: &'static str },
     #[error("`{ROLE}` is set, but the stage asks no language model")]
+    #[hint = "remove `{ROLE}`, so that the stage does not wait for it"]
     Unused,
     #[error("the instructions alone have {tokens} tokens, the context of `{ROLE}` is {context}")]
+    #[hint = "use a model with a longer context"]
     NoRoom { tokens: usize, context: usize },
-}
-
-impl Diagnostic for LocalModelError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::TwoModels { .. } => {
-                format!(
-                    "remove `{ROLE}` to ask an endpoint, or `base_url` and `model` to ask the engine's model"
-                )
-            }
-            Self::Ignored { param } => format!("remove `{param}`"),
-            Self::Unused => format!("remove `{ROLE}`, so that the stage does not wait for it"),
-            Self::NoRoom { .. } => "use a model with a longer context".into(),
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// A parameter, and whether it is set.

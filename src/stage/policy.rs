@@ -45,8 +45,9 @@ pub struct PolicyFolder {
     pub base: Option<(Digest, PathBuf)>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "policy::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "policy")]
+#[hint = "a policy is a Hugging Face model folder, or an adapter folder written by a `grpo`, `sft` or `adapter` stage"]
 pub enum PolicyError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: std::io::Error },
@@ -55,20 +56,8 @@ pub enum PolicyError {
     #[error("{path} contains neither config.json nor policy.json")]
     NotAPolicy { path: PathBuf },
     #[error("loading the policy failed: {reason}")]
+    #[hint(None)]
     Load { reason: String },
-}
-
-impl Diagnostic for PolicyError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        if let Self::Load { .. } = self {
-            return None;
-        }
-        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo`, `sft` or `adapter` stage".into())
-    }
 }
 
 impl PolicyFolder {

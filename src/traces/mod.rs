@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use message::arguments;
 
-use crate::error::{Class, Diagnostic};
+use crate::error::Diagnostic;
 
 /// The form in which a conversation was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
@@ -60,33 +60,17 @@ pub struct Found {
     pub trace: Result<Trace, String>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "traces::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "traces", class = usage)]
 pub enum TraceError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path} has more than {most} MiB")]
+    #[hint = "split it into several files, a conversation per line"]
     TooLarge { path: PathBuf, most: u64 },
     #[error("{path}: {problem}")]
+    #[hint = "docs/guides/traces.md shows the formats"]
     Malformed { path: PathBuf, problem: String },
-}
-
-impl Diagnostic for TraceError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Read { .. } => None,
-            Self::TooLarge { .. } => Some("split it into several files, a conversation per line".into()),
-            Self::Malformed { .. } => Some("docs/guides/traces.md shows the formats".into()),
-        }
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// The value of `decision` in the line of a conversation that a review has dropped.

@@ -242,9 +242,7 @@ pub fn write(root: &Path, size: Size) -> Store {
         std::fs::write(folder.join("config.json"), "{}").unwrap();
         for file in ["tokenizer.json", "tokenizer_config.json"] {
             std::fs::copy(
-                std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-                    .join("tests/reference/chat/demo")
-                    .join(file),
+                std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat/demo").join(file),
                 folder.join(file),
             )
             .unwrap();

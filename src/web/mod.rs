@@ -30,25 +30,24 @@ pub use site::Site;
 pub use traces::TraceReview;
 
 use self::query::Query;
-use crate::error::{Class, Diagnostic, Result};
+use crate::error::{Diagnostic, Result};
 
 /// Errors of the live page.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "web::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "web")]
 pub enum WebError {
     #[error("cannot listen on {address}")]
-    Bind {
-        address: SocketAddr,
-        #[source]
-        source: std::io::Error,
-    },
+    #[hint = "another program may use the port; choose one with `--port`"]
+    Bind { address: SocketAddr, source: std::io::Error },
     #[error("cannot draw a random token")]
     Token(#[source] std::io::Error),
     #[error("the page's server failed")]
     Serve(#[source] std::io::Error),
     #[error("{0}")]
+    #[diagnostic(class = usage)]
     NotFound(String),
     #[error("{0}")]
+    #[diagnostic(class = usage)]
     BadRequest(String),
 }
 
@@ -60,26 +59,6 @@ impl WebError {
 
     fn no_text() -> Self {
         Self::NotFound("there is no such text".into())
-    }
-}
-
-impl Diagnostic for WebError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Bind { .. } => Some("another program may use the port; choose one with `--port`".into()),
-            _ => None,
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NotFound(_) | Self::BadRequest(_) => Class::Usage,
-            _ => Class::Work,
-        }
     }
 }
 

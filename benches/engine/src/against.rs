@@ -7,51 +7,32 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use mcprl_base::error::{Class, Diagnostic};
+use mcprl_base::error::Diagnostic;
 
 use super::Report;
 
 /// How much more time than in the stored run is accepted, as a share. Shared machines vary by about a tenth.
 const TOLERANCE: f64 = 0.15;
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "bench::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "bench", class = usage)]
 pub enum AgainstError {
     #[error("cannot read {}", path.display())]
+    #[hint = "store figures with `mcprl-bench --json > FILE`"]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{} holds no figures of `mcprl-bench`", path.display())]
+    #[hint = "store figures with `mcprl-bench --json > FILE`"]
     Format { path: PathBuf, source: serde_json::Error },
     #[error("the figures in {} are not comparable: {differences}", path.display())]
+    #[hint = "measure with the stored run's options, or store figures of this machine with `mcprl-bench --json > FILE`"]
     OtherSetup { path: PathBuf, differences: String },
     #[error("{} has no figure of what was measured", path.display())]
+    #[hint = "measure with the stored run's `--only`"]
     NothingShared { path: PathBuf },
     #[error("slower than {} by more than 15 %: {slower}", path.display())]
+    #[diagnostic(class = work)]
+    #[hint = "repeat it while nothing else runs on the machine"]
     Slower { path: PathBuf, slower: String },
-}
-
-impl Diagnostic for AgainstError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Read { .. } | Self::Format { .. } => "store figures with `mcprl-bench --json > FILE`".into(),
-            Self::OtherSetup { .. } => {
-                "measure with the stored run's options, or store figures of this machine with `mcprl-bench --json > FILE`"
-                    .into()
-            }
-            Self::NothingShared { .. } => "measure with the stored run's `--only`".into(),
-            Self::Slower { .. } => "repeat it while nothing else runs on the machine".into(),
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Slower { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }
 
 /// A figure beside its stored value.
@@ -213,7 +194,7 @@ mod tests {
             (DECODE, 800.0, "decode, 8 sequences takes 1.25 × the time"),
         ] {
             let slower = against(&report(&[(place, json!(value))])).unwrap_err();
-            assert_eq!((slower.code(), slower.class()), ("bench::slower", Class::Work));
+            assert_eq!((slower.code(), slower.class()), ("bench::slower", mcprl_base::error::Class::Work));
             assert!(slower.to_string().ends_with(slow), "{slower}");
         }
     }
@@ -229,7 +210,10 @@ mod tests {
             ("/load/rank", json!(8), "rank is 8, it was 16"),
         ] {
             let refused = against(&report(&[(place, value)])).unwrap_err();
-            assert_eq!((refused.code(), refused.class()), ("bench::other_setup", Class::Usage));
+            assert_eq!(
+                (refused.code(), refused.class()),
+                ("bench::other_setup", mcprl_base::error::Class::Usage)
+            );
             assert_eq!(
                 refused.to_string(),
                 format!("the figures in then.json are not comparable: {difference}")

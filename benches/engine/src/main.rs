@@ -143,15 +143,10 @@ enum Part {
     Decode,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("cannot start the async runtime")]
+#[diagnostic(code = "bench::no_runtime")]
 struct NoRuntime(#[source] std::io::Error);
-
-impl Diagnostic for NoRuntime {
-    fn code(&self) -> &'static str {
-        "bench::no_runtime"
-    }
-}
 
 fn main() -> ExitCode {
     allocator::configure();

@@ -1,10 +1,12 @@
 //! The trait that all errors implement, and the type that wraps any of them.
 //!
-//! Each module has one error enum (thiserror) that implements [`Diagnostic`]. Modules that call several others
+//! Each module has one error enum (thiserror) that derives [`Diagnostic`]. Modules that call several others
 //! (stages, exec, cli) return [`Failure`]; `?` converts every such enum into it. Nothing here prints.
 
 use std::{collections::BTreeSet, error::Error, fmt};
 
+/// Derives the trait of the same name; the crate `mcprl-derive` describes the attributes.
+pub use mcprl_derive::Diagnostic;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -215,19 +217,10 @@ impl<T, E: Into<Failure>> At<T> for std::result::Result<T, E> {
 }
 
 /// The run was stopped on request and can be resumed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("interrupted")]
+#[diagnostic(code = "interrupted", class = interrupted)]
 pub struct Interrupted;
-
-impl Diagnostic for Interrupted {
-    fn code(&self) -> &'static str {
-        "interrupted"
-    }
-
-    fn class(&self) -> Class {
-        Class::Interrupted
-    }
-}
 
 /// `did you mean "…"?`, if a name in `known` is similar enough.
 pub fn suggest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
@@ -256,14 +249,73 @@ pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -
 mod tests {
     use super::*;
 
-    #[derive(Debug, thiserror::Error)]
+    #[derive(Debug, thiserror::Error, Diagnostic)]
     #[error("no such card")]
+    #[diagnostic(code = "stage::no_card")]
     struct NoCard;
 
-    impl Diagnostic for NoCard {
-        fn code(&self) -> &'static str {
-            "stage::no_card"
+    #[derive(Debug, thiserror::Error, Diagnostic)]
+    #[diagnostic(area = "hub", class = usage)]
+    #[hint = "the hub is at {0}"]
+    enum HubError {
+        #[error("no repository")]
+        NoRepository(&'static str),
+        #[error("status {status} of {urls:?}")]
+        #[diagnostic(code = "refused", class = work if *status >= 500, transient if matches!(status, 429 | 500..))]
+        #[hint("look at {near}" if let Some(near) = urls.first() && *status == 404)]
+        #[hint(format!("{{401}}: log in at {}", urls.join(" or ")) if *status == 401)]
+        #[hint = "status {status:?} has no \"{{cause}}\""]
+        Status { status: u16, urls: Vec<&'static str> },
+        #[error("cannot read")]
+        #[diagnostic(code = "disk::read", class = _0.class(), transient = _0.is_transient())]
+        #[hint(_0.hint())]
+        Read(Failure),
+        #[error("too much")]
+        #[hint(None)]
+        TooMuch(u8, u8),
+        #[error(transparent)]
+        #[diagnostic(transparent)]
+        Interrupted(#[from] Interrupted),
+        #[error(transparent)]
+        #[diagnostic(transparent, class = interrupted)]
+        Card(#[from] NoCard),
+    }
+
+    /// Code, hint, class, and whether it is transient.
+    fn shown(error: impl Diagnostic) -> (&'static str, Option<String>, Class, bool) {
+        (error.code(), error.hint(), error.class(), error.is_transient())
+    }
+
+    #[test]
+    fn what_is_derived_is_what_the_variant_says() {
+        let hint = |text: &str| Some(text.to_owned());
+        let status = |status, urls| HubError::Status { status, urls };
+        for (error, code, hint, class, is_transient) in [
+            (HubError::NoRepository("x"), "hub::no_repository", hint("the hub is at x"), Class::Usage, false),
+            (status(404, vec!["a"]), "hub::refused", hint("look at a"), Class::Usage, false),
+            (status(404, vec![]), "hub::refused", hint("status 404 has no \"{cause}\""), Class::Usage, false),
+            (
+                status(401, vec!["a", "b"]),
+                "hub::refused",
+                hint("{401}: log in at a or b"),
+                Class::Usage,
+                false,
+            ),
+            (status(503, vec![]), "hub::refused", hint("status 503 has no \"{cause}\""), Class::Work, true),
+            (
+                HubError::Read(status(503, vec![]).into()),
+                "disk::read",
+                hint("status 503 has no \"{cause}\""),
+                Class::Work,
+                true,
+            ),
+            (HubError::TooMuch(1, 2), "hub::too_much", None, Class::Usage, false),
+            (Interrupted.into(), "interrupted", None, Class::Interrupted, false),
+            (NoCard.into(), "stage::no_card", None, Class::Interrupted, false),
+        ] {
+            assert_eq!(shown(error), (code, hint, class, is_transient));
         }
+        assert_eq!(shown(NoCard), ("stage::no_card", None, Class::Work, false));
     }
 
     #[test]

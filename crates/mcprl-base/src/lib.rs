@@ -3,6 +3,9 @@
 //!
 //! It never knows a stage, a server or a model, and prints nothing.
 
+// What the derive writes names this crate.
+extern crate self as mcprl_base;
+
 pub mod answer;
 pub mod child;
 pub mod error;

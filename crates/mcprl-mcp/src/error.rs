@@ -2,56 +2,77 @@
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
-use mcprl_base::error::{Class, Diagnostic};
+use mcprl_base::error::Diagnostic;
 use mcprl_base::reference::{BadReference, ExpandError};
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "mcp::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "mcp")]
 pub enum McpError {
     #[error("the server command is empty")]
+    #[diagnostic(class = usage)]
+    #[hint = "write the program and its arguments: command = [\"my-server\", \"--stdio\"]"]
     EmptyCommand,
     #[error("cannot start the server `{server}`")]
-    Spawn {
-        server: String,
-        #[source]
-        source: io::Error,
-    },
+    #[diagnostic(class = usage if is_mistaken(source))]
+    #[hint("check that the program is installed and on PATH, and that `cwd` exists; write each argument as a separate list item" if source.kind() == io::ErrorKind::NotFound)]
+    #[hint = "check that you may execute the program; `chmod +x` makes a script executable"]
+    Spawn { server: String, source: io::Error },
     #[error("there is no program `bwrap` to run the server in a sandbox")]
+    #[hint = "install bubblewrap (`apt install bubblewrap`), or remove `sandbox` from [server]"]
     NoSandbox,
     #[error("cannot copy the snapshot {template}")]
-    Snapshot {
-        template: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[hint = "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"]
+    Snapshot { template: PathBuf, source: io::Error },
     #[error("`before_episode`: `{command}` failed: {cause}")]
+    #[hint = "run the command in a terminal, in the server's `cwd` and with a name in place of {{session}}"]
     BeforeEpisode { command: String, cause: String },
     #[error("the server needs the environment variable `{variable}`, which is not set")]
+    #[diagnostic(class = usage)]
+    #[hint = "export {variable}=…"]
     UnsetVariable { variable: String },
     #[error("a value {0}")]
+    #[diagnostic(class = usage)]
+    #[hint(_0.hint())]
     Reference(#[from] BadReference),
     #[error("`{url}` is not a server's address: {reason}")]
+    #[diagnostic(class = usage)]
+    #[hint = "write https://host/path; plain http is allowed for localhost, and for servers that need no token or header"]
     Url { url: String, reason: String },
     #[error("the header `{name}` cannot be sent")]
+    #[diagnostic(class = usage)]
+    #[hint = "header names and values must be printable ASCII; headers that MCP itself uses cannot be set"]
     Header { name: String },
     #[error("cannot set up an HTTP client")]
-    #[strum(serialize = "http_client")]
+    #[diagnostic(code = "http_client")]
     Client(#[source] reqwest::Error),
     #[error("the server `{server}` ended before it was ready{output}")]
+    #[diagnostic(transient)]
+    #[hint = "run the command in a terminal to see its full output"]
     DiedAtStart { server: String, output: ServerOutput },
     #[error("the server `{server}` was not ready within {limit:?}{output}")]
+    #[diagnostic(transient)]
+    #[hint = "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"]
     StartTimeout { server: String, limit: Duration, output: ServerOutput },
     #[error("the server `{server}` requires authorization")]
+    #[hint = "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
+        bearer_env = \"MY_TOKEN\""]
     Unauthorized {
         server: String,
         /// `WWW-Authenticate` of its answer.
         challenge: Option<Challenge>,
     },
     #[error("cannot log in to the server `{server}`: {reason}")]
+    #[hint = "if the server registers no clients, name one that is registered with `--client-id`; without logins, use \
+        bearer_env or oauth"]
     Login { server: String, reason: String },
     #[error("the token file `{}` {reason}", path.display())]
+    #[diagnostic(class = usage)]
+    #[hint(format!("write the token to the file, and run `chmod 600 {}`", path.display()))]
     TokenFile { path: PathBuf, reason: String },
     #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
+    #[diagnostic(transient)]
+    #[hint("check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport" if matches!(status, Some(404 | 405)))]
+    #[hint = "check that it is an MCP server and that the path of its URL is right"]
     Handshake {
         server: String,
         reason: String,
@@ -60,14 +81,26 @@ pub enum McpError {
         output: ServerOutput,
     },
     #[error("the server `{server}` gives sessions no id, so a new session cannot keep episodes apart")]
+    #[diagnostic(class = usage)]
+    #[hint = "write state = \"read-only\" if calls change nothing, or name a tool that restores the initial state: \
+        reset_tool = \"…\""]
     NoSession { server: String },
     #[error("the server `{server}` uses MCP revision `{revision}`, which mcprl does not support")]
+    #[hint = "update mcprl, or configure the server for an older revision"]
     Revision { server: String, revision: String },
     #[error("cannot list the {what} of the server `{server}`: {reason}")]
+    #[diagnostic(transient)]
     List { server: String, what: &'static str, reason: String },
     #[error("lost the connection to the server `{server}`: {reason}{output}")]
+    #[diagnostic(transient)]
+    #[hint = "`mcprl resume` continues after the last finished episode"]
     Lost { server: String, reason: String, output: ServerOutput },
     #[error("the server `{server}` refused a request with HTTP status {status}")]
+    #[diagnostic(transient if matches!(status, 408 | 429 | 500..))]
+    #[hint("check that the token is valid and may call tools; `mcprl connect {server} --login` gets a new one \
+        where the server supports it" if matches!(status, 401 | 403 | 407))]
+    #[hint("the server limits the rate of calls; lower `sessions` or `concurrency`" if *status == 429)]
+    #[hint = "check that the server, and any proxy in front of it, is up"]
     Refused {
         server: String,
         status: u16,
@@ -75,25 +108,37 @@ pub enum McpError {
         challenge: Option<Challenge>,
     },
     #[error("the reset tool `{tool}` failed: {reason}")]
+    #[hint = "a reset tool must accept a call without arguments and return no error"]
     Reset { tool: String, reason: String },
     #[error("the tool `{tool}` of the server `{server}` is no longer as it was listed")]
+    #[hint = "list the tools again with --resample and the name of the `discover` stage; with `files` under [server], \
+        changed code does that by itself"]
     ToolChanged { server: String, tool: String },
     #[error("the server `{server}` needed more than {limit} restarts within a minute")]
+    #[diagnostic(transient)]
+    #[hint = "the server keeps crashing; lower `sessions`"]
     Restarts { server: String, limit: usize },
     #[error("the tool `{tool}` belongs to no server of this run")]
+    #[hint = "the list of tools is of other servers: use the `tools` of a `discover` stage of this run"]
     NoServerOfTool { tool: String },
     #[error("cannot {verb} the cassette {}", path.display())]
-    CassetteFile {
-        path: PathBuf,
-        verb: &'static str,
-        #[source]
-        source: io::Error,
-    },
+    #[diagnostic(class = usage if *verb == "read")]
+    #[hint("record to another file" if source.kind() == io::ErrorKind::FileTooLarge)]
+    #[hint("record it first: `record = \"…\"` instead of `replay` under [server]" if *verb == "read")]
+    #[hint = "check that its folder is writable and not full"]
+    CassetteFile { path: PathBuf, verb: &'static str, source: io::Error },
     #[error("the cassette {} cannot be used: {reason}", path.display())]
+    #[diagnostic(class = usage)]
+    #[hint = "check its path; if it is a cassette, delete it and record it again, or record to another file"]
     Cassette { path: PathBuf, reason: String },
     #[error("the cassette {} was recorded with {recorded}, not {found}", path.display())]
+    #[diagnostic(class = usage)]
+    #[hint = "use the settings that it was recorded with, or record to another file"]
     OtherCassette { path: PathBuf, recorded: String, found: String },
     #[error("the cassette {} has no answer to this call of `{tool}` with {arguments}", path.display())]
+    #[hint = "record it on the live server: `record = \"…\"` instead of `replay` under [server]; unless state = \"read-only\", \
+        the earlier calls of the session must be the same too; a call that timed out or lost the server is not in the \
+        cassette: raise `tools.NAME.timeout_s` and record to a new file"]
     NotRecorded { tool: String, arguments: String, path: PathBuf },
     #[error("the session pool is closed")]
     PoolClosed,
@@ -134,139 +179,6 @@ impl From<ExpandError> for McpError {
         match cause {
             ExpandError::Reference(bad) => Self::Reference(bad),
             ExpandError::UnsetVariable { variable } => Self::UnsetVariable { variable },
-        }
-    }
-}
-
-impl Diagnostic for McpError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::EmptyCommand => {
-                "write the program and its arguments: command = [\"my-server\", \"--stdio\"]"
-            }
-            Self::Snapshot { .. } => {
-                "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"
-            }
-            Self::BeforeEpisode { .. } => {
-                "run the command in a terminal, in the server's `cwd` and with a name in place of {session}"
-            }
-            Self::NoServerOfTool { .. } => {
-                "the list of tools is of other servers: use the `tools` of a `discover` stage of this run"
-            }
-            Self::NoSandbox => {
-                "install bubblewrap (`apt install bubblewrap`), or remove `sandbox` from [server]"
-            }
-            Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "check that the program is installed and on PATH, and that `cwd` exists; write each argument as a separate list item"
-            }
-            Self::Spawn { .. } => {
-                "check that you may execute the program; `chmod +x` makes a script executable"
-            }
-            Self::UnsetVariable { variable } => return Some(format!("export {variable}=…")),
-            Self::Reference(cause) => return Some(cause.hint()),
-            Self::Url { .. } => {
-                "write https://host/path; plain http is allowed for localhost, and for servers that need no token or header"
-            }
-            Self::Header { .. } => {
-                "header names and values must be printable ASCII; headers that MCP itself uses cannot be set"
-            }
-            Self::DiedAtStart { .. } => "run the command in a terminal to see its full output",
-            Self::StartTimeout { .. } => {
-                "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"
-            }
-            Self::Unauthorized { server, .. } => {
-                return Some(format!(
-                    "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
-                     bearer_env = \"MY_TOKEN\""
-                ));
-            }
-            Self::Login { .. } => {
-                "if the server registers no clients, name one that is registered with `--client-id`; without logins, use \
-                 bearer_env or oauth"
-            }
-            Self::TokenFile { path, .. } => {
-                return Some(format!("write the token to the file, and run `chmod 600 {}`", path.display()));
-            }
-            Self::Handshake { status: Some(404 | 405), .. } => {
-                "check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport"
-            }
-            Self::NoSession { .. } => {
-                "write state = \"read-only\" if calls change nothing, or name a tool that restores the initial state: \
-                 reset_tool = \"…\""
-            }
-            Self::Handshake { .. } => "check that it is an MCP server and that the path of its URL is right",
-            Self::Revision { .. } => "update mcprl, or configure the server for an older revision",
-            Self::Lost { .. } => "`mcprl resume` continues after the last finished episode",
-            Self::Refused { server, status: 401 | 403 | 407, .. } => {
-                return Some(format!(
-                    "check that the token is valid and may call tools; `mcprl connect {server} --login` gets a new one \
-                     where the server supports it"
-                ));
-            }
-            Self::Refused { status: 429, .. } => {
-                "the server limits the rate of calls; lower `sessions` or `concurrency`"
-            }
-            Self::Refused { .. } => "check that the server, and any proxy in front of it, is up",
-            Self::Reset { .. } => "a reset tool must accept a call without arguments and return no error",
-            Self::ToolChanged { .. } => {
-                "list the tools again with --resample and the name of the `discover` stage; with `files` under [server], \
-                 changed code does that by itself"
-            }
-            Self::Restarts { .. } => "the server keeps crashing; lower `sessions`",
-            Self::Cassette { .. } => {
-                "check its path; if it is a cassette, delete it and record it again, or record to another file"
-            }
-            Self::OtherCassette { .. } => {
-                "use the settings that it was recorded with, or record to another file"
-            }
-            Self::NotRecorded { .. } => {
-                "record it on the live server: `record = \"…\"` instead of `replay` under [server]; unless state = \"read-only\", \
-                 the earlier calls of the session must be the same too; a call that timed out or lost the server is not in the \
-                 cassette: raise `tools.NAME.timeout_s` and record to a new file"
-            }
-            Self::CassetteFile { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
-                "record to another file"
-            }
-            Self::CassetteFile { verb, .. } => match *verb {
-                "read" => "record it first: `record = \"…\"` instead of `replay` under [server]",
-                _ => "check that its folder is writable and not full",
-            },
-            Self::Client(_) | Self::List { .. } | Self::PoolClosed | Self::Serve(_) => return None,
-        };
-        Some(hint.into())
-    }
-
-    fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused { status: 408 | 429 | 500.., .. }
-                | Self::DiedAtStart { .. }
-                | Self::StartTimeout { .. }
-                | Self::Handshake { .. }
-                | Self::List { .. }
-                | Self::Lost { .. }
-                | Self::Restarts { .. }
-        )
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::EmptyCommand
-            | Self::UnsetVariable { .. }
-            | Self::Reference(_)
-            | Self::Url { .. }
-            | Self::Header { .. }
-            | Self::NoSession { .. }
-            | Self::TokenFile { .. }
-            | Self::Cassette { .. }
-            | Self::OtherCassette { .. }
-            | Self::CassetteFile { verb: "read", .. } => Class::Usage,
-            Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,
-            _ => Class::Work,
         }
     }
 }

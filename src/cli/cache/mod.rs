@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{Outcome, locations::Locations, runs::print_queued};
 use crate::{
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::{
         RunState, folder,
         history::{self, RunHistory},
@@ -86,35 +86,16 @@ pub struct Import {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "cli::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "cli")]
 enum CacheError {
     #[error("{count} results of run \"{run}\" are not in {from}")]
-    #[strum(serialize = "missing_results")]
+    #[diagnostic(code = "missing_results")]
+    #[hint = "`mcprl resume {run}` makes them again"]
     Missing { run: String, count: usize, from: String },
     #[error("{0} is the cache itself")]
-    #[strum(serialize = "same_cache")]
+    #[diagnostic(code = "same_cache", class = usage)]
     Itself(PathBuf),
-}
-
-impl Diagnostic for CacheError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Missing { run, .. } => Some(format!("`mcprl resume {run}` makes them again")),
-            Self::Itself(_) => None,
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Missing { .. } => Class::Work,
-            Self::Itself(_) => Class::Usage,
-        }
-    }
 }
 
 /// `90s`, `15m`, `12h`, `30d`.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::{Outcome, locations::Locations};
 use crate::{
-    error::{Class, Diagnostic, Failure, Result},
+    error::{Diagnostic, Failure, Result},
     store::{
         DrainReport, InvalidRemote, QueueScope, Remote, RemoteLocation, RemoteSpec, Store, StoreError,
         UploadQueue,
@@ -32,54 +32,30 @@ pub struct Push {
     locations: Locations,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "cli::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "cli", class = usage)]
 enum PushError {
     #[error("no shared cache is known here")]
-    #[strum(serialize = "which_remote")]
+    #[diagnostic(code = "which_remote")]
+    #[hint = "name it: --to /mnt/shared/mcprl"]
     Unknown,
     #[error("several shared caches are known here: {}", .0.join(", "))]
-    #[strum(serialize = "which_remote")]
+    #[diagnostic(code = "which_remote")]
+    #[hint = "name it: --to /mnt/shared/mcprl"]
     Several(Vec<String>),
     #[error("\"{text}\" names no shared cache: {}", .wrong.problem)]
-    #[strum(serialize = "not_a_remote")]
+    #[diagnostic(code = "not_a_remote")]
+    #[hint(wrong.hint.clone())]
     InvalidRemote { text: String, wrong: InvalidRemote },
     #[error("no results are queued for {place}")]
+    #[hint(format!("results are queued for {}", known.join(", ")) if !known.is_empty())]
     NothingQueued { place: String, known: Vec<String> },
     /// The shared cache cannot be reached, or refuses the results.
     #[error("{cause}")]
+    #[diagnostic(code = cause.code(), class = work)]
+    #[hint("push again once it is reachable, or drop its queue: `mcprl cache push --forget --to {place}`" if matches!(cause, StoreError::Unreachable { .. }))]
+    #[hint = "this needs write access; S3 needs `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`"]
     Away { cause: StoreError, place: String },
-}
-
-impl Diagnostic for PushError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Away { cause, .. } => cause.code(),
-            other => other.into(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Unknown | Self::Several(_) => "name it: --to /mnt/shared/mcprl".into(),
-            Self::InvalidRemote { wrong, .. } => wrong.hint.clone(),
-            Self::NothingQueued { known, .. } if known.is_empty() => return None,
-            Self::NothingQueued { known, .. } => format!("results are queued for {}", known.join(", ")),
-            Self::Away { cause: StoreError::Unreachable { .. }, place } => format!(
-                "push again once it is reachable, or drop its queue: `mcprl cache push --forget --to {place}`"
-            ),
-            Self::Away { .. } => {
-                "this needs write access; S3 needs `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`".into()
-            }
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Away { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }
 
 impl Push {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Finding, Verdict};
 use crate::{
     data::{self, Trajectory, groups},
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     exec::{self, Request, RunFolder, RunSpec, Signals, folder},
     grpo::{Conduct, chance_to_vary},
     plan::{Node, Plan, stage_name},
@@ -19,26 +19,14 @@ use crate::{
 /// Episodes of each task: enough to see whether attempts differ.
 const EPISODES: u32 = 2;
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "doctor::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "doctor", class = usage)]
 enum TrialError {
     #[error("no stage plays groups of episodes, as a `rollout` does")]
     NoRollout,
     #[error("stopped before all tasks were played")]
+    #[diagnostic(class = interrupted)]
     Stopped,
-}
-
-impl Diagnostic for TrialError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoRollout => Class::Usage,
-            Self::Stopped => Class::Interrupted,
-        }
-    }
 }
 
 /// Runs everything up to the plan's first rollout, which plays this many tasks. What this makes is in the cache, where a later

@@ -16,7 +16,7 @@ use super::{
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 use crate::{
-    error::{At, Class, Diagnostic, Result},
+    error::{At, Diagnostic, Result},
     model::{ADAPTER_FILES, Adapter, AdapterConfig, ModelConfig, ModelError},
 };
 
@@ -25,39 +25,19 @@ pub struct AdapterStage {
     from: PathBuf,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "adapter::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "adapter", class = usage)]
 enum AdapterStageError {
     #[error("no folder \"{from}\"")]
-    #[strum(serialize = "no_folder")]
+    #[diagnostic(code = "no_folder")]
+    #[hint = "an adapter is read from a folder, relative to the run file; download it from the hub first"]
     NotAFolder { from: PathBuf },
     #[error("{folder} has no {file}")]
+    #[hint = "PEFT's `save_pretrained` writes {file}; older .bin files must be saved again"]
     NoFile { folder: PathBuf, file: &'static str },
     #[error("`base` is itself an adapter")]
+    #[hint = "name the stage of the model that both were trained on"]
     OnAdapter,
-}
-
-impl Diagnostic for AdapterStageError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NotAFolder { .. } => {
-                "an adapter is read from a folder, relative to the run file; download it from the hub first"
-                    .into()
-            }
-            Self::NoFile { file, .. } => {
-                format!("PEFT's `save_pretrained` writes {file}; older .bin files must be saved again")
-            }
-            Self::OnAdapter => "name the stage of the model that both were trained on".into(),
-        })
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 /// Rejects anything that is not a folder with an adapter's files.

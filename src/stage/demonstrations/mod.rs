@@ -40,24 +40,13 @@ pub(super) struct Params {
     episodes: Option<usize>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(code = "demonstrations::no_reference")]
+#[hint = "sources other than `file` write references; in a file, give tasks an `answer` and a `reference`, a list of \
+    {{name, arguments}}"]
 enum DemonstrationError {
     #[error("none of the {scenarios} scenarios has a reference solution and a known answer")]
     NoReference { scenarios: usize },
-}
-
-impl Diagnostic for DemonstrationError {
-    fn code(&self) -> &'static str {
-        "demonstrations::no_reference"
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(
-            "sources other than `file` write references; in a file, give tasks an `answer` and a `reference`, a list of \
-             {name, arguments}"
-                .into(),
-        )
-    }
 }
 
 pub struct Demonstrations {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     agent::Toolbox,
     data::Tool,
-    error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
+    error::{self, At, Diagnostic, Interrupted, did_you_mean},
     mcp::{Sandbox, ServerSpec, Servers, Session, State, merged, tools_digest},
     offered::{self, OfferedRows, tool_rows},
 };
@@ -45,47 +45,30 @@ struct ToolTexts {
     parameters: BTreeMap<String, String>,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "discover::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "discover", class = usage)]
 pub enum DiscoverError {
     #[error("no [server] to discover")]
+    #[hint = "add a [server] table with a `command` or a `url`"]
     NoServer,
     #[error("`{list}` names `{name}`, which is not a tool of the server")]
+    #[hint("did you mean `{meant}`?" if let Some(meant) = meant)]
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
     #[error("`overrides` names `{parameter}`, which is not a parameter of the tool `{tool}`")]
+    #[hint("did you mean `{meant}`?" if let Some(meant) = meant)]
     UnknownParameter { tool: String, parameter: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
-    #[strum(serialize = "allowed_and_denied")]
+    #[diagnostic(code = "allowed_and_denied")]
+    #[hint = "remove it from one of them"]
     Both { name: String },
     #[error("`reset_tool` names `{name}`, which is not a tool of the server")]
+    #[hint("did you mean `{meant}`?" if let Some(meant) = meant)]
     NoResetTool { name: String, meant: Option<String> },
     #[error("no tool is left: the server lists {listed}")]
+    #[diagnostic(class = work if *listed == 0)]
+    #[hint("there is nothing to learn on a server without tools" if *listed == 0)]
+    #[hint = "loosen `read_only`, `allow` or `deny`"]
     NoTools { listed: usize },
-}
-
-impl Diagnostic for DiscoverError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Both { .. } => Some("remove it from one of them".into()),
-            Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
-            Self::UnknownTool { meant, .. }
-            | Self::UnknownParameter { meant, .. }
-            | Self::NoResetTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
-            Self::NoTools { listed: 0 } => Some("there is nothing to learn on a server without tools".into()),
-            Self::NoTools { .. } => Some("loosen `read_only`, `allow` or `deny`".into()),
-        }
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoTools { listed: 0 } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }
 
 /// Names of tools by the reason why they are left out.

@@ -57,49 +57,32 @@ pub(super) struct Params {
     endpoints: BTreeMap<String, EndpointPolicy>,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "eval::", serialize_all = "snake_case")]
+#[derive(Debug, PartialEq, Eq, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "eval")]
 enum EvalError {
     #[error("no episodes to evaluate: `greedy` is false and `samples` is 0")]
+    #[hint = "set `samples` to 1 or more"]
     NothingToPlay,
     #[error("{}", if *scenarios == 0 {
         "no held-out scenarios to evaluate on".to_owned()
     } else {
         format!("none of the {scenarios} scenarios has a known answer")
     })]
+    #[hint("raise `heldout_share`, or give tasks `\"split\": \"heldout\"`" if *scenarios == 0)]
+    #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     NoTruth { scenarios: usize },
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
+    #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     LittleTruth { known: usize, scenarios: usize },
     #[error("\"{name}\" is the name of a policy and of an endpoint")]
+    #[hint = "give one of them another name"]
     SameName { name: String },
     #[error("the endpoint \"{name}\" has `examples`, and no episodes are given")]
+    #[hint = "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"]
     NoExamples { name: String },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
+    #[hint = "start the server by hand, call a tool, and check that it keeps running"]
     ServerLost { lost: usize, episodes: usize },
-}
-
-impl Diagnostic for EvalError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NothingToPlay => "set `samples` to 1 or more",
-            Self::NoTruth { scenarios: 0 } => "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`",
-            Self::NoTruth { .. } | Self::LittleTruth { .. } => {
-                "give scenarios an `answer`: evaluation compares answers with known ones"
-            }
-            Self::SameName { .. } => "give one of them another name",
-            Self::NoExamples { .. } => {
-                "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"
-            }
-            Self::ServerLost { .. } => {
-                "start the server by hand, call a tool, and check that it keeps running"
-            }
-        };
-        Some(hint.into())
-    }
 }
 
 pub struct Eval {

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     data::{End, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
     engine::Footprint,
-    error::{At, Class, Diagnostic, Interrupted, Result},
+    error::{At, Diagnostic, Interrupted, Result},
     grpo::{
         Clip, Conduct, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout,
         ZeroVariance, advantages, remedies,
@@ -109,10 +109,11 @@ impl Params {
     }
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "grpo::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "grpo")]
 enum GrpoError {
     #[error("the episodes are reference solutions, which no policy sampled")]
+    #[hint = "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout"]
     NotSampled,
     #[error(
         "sampling and scoring differ by {mean:.2e} nats per token and {max:.2e} at most, above {} and {}: the policy that \
@@ -120,46 +121,23 @@ enum GrpoError {
         .bound.mean,
         .bound.max
     )]
+    #[hint = "the rollouts may come from another machine or other kernels; run the rollout stage again"]
     Mismatch { mean: f64, max: f64, bound: GapBound },
     #[error("`kl` is {kl}, but no reference policy is given")]
+    #[diagnostic(class = usage)]
+    #[hint = "name one, as in `reference = \"base\"`, or set `kl = 0`"]
     NoReference { kl: f64 },
     #[error("`schedule` is \"{schedule}\", but `total_steps` is not set, so it would not decay")]
+    #[diagnostic(class = usage)]
+    #[hint = "set total_steps to the loop's `iterations` times `minibatches` times `epochs`"]
     NoTotal { schedule: &'static str },
     #[error("`lora = false` trains weights in f32, and the policy plays with weights in {format}")]
+    #[diagnostic(class = usage)]
+    #[hint = "set dtype = \"f32\" under [engine], or train an adapter"]
     Rounded { format: &'static str },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
+    #[hint = "policy and reference must share a tokenizer"]
     Vocabulary { reference: usize, policy: usize },
-}
-
-impl Diagnostic for GrpoError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NotSampled => {
-                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout"
-            }
-            Self::Mismatch { .. } => {
-                "the rollouts may come from another machine or other kernels; run the rollout stage again"
-            }
-            Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`",
-            Self::NoTotal { .. } => {
-                "set total_steps to the loop's `iterations` times `minibatches` times `epochs`"
-            }
-            Self::Rounded { .. } => "set dtype = \"f32\" under [engine], or train an adapter",
-            Self::Vocabulary { .. } => "policy and reference must share a tokenizer",
-        };
-        Some(hint.into())
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoReference { .. } | Self::NoTotal { .. } | Self::Rounded { .. } => Class::Usage,
-            _ => Class::Work,
-        }
-    }
 }
 
 /// The optimizer steps of one update.

@@ -312,7 +312,7 @@ async fn an_update_that_is_stopped_while_it_scores_does_not_score_the_rest() {
         let (mut context, _) = hall.context(&hall.path("base"), reference, "stopped", params);
         let observer = Arc::new(Stopper(context.cancel.clone(), false.into()));
         context.observer = observer.clone();
-        assert_eq!(testing::run(&context).await.unwrap_err().class(), Class::Interrupted);
+        assert_eq!(testing::run(&context).await.unwrap_err().class(), crate::error::Class::Interrupted);
         assert!(!observer.1.load(std::sync::atomic::Ordering::Relaxed), "no step was reached");
     }
 }

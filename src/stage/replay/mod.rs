@@ -36,30 +36,16 @@ enum Compare {
     Errors,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "replay::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "replay")]
 enum ReplayError {
     #[error("there are no episodes")]
+    #[hint = "the stage before left all out"]
     NoEpisodes,
     #[error("{left_out} of {episodes} episodes do not hold; the first, {id}: {reason}")]
+    #[hint = "the data may not be that of the recording: `state` of [server] says what a session \
+        starts with. `compare = \"errors\"` compares only which calls fail; `max_left_out` allows more"]
     LeftOut { left_out: usize, episodes: usize, id: String, reason: String },
-}
-
-impl Diagnostic for ReplayError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NoEpisodes => "the stage before left all out",
-            Self::LeftOut { .. } => {
-                "the data may not be that of the recording: `state` of [server] says what a session \
-                 starts with. `compare = \"errors\"` compares only which calls fail; `max_left_out` allows more"
-            }
-        };
-        Some(hint.into())
-    }
 }
 
 /// Replays of episodes.

@@ -68,29 +68,18 @@ pub(super) struct Params {
     min_p: f32,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(code = "rollout::no_scenarios")]
 enum RolloutError {
     #[error("{}", match others {
         0 => "no scenarios to train on".to_owned(),
         1 => "no scenarios to train on: the only task is held out".to_owned(),
         others => format!("no scenarios to train on: all {others} tasks are held out"),
     })]
+    #[hint("the table of scenarios is empty; check the stage that wrote it" if *others == 0)]
+    #[hint("add tasks: each is either trained on or held out" if *others == 1)]
+    #[hint = "lower `heldout_share`, or give tasks `\"split\": \"train\"`"]
     NoScenarios { others: usize },
-}
-
-impl Diagnostic for RolloutError {
-    fn code(&self) -> &'static str {
-        "rollout::no_scenarios"
-    }
-
-    fn hint(&self) -> Option<String> {
-        let Self::NoScenarios { others } = self;
-        Some(match others {
-            0 => "the table of scenarios is empty; check the stage that wrote it".into(),
-            1 => "add tasks: each is either trained on or held out".into(),
-            _ => "lower `heldout_share`, or give tasks `\"split\": \"train\"`".into(),
-        })
-    }
 }
 
 /// The episodes of one scenario.

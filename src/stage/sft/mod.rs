@@ -28,7 +28,7 @@ use super::{
 use crate::{
     data::{OutcomeRow, Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
-    error::{Class, Diagnostic, Result},
+    error::{Diagnostic, Result},
     hash::Encoder,
     random::permutation,
 };
@@ -50,53 +50,30 @@ pub(super) struct Params {
     batch_size: usize,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "sft::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "sft", class = usage)]
 enum SftError {
     #[error("`min_reward` is {least}, but no rewards are given")]
+    #[hint = "name them, as in `rewards = \"reward\"`, or leave `min_reward` out"]
     NoRewards { least: f32 },
     #[error("`skip_above` is {most}, but no tries are given")]
+    #[hint = "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"]
     NoTries { most: f64 },
     #[error("`stop_rising` is set, but no episodes are held out")]
+    #[hint = "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least"]
     NothingHeldOut,
     #[error("no episode to train on: {left_out}")]
+    #[diagnostic(class = work)]
+    #[hint("look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
+        gives none" if left_out.wrong > 0)]
+    #[hint("give scenarios an `answer`, or set `only_right = false`" if left_out.unknown > 0)]
+    #[hint("lower `min_reward`" if left_out.low > 0)]
+    #[hint = "check the stage that wrote the episodes"]
     NothingToTrain { left_out: SkippedEpisodes },
     #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
+    #[diagnostic(class = work)]
+    #[hint = "train the policy whose tokenizer wrote the episodes"]
     Vocabulary { id: String, token: u32, vocabulary: usize },
-}
-
-impl Diagnostic for SftError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out",
-            Self::NoTries { .. } => {
-                "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"
-            }
-            Self::NothingHeldOut => "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least",
-            Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
-                "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
-                 gives none"
-            }
-            Self::NothingToTrain { left_out } if left_out.unknown > 0 => {
-                "give scenarios an `answer`, or set `only_right = false`"
-            }
-            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`",
-            Self::NothingToTrain { .. } => "check the stage that wrote the episodes",
-            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes",
-        };
-        Some(hint.into())
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::NoRewards { .. } | Self::NoTries { .. } | Self::NothingHeldOut => Class::Usage,
-            _ => Class::Work,
-        }
-    }
 }
 
 /// Episodes that are not trained on, by reason.

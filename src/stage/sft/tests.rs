@@ -352,7 +352,7 @@ async fn right_episodes_or_those_with_a_reward_are_trained_on() {
     assert_eq!(trained(json!({})).await, (2.0, 3.0));
     assert_eq!(trained(json!({"only_right": false})).await, (5.0, 0.0));
     let failure = bench.fresh("out", json!({"min_reward": 0.5})).await.unwrap_err();
-    assert_eq!((failure.code(), failure.class()), ("sft::no_rewards", Class::Usage));
+    assert_eq!((failure.code(), failure.class()), ("sft::no_rewards", crate::error::Class::Usage));
 
     // The last has none.
     let reward = |(index, reward): (usize, f32)| data::Reward {

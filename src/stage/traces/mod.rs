@@ -30,7 +30,7 @@ use crate::{
     agent::{Toolbox, system_prompt},
     chat::{Chat, Thinking},
     data::{REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
-    error::{At, Class, Diagnostic, Interrupted, Result},
+    error::{At, Diagnostic, Interrupted, Result},
     hash::Encoder,
     traces::{self, Found, Trace, secrets},
 };
@@ -72,33 +72,15 @@ pub enum Loss {
     All,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "traces::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "traces", class = usage)]
 enum TracesError {
     #[error("there is no file of traces in {paths}")]
+    #[hint = "a folder has them in files that end in .jsonl or .json"]
     NoFiles { paths: String },
     #[error("{left_out} of {traces} traces are left out; the first, {place}: {reason}")]
+    #[hint = "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more"]
     LeftOut { left_out: usize, traces: usize, place: String, reason: String },
-}
-
-impl Diagnostic for TracesError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NoFiles { .. } => "a folder has them in files that end in .jsonl or .json",
-            Self::LeftOut { .. } => {
-                "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more"
-            }
-        };
-        Some(hint.into())
-    }
-
-    fn class(&self) -> Class {
-        Class::Usage
-    }
 }
 
 impl Traces {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     data::Trajectory,
     engine::{EngineSpec, Footprint, Recompute, TrainingLoad, min_microbatches_of},
-    error::{Class, Diagnostic},
+    error::Diagnostic,
     grpo::{Schedule, Shape},
     model::{AdapterConfig, Targets, kernels::Format},
     random::permutation,
@@ -55,20 +55,27 @@ pub struct Training {
     pub max_gradient_norm: f64,
 }
 
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "training::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "training")]
 pub enum TrainingError {
     #[error("`{name}` is {value}, and should be below 1")]
+    #[diagnostic(class = usage)]
+    #[hint = "AdamW's decays are usually 0.9 and 0.95 to 0.999"]
     Decay { name: &'static str, value: f32 },
     #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
+    #[hint = "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`"]
     WholeAdapter,
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
+    #[hint = "tokens, sampled and logprobs of a trajectory have one entry per token"]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
     #[error("trajectory {id} has the log-probability {value} at token {token}, which was sampled")]
+    #[hint = "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again"]
     Logprob { id: String, token: usize, value: f32 },
     #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
+    #[hint = "row_starts holds the index of each row's first token, ascending, without the first row's 0"]
     Rows { id: String, tokens: usize },
     #[error("the checkpoint of the best pass cannot be read")]
+    #[hint = "run it again; the disk may be damaged"]
     Checkpoint,
 }
 
@@ -118,35 +125,6 @@ pub fn check_logprobs(trajectory: &Trajectory) -> Result<(), TrainingError> {
             Err(TrainingError::Logprob { id: trajectory.id.clone(), token, value: *value })
         }
         None => Ok(()),
-    }
-}
-
-impl Diagnostic for TrainingError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999",
-            Self::WholeAdapter => "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`",
-            Self::Ragged { .. } => "tokens, sampled and logprobs of a trajectory have one entry per token",
-            Self::Logprob { .. } => {
-                "log-probabilities of sampled tokens are finite numbers; run the stage that wrote the episodes again"
-            }
-            Self::Checkpoint => "run it again; the disk may be damaged",
-            Self::Rows { .. } => {
-                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
-            }
-        };
-        Some(hint.into())
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::Decay { .. } => Class::Usage,
-            _ => Class::Work,
-        }
     }
 }
 

@@ -21,60 +21,6 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Codes of the errors in a source: `"area::problem"` in the bodies of `fn code`, and those that are derived from the names of
-/// variants. A variant with an arm in such a body has the code of its cause.
-fn codes(source: &str) -> Vec<String> {
-    let bodies = source.split("fn code(&self) -> &'static str {").skip(1);
-    let bodies: Vec<&str> = bodies.map(|rest| rest.split("\n    }").next().unwrap_or_default()).collect();
-    let strings = bodies.iter().flat_map(|body| body.split('"').skip(1).step_by(2));
-    let mut codes: Vec<String> = strings.filter(|text| text.contains("::")).map(str::to_owned).collect();
-    for rest in source.split("#[strum(prefix = \"").skip(1) {
-        let (prefix, rest) = rest.split_once('"').unwrap();
-        let mut own = None;
-        for line in rest.split("\n}\n").next().unwrap_or_default().lines() {
-            if let Some(name) = line.strip_prefix("    #[strum(serialize = \"") {
-                own = name.split('"').next().map(str::to_owned);
-            }
-            let Some(variant) = line.strip_prefix("    ").filter(|line| line.starts_with(char::is_uppercase))
-            else {
-                continue;
-            };
-            let variant = variant.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
-            let has_arm = |body: &&str| {
-                let mut arms = body.split("Self::").skip(1);
-                arms.any(|arm| arm.split(|letter: char| !letter.is_alphanumeric()).next() == Some(variant))
-            };
-            let name = own.take().unwrap_or_else(|| snake_case(variant));
-            if !bodies.iter().any(has_arm) {
-                codes.push(format!("{prefix}{name}"));
-            }
-        }
-    }
-    codes
-}
-
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    for letter in name.chars() {
-        if letter.is_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        snake.extend(letter.to_lowercase());
-    }
-    snake
-}
-
-#[test]
-fn every_error_code_is_listed() {
-    let list = std::fs::read_to_string(root().join("docs/reference/error-codes.md")).unwrap();
-    let sources = [files(&root().join("src"), "rs"), files(&root().join("crates"), "rs")].concat();
-    let texts: Vec<String> = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
-    let all: Vec<String> = texts.iter().flat_map(|text| codes(text)).collect();
-    assert!(all.len() > 300, "{} codes", all.len());
-    let missing: Vec<_> = all.iter().filter(|code| !list.contains(&format!("`{code}`"))).collect();
-    assert!(missing.is_empty(), "docs/reference/error-codes.md lacks {missing:?}");
-}
-
 #[test]
 fn every_link_between_documents_leads_somewhere() {
     let mut pages = files(&root().join("docs"), "md");

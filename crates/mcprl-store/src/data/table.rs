@@ -32,70 +32,34 @@ use parquet::{
 };
 
 /// Errors of reading or writing a table.
-#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
-#[strum(prefix = "data::", serialize_all = "snake_case")]
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "data")]
 pub enum DataError {
     #[error("cannot open {path}")]
-    Open {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Open { path: PathBuf, source: std::io::Error },
     #[error("{path} is not a readable {table} table")]
-    #[strum(serialize = "unreadable")]
-    Read {
-        path: PathBuf,
-        table: &'static str,
-        #[source]
-        source: parquet::errors::ParquetError,
-    },
+    #[diagnostic(code = "unreadable")]
+    #[hint = "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"]
+    Read { path: PathBuf, table: &'static str, source: parquet::errors::ParquetError },
     #[error("{path} is not a readable {table} table")]
-    #[strum(serialize = "unreadable")]
-    Batch {
-        path: PathBuf,
-        table: &'static str,
-        #[source]
-        source: arrow::error::ArrowError,
-    },
+    #[diagnostic(code = "unreadable")]
+    #[hint = "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"]
+    Batch { path: PathBuf, table: &'static str, source: arrow::error::ArrowError },
     #[error("{path}: the {table} table needs a column `{column}` of type {expected}, found {found}")]
+    #[hint = "another version of mcprl or a custom stage wrote the file; docs/reference/stages.md lists the columns"]
     Column { path: PathBuf, table: &'static str, column: &'static str, expected: String, found: String },
     #[error("{path}: `{column}` of row {row} is {value}")]
+    #[hint = "rewards must be finite numbers"]
     Value { path: PathBuf, column: &'static str, row: usize, value: f32 },
     #[error("{path}: `checks` of row {row} cannot be used: {problem}")]
+    #[hint = "docs/guides/scenarios.md describes the checks of a scenario"]
     Checks { path: PathBuf, row: usize, problem: String },
     #[error("row {row} of the {table} table has {} MiB, and a row has at most {} MiB", bytes >> 20, most >> 20)]
+    #[hint = "limit what a server returns or an episode holds: result_tokens, max_tokens, max_turns"]
     TooLarge { table: &'static str, row: usize, bytes: usize, most: usize },
     #[error("cannot write {path}")]
-    Write {
-        path: PathBuf,
-        #[source]
-        source: parquet::errors::ParquetError,
-    },
-}
-
-impl Diagnostic for DataError {
-    fn code(&self) -> &'static str {
-        self.into()
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Column { .. } => {
-                "another version of mcprl or a custom stage wrote the file; docs/reference/stages.md lists the columns"
-            }
-            Self::Read { .. } | Self::Batch { .. } => {
-                "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"
-            }
-            Self::Value { .. } => "rewards must be finite numbers",
-            Self::Checks { .. } => "docs/guides/scenarios.md describes the checks of a scenario",
-            Self::TooLarge { .. } => {
-                "limit what a server returns or an episode holds: result_tokens, max_tokens, max_turns"
-            }
-            Self::Write { .. } => "check that the disk is not full and the folder is writable",
-            Self::Open { .. } => return None,
-        };
-        Some(hint.into())
-    }
+    #[hint = "check that the disk is not full and the folder is writable"]
+    Write { path: PathBuf, source: parquet::errors::ParquetError },
 }
 
 /// A type of the values of a column.
