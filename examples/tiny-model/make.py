@@ -1,6 +1,6 @@
 """Makes a tiny language model that uses a server's tools, badly: a base for the demo pipelines, which GRPO then improves.
 
-    make.py RUN_FILE RUN OUT [--mcprl PROGRAM]
+    make.py RUN_FILE RUN OUT [--conversations N] [--mcprl PROGRAM]
 
 RUN_FILE has the server and the system prompt. RUN is the folder of a run with its stages `tools` and `tasks`. OUT becomes a
 Hugging Face model folder. README.md says more.
@@ -22,7 +22,6 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 SEED = 1
-CONVERSATIONS = 20_000
 COPY_DRILLS = 10_000
 TOKENS_PER_STEP = 2048
 
@@ -298,6 +297,7 @@ def main():
     parser.add_argument("run_file", type=Path)
     parser.add_argument("run", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--conversations", type=int, default=20_000)
     parser.add_argument("--mcprl", default="mcprl")
     args = parser.parse_args()
     torch.set_num_threads(2)
@@ -311,7 +311,7 @@ def main():
     tasks = parquet.read_table(args.run / "tasks/train.parquet").to_pylist()
 
     worker = Worker(tasks, Server(run_file["server"], args.mcprl), draw)
-    drawn = (draw.sample(tasks, len(tasks)) * math.ceil(CONVERSATIONS / len(tasks)))[:CONVERSATIONS]
+    drawn = (draw.sample(tasks, len(tasks)) * math.ceil(args.conversations / len(tasks)))[: args.conversations]
     conversations = [[{"role": "system", "content": system}] + worker.conversation(task) for task in drawn]
 
     scratch = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=template)
