@@ -1,4 +1,4 @@
-"""Reference numbers for `src/model/kernels/attention/`: attention over keys and values in bf16, and its gradients.
+"""Reference numbers for `crates/mcprl-engine/src/model/kernels/attention/`: attention over keys and values in bf16, and its gradients.
 
 PyTorch in float64. The scaled queries, the keys, the values and the probabilities are rounded to bf16 (to nearest, ties to
 even); a rounded number has the gradient of its value, as autograd gives a cast. Writes fixtures/attention_bf16.json:

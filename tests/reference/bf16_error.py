@@ -2,7 +2,7 @@
 
 Loads every family of `fixtures/` in bfloat16 (eager attention, one sequence at a time; PEFT's adapters stay in float32)
 and prints the norm of the error relative to the norm of the reference: of the logits at every position, and of the
-gradients of all adapters, the loss taken in float32. `src/engine/parity/rounded.rs` asserts the same of our decoder. Writes nothing.
+gradients of all adapters, the loss taken in float32. `crates/mcprl-engine/src/parity/rounded.rs` asserts the same of our decoder. Writes nothing.
 """
 
 import pathlib

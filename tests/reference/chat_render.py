@@ -83,7 +83,7 @@ CONVERSATIONS = {
 }
 
 
-# Templates written for these tests and for `src/chat/own`, with the tokens of the families they follow.
+# Templates written for these tests and for `crates/mcprl-chat/src/own`, with the tokens of the families they follow.
 LLAMA = dict(
     bos="<|begin_of_text|>",
     eos="<|eot_id|>",
@@ -112,14 +112,14 @@ GEMMA = dict(bos="<bos>", eos="<end_of_turn>", special=["<start_of_turn>", "<eos
 PHI3 = dict(bos="<s>", eos="<|endoftext|>", special=["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"])
 PHI4 = dict(bos=None, eos="<|im_end|>", special=["<|im_sep|>"])
 WRITTEN = {
-    "src/chat/own/chatml.jinja": CHATML,
-    "src/chat/own/gemma.jinja": GEMMA,
-    "src/chat/own/lfm2.jinja": LFM2,
-    "src/chat/own/llama.jinja": LLAMA,
-    "src/chat/own/mistral.jinja": MISTRAL,
-    "src/chat/own/phi3.jinja": PHI3,
-    "src/chat/own/phi4.jinja": PHI4,
-    "src/chat/own/phi4_mini.jinja": PHI,
+    "crates/mcprl-chat/src/own/chatml.jinja": CHATML,
+    "crates/mcprl-chat/src/own/gemma.jinja": GEMMA,
+    "crates/mcprl-chat/src/own/lfm2.jinja": LFM2,
+    "crates/mcprl-chat/src/own/llama.jinja": LLAMA,
+    "crates/mcprl-chat/src/own/mistral.jinja": MISTRAL,
+    "crates/mcprl-chat/src/own/phi3.jinja": PHI3,
+    "crates/mcprl-chat/src/own/phi4.jinja": PHI4,
+    "crates/mcprl-chat/src/own/phi4_mini.jinja": PHI,
     "tests/reference/chat/templates/functools.jinja": PHI,
     "tests/reference/chat/templates/llama_user.jinja": LLAMA,
     "tests/reference/chat/templates/mistral_nemo.jinja": MISTRAL,

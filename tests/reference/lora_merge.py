@@ -1,4 +1,4 @@
-"""Reference numbers for `src/model/lora`: what PEFT makes of patterns, and its merged weights.
+"""Reference numbers for `crates/mcprl-engine/src/model/lora`: what PEFT makes of patterns, and its merged weights.
 
 Puts an adapter on fixtures/qwen3-tiny whose targets are a regular expression, with a rank and an alpha of their own for
 some modules, stabilised by rank; draws A and B; merges it with `merge_and_unload`. Writes under fixtures/:

@@ -1,4 +1,4 @@
-"""Reference numbers for `src/model` and `src/engine`: a tiny Qwen3, its LoRA adapter, their outputs and gradients.
+"""Reference numbers for `crates/mcprl-engine/src/model` and `crates/mcprl-engine/src`: a tiny Qwen3, its LoRA adapter, their outputs and gradients.
 
 Transformers makes and runs the model (float32, eager attention, one sequence at a time, so no padding), PEFT the
 adapter, autograd the gradients. Weights are drawn far from their usual initialisation, norms included, so that an

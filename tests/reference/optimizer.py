@@ -1,4 +1,4 @@
-"""Reference numbers for `src/engine/optimizer.rs` and `src/grpo/schedule.rs`: PyTorch's AdamW, Transformers' schedules.
+"""Reference numbers for `crates/mcprl-engine/src/optimizer.rs` and `src/grpo/schedule.rs`: PyTorch's AdamW, Transformers' schedules.
 
 Writes fixtures/optimizer.json:
 

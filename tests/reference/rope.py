@@ -1,4 +1,4 @@
-"""Reference numbers for `src/model/rope.rs`: the rotary frequencies of Transformers, per way of scaling and width.
+"""Reference numbers for `crates/mcprl-engine/src/model/rope.rs`: the rotary frequencies of Transformers, per way of scaling and width.
 
 Writes fixtures/rope.json: [{"scaling": as in `rope_scaling`, "theta", "dim", "frequencies": [dim / 2 of float32]}].
 """

@@ -88,6 +88,6 @@ fn a_job_of_this_machine_asks_for_no_resources() {
     let run = "executor = \"here\"\n[stages.start]\nkind = \"gen\"\n".to_owned() + HERE;
     let project = Project::new(&(run + "resources = { memory_gib = 1 }\n"));
     let refused = project.mcprl(&["run", "run.toml"]);
-    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
     assert!(refused.err.contains("leave `resources` out"), "{}", refused.err);
 }

@@ -1,7 +1,7 @@
 // attention.cu against attention in double precision, over a tree of segments: directly and in parts, forward and backward.
 #include "emulator.hpp"
 
-#include "../../../src/model/ops/cuda/attention.cu"
+#include "../../../crates/mcprl-engine/src/model/ops/cuda/attention.cu"
 
 struct Segment {
     u32 start, end, below, first;  // `below`: the end of the rows below it.

@@ -1,7 +1,7 @@
 // elementwise.cu against the same in double precision.
 #include "emulator.hpp"
 
-#include "../../../src/model/ops/cuda/elementwise.cu"
+#include "../../../crates/mcprl-engine/src/model/ops/cuda/elementwise.cu"
 
 using Doubles = std::vector<double>;
 

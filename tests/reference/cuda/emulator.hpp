@@ -1,4 +1,4 @@
-// Runs the kernels of src/model/ops/cuda on the CPU: block by block, with a thread for each thread of a block. It has what
+// Runs the kernels of crates/mcprl-engine/src/model/ops/cuda on the CPU: block by block, with a thread for each thread of a block. It has what
 // these kernels use of CUDA, and says nothing of their speed, or of races that barriers of a whole block hide.
 #pragma once
 #include <algorithm>

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{family::Family, *};
 
-/// Output of Transformers for the templates under `src/chat/own` and `tests/reference/chat/templates`.
+/// Output of Transformers for the templates under `crates/mcprl-chat/src/own` and `tests/reference/chat/templates`.
 #[derive(Deserialize)]
 struct Written {
     tools: Vec<Value>,
