@@ -6,7 +6,7 @@
     dev/lines.py --modules      # modules of each crate, too
 
 Counted are `src/` and `crates/*/src/`. A test is a file `tests.rs`, `*_tests.rs`, `testing.rs`, one below a folder `tests/` or
-`parity/`, and any item behind `#[cfg(test)]`.
+`parity/`, and any item or module behind `#[cfg(test)]`.
 """
 
 import re
@@ -63,9 +63,20 @@ def without_tests(code):
     return code
 
 
+def test_modules(path, text):
+    """The files and folders of modules that are declared behind `#[cfg(test)]`."""
+    folder = path.removesuffix(".rs") if not re.search(r"/(mod|lib|main)\.rs$", path) else path.rsplit("/", 1)[0]
+    for name in re.findall(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod (\w+);", text):
+        yield from (f"{folder}/{name}.rs", f"{folder}/{name}/")
+
+
 def count(revision):
     lines = Counter()
-    for path, text in sources(revision):
+    texts = list(sources(revision))
+    tests = tuple(test for path, text in texts for test in test_modules(path, text))
+    for path, text in texts:
+        if path.startswith(tests):
+            continue
         parts = path.split("/")
         crate, inner = ("mcprl", parts[1:]) if parts[0] == "src" else (parts[1], parts[3:])
         module = inner[0].removesuffix(".rs")

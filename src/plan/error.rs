@@ -157,6 +157,7 @@ pub enum PlanError {
     #[hint(format!("it is a folder; name the run file in it, such as {}", path.join("run.toml").display()) if path.is_dir())]
     #[hint = "the run files that come with mcprl are in `pipelines/`"]
     Read { path: PathBuf, source: std::io::Error },
+    /// The mistakes of a run file, each with its line.
     #[error("{}", several(.0.iter().map(|mistake| (mistake.to_string(), mistake.hint.clone()))))]
     #[diagnostic(code = "run_file", problems = _0.iter().map(Mistake::json).collect())]
     #[hint(_0.last().and_then(|mistake| mistake.hint.clone()))]

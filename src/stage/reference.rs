@@ -17,7 +17,7 @@ use crate::data::{
 const INTRODUCTION: &str = "\
 # Stage kinds and tables
 
-Generated from the cards in `stages/` and the table declarations in `src/data/`. `mcprl stage show KIND` prints the same
+Generated from the cards in `stages/` and the table declarations in `crates/mcprl-store/src/data/`. `mcprl stage show KIND` prints the same
 for one kind, your own included.
 
 A stage is a table `[stages.NAME]` with a `kind`, its inputs (references to other stages) and its parameters. Every stage

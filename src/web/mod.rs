@@ -43,9 +43,11 @@ pub enum WebError {
     Token(#[source] std::io::Error),
     #[error("the page's server failed")]
     Serve(#[source] std::io::Error),
+    /// A page asked for a run, stage, episode or text that is not there.
     #[error("{0}")]
     #[diagnostic(class = usage)]
     NotFound(String),
+    /// A page's request that cannot be read.
     #[error("{0}")]
     #[diagnostic(class = usage)]
     BadRequest(String),

@@ -121,7 +121,7 @@ extern "C" __global__ void decode_nf4(const unsigned char *codes, const float *s
     out[i] = bf16_bits(pair[0] * scale) | bf16_bits(pair[1] * scale) << 16;
 }
 
-/* One step of AdamW in place, as in src/engine/optimizer.rs. */
+/* One step of AdamW in place, as in `optimizer.rs`. */
 extern "C" __global__ void adamw(float *values, const float *gradients, float *first, float *second, u64 count,
                                  float rate, float beta1, float beta2, float weight_decay, float correct1,
                                  float correct2, float scale) {
