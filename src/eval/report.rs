@@ -94,7 +94,7 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
     }
     for (policy, baseline) in comparisons(rows) {
         for mode in names(rows, |row| Some(&row.mode)) {
-            for cut in ["split", "family", "tool"] {
+            for cut in ["split", "kind", "family", "tool"] {
                 let pairs = pairs(rows, cut, mode, policy, baseline);
                 if pairs.is_empty() || (cut != "split" && mode != reported_mode(rows)) {
                     continue;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{Clusters, bootstrap_mean, holm, sign_flip, wilson};
-use crate::data::{Scenario, VerdictRow, is_of_trained_cases};
+use crate::data::{Scenario, Sparse, VerdictRow, is_of_trained_cases};
 
 /// How the episodes of a comparison were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -228,6 +228,10 @@ fn by_scenario<'a>(
     by_scenario
 }
 
+/// Slices of held-out tasks: one differs from a training task in what it names alone, or there is none of its kind.
+const TRAINED_KIND: &str = "a trained kind, with another value";
+const NEW_KIND: &str = "of a kind that training never had";
+
 /// Every slice with its distinct scenarios, in the given order.
 fn slices<'a>(
     comparison: &Comparison<'a>,
@@ -237,7 +241,7 @@ fn slices<'a>(
     for episode in episodes {
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
     }
-    const SCOPES: [&str; 4] = ["all", "split", "family", "tool"];
+    const SCOPES: [&str; 5] = ["all", "split", "family", "tool", "kind"];
     let is_old = |scenario: &Scenario| is_of_trained_cases(&scenario.split);
     let only_old = comparison.scenarios.iter().all(is_old);
     let mut slices: BTreeMap<(usize, String), Vec<&Scenario>> = BTreeMap::new();
@@ -249,9 +253,12 @@ fn slices<'a>(
                 || called.get(scenario.id.as_str()).is_some_and(|called| called.contains(tool.as_str()))
         };
         let tools = comparison.tools.iter().filter(uses).map(|tool| (3, tool.clone()));
+        let kind =
+            scenario.trained_kind.map(|Sparse(trained)| (4, if trained { TRAINED_KIND } else { NEW_KIND }));
+        let kind = kind.map(|(scope, slice)| (scope, slice.to_owned()));
         let own = [(1, scenario.split.clone()), (0, "all".to_owned()), (2, scenario.family.clone())];
         let most = if is_old(scenario) && !only_old { 1 } else { usize::MAX };
-        for key in own.into_iter().chain(tools).take(most) {
+        for key in own.into_iter().chain(kind).chain(tools).take(most) {
             slices.entry(key).or_default().push(scenario);
         }
     }

@@ -34,8 +34,9 @@ pub enum ExecError {
         count as written"]
     ServerChanged { stage: String, path: String },
     #[error("{trained} trains on a task that {compared} compares policies on{}", task_text(task))]
-    #[hint = "make both sets with one `scenarios` stage, whose `train` and `heldout` have no task in common; to measure \
-        success on training tasks on purpose, compare on the table that is trained on"]
+    #[hint = "make both sets with one `scenarios` stage, or name the exam's tasks in the other one, as in \
+        `held_out = \"questions.heldout\"`: it asks nothing that they ask; to measure success on training tasks on purpose, \
+        compare on the table that is trained on"]
     TrainsOnHeldOut {
         trained: String,
         compared: String,

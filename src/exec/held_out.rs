@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ExecError;
 use crate::{
-    data::{self, Scenario, Table, TaskText, VerdictRow},
+    data::{self, Fact, Facts, Scenario, Table, VerdictRow},
     error::Result,
     hash::Digest,
     plan::{InputEdge, Ledger, NodeIndex, Plan},
@@ -93,11 +93,12 @@ impl Disjoint {
         if self.mine.digest == self.other.digest && self.mine.file == self.other.file {
             return Err(self.refused(stage, String::new()));
         }
-        let read = |output: &Output| data::read::<TaskText>(&store.path(output));
+        let read = |output: &Output| data::read::<Scenario>(&store.path(output));
         let (mine, other) = (read(&self.mine)?, read(&self.other)?);
-        let other: BTreeSet<String> = other.iter().map(|row| data::folded(&row.task)).collect();
-        match mine.into_iter().find(|row| other.contains(&data::folded(&row.task))) {
-            Some(row) => Err(self.refused(stage, row.task)),
+        let (trained, examined) = if self.is_training { (&mine, &other) } else { (&other, &mine) };
+        let exam = Facts::of_exam(examined);
+        match trained.iter().find_map(|task| Some((task, exam.find(&Fact::of(task))?))) {
+            Some((task, asked)) => Err(self.refused(stage, in_both(task, asked))),
             None => Ok(()),
         }
     }
@@ -109,4 +110,10 @@ impl Disjoint {
         };
         ExecError::TrainsOnHeldOut { trained: trained.into(), compared: compared.into(), task }.into()
     }
+}
+
+/// The training task, and in what words the exam asks the same.
+fn in_both(task: &Scenario, asked: &Fact) -> String {
+    let same = Fact::of(task).task == asked.task;
+    if same { task.task.clone() } else { format!("{} (in the exam: {})", task.task, asked.task) }
 }

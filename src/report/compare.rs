@@ -203,7 +203,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     ));
     let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
     page.push(Block::Statement(run::tone(last), eval::comparison(&rows)));
-    let effects = rows.iter().filter(|row| row.scope != "tool").filter_map(|row| {
+    let effects = rows.iter().filter(|row| row.scope != "tool" && row.scope != "kind").filter_map(|row| {
         let several = names.len() > 2;
         let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };
         run::effect(row, if several { format!("{slice}: {}", row.policy) } else { slice.to_owned() })

@@ -131,7 +131,7 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
             ));
         }
         page.table(by_slice(found, "split"));
-        for scope in ["family", "tool"] {
+        for scope in ["kind", "family", "tool"] {
             let table = by_slice(found, scope);
             if !table.rows.is_empty() {
                 let title = format!("By {scope}: {} rows", table.rows.len());

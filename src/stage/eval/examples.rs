@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     answer::COMPLETE_TASK,
-    data::{Scenario, Trajectory, folded, result_view},
+    data::{Facts, Scenario, Trajectory, result_view},
 };
 
 /// Characters of a result that an example shows.
@@ -15,14 +15,10 @@ const RESULT_CHARS: usize = 400;
 /// The episodes that are about none of these tasks.
 pub fn unseen<'t>(episodes: &'t [Trajectory], exam: &[Scenario]) -> Vec<&'t Trajectory> {
     let ids: BTreeSet<&str> = exam.iter().map(|task| task.id.as_str()).collect();
-    let texts: BTreeSet<String> = exam.iter().map(|task| folded(&task.task)).collect();
-    let asked = |episode: &Trajectory| {
-        let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-        let first = messages.iter().find(|message| message["role"] == "user");
-        first.and_then(|message| message["content"].as_str()).map(folded).unwrap_or_default()
-    };
+    let exam = Facts::of_exam(exam);
     let is_unseen = |episode: &&Trajectory| {
-        !ids.contains(episode.scenario_id.as_str()) && !texts.contains(&asked(episode))
+        let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
+        !ids.contains(episode.scenario_id.as_str()) && exam.in_conversation(&messages).is_none()
     };
     episodes.iter().filter(is_unseen).collect()
 }

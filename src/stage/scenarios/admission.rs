@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Admission, Checks, Scenario, StateCheck, folded},
+    data::{Admission, Checks, Fact, Facts, Scenario, StateCheck, folded},
     error::Result,
     judge::truth,
     mcp::Outcome,
@@ -34,6 +34,8 @@ pub enum Reason {
     Trivial,
     /// The sentence already exists.
     Duplicate,
+    /// A held-out task asks the same.
+    HeldOut,
     /// The task names a tool.
     Leaking,
     /// A call changes the state of a server that should not change.
@@ -97,6 +99,14 @@ impl Judged {
         for Admitted { candidate, .. } in &mut self.admitted {
             candidate.alternatives.extend(answers.get(&candidate.family).into_iter().flatten().cloned());
         }
+    }
+
+    /// Refuses what held-out tasks ask.
+    pub fn refuse_facts(&mut self, held_out: &Facts) {
+        self.refuse(|admitted| {
+            let fact = held_out.find(&Fact::of(&admitted.scenario()))?;
+            Some((Reason::HeldOut, format!("a held-out task asks: {}", fact.task)))
+        });
     }
 
     /// Refuses admitted candidates for a reason found later.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     harvest::{self, List, Reading},
@@ -34,6 +34,8 @@ pub struct Candidate {
     pub may_fail: bool,
     /// What the solution writes before its answer.
     pub working: Option<String>,
+    /// What the task asks, for a program that checks the answer (docs/guides/scenarios.md).
+    pub asks: Option<Value>,
 }
 
 /// How an answer is compared.
@@ -611,6 +613,8 @@ impl Candidate {
             checks,
             server: None,
             working: self.working.clone().map(Working),
+            asks: self.asks.as_ref().map(|asks| Json(asks.to_string())),
+            ..Scenario::default()
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{self, Checks, Json, Scenario, ServerName, Working},
+    data::{self, Checks, Facts, Json, Scenario, ServerName, Working},
     error::did_you_mean,
     hash::Encoder,
     mcp::plain,
@@ -247,6 +247,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         candidates,
         server: text(fields, "server")?.map(|name| ServerName(name.to_owned())),
         working: text(fields, "working")?.map(|text| Working(text.to_owned())),
+        ..Scenario::default()
     })
 }
 
@@ -292,8 +293,21 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
     }
 }
 
-/// Decides the split of tasks that do not set one.
-fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
+/// Decides the split of tasks that do not set one. Those that ask the same in other words stay together.
+fn hold_out(scenarios: &mut [Scenario], hold_out: HoldOut) {
+    let undecided: Vec<usize> =
+        (0..scenarios.len()).filter(|place| scenarios[*place].split == UNDECIDED).collect();
+    draw(scenarios, hold_out);
+    let held_out = Facts::of_exam(scenarios.iter().filter(|scenario| scenario.split != TRAIN));
+    for place in undecided {
+        if scenarios[place].split == TRAIN && held_out.has(&scenarios[place]) {
+            scenarios[place].split =
+                if hold_out.by == SplitBy::Task { HELD_OUT } else { hold_out.by.heldout() }.into();
+        }
+    }
+}
+
+fn draw(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
     if by != SplitBy::Task {
         let keys: Vec<_> = undecided.iter().map(|scenario| by.keys(scenario, "", None)).collect();

@@ -61,7 +61,13 @@ use super::{
     preflight::{ExpectedOutput, ExpectedOutputs, ExpectedScenarios, Preflight, PreflightContext},
     typed,
 };
-use crate::{agent::AgentSettings, data::Tool, engine::Footprint, error::Result, mcp::Servers};
+use crate::{
+    agent::AgentSettings,
+    data::{Facts, Scenario, Tool},
+    engine::Footprint,
+    error::Result,
+    mcp::Servers,
+};
 
 /// Fewer tasks in a split than this are reported as few.
 const FEW: usize = 20;
@@ -83,7 +89,9 @@ impl Scenarios {
         let Self { params, tries, agent } = self;
         params.complete(local_model::is_given(context))?;
         tries.check()?;
-        let mut made = sources::make(context, params).await?;
+        let others: Vec<Scenario> = context.read_all("held_out")?;
+        let mut held_out = Facts::of_exam(&others);
+        let mut made = sources::make(context, params, &held_out).await?;
         split::check_frozen(&made.train, &made.heldout, params.heldout_digest.as_deref())?;
         let digest = split::digest(&made.heldout);
         if !made.heldout.is_empty() {
@@ -99,7 +107,9 @@ impl Scenarios {
         };
         let (mut start, train) = split::start(made.train, params.start_share, context.seed);
         made.train = train;
-        sources::add_lessons(context, params, &mut start, [&made.train, &made.heldout]).await?;
+        held_out.extend(Facts::of_exam(&made.heldout));
+        sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
+        split::mark(&mut start, &mut made.train, &mut made.heldout);
         context.write("start", &start)?;
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;

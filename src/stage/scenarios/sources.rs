@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -24,7 +25,7 @@ use super::{
     traces,
 };
 use crate::{
-    data::{Admission, Scenario, Tool, folded},
+    data::{Admission, Fact, Facts, Scenario, Tool, folded},
     error::Result,
     llm::{Budget, Client, Endpoint, LanguageModel, Provider},
     mcp::Servers,
@@ -38,6 +39,9 @@ use crate::{
 /// Results that a generator sees, and the bytes of each.
 const EXAMPLES: usize = 120;
 const EXAMPLE_BYTES: usize = 700;
+
+/// Of a stage that is told of no others.
+static NONE_HELD_OUT: LazyLock<Facts> = LazyLock::new(Facts::default);
 
 /// What a source made.
 #[derive(Debug, Default)]
@@ -53,10 +57,46 @@ pub struct SourceOutput {
 ///
 /// # Errors
 /// If a file cannot be read, a server or language model cannot be reached, or no task is admitted.
-pub async fn make(context: &Context, params: &Params) -> Result<SourceOutput> {
-    match &params.mix {
-        Some(mix) if params.source == Source::Mix => mixed(context, params, mix).await,
-        _ => of_source(context, params, params.source).await,
+pub async fn make(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
+    let mut made = match &params.mix {
+        Some(mix) if params.source == Source::Mix => mixed(context, params, mix, held_out).await?,
+        _ => of_source(context, params, params.source, held_out).await?,
+    };
+    let count = made.hold_out(held_out);
+    if count > 0 {
+        let asks = if count == 1 { "1 task asks" } else { &format!("{count} tasks ask") };
+        context
+            .observer
+            .note(&format!("{asks} what held-out tasks ask: left out, with the reason in `admission`"));
+    }
+    Ok(made)
+}
+
+impl SourceOutput {
+    /// Leaves out what other tables hold out, and of the training tasks those that ask what a held-out one asks. Returns how many.
+    fn hold_out(&mut self, others: &Facts) -> usize {
+        let mut refused: BTreeMap<String, String> = BTreeMap::new();
+        let mut leave = |tasks: &mut Vec<Scenario>, held_out: &Facts| {
+            tasks.retain(|task| match held_out.find(&Fact::of(task)) {
+                Some(fact) => {
+                    refused.insert(task.id.clone(), format!("a held-out task asks: {}", fact.task));
+                    false
+                }
+                None => true,
+            });
+        };
+        leave(&mut self.heldout, others);
+        leave(&mut self.train, others);
+        leave(&mut self.train, &Facts::of_exam(&self.heldout));
+        let count = refused.len();
+        for row in self.admission.iter_mut().filter(|row| row.reason.is_none()) {
+            if let Some(detail) = refused.remove(&row.id) {
+                row.verdict = "refused".into();
+                row.reason = Some(Reason::HeldOut.name().to_owned());
+                row.detail = Some(detail);
+            }
+        }
+        count
     }
 }
 
@@ -69,11 +109,16 @@ fn given<'p>(
     path.ok_or(ScenarioError::NoParam { origin, param })
 }
 
-async fn of_source(context: &Context, params: &Params, source: Source) -> Result<SourceOutput> {
+async fn of_source(
+    context: &Context,
+    params: &Params,
+    source: Source,
+    held_out: &Facts,
+) -> Result<SourceOutput> {
     match source {
         Source::Grounded => from_families(context, params).await,
         Source::File => from_file(context, params),
-        Source::Explored => from_exploration(context, params).await,
+        Source::Explored => from_exploration(context, params, held_out).await,
         Source::Traces => from_traces(context, params).await,
         Source::Llm => from_model(context, params).await,
         Source::Mix => Ok(SourceOutput::default()),
@@ -112,9 +157,7 @@ async fn from_families(context: &Context, params: &Params) -> Result<SourceOutpu
     let made = grounded::generate(&families, &tools, &live, quota, context.seed, observer, cancel).await;
     context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
-    let mut made = made?;
-    let held: BTreeSet<String> = made.heldout.iter().map(|task| folded(&task.task)).collect();
-    made.train.retain(|task| !held.contains(&folded(&task.task)));
+    let made = made?;
     let refused = made.refused.iter().map(|(family, why, detail)| {
         let reason = match why {
             Dropped::Failed | Dropped::Unanswerable | Dropped::Truncated => Reason::Unsolvable,
@@ -128,20 +171,26 @@ async fn from_families(context: &Context, params: &Params) -> Result<SourceOutpu
     Ok(SourceOutput { train, heldout, admission, dropped, coverage: None })
 }
 
-async fn explore(context: &Context, params: &Params, budget: explored::Budget) -> Result<explored::Explored> {
+async fn explore(
+    context: &Context,
+    params: &Params,
+    budget: explored::Budget,
+    held_out: &Facts,
+) -> Result<explored::Explored> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let explored = explored::explore(&task(context, params, &tools, budget)?).await?;
+    let task = explored::Task { held_out, ..task(context, params, &tools, budget)? };
+    let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
     Ok(explored)
 }
 
-async fn from_exploration(context: &Context, params: &Params) -> Result<SourceOutput> {
-    let explored = explore(context, params, params.budget()).await?;
+async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
+    let explored = explore(context, params, params.budget(), held_out).await?;
     divided(context, params, explored.judged, Some(explored.coverage)).await
 }
 
 /// Adds explored tasks to those for a start, up to `lessons`, where the tasks lack reference solutions. None is asked for
-/// elsewhere.
+/// elsewhere. No lesson asks what a held-out task asks.
 ///
 /// # Errors
 /// If the server cannot be explored. A server that gives no task is noted.
@@ -149,16 +198,16 @@ pub async fn add_lessons(
     context: &Context,
     params: &Params,
     start: &mut Vec<Scenario>,
-    others: [&[Scenario]; 2],
+    train: &[Scenario],
+    held_out: &Facts,
 ) -> Result<()> {
     let wanted = params.lessons().saturating_sub(start.len());
     if wanted == 0 {
         return Ok(());
     }
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
-    let explored = explore(context, params, budget).await?;
-    let known: BTreeSet<String> =
-        others.into_iter().flatten().chain(&*start).map(|task| folded(&task.task)).collect();
+    let explored = explore(context, params, budget, held_out).await?;
+    let known: BTreeSet<String> = train.iter().chain(&*start).map(|task| folded(&task.task)).collect();
     let lessons = explored.judged.admitted.iter().map(Admitted::scenario);
     let before = start.len();
     start.extend(lessons.filter(|lesson| !known.contains(&folded(&lesson.task))));
@@ -290,6 +339,7 @@ fn task<'a>(
         servers: servers(context)?,
         tools,
         examples: &params.values,
+        held_out: &NONE_HELD_OUT,
         seed: context.seed,
         budget,
         observer: &*context.observer,
@@ -392,11 +442,16 @@ async fn divided(
 }
 
 /// Draws of each source as many tasks as its weight allows. A sentence counts once.
-async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) -> Result<SourceOutput> {
+async fn mixed(
+    context: &Context,
+    params: &Params,
+    mix: &BTreeMap<Source, f64>,
+    held_out: &Facts,
+) -> Result<SourceOutput> {
     let mut all = SourceOutput::default();
     let mut parts = Vec::new();
     for (source, weight) in mix {
-        let made = of_source(context, params, *source).await?;
+        let made = of_source(context, params, *source, held_out).await?;
         all.admission.extend(made.admission);
         for (why, count) in made.dropped {
             *all.dropped.entry(why).or_default() += count;
@@ -404,11 +459,11 @@ async fn mixed(context: &Context, params: &Params, mix: &BTreeMap<Source, f64>) 
         all.coverage = made.coverage.or(all.coverage);
         parts.push((*weight, made.train, made.heldout));
     }
-    let held: BTreeSet<String> =
-        parts.iter().flat_map(|(_, _, heldout)| heldout).map(|task| folded(&task.task)).collect();
-    for (_, train, _) in &mut parts {
-        // Another source may hold the same task out.
-        train.retain(|task| !held.contains(&folded(&task.task)));
+    // Before the draw, so that other tasks take their place.
+    let held = Facts::of_exam(parts.iter().flat_map(|(_, _, heldout)| heldout));
+    for (_, train, heldout) in &mut parts {
+        heldout.retain(|task| !held_out.has(task));
+        train.retain(|task| !held.has(task) && !held_out.has(task));
     }
     let (train, heldout): (Vec<_>, Vec<_>) =
         parts.into_iter().map(|(weight, train, heldout)| ((weight, train), (weight, heldout))).unzip();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{candidate::reference_calls, error::ScenarioError};
 use crate::{
-    data::{Scenario, folded},
+    data::{Fact, Facts, Scenario, Sparse, folded},
     hash::{Digest, Encoder},
 };
 
@@ -135,6 +135,17 @@ pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec
     tasks.into_iter().partition(|task| chosen.contains(&task.id))
 }
 
+/// Notes of each task its fact, and of a held-out one whether a training task is of its kind.
+pub fn mark(start: &mut [Scenario], train: &mut [Scenario], heldout: &mut [Scenario]) {
+    let trained = Facts::of(start.iter().chain(&*train));
+    for task in heldout.iter_mut() {
+        task.trained_kind = trained.has_kind(&Fact::of(task)).map(Sparse);
+    }
+    for task in start.iter_mut().chain(train).chain(heldout) {
+        task.fact = Some(Fact::of(task).to_json());
+    }
+}
+
 /// The digest of a held-out set: of its tasks, answers, checks and candidates, in any order.
 pub fn digest(heldout: &[Scenario]) -> Digest {
     let one = |scenario: &Scenario| {
@@ -165,10 +176,9 @@ pub fn check_frozen(
     heldout: &[Scenario],
     frozen: Option<&str>,
 ) -> Result<(), ScenarioError> {
-    let texts: BTreeSet<String> = heldout.iter().map(|scenario| folded(&scenario.task)).collect();
+    let exam = Facts::of_exam(heldout);
     let ids: BTreeSet<&str> = heldout.iter().map(|scenario| scenario.id.as_str()).collect();
-    let is_held =
-        |scenario: &&Scenario| ids.contains(scenario.id.as_str()) || texts.contains(&folded(&scenario.task));
+    let is_held = |scenario: &&Scenario| ids.contains(scenario.id.as_str()) || exam.has(scenario);
     let mut found = train.iter().filter(is_held);
     if let Some(first) = found.next() {
         return Err(ScenarioError::TrainsOnHeldOut { task: first.task.clone(), count: 1 + found.count() });

@@ -9,10 +9,7 @@ mod episode;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
 
@@ -29,7 +26,7 @@ use super::{
 use crate::{
     agent::{Toolbox, system_prompt},
     chat::{Chat, Thinking},
-    data::{REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
+    data::{Facts, REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
     error::{At, Diagnostic, Interrupted, Result},
     hash::Encoder,
     traces::{self, Found, Trace, secrets},
@@ -95,7 +92,7 @@ impl Traces {
             None => None,
         };
         let exam = context.read_optional::<Scenario>("exam")?.unwrap_or_default();
-        let exam: BTreeSet<String> = exam.iter().map(|task| folded(&task.task)).collect();
+        let exam = Facts::of_exam(&exam);
         let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
         let system = match self.prompt {
             Prompt::Agent => Some(system_prompt(self.system.as_deref(), context.text(SYSTEM), functions)?),
@@ -148,14 +145,14 @@ impl Traces {
     fn usable(
         &self,
         trace: Trace,
-        exam: &BTreeSet<String>,
+        exam: &Facts,
         seen: &mut BTreeMap<String, String>,
         place: &str,
     ) -> Result<Trace, String> {
         let asked = trace.messages.iter().find(|message| message["role"] == "user");
         let asked = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
-        if exam.contains(&folded(asked)) {
-            return Err("its task is in the exam".into());
+        if let Some(fact) = exam.in_conversation(&trace.messages) {
+            return Err(format!("the exam asks what it asks: {}", fact.task));
         }
         if !self.allow_secrets
             && let Some(kind) = trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))

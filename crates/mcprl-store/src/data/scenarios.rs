@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     Checks, DataError,
-    table::{Json, ServerName, Working, table},
+    table::{Json, ServerName, Sparse, Working, table},
 };
 
 /// The splits of held-out tasks that are generated, by what no training task has.
@@ -47,14 +47,13 @@ table! {
         /// What the reference solution writes before its answer: the values that it counts, compares or adds. The column is absent
         /// if no scenario has any.
         working: Option<Working>,
-    }
-}
-
-table! {
-    /// The text of a task.
-    TaskText in "scenarios" {
-        /// As in [`Scenario`].
-        task: String,
+        /// What an explored task asks, as JSON for a program that computes the answer from the raw data (docs/guides/scenarios.md).
+        asks: Option<Json>,
+        /// What the task asks about, as JSON: `call`, the last call of the reference solution in a normal form, `kind`, the same
+        /// without its values, `answer`, and the `values` that the task names. No held-out task has the fact of a training task.
+        fact: Option<Json>,
+        /// Of a held-out task: whether a training task is of the same `kind`, with other values. Absent where that is not known.
+        trained_kind: Option<Sparse<bool>>,
     }
 }
 

@@ -5,8 +5,9 @@ use super::table::table;
 table! {
     /// One policy on one slice of the scenarios, compared with the stage's first policy (the baseline).
     VerdictRow in "verdict" {
-        /// What the slice is defined by: `all`, `split`, `family` or `tool`. A split of trained cases in other words is in the
-        /// scope `split` alone, unless there is nothing else: `all` is of tasks nothing of which was trained on.
+        /// What the slice is defined by: `all`, `split`, `family`, `tool`, or `kind`: whether training had tasks of the same kind,
+        /// with other values. A split of trained cases in other words is in the scope `split` alone, unless there is nothing
+        /// else: `all` is of tasks nothing of which was trained on.
         scope: String,
         /// Name of the slice: `unseen_entities`, `pay_by_name`, `run_query`.
         slice: String,

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::Tool,
+    data::{Facts, Tool},
     error::Result,
     mcp::{Description, PLACEHOLDER, Servers, State, Transport},
     progress::Observer,
@@ -123,6 +123,8 @@ pub struct Task<'a> {
     pub tools: &'a [Tool],
     /// Values that the user gives.
     pub examples: &'a Examples,
+    /// What no task may ask.
+    pub held_out: &'a Facts,
     pub seed: u64,
     pub budget: Budget,
     pub observer: &'a dyn Observer,
@@ -181,6 +183,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
+    judged.refuse_facts(task.held_out);
     judged.trim(task.budget.tasks);
     judged.share_answers();
     let coverage = Coverage::of(task.tools, &judged);

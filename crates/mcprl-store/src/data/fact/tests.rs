@@ -1,0 +1,200 @@
+use serde_json::json;
+
+use super::*;
+
+fn task(text: &str, answer: &str) -> Scenario {
+    Scenario {
+        task: text.into(),
+        answer: Some(answer.into()).filter(|answer: &String| !answer.is_empty()),
+        ..Scenario::default()
+    }
+}
+
+fn solved(text: &str, answer: &str, tool: &str, arguments: Value) -> Scenario {
+    let listing = json!({"name": "list_tables", "arguments": {}});
+    let reference = Some(json!([listing, {"name": tool, "arguments": arguments}]).to_string());
+    Scenario { reference, ..task(text, answer) }
+}
+
+fn queried(text: &str, answer: &str, query: &str) -> Scenario {
+    solved(text, answer, "read_query", json!({"query": query}))
+}
+
+fn is(one: &Scenario, other: &Scenario) -> bool {
+    let same = Fact::of(one).is(&Fact::of(other));
+    assert_eq!(same, Fact::of(other).is(&Fact::of(one)), "{} | {}", one.task, other.task);
+    assert_eq!(same, Facts::of([one]).has(other));
+    same
+}
+
+#[test]
+fn queries_that_ask_the_same_are_one_normal_form() {
+    for group in [
+        &[
+            "SELECT name FROM products WHERE price > 10 AND stock = 0",
+            "select Name from \"Products\" where stock = 0 and price > 10;",
+            "SELECT p.name AS n FROM products p WHERE 0 = p.stock AND (p.price > 10.0)",
+            "SELECT DISTINCT [name] FROM products AS x WHERE x.`stock` = '0' AND 10 < price ORDER BY n",
+        ][..3],
+        &[
+            "SELECT COUNT(*) FROM orders JOIN customers ON orders.customer_id = customers.id WHERE customers.name = 'Ann'",
+            "SELECT count(1) AS n FROM customers c INNER JOIN orders o ON c.id = o.customer_id WHERE c.name = \"Ann\"",
+            "SELECT COUNT(*) FROM customers, orders WHERE name = 'ann' AND customers.id = orders.customer_id",
+        ],
+        &[
+            "SELECT name FROM products WHERE price = (SELECT MAX(price) FROM products)",
+            "SELECT name FROM products ORDER BY price DESC LIMIT 1",
+            "SELECT p.name FROM products p ORDER BY p.price desc limit 1",
+        ],
+        &[
+            "SELECT name FROM products WHERE category = 'x' AND price = (SELECT MIN(price) FROM products WHERE category = 'x')",
+            "SELECT name FROM products WHERE category = 'X' ORDER BY price ASC LIMIT 1",
+        ],
+        &["SELECT MAX(price) FROM products", "SELECT price FROM products ORDER BY price DESC LIMIT 1"],
+        &["SELECT ROUND(AVG(price), 2) FROM products", "SELECT avg(price) AS mean FROM products"],
+        &[
+            "SELECT id FROM t WHERE a IN ('b')",
+            "SELECT id FROM t WHERE a LIKE 'B'",
+            "SELECT id FROM t WHERE lower(a) = 'b'",
+        ],
+        &["SELECT id FROM t WHERE a = 1 OR b = 2", "SELECT id FROM t WHERE (b = 2 OR a = 1)"],
+        &[
+            "SELECT id FROM t WHERE a BETWEEN 1 AND 2 AND b != 3",
+            "SELECT id FROM t WHERE b <> 3 AND a BETWEEN 1 AND 2",
+        ],
+        &[
+            "SELECT a, COUNT(*) AS n FROM t GROUP BY a ORDER BY n DESC LIMIT 3",
+            "SELECT a, COUNT(*) FROM t GROUP BY a ORDER BY COUNT(*) DESC LIMIT 3",
+        ],
+    ] {
+        let forms: BTreeSet<String> = group.iter().map(|query| sql::normal(query, false)).collect();
+        assert_eq!(forms.len(), 1, "{forms:#?}");
+    }
+}
+
+#[test]
+fn queries_that_ask_something_else_are_others() {
+    for (one, other) in [
+        ("SELECT name FROM t WHERE a = 1", "SELECT name FROM t WHERE a = 2"),
+        ("SELECT name FROM t WHERE a = 1", "SELECT name FROM u WHERE a = 1"),
+        ("SELECT name FROM t WHERE a > 1", "SELECT name FROM t WHERE a < 1"),
+        ("SELECT name FROM t WHERE a = 1", "SELECT name FROM t WHERE a = 1 AND b = 2"),
+        ("SELECT MAX(a) FROM t", "SELECT MIN(a) FROM t"),
+        ("SELECT COUNT(DISTINCT a) FROM t", "SELECT COUNT(a) FROM t"),
+        ("SELECT a FROM t WHERE b IS NULL", "SELECT a FROM t WHERE b IS NOT NULL"),
+        ("SELECT a FROM t ORDER BY b DESC LIMIT 1", "SELECT a FROM t ORDER BY b LIMIT 1"),
+        (
+            "SELECT a FROM t WHERE a = (SELECT MAX(a) FROM u)",
+            "SELECT a FROM t WHERE a = (SELECT MAX(a) FROM t)",
+        ),
+    ] {
+        assert_ne!(sql::normal(one, false), sql::normal(other, false));
+    }
+}
+
+#[test]
+fn any_text_has_a_normal_form() {
+    for text in [
+        "select 'open",
+        "SELECT ((((",
+        "SELECT )",
+        "select",
+        "SELECT \"",
+        "SELECT a FROM",
+        "WITH x AS (SELECT 1) SELECT * FROM x",
+        "SELECT é FROM t WHERE ü = 'ß'",
+        "SELECT a FROM t WHERE AND AND",
+        "select , , from , where or or",
+        "SELECT -- x",
+    ] {
+        assert!(sql::is_query(text));
+        let normal = sql::normal(text, false);
+        assert_eq!(normal, sql::normal(text, false));
+        sql::normal(text, true);
+    }
+    sql::normal(&format!("SELECT {}", "(".repeat(100_000)), false);
+    assert!(!sql::is_query("selection"));
+}
+
+#[test]
+fn kinds_differ_in_values_alone() {
+    let kind = |query: &str| Fact::of(&queried("?", "1", query)).kind.unwrap();
+    let price = |name: &str| kind(&format!("SELECT price FROM products WHERE name = '{name}'"));
+    assert_eq!(price("Desk"), price("O''Neil"));
+    assert_ne!(price("Desk"), kind("SELECT stock FROM products WHERE name = 'Desk'"));
+    let order = |id: Value| Fact::of(&solved("?", "1", "get_order", json!({"id": id}))).kind.unwrap();
+    assert_eq!(order(json!(7)), order(json!("x")));
+    let facts = Facts::of([&queried("?", "1", "SELECT price FROM products WHERE name = 'Desk'")]);
+    let has = |scenario: &Scenario| facts.has_kind(&Fact::of(scenario));
+    assert_eq!(has(&queried("?", "2", "SELECT price FROM products WHERE name = 'Lamp'")), Some(true));
+    assert_eq!(has(&queried("?", "2", "SELECT COUNT(*) FROM products")), Some(false));
+    assert_eq!(has(&task("?", "2")), None);
+}
+
+#[test]
+fn tasks_with_solutions_are_compared_by_the_last_call_and_the_answer() {
+    let one = queried(
+        "How many of the orders of Fatima Zahra have the status shipped?",
+        "3",
+        "SELECT COUNT(*) FROM orders JOIN customers ON orders.customer_id = customers.id \
+         WHERE customers.name = 'Fatima Zahra' AND orders.status = 'shipped'",
+    );
+    let other = queried(
+        "How many orders of Fatima Zahra have been shipped?",
+        "3",
+        "SELECT count(*) FROM orders o JOIN customers c ON o.customer_id = c.id WHERE o.status = 'shipped' AND c.name = 'Fatima Zahra'",
+    );
+    assert!(is(&one, &other));
+    // What else the same result says is another fact.
+    let get = |text: &str, answer: &str| solved(text, answer, "get_order", json!({"order_id": 9}));
+    assert!(!is(&get("Who placed order 9?", "Ann"), &get("What did order 9 cost?", "20")));
+    assert!(is(&get("What is the total of order 9?", "20.0"), &get("What did order 9 cost?", "20")));
+    assert!(!is(
+        &get("Who placed order 9?", "Ann"),
+        &solved("Who placed order 8?", "Ann", "get_order", json!({"order_id": 8}))
+    ));
+    assert!(is(
+        &solved("a", "x", "t", json!({"a": 1, "b": "Q", "c": null})),
+        &solved("b", "x", "t", json!({"b": "q", "a": "1"}))
+    ));
+}
+
+#[test]
+fn tasks_without_a_solution_are_compared_by_their_values_and_the_answer() {
+    let entity = Some(json!({"name": "Fatima Zahra", "status": "shipped"}).to_string());
+    let explored = Scenario {
+        entity,
+        ..queried("How many of the orders of Fatima Zahra have the status shipped?", "3", "SELECT 1")
+    };
+    assert!(is(&explored, &task("How many orders of Fatima Zahra have been shipped?", "3")));
+    assert!(!is(&explored, &task("How many orders of Fatima Zahra have been shipped?", "4")));
+    assert!(!is(&explored, &task("How many orders of Ann Lee have been shipped?", "3")));
+    assert!(
+        !is(&explored, &task("How many orders of Fatima Zahra are open?", "3")),
+        "it does not say shipped"
+    );
+    assert!(is(
+        &task("What is the price of the product in order 9?", "5"),
+        &task("Order number 9: its product's price?", "5.0")
+    ));
+    assert!(is(&task("How many customers do we have?", "12"), &task("Count the customers.", "12")));
+    assert!(!is(&task("How many customers do we have?", "12"), &task("How many orders were placed?", "12")));
+    assert!(
+        !is(&task("Close ticket T1", ""), &task("Close the ticket T1 now", "")),
+        "nothing says how they end"
+    );
+    assert!(is(&task("Close ticket T1", ""), &task("close ticket T1!", "")));
+}
+
+#[test]
+fn a_sentence_names_what_it_quotes_identifiers_and_names() {
+    for (text, values) in [
+        ("What is the price of \"Oak Desk\"?", &["oak desk"][..]),
+        ("Who is the manager of Fatima Zahra's team in Oslo?", &["fatima zahra", "oslo"]),
+        ("Ticket T-112, ada_1 and 1,200.50 on 2024-05-01", &["t-112", "ada_1", "1200.5", "2024-05-01"]),
+        ("How many orders are there?", &[]),
+    ] {
+        let expected: BTreeSet<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        assert_eq!(named(text), expected, "{text}");
+    }
+}
