@@ -82,6 +82,12 @@ fn tokens(letters: &mut Letters<'_>, depth: usize) -> Option<Vec<Token>> {
             '(' if depth < DEPTH => tokens.push(Group(self::tokens(letters, depth + 1)?)),
             '(' => return None,
             '\'' => tokens.push(value(&quoted(letters, '\'')?)),
+            // People write texts so, too.
+            '"' if tokens.last().is_some_and(is_comparison) => {
+                let text = quoted(letters, letter)?;
+                let is_qualifier = letters.peek() == Some(&'.');
+                tokens.push(if is_qualifier { Word(text.to_lowercase()) } else { value(&text) });
+            }
             '"' | '`' => tokens.push(Word(quoted(letters, letter)?.to_lowercase())),
             '[' => tokens.push(Word(quoted(letters, ']')?.to_lowercase())),
             '-' if letters.peek() == Some(&'-') => _ = letters.by_ref().find(|letter| *letter == '\n'),
@@ -120,6 +126,10 @@ fn quoted(letters: &mut Letters<'_>, quote: char) -> Option<String> {
             letter => text.push(letter),
         }
     }
+}
+
+fn is_comparison(token: &Token) -> bool {
+    matches!(token, Sign(sign) if COMPARISONS.contains(&sign.as_str()))
 }
 
 fn run(letters: &mut Letters<'_>, first: char, goes_on: impl Fn(char) -> bool) -> String {
@@ -400,8 +410,7 @@ fn alternatives(tokens: &[Token]) -> String {
 
 /// A comparison, with its column before the value, and those that are the same either way in alphabetical order.
 fn comparison(tokens: &[Token]) -> String {
-    let is_sign = |token: &Token| matches!(token, Sign(sign) if COMPARISONS.contains(&sign.as_str()));
-    match tokens.iter().position(is_sign) {
+    match tokens.iter().position(is_comparison) {
         Some(at) => {
             let [left, right] = [&tokens[..at], &tokens[at + 1..]].map(shown);
             let sign = shown(&tokens[at..=at]);
