@@ -2,7 +2,7 @@ use super::{
     report::{plain, sentences},
     *,
 };
-use crate::data::{Scenario, VerdictRow};
+use crate::data::{Scenario, Sparse, VerdictRow};
 
 fn scenario(id: &str, split: &str, family: &str) -> Scenario {
     Scenario {
@@ -12,12 +12,8 @@ fn scenario(id: &str, split: &str, family: &str) -> Scenario {
         task: "t".into(),
         answer: Some("1".into()),
         check: "number".into(),
-        entity: None,
         reference: Some(r#"[{"name": "run_query", "arguments": {}}]"#.into()),
-        checks: None,
-        candidates: None,
-        server: None,
-        working: None,
+        ..Scenario::default()
     }
 }
 
@@ -251,6 +247,21 @@ fn a_tools_slice_is_one_set_of_scenarios_for_all_policies() {
         assert_eq!(row(&rows, "list_tables", policy).scenarios, 1);
         assert_eq!(row(&rows, "run_query", policy).scenarios, 2);
     }
+}
+
+#[test]
+fn tasks_of_kinds_that_training_had_are_a_row_beside_those_of_new_ones() {
+    let of_kind =
+        |id: &str, trained| Scenario { trained_kind: Some(Sparse(trained)), ..scenario(id, "a", "f") };
+    let scenarios = [of_kind("s", true), of_kind("t", true), of_kind("u", false), scenario("v", "a", "f")];
+    let episodes: Vec<Episode> =
+        scenarios.iter().map(|task| episode(&task.id, "base", task.id == "s")).collect();
+    let rows = rows_of(&["base"], &scenarios, &episodes);
+    let of_kinds = rows.iter().filter(|row| row.scope == "kind");
+    let found: Vec<_> = of_kinds.map(|row| (row.slice.as_str(), row.scenarios, row.success)).collect();
+    let expected =
+        [("a trained kind, with another value", 2, 0.5), ("of a kind that training never had", 1, 0.0)];
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -129,12 +129,8 @@ fn scenario(number: usize, split: &str, more: usize) -> Scenario {
         ),
         answer: Some(number.to_string()),
         check: "text".into(),
-        entity: None,
-        reference: None,
         checks: number.is_multiple_of(5).then(|| Json(r#"{"answer":[{"matches":"[0-9]"}]}"#.into())),
-        candidates: None,
-        server: None,
-        working: None,
+        ..Scenario::default()
     }
 }
 

@@ -29,12 +29,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
         task: "t".into(),
         answer: answer.map(str::to_owned),
         check: if answer.is_some() { "number" } else { "none" }.into(),
-        entity: None,
-        reference: None,
-        checks: None,
-        candidates: None,
-        server: None,
-        working: None,
+        ..Scenario::default()
     }
 }
 

@@ -25,12 +25,7 @@ pub fn scenario(id: &str, answer: Option<&str>) -> Scenario {
         task: "How many?".into(),
         answer: answer.map(str::to_owned),
         check: if answer.is_some() { "number" } else { "none" }.into(),
-        entity: None,
-        reference: None,
-        checks: None,
-        candidates: None,
-        server: None,
-        working: None,
+        ..Scenario::default()
     }
 }
 

@@ -116,14 +116,8 @@ mod tests {
             split: "train".into(),
             family: format!("family {family}"),
             task: String::new(),
-            answer: None,
             check: "none".into(),
-            entity: None,
-            reference: None,
-            checks: None,
-            candidates: None,
-            server: None,
-            working: None,
+            ..Scenario::default()
         };
         sizes
             .iter()

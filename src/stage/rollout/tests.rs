@@ -75,12 +75,7 @@ impl Bench {
             task: format!("Question {index}?"),
             answer: Some("7".into()),
             check: "number".into(),
-            entity: None,
-            reference: None,
-            checks: None,
-            candidates: None,
-            server: None,
-            working: None,
+            ..Scenario::default()
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
         data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();

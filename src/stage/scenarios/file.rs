@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{self, Checks, Facts, Json, Scenario, ServerName, Working},
+    data::{self, Checks, Fact, Facts, Json, Scenario, ServerName, Working},
     error::did_you_mean,
     hash::Encoder,
     mcp::plain,
@@ -294,20 +294,7 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
 }
 
 /// Decides the split of tasks that do not set one. Those that ask the same in other words stay together.
-fn hold_out(scenarios: &mut [Scenario], hold_out: HoldOut) {
-    let undecided: Vec<usize> =
-        (0..scenarios.len()).filter(|place| scenarios[*place].split == UNDECIDED).collect();
-    draw(scenarios, hold_out);
-    let held_out = Facts::of_exam(scenarios.iter().filter(|scenario| scenario.split != TRAIN));
-    for place in undecided {
-        if scenarios[place].split == TRAIN && held_out.has(&scenarios[place]) {
-            scenarios[place].split =
-                if hold_out.by == SplitBy::Task { HELD_OUT } else { hold_out.by.heldout() }.into();
-        }
-    }
-}
-
-fn draw(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
+fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
     if by != SplitBy::Task {
         let keys: Vec<_> = undecided.iter().map(|scenario| by.keys(scenario, "", None)).collect();
@@ -318,10 +305,26 @@ fn draw(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
         return;
     }
     let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
-    undecided.sort_by_cached_key(|scenario| draw(&scenario.task));
-    let held_out = (share * undecided.len() as f64).ceil() as usize;
-    for (rank, scenario) in undecided.into_iter().enumerate() {
-        scenario.split = if rank < held_out { HELD_OUT } else { TRAIN }.into();
+    // Of each fact, the first task draws for all.
+    let (mut facts, mut draws) = (Facts::default(), BTreeMap::new());
+    let mut draw_of = |scenario: &Scenario| {
+        let fact = Fact::of(scenario);
+        let known = facts.find(&fact).and_then(|known| draws.get(&known.task)).copied();
+        let drawn = known.unwrap_or_else(|| draw(&scenario.task));
+        draws.entry(fact.task.clone()).or_insert(drawn);
+        facts.insert(fact);
+        drawn
+    };
+    let mut groups: BTreeMap<u64, Vec<&mut Scenario>> = BTreeMap::new();
+    let wanted = (share * undecided.len() as f64).ceil() as usize;
+    for scenario in undecided.drain(..) {
+        groups.entry(draw_of(scenario)).or_default().push(scenario);
+    }
+    let mut count = 0;
+    for group in groups.into_values() {
+        let split = if count < wanted { HELD_OUT } else { TRAIN };
+        count += group.len();
+        group.into_iter().for_each(|scenario| scenario.split = split.into());
     }
 }
 
@@ -434,6 +437,24 @@ mod tests {
         assert_eq!(heldout(0.25, 1).len(), 250);
         assert_eq!(heldout(0.0001, 1).len(), 1);
         assert_ne!(heldout(0.25, 1), heldout(0.25, 2));
+    }
+
+    #[test]
+    fn tasks_that_ask_the_same_in_other_words_are_on_one_side() {
+        let of_number = |number: usize| {
+            let words = [
+                "Who wrote \\\"Book NUMBER\\\"?",
+                "\\\"Book NUMBER\\\" is by whom?",
+                "The author of \\\"Book NUMBER\\\"?",
+            ];
+            let line = |words: &str| format!("{{\"task\": \"{words}\", \"answer\": \"Ann {number}\"}}\n");
+            words.map(|words| line(&words.replace("NUMBER", &number.to_string()))).concat()
+        };
+        let text: String = (0..40).map(of_number).collect();
+        let (train, heldout) = parse(&text, "f", (0.2, 1).into()).unwrap();
+        let held: BTreeSet<_> = heldout.iter().map(|task| &task.answer).collect();
+        assert_eq!((held.len(), heldout.len()), (8, 24));
+        assert!(train.iter().all(|task| !held.contains(&task.answer)));
     }
 
     /// Records messages to the user.

@@ -225,6 +225,78 @@ async fn a_task_in_both_splits_of_a_file_is_refused_by_name() {
     assert!(error.to_string().contains("How old is Ada?"), "{error}");
 }
 
+/// The stage over the demo with this exam of other stages.
+async fn stage_beside(demo: &Demo, exam: &[Scenario], params: Value) -> [Vec<Scenario>; 3] {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    data::write(&path("tools.parquet"), &demo.tools).unwrap();
+    data::write(&path("exam.parquet"), exam).unwrap();
+    let (tools, other) = (path("tools.parquet"), path("exam.parquet"));
+    let inputs = [("tools", tools.as_path()), ("held_out", other.as_path())];
+    let (mut context, _) = testing::context("scenarios", &inputs, &path("out"), params);
+    context.servers = Some(demo.server.clone().into());
+    testing::run(&context).await.unwrap();
+    ["start", "train", "heldout"].map(|table| data::read(&path(&format!("out/{table}.parquet"))).unwrap())
+}
+
+/// A person's question about the same: other words, the query written otherwise, or without a solution.
+fn asked_by_a_person(task: &Scenario, number: usize) -> Scenario {
+    let mut calls = candidate::reference_calls(task);
+    let query = calls.last().unwrap().arguments["sql"].as_str().unwrap().to_owned();
+    calls.drain(..calls.len() - 1);
+    calls[0].arguments["sql"] = format!("  {} ;", query.replace("SELECT ", "select  ")).into();
+    let reference = number.is_multiple_of(2).then(|| candidate::calls_json(&calls));
+    Scenario {
+        id: format!("person {number}"),
+        split: "file".into(),
+        family: "file".into(),
+        task: format!("Hello! {} Thank you!", task.task),
+        answer: task.answer.clone(),
+        check: task.check.clone(),
+        entity: task.entity.clone(),
+        reference,
+        ..Scenario::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_exam_asks_in_other_words_is_neither_trained_on_nor_examined() {
+    let demo = Demo::start().await;
+    let [start, train, heldout] = stage_beside(&demo, &[], explored()).await;
+    let queried = |task: &&Scenario| task.reference.as_ref().is_some_and(|calls| calls.contains("SELECT"));
+    let found: Vec<&Scenario> = start.iter().chain(&train).chain(&heldout).filter(queried).collect();
+    let exam: Vec<Scenario> =
+        found.iter().step_by(3).enumerate().map(|(number, task)| asked_by_a_person(task, number)).collect();
+    let facts = data::Facts::of_exam(&exam);
+    assert!(exam.len() > 20 && found.iter().filter(|task| facts.has(task)).count() >= exam.len());
+    let tables = stage_beside(&demo, &exam, explored()).await;
+    let asked: Vec<&Scenario> = tables.iter().flatten().filter(|task| facts.has(task)).collect();
+    assert!(asked.is_empty(), "{asked:#?}");
+    assert!(tables.iter().map(Vec::len).sum::<usize>() > 60, "others take their place");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_lesson_asks_what_the_users_own_held_out_tasks_ask() {
+    let demo = Demo::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [start, train, _] = stage_beside(&demo, &[], explored()).await;
+    let queried = |task: &&Scenario| task.reference.as_ref().is_some_and(|calls| calls.contains("SELECT"));
+    let found = start.iter().chain(&train).filter(queried).step_by(2).enumerate();
+    let own: Vec<Scenario> = found.map(|(number, task)| asked_by_a_person(task, number)).collect();
+    let file = folder.path().join("own.parquet");
+    data::write(&file, &own).unwrap();
+    let params = json!({"source": "file", "file": file, "explore_calls": 120, "lessons": 100});
+    let [start, train, heldout] = stage_beside(&demo, &[], params).await;
+    let facts = data::Facts::of_exam(&heldout);
+    assert!(heldout.len() > 20 && start.len() > 20, "{} {}", heldout.len(), start.len());
+    let asked: Vec<&Scenario> = start.iter().chain(&train).filter(|task| facts.has(task)).collect();
+    assert!(asked.is_empty(), "{asked:#?}");
+    let marked = heldout.iter().filter(|task| task.trained_kind.is_some()).count();
+    assert!(marked > 5, "a solution says its kind");
+    let fact = |task: &Scenario| task.fact.as_ref().unwrap().0.contains("\"values\"");
+    assert!(heldout.iter().chain(&start).all(fact), "for those who read the tables");
+}
+
 fn chat(task: &str, call: Value, answer: &str) -> Value {
     json!({"messages": [
         {"role": "user", "content": task},

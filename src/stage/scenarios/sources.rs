@@ -128,6 +128,8 @@ async fn of_source(
 fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
     let path = given(params.file.as_ref(), "file", "file")?;
     let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
+    // One sentence on both sides is a mistake of its author; the same in other words is left out of training.
+    split::check_frozen(&train, &heldout, None)?;
     let lacks = [
         (train.is_empty(), "no task is left to train on: lower"),
         (heldout.is_empty(), "no task is held out, so there is nothing to examine a policy with: raise"),

@@ -189,7 +189,7 @@ async fn what_must_not_be_learned_is_left_out_with_its_reason() {
         [
             "-",
             "it has the task and the calls of traces.jsonl:1",
-            "its task is in the exam",
+            "the exam asks what it asks: who is bob",
             "it holds what looks like a token of Hugging Face; `allow_secrets` keeps it",
             "it calls `drop`, which is not offered",
             "it ends with a result and without an answer",
@@ -239,4 +239,33 @@ async fn long_results_are_cut_as_the_agent_will_see_them() {
     let (_, episodes, rows) = bench.run(json!({"result_chars": 64})).await.unwrap();
     assert!(bench.shown(&episodes[0])[0].contains("characters left out]"));
     assert_eq!(rows[0].repairs, ["results are cut to 64 characters"]);
+}
+
+#[tokio::test]
+async fn a_conversation_about_the_exam_is_left_out_wherever_and_however_it_asks() {
+    let mut later = asked("How old is Ada?");
+    later.extend(asked("Who is Bob?").split_off(1));
+    let [mut in_part, mut by_call, mut named, mut other] = [(); 4].map(|()| asked(""));
+    in_part[1]["content"] = "Hello!\nWho is Bob?\nThanks.".into();
+    by_call[1]["content"] = "The years of that person, please".into();
+    named[1]["content"] = "Since when has Ada Byron been here?".into();
+    other[1]["content"] = "Since when has Ada Lovelace been here?".into();
+    (named[2], other[2]) = (called("a", "Byron"), called("a", "Lovelace"));
+    let conversations = [later, in_part, by_call, named, other];
+    let bench = Bench::new(&conversations.map(|messages| json!({"messages": messages})));
+    let call = json!([{"name": "age", "arguments": {"of": "ada"}}]).to_string();
+    let task = |task: &str, answer: Option<&str>| Scenario {
+        task: task.into(),
+        answer: answer.map(str::to_owned),
+        ..Scenario::default()
+    };
+    let exam = [
+        task("who is Bob", None),
+        Scenario { reference: Some(call), ..task("What is the age of the first of us?", Some("36")) },
+        task("How many years is Ada Byron with us?", Some("36")),
+    ];
+    data::write(&bench.path("exam.parquet"), &exam).unwrap();
+    let (_, _, rows) = bench.run(json!({"max_left_out": 1.0})).await.unwrap();
+    let out: Vec<bool> = rows.iter().map(|row| row.left_out.is_some()).collect();
+    assert_eq!(out, [true, true, true, true, false], "{rows:#?}");
 }

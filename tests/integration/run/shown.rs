@@ -171,12 +171,7 @@ fn examined() -> Project {
         task: "t".into(),
         answer: Some("1".into()),
         check: "number".into(),
-        entity: None,
-        reference: None,
-        checks: None,
-        candidates: None,
-        server: None,
-        working: None,
+        ..data::Scenario::default()
     };
     let scenarios: Vec<_> = (0..20).map(scenario).collect();
     let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {

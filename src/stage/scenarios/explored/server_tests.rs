@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     chat::ToolCall,
-    data::Tool,
+    data::{Facts, Tool},
     judge::truth,
     mcp::{ErrorPatterns, Outcome, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
@@ -164,6 +164,7 @@ async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
         servers,
         tools,
         examples: &Examples::default(),
+        held_out: &Facts::default(),
         seed,
         budget,
         observer: &NoProgress,
@@ -189,6 +190,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
         servers,
         tools,
         examples: &Examples::default(),
+        held_out: &Facts::default(),
         seed: 0,
         budget,
         observer: &NoProgress,
