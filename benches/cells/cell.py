@@ -8,7 +8,7 @@
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
 tests/reference/servers.sh. Nothing is tuned to a model: the run file is what `mcprl init` writes; SERVERS has what a user
 of the server knows (which tools, how its state is isolated, some values to explore with), and a second exam asks questions in
-people's words, which no generator wrote.
+people's words, which no generator wrote. Exploration is told of them, and asks nothing that they ask.
 """
 
 import argparse
@@ -136,12 +136,16 @@ def newest(folder):
     return sorted((folder / "cache/runs").iterdir())[-1]
 
 
-def others(file, tasks):
-    """The lines of a file with questions that exploration did not ask in the same words."""
+def overlap(folder):
+    """How many facts of each exam training has: 0, or the run would have ended."""
     import pyarrow.parquet as parquet
 
-    asked = {task for name in ("train", "start") for task in parquet.read_table(tasks / f"{name}.parquet")["task"].to_pylist()}
-    return [line for line in file.read_text().splitlines(keepends=True) if json.loads(line)["task"] not in asked]
+    def facts(stage, name):
+        rows = parquet.read_table(folder / stage / f"{name}.parquet", columns=["fact"])["fact"].to_pylist()
+        return {(fact.get("call") or fact["task"], fact.get("answer")) for fact in map(json.loads, rows)}
+
+    trained = facts("tasks", "start") | facts("tasks", "train")
+    return {exam: len(trained & facts(stage, "heldout")) for exam, stage in (("exam", "tasks"), ("people", "questions"))}
 
 
 def cell(model, server, seed, more, goes_on, judge):
@@ -157,13 +161,12 @@ def cell(model, server, seed, more, goes_on, judge):
         weights = REPO / f"target/weights/{model}.gguf"
         env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
         run([MCPRL, "init", "--model", weights, "--out", file, *env, "--", *command], check=True)
-    settings = [word for key in [f"seed={seed}", *spec["set"], *more] for word in ("--set", key)]
+    held_out = 'stages.tasks.held_out="questions.heldout"'
+    settings = [word for key in [f"seed={seed}", held_out, *spec["set"], *more] for word in ("--set", key)]
     if not goes_on:
         people = folder / "people.jsonl"
         shutil.copy(HERE / spec["people"], people)
         file.write_text(file.read_text() + PEOPLE.format(file=people))
-        run([MCPRL, "run", file, "--cache", folder / "cache", "--until", "tasks", *settings], stdout=subprocess.DEVNULL, check=True)
-        people.write_text("".join(others(people, newest(folder) / "tasks")))
     if judge:
         text = file.read_text()
         file = folder / "judge.toml"
@@ -186,6 +189,7 @@ def cell(model, server, seed, more, goes_on, judge):
         "exit": done.returncode,
         "failures": ended["failures"],
         "idle": ended["idle"],
+        "overlap": overlap(newest(folder)),
     }
     for stage in ("exam", "people"):
         if (newest(folder) / stage / "verdict.parquet").exists():

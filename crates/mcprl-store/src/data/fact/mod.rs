@@ -17,11 +17,11 @@ use super::{Json, Scenario, folded, is_of_trained_cases};
 pub struct Fact {
     /// The task as [`folded`] writes it.
     pub task: String,
-    /// The last call of the reference solution: `get_order(id=7)`. SQL is without differences of case, quotes, aliases,
-    /// qualifiers and the order of conditions.
+    /// What the last call of the reference solution looks up: a query without differences of case, quotes, aliases, qualifiers and
+    /// the order of conditions; otherwise the values of its arguments, whichever tool takes them, or a tool that takes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// The same with `?` in place of values: tasks of one kind differ in what they name.
+    /// The last call with `?` in place of values, `get_order(id=?)`: tasks of one kind differ in what they name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,8 +62,8 @@ impl Fact {
         let said =
             entity.iter().map(|value| folded(value)).filter(|value| *value != task && states(&task, value));
         Self {
-            call: last.map(|call| normal(call, false)),
-            kind: last.map(|call| normal(call, true)),
+            call: last.map(Call::normal),
+            kind: last.map(Call::kind),
             answer: scenario.answer.as_deref().map(answer),
             values: said.chain(named(&scenario.task)).collect(),
             task,
@@ -166,7 +166,7 @@ impl Facts {
             let (mut calls, mut said) = (BTreeSet::new(), String::new());
             for message in behind.filter(|message| role(message, "assistant")) {
                 let made = message["tool_calls"].as_array().into_iter().flatten();
-                calls.extend(made.filter_map(|call| Some(normal(&Call::of_message(call)?, false))));
+                calls.extend(made.filter_map(|call| Some(Call::of_message(call)?.normal())));
                 said = [&*said, " ", &text(message), " ", &message["tool_calls"].to_string()].concat();
             }
             self.told(&text(&messages[start]), &calls, &said)
@@ -209,20 +209,44 @@ impl FromIterator<Fact> for Facts {
     }
 }
 
-/// A call in a normal form; `of_kind`: without its values.
-fn normal(call: &Call, of_kind: bool) -> String {
-    let argument = |(name, value): (&String, &Value)| {
-        let value = match value {
-            Value::String(text) if sql::is_query(text) => sql::normal(text, of_kind),
-            _ if of_kind => "?".to_owned(),
-            value => plain(value),
+/// Arguments that say how much of a result is wanted.
+const PAGING: [&str; 7] = ["limit", "offset", "page", "page_size", "per_page", "cursor", "max_results"];
+
+impl Call {
+    fn given(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.arguments.iter().filter(|(name, value)| !value.is_null() && !PAGING.contains(&name.as_str()))
+    }
+
+    /// What the call looks up.
+    fn normal(&self) -> String {
+        let mut values = Vec::new();
+        self.given().for_each(|(_, value)| leaves(value, &mut values));
+        values.sort();
+        values.dedup();
+        if values.is_empty() { format!("{}()", self.name) } else { values.join(", ") }
+    }
+
+    fn kind(&self) -> String {
+        let argument = |(name, value): (&String, &Value)| match value {
+            Value::String(text) if sql::is_query(text) => format!("{name}={}", sql::normal(text, true)),
+            _ => format!("{name}=?"),
         };
-        format!("{name}={value}")
-    };
-    let given = call.arguments.iter().filter(|(_, value)| !value.is_null());
-    let mut arguments: Vec<String> = given.map(argument).collect();
-    arguments.sort();
-    format!("{}({})", call.name, arguments.join(", "))
+        let mut arguments: Vec<String> = self.given().map(argument).collect();
+        arguments.sort();
+        format!("{}({})", self.name, arguments.join(", "))
+    }
+}
+
+/// The values in a value, without differences of type and case.
+fn leaves(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| leaves(item, found)),
+        Value::Object(fields) => fields.values().for_each(|value| leaves(value, found)),
+        Value::String(text) if sql::is_query(text) => found.push(sql::normal(text, false)),
+        Value::String(text) => found.push(number(text).unwrap_or_else(|| folded(text))),
+        Value::Null => {}
+        value => found.push(number(&value.to_string()).unwrap_or_else(|| value.to_string())),
+    }
 }
 
 /// What a message says.
@@ -233,25 +257,6 @@ fn text(message: &Value) -> String {
             parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
         }
         _ => String::new(),
-    }
-}
-
-/// A value without differences of type, case and order.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => number(text).unwrap_or_else(|| folded(text)),
-        Value::Array(items) => {
-            let mut items: Vec<String> = items.iter().map(plain).collect();
-            items.sort();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(fields) => {
-            let mut fields: Vec<String> =
-                fields.iter().map(|(name, value)| format!("{name}: {}", plain(value))).collect();
-            fields.sort();
-            format!("{{{}}}", fields.join(", "))
-        }
-        value => number(&value.to_string()).unwrap_or_else(|| value.to_string()),
     }
 }
 

@@ -228,13 +228,17 @@ fn select(tokens: &[Token]) -> String {
         .map(|part| shown(part))
         .filter(|part| !part.is_empty())
         .collect();
-    // Of those with the largest value, and of all in its order the first, are the same.
-    let mut limit = shown(&limit);
-    if let ([only], "'1'") = (ordered.as_slice(), limit.as_str()) {
+    // Those with the largest value, and the first of all in its order, are the same, also where the value and some more rows
+    // are shown. What is grouped to compare is a matter of taste: a name or its key.
+    let (mut limit, mut group) = (shown(&limit), group);
+    if let ([only], false) = (ordered.as_slice(), limit.is_empty()) {
         let is_last = only.ends_with(" desc");
         let by = only.trim_end_matches(" desc").trim_end_matches(" asc").to_owned();
         conditions.insert(format!("{by} is {}", if is_last { "largest" } else { "smallest" }));
-        (ordered, limit) = (Vec::new(), String::new());
+        if columns.len() > 1 {
+            columns.retain(|column| shown(column) != by);
+        }
+        (ordered, limit, group) = (Vec::new(), String::new(), Vec::new());
     }
     if let [column] = columns.as_mut_slice()
         && let Some((by, which)) = extreme(column)
