@@ -26,7 +26,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{OutcomeRow, Step, Trajectory, read_rewards},
+    data::{OutcomeRow, Step, Trajectory, asked, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -126,7 +126,7 @@ type Rows = Vec<Example>;
 
 /// An episode that may be trained on.
 struct Episode {
-    /// Its scenario. All episodes of one are held out, or none.
+    /// What the user asked. All episodes of one task are held out, or none.
     task: String,
     rows: Rows,
 }
@@ -284,7 +284,7 @@ impl Sft {
                         let (id, token) = (trajectory.id.clone(), *token);
                         return Err(SftError::Vocabulary { id, token, vocabulary }.into());
                     }
-                    episodes.push(Episode { task: trajectory.scenario_id.clone(), rows });
+                    episodes.push(Episode { task: asked(trajectory), rows });
                     continue;
                 }
             };
