@@ -81,7 +81,9 @@ impl Fact {
             return true;
         }
         match (&self.call, &other.call) {
-            (Some(one), Some(two)) => one == two && self.answer == other.answer,
+            (Some(one), Some(two)) => {
+                one == two && self.answer == other.answer && (!lists(one) || self.names_the_same(other))
+            }
             _ => self.answer.is_some() && self.answer == other.answer && self.names_the_same(other),
         }
     }
@@ -135,7 +137,7 @@ impl Facts {
     pub fn insert(&mut self, fact: Fact) {
         let place = self.facts.len();
         self.by_task.entry(fact.task.clone()).or_insert(place);
-        if let Some(call) = &fact.call {
+        if let Some(call) = fact.call.as_ref().filter(|call| !lists(call)) {
             self.by_call.entry((call.clone(), fact.answer.clone())).or_insert(place);
         }
         if let Some(answer) = &fact.answer {
@@ -186,7 +188,8 @@ impl Facts {
                     && values.iter().all(|value| states(&fact.task, value))
             };
             let is_answered = fact.answer.as_ref().is_some_and(|answer| states(said, answer));
-            is_answered && (fact.call.as_ref().is_some_and(|call| calls.contains(call)) || names_the_same())
+            let is_called = |call: &String| !lists(call) && calls.contains(call);
+            is_answered && (fact.call.as_ref().is_some_and(is_called) || names_the_same())
         })
     }
 
@@ -207,6 +210,11 @@ impl FromIterator<Fact> for Facts {
         facts.into_iter().for_each(|fact| all.insert(fact));
         all
     }
+}
+
+/// Whether a call looks up nothing in particular: many questions are answered by its result, some of them alike.
+fn lists(call: &str) -> bool {
+    call.ends_with("()")
 }
 
 /// Arguments that say how much of a result is wanted.

@@ -166,6 +166,9 @@ fn tasks_with_solutions_are_compared_by_the_last_call_and_the_answer() {
     let opened = node("open_nodes", json!({"names": ["dipper"], "limit": 5}));
     assert!(is(&node("search_nodes", json!({"query": "Dipper"})), &opened));
     assert!(!is(&node("list_nodes", json!({})), &node("list_edges", json!({}))));
+    let listed = |text: &str| solved(text, "3", "list_pets", json!({}));
+    assert!(!is(&listed("How many pets are there?"), &listed("What is the age of the pet Rex?")));
+    assert!(is(&listed("How old is Rex?"), &listed("What is the age of the pet Rex?")));
 }
 
 #[test]
