@@ -3,6 +3,7 @@
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
     benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
     benches/cells/cell.py MODEL SERVER --judge GRADER                    # the same cell, trained by what the model GRADER says alone
+    benches/cells/cell.py overlap [SERVER ...] [--seed N]                # explores alone, prints what exams and training share
     benches/cells/cell.py table                                          # prints the results, the mean over a cell's seeds
 
 MODEL names a file of target/weights (tests/reference/weights.sh), SERVER an entry of SERVERS below, installed by
@@ -136,42 +137,73 @@ def newest(folder):
     return sorted((folder / "cache/runs").iterdir())[-1]
 
 
+def prepare(model, server, folder):
+    """Writes the run file that `init` writes, and the exam in people's words behind it."""
+    spec = SERVERS[server]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    spec["make"](folder)
+    command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
+    env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
+    file, people = folder / "run.toml", folder / "people.jsonl"
+    run([MCPRL, "init", "--model", model, "--out", file, *env, "--", *command], check=True)
+    shutil.copy(HERE / spec["people"], people)
+    file.write_text(file.read_text() + PEOPLE.format(file=people))
+
+
+def settings(server, seed, more=()):
+    # Exploration asks nothing that people ask.
+    keys = [f"seed={seed}", 'stages.tasks.held_out="questions.heldout"', *SERVERS[server]["set"], *more]
+    return [word for key in keys for word in ("--set", key)]
+
+
 def overlap(folder):
-    """How many facts of each exam training has: 0, or the run would have ended."""
+    """Tasks of training and of each exam, and how many facts of the exam training has: none, or the run would have ended."""
     import pyarrow.parquet as parquet
 
     def facts(stage, name):
-        rows = parquet.read_table(folder / stage / f"{name}.parquet", columns=["fact"])["fact"].to_pylist()
-        return {(fact.get("call") or fact["task"], fact.get("answer")) for fact in map(json.loads, rows)}
+        path = folder / stage / f"{name}.parquet"
+        return [json.loads(fact) for fact in parquet.read_table(path, columns=["fact"])["fact"].to_pylist()]
 
-    trained = facts("tasks", "start") | facts("tasks", "train")
-    return {exam: len(trained & facts(stage, "heldout")) for exam, stage in (("exam", "tasks"), ("people", "questions"))}
+    def looked_up(fact):
+        """A list's result answers many questions alike."""
+        lists = fact.get("call", "()").endswith("()")
+        return (fact["task"] if lists else fact["call"], fact.get("answer"))
+
+    trained = facts("tasks", "start") + facts("tasks", "train")
+    known = {looked_up(fact) for fact in trained} | {fact["task"] for fact in trained}
+    found = {"trained": len(trained)}
+    for exam, stage in (("exam", "tasks"), ("people", "questions")):
+        asked = facts(stage, "heldout")
+        found[exam] = [len(asked), sum(looked_up(fact) in known or fact["task"] in known for fact in asked)]
+    return found
+
+
+def overlaps(servers, seed):
+    """Explores servers without a model, and prints a row for each."""
+    print("| server | seed | trained on | exam | facts in training | people's questions | facts in training |")
+    print("|---|---|---|---|---|---|---|")
+    for server in servers or SERVERS:
+        folder = REPO / "target/cells" / f"overlap-{server}-{seed}"
+        prepare(REPO / "pipelines/sqlite-model", server, folder)
+        words = [MCPRL, "run", folder / "run.toml", "--cache", folder / "cache", "--until", "tasks", *settings(server, seed)]
+        run(words, stdout=subprocess.DEVNULL, check=True)
+        found = overlap(newest(folder))
+        cells = [server, seed, found["trained"], *found["exam"], *found["people"]]
+        print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
 def cell(model, server, seed, more, goes_on, judge):
-    spec = SERVERS[server]
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
     file = folder / "run.toml"
-    goes_on = goes_on or judge and file.exists()
-    if not goes_on:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        spec["make"](folder)
-        command = [str(word).replace("{folder}", str(folder)) for word in spec["command"]]
-        weights = REPO / f"target/weights/{model}.gguf"
-        env = [word for pair in spec.get("env", []) for word in ("--env", pair)]
-        run([MCPRL, "init", "--model", weights, "--out", file, *env, "--", *command], check=True)
-    held_out = 'stages.tasks.held_out="questions.heldout"'
-    settings = [word for key in [f"seed={seed}", held_out, *spec["set"], *more] for word in ("--set", key)]
-    if not goes_on:
-        people = folder / "people.jsonl"
-        shutil.copy(HERE / spec["people"], people)
-        file.write_text(file.read_text() + PEOPLE.format(file=people))
+    if not goes_on and not (judge and file.exists()):
+        prepare(REPO / f"target/weights/{model}.gguf", server, folder)
     if judge:
         text = file.read_text()
         file = folder / "judge.toml"
         file.write_text(text + JUDGE.format(grader=REPO / f"target/weights/{judge}.gguf"))
-    done = run([MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings], stdout=subprocess.PIPE, text=True)
+    words = [MCPRL, "--json", "run", file, "--cache", folder / "cache", *settings(server, seed, more)]
+    done = run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1):
         sys.exit(f"interrupted: {done.returncode}; --go-on goes on")
     ended = json.loads(done.stdout.strip().splitlines()[-1])
@@ -232,6 +264,12 @@ def table():
 if __name__ == "__main__":
     if sys.argv[1:] == ["table"]:
         table()
+    elif sys.argv[1:2] == ["overlap"]:
+        parser = argparse.ArgumentParser(prog="cell.py overlap")
+        parser.add_argument("servers", nargs="*", metavar="SERVER")
+        parser.add_argument("--seed", type=int, default=1)
+        given = parser.parse_args(sys.argv[2:])
+        overlaps(given.servers, given.seed)
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("model")
