@@ -26,7 +26,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{OutcomeRow, Step, Trajectory, asked, read_rewards},
+    data::{Fact, Facts, OutcomeRow, Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -126,7 +126,7 @@ type Rows = Vec<Example>;
 
 /// An episode that may be trained on.
 struct Episode {
-    /// What the user asked. All episodes of one task are held out, or none.
+    /// What the user asked, in the words of the first episode about it. All episodes of one task are held out, or none.
     task: String,
     rows: Rows,
 }
@@ -260,6 +260,13 @@ impl Sft {
             (least, rewards) => least.zip(rewards),
         };
         let (mut episodes, mut left_out) = (Vec::new(), SkippedEpisodes::default());
+        let mut facts = Facts::default();
+        let mut task_of = |trajectory: &Trajectory| {
+            let fact = Fact::of_episode(trajectory);
+            let task = facts.find(&fact).unwrap_or(&fact).task.clone();
+            facts.insert(fact);
+            task
+        };
         for trajectory in trajectories {
             check_rows(trajectory)?;
             let low = least.as_ref().is_some_and(|(least, of)| {
@@ -284,7 +291,7 @@ impl Sft {
                         let (id, token) = (trajectory.id.clone(), *token);
                         return Err(SftError::Vocabulary { id, token, vocabulary }.into());
                     }
-                    episodes.push(Episode { task: asked(trajectory), rows });
+                    episodes.push(Episode { task: task_of(trajectory), rows });
                     continue;
                 }
             };

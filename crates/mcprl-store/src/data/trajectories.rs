@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use strum::VariantArray;
 
 use super::{
-    DataError, folded,
+    DataError,
     table::{Json, table},
 };
 
@@ -372,14 +372,6 @@ pub fn read_rewards(path: &Path) -> Result<Vec<Reward>, DataError> {
         }
         None => Ok(rewards),
     }
-}
-
-/// What the user of an episode asked first, as [`folded`] writes it; its scenario if there is no such message.
-pub fn asked(episode: &Trajectory) -> String {
-    let messages: Vec<serde_json::Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-    let first = messages.iter().find(|message| message["role"] == "user");
-    let text = first.and_then(|message| message["content"].as_str()).map(folded);
-    text.filter(|text| !text.is_empty()).unwrap_or_else(|| episode.scenario_id.clone())
 }
 
 #[cfg(test)]

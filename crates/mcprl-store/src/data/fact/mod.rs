@@ -1,5 +1,6 @@
 //! What a task asks about, so that nothing that an exam asks is trained on in other words.
 
+mod conversation;
 mod sql;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,25 +10,38 @@ use serde_json::{Map, Value};
 
 use super::{Json, Scenario, folded, is_of_trained_cases};
 
-/// What a task asks about. Two tasks that have the same fact differ in their words alone.
+/// What a task asks about.
 ///
-/// Where both tasks have reference solutions, that is the last call of the solution in a normal form, and the answer. Elsewhere it
-/// is the values that the tasks name, and the answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Two tasks ask about the same if their sentences are the same, if both have reference solutions whose last calls look up the same
+/// and answers that may be equal, or if they name the same values and have the same answer. A query of another form, such as a
+/// subquery in place of a join, is recognised by values and answer alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// The task as [`folded`] writes it.
     pub task: String,
     /// What the last call of the reference solution looks up: a query without differences of case, quotes, aliases, qualifiers and
     /// the order of conditions; otherwise the values of its arguments, whichever tool takes them, or a tool that takes none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// The last call with `?` in place of values, `get_order(id=?)`: tasks of one kind differ in what they name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The last query with `?` in place of values, or the field of a tool's result that an explored task asks for: tasks of one kind
+    /// differ in what they name. `None` where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
     /// The values that the task names.
     pub values: BTreeSet<String>,
+    /// The task in words between single spaces, and the values in the same way.
+    #[serde(skip)]
+    spaced: String,
+    #[serde(skip)]
+    spaced_values: Vec<String>,
+    /// Words that say what the task is about.
+    #[serde(skip)]
+    words: BTreeSet<String>,
+    /// The words of the task, and those of its values, each as a bit.
+    #[serde(skip)]
+    bits: [u64; 2],
 }
 
 /// The last call of a reference solution.
@@ -38,34 +52,42 @@ struct Call {
     arguments: Map<String, Value>,
 }
 
-impl Call {
-    /// A call of a message, its arguments as an object or as text.
-    fn of_message(call: &Value) -> Option<Self> {
-        let function = call.get("function").unwrap_or(call);
-        let arguments = match &function["arguments"] {
-            Value::String(text) => serde_json::from_str(text).ok()?,
-            Value::Object(arguments) => arguments.clone(),
-            _ => Map::new(),
-        };
-        Some(Self { name: function["name"].as_str()?.to_owned(), arguments })
-    }
-}
-
 impl Fact {
     pub fn of(scenario: &Scenario) -> Self {
         let calls = scenario.reference.as_deref();
         let calls: Vec<Call> = calls.and_then(|calls| serde_json::from_str(calls).ok()).unwrap_or_default();
         let last = calls.last();
-        let task = folded(&scenario.task);
         let entity = scenario.entity.as_deref().map(entity).unwrap_or_default();
-        // A source may describe its tasks by more than they say.
-        let said =
-            entity.iter().map(|value| folded(value)).filter(|value| *value != task && states(&task, value));
+        let asks = scenario.asks.as_ref().and_then(|asks| serde_json::from_str(&asks.0).ok());
         Self {
             call: last.map(Call::normal),
-            kind: last.map(Call::kind),
-            answer: scenario.answer.as_deref().map(answer),
-            values: said.chain(named(&scenario.task)).collect(),
+            kind: last.and_then(|call| call.kind(asks.as_ref())),
+            ..Self::asked(&scenario.task, &entity, scenario.answer.as_deref())
+        }
+    }
+
+    /// The fact of a task without a solution. `entity`: what it is about; a source may describe its tasks by more than they say.
+    fn asked(task: &str, entity: &[String], answer: Option<&str>) -> Self {
+        let (named, task) = (named(task), folded(task));
+        let spaced = spaced(&task);
+        let said = entity.iter().map(|value| folded(value));
+        let said = said.filter(|value| *value != task && states(&spaced, &self::spaced(value)));
+        let values: BTreeSet<String> = said.chain(named).collect();
+        let spaced_values: Vec<String> = values.iter().map(|value| self::spaced(value)).collect();
+        let spaced_values: Vec<String> =
+            spaced_values.into_iter().filter(|value| !value.trim().is_empty()).collect();
+        Self {
+            call: None,
+            kind: None,
+            answer: answer.map(self::answer),
+            values,
+            words: words(&spaced),
+            bits: [
+                bits(&spaced),
+                spaced_values.iter().map(|value| bits(value)).fold(0, |all, one| all | one),
+            ],
+            spaced_values,
+            spaced,
             task,
         }
     }
@@ -77,24 +99,37 @@ impl Fact {
 
     /// Whether two tasks ask about the same.
     pub fn is(&self, other: &Self) -> bool {
+        self.is_certainly(other) || self.is_in_other_words(other)
+    }
+
+    /// Whether two tasks are the same sentence, or look up the same.
+    pub fn is_certainly(&self, other: &Self) -> bool {
         if self.task == other.task {
             return true;
         }
         match (&self.call, &other.call) {
             (Some(one), Some(two)) => {
-                one == two && self.answer == other.answer && (!lists(one) || self.names_the_same(other))
+                one == two
+                    && may_be_equal(self.answer.as_deref(), other.answer.as_deref())
+                    && (!lists(one) || self.names_the_same(other))
             }
-            _ => self.answer.is_some() && self.answer == other.answer && self.names_the_same(other),
+            _ => false,
         }
     }
 
-    /// Whether each task says the values that the other one names. Without any, they have a word of their own in common.
+    fn is_in_other_words(&self, other: &Self) -> bool {
+        self.answer.is_some() && self.answer == other.answer && self.names_the_same(other)
+    }
+
+    /// Whether each task says the values that the other one names. Without any, they have half of their words in common.
     fn names_the_same(&self, other: &Self) -> bool {
-        let all = |one: &Self, two: &Self| one.values.iter().all(|value| states(&two.task, value));
-        if self.values.is_empty() && other.values.is_empty() {
-            return !words(&self.task).is_disjoint(&words(&other.task));
+        if self.spaced_values.is_empty() && other.spaced_values.is_empty() {
+            let common = self.words.intersection(&other.words).count();
+            return common > 0 && 2 * common >= self.words.len().min(other.words.len());
         }
-        all(self, other) && all(other, self)
+        let may = |one: &Self, two: &Self| one.bits[1] & !two.bits[0] == 0;
+        let all = |one: &Self, two: &Self| one.spaced_values.iter().all(|value| states(&two.spaced, value));
+        may(self, other) && may(other, self) && all(self, other) && all(other, self)
     }
 }
 
@@ -103,7 +138,7 @@ impl Fact {
 pub struct Facts {
     facts: Vec<Fact>,
     by_task: BTreeMap<String, usize>,
-    by_call: BTreeMap<(String, Option<String>), usize>,
+    by_call: BTreeMap<String, Vec<usize>>,
     by_answer: BTreeMap<String, Vec<usize>>,
     kinds: BTreeSet<String>,
 }
@@ -116,12 +151,9 @@ impl Facts {
 
     /// The facts of held-out tasks. Tasks that ask about trained cases on purpose count by their words alone.
     pub fn of_exam<'s>(scenarios: impl IntoIterator<Item = &'s Scenario>) -> Self {
-        let fact = |scenario: &Scenario| {
-            let fact = Fact::of(scenario);
-            match is_of_trained_cases(&scenario.split) {
-                true => Fact { call: None, kind: None, answer: None, values: BTreeSet::new(), ..fact },
-                false => fact,
-            }
+        let fact = |scenario: &Scenario| match is_of_trained_cases(&scenario.split) {
+            true => Fact { values: BTreeSet::new(), ..Fact::asked(&scenario.task, &[], None) },
+            false => Fact::of(scenario),
         };
         scenarios.into_iter().map(fact).collect()
     }
@@ -137,8 +169,8 @@ impl Facts {
     pub fn insert(&mut self, fact: Fact) {
         let place = self.facts.len();
         self.by_task.entry(fact.task.clone()).or_insert(place);
-        if let Some(call) = fact.call.as_ref().filter(|call| !lists(call)) {
-            self.by_call.entry((call.clone(), fact.answer.clone())).or_insert(place);
+        if let Some(call) = &fact.call {
+            self.by_call.entry(call.clone()).or_default().push(place);
         }
         if let Some(answer) = &fact.answer {
             self.by_answer.entry(answer.clone()).or_default().push(place);
@@ -149,48 +181,20 @@ impl Facts {
 
     /// The first of these facts that is the same.
     pub fn find(&self, fact: &Fact) -> Option<&Fact> {
-        let of_task = self.by_task.get(&fact.task);
-        let of_call = || self.by_call.get(&(fact.call.clone()?, fact.answer.clone()));
-        let of_answer = || {
-            let mut places = self.by_answer.get(fact.answer.as_ref()?)?.iter();
-            places.find(|place| self.facts[**place].is(fact))
+        self.find_certain(fact).or_else(|| {
+            let mut places =
+                self.by_answer.get(fact.answer.as_ref()?)?.iter().map(|place| &self.facts[*place]);
+            places.find(|other| other.is_in_other_words(fact))
+        })
+    }
+
+    /// The first of these facts that is the same by its sentence or its call.
+    pub fn find_certain(&self, fact: &Fact) -> Option<&Fact> {
+        let of_call = || {
+            let mut places = self.by_call.get(fact.call.as_ref()?)?.iter().map(|place| &self.facts[*place]);
+            places.find(|other| other.is_certainly(fact))
         };
-        of_task.or_else(of_call).or_else(of_answer).map(|place| &self.facts[*place])
-    }
-
-    /// The first of these facts that a conversation is about. It is a message of a user, or a line of one, in the same words; or
-    /// the calls behind a message are that of the fact, or the message names its values, and what is said then states the answer.
-    pub fn in_conversation(&self, messages: &[Value]) -> Option<&Fact> {
-        let role = |message: &&Value, role: &str| message["role"] == role;
-        let starts = (0..messages.len()).filter(|at| role(&&messages[*at], "user"));
-        starts.into_iter().find_map(|start| {
-            let behind = messages[start + 1..].iter().take_while(|message| !role(message, "user"));
-            let (mut calls, mut said) = (BTreeSet::new(), String::new());
-            for message in behind.filter(|message| role(message, "assistant")) {
-                let made = message["tool_calls"].as_array().into_iter().flatten();
-                calls.extend(made.filter_map(|call| Some(Call::of_message(call)?.normal())));
-                said = [&*said, " ", &text(message), " ", &message["tool_calls"].to_string()].concat();
-            }
-            self.told(&text(&messages[start]), &calls, &said)
-        })
-    }
-
-    fn told(&self, asked: &str, calls: &BTreeSet<String>, said: &str) -> Option<&Fact> {
-        let parts = std::iter::once(asked).chain(asked.lines());
-        if let Some(place) = parts.filter_map(|part| self.by_task.get(&folded(part))).next() {
-            return Some(&self.facts[*place]);
-        }
-        let values = named(asked);
-        self.facts.iter().find(|fact| {
-            let names_the_same = || {
-                !fact.values.is_empty()
-                    && fact.values.iter().all(|value| states(asked, value))
-                    && values.iter().all(|value| states(&fact.task, value))
-            };
-            let is_answered = fact.answer.as_ref().is_some_and(|answer| states(said, answer));
-            let is_called = |call: &String| !lists(call) && calls.contains(call);
-            is_answered && (fact.call.as_ref().is_some_and(is_called) || names_the_same())
-        })
+        self.by_task.get(&fact.task).map(|place| &self.facts[*place]).or_else(of_call)
     }
 
     /// Whether one of these tasks asks about the same as this one.
@@ -198,7 +202,7 @@ impl Facts {
         self.find(&Fact::of(scenario)).is_some()
     }
 
-    /// Whether one of these tasks is of the same kind. `None` if a kind is not known: a task has no reference solution.
+    /// Whether one of these tasks is of the same kind. `None` if a kind is not known.
     pub fn has_kind(&self, fact: &Fact) -> Option<bool> {
         fact.kind.as_ref().filter(|_| !self.kinds.is_empty()).map(|kind| self.kinds.contains(kind))
     }
@@ -212,59 +216,70 @@ impl FromIterator<Fact> for Facts {
     }
 }
 
+/// Arguments that say how much of a result is wanted.
+const PAGING: [&str; 7] = ["limit", "offset", "page", "page_size", "per_page", "cursor", "max_results"];
+
 /// Whether a call looks up nothing in particular: many questions are answered by its result, some of them alike.
 fn lists(call: &str) -> bool {
     call.ends_with("()")
 }
 
-/// Arguments that say how much of a result is wanted.
-const PAGING: [&str; 7] = ["limit", "offset", "page", "page_size", "per_page", "cursor", "max_results"];
-
 impl Call {
-    fn given(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.arguments.iter().filter(|(name, value)| !value.is_null() && !PAGING.contains(&name.as_str()))
+    /// A call of a message, its arguments as an object or as text.
+    fn of_message(call: &Value) -> Option<Self> {
+        let function = call.get("function").unwrap_or(call);
+        let arguments = match &function["arguments"] {
+            Value::String(text) => serde_json::from_str(text).ok()?,
+            Value::Object(arguments) => arguments.clone(),
+            _ => Map::new(),
+        };
+        Some(Self { name: function["name"].as_str()?.to_owned(), arguments })
+    }
+
+    /// The arguments in the order of their names, without those that say nothing of what is looked up.
+    fn given(&self) -> BTreeMap<&String, &Value> {
+        let is_empty = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        let given = self.arguments.iter();
+        given.filter(|(name, value)| !is_empty(value) && !PAGING.contains(&name.as_str())).collect()
     }
 
     /// What the call looks up.
     fn normal(&self) -> String {
-        let mut values = Vec::new();
-        self.given().for_each(|(_, value)| leaves(value, &mut values));
-        values.sort();
-        values.dedup();
+        let values: Vec<String> = self.given().into_values().flat_map(leaves).collect();
         if values.is_empty() { format!("{}()", self.name) } else { values.join(", ") }
     }
 
-    fn kind(&self) -> String {
-        let argument = |(name, value): (&String, &Value)| match value {
-            Value::String(text) if sql::is_query(text) => format!("{name}={}", sql::normal(text, true)),
-            _ => format!("{name}=?"),
-        };
-        let mut arguments: Vec<String> = self.given().map(argument).collect();
-        arguments.sort();
-        format!("{}({})", self.name, arguments.join(", "))
+    /// `asks`: what an explored task asks.
+    fn kind(&self, asks: Option<&Value>) -> Option<String> {
+        let query =
+            |value: &Value| Some(sql::normal(value.as_str().filter(|text| sql::is_query(text))?, true));
+        self.arguments.values().find_map(query).or_else(|| {
+            let asks = asks?;
+            let names = self.given().into_keys().cloned().collect::<Vec<_>>().join(", ");
+            Some(format!("{}({names}): {} {}", self.name, asks["operation"], asks["field"]))
+        })
     }
 }
 
-/// The values in a value, without differences of type and case.
-fn leaves(value: &Value, found: &mut Vec<String>) {
+/// The values in a value, without differences of type and case. Items of a list have no order.
+fn leaves(value: &Value) -> Vec<String> {
     match value {
-        Value::Array(items) => items.iter().for_each(|item| leaves(item, found)),
-        Value::Object(fields) => fields.values().for_each(|value| leaves(value, found)),
-        Value::String(text) if sql::is_query(text) => found.push(sql::normal(text, false)),
-        Value::String(text) => found.push(number(text).unwrap_or_else(|| folded(text))),
-        Value::Null => {}
-        value => found.push(number(&value.to_string()).unwrap_or_else(|| value.to_string())),
-    }
-}
-
-/// What a message says.
-fn text(message: &Value) -> String {
-    match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        Value::Array(items) => {
+            let mut leaves: Vec<String> = items.iter().flat_map(leaves).collect();
+            leaves.sort();
+            leaves
         }
-        _ => String::new(),
+        Value::Object(fields) => fields.values().flat_map(leaves).collect(),
+        Value::String(text) if sql::is_query(text) => vec![sql::normal(text, false)],
+        Value::String(text) => vec![number(text).unwrap_or_else(|| folded(text))],
+        Value::Null => Vec::new(),
+        value => vec![number(&value.to_string()).unwrap_or_else(|| value.to_string())],
     }
 }
 
@@ -272,16 +287,24 @@ fn text(message: &Value) -> String {
 fn number(text: &str) -> Option<String> {
     let text = text.trim();
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
-    let plain = digits.replace(',', "");
-    let is_number = plain.starts_with(|first: char| first.is_ascii_digit())
-        && plain.ends_with(|last: char| last.is_ascii_digit())
-        && plain.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
-        && plain.matches('.').count() < 2;
-    let plain = is_number.then(|| match plain.split_once('.') {
-        Some(_) => plain.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        None => plain,
-    })?;
-    Some(format!("{sign}{plain}"))
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let mut groups = whole.split(',');
+    let first = groups.next().unwrap_or_default();
+    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_whole = !first.is_empty()
+        && are_digits(first)
+        && groups.all(|group| first.len() <= 3 && group.len() == 3 && are_digits(group));
+    if !is_whole || !are_digits(part) || digits.ends_with('.') {
+        return None;
+    }
+    let (whole, part) = (whole.replace(',', ""), part.trim_end_matches('0'));
+    Some(if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") })
+}
+
+/// The items of an answer: `Oslo, Bern and Rome`.
+fn items(answer: &str) -> impl Iterator<Item = &str> {
+    let parts = answer.split(", ").flat_map(|part| part.split("; ")).flat_map(|part| part.split('\n'));
+    parts.flat_map(|part| part.split(" and ")).map(str::trim).filter(|part| !part.is_empty())
 }
 
 /// An answer without differences of notation and order.
@@ -290,9 +313,22 @@ fn answer(text: &str) -> String {
         return number;
     }
     let mut items: Vec<String> =
-        text.split(", ").map(|item| number(item).unwrap_or_else(|| folded(item))).collect();
+        items(text).map(|item| number(item).unwrap_or_else(|| folded(item))).collect();
     items.sort();
     items.join(", ")
+}
+
+/// Whether two answers to one call may be the same: one is not known, or they are numbers that differ in their decimals alone.
+fn may_be_equal(one: Option<&str>, two: Option<&str>) -> bool {
+    let (Some(one), Some(two)) = (one, two) else { return true };
+    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+    let decimals = |text: &str| text.split_once('.').map_or(0, |(_, part)| part.len());
+    let are_close = || {
+        let (Some(a), Some(b)) = (number(one), number(two)) else { return false };
+        let fewer = decimals(one).min(decimals(two));
+        fewer > 0 && (a - b).abs() <= 0.5001 * 0.1_f64.powi(i32::try_from(fewer).unwrap_or(i32::MAX))
+    };
+    one == two || are_close()
 }
 
 /// The values in the column `entity`: those of a JSON object, or the text.
@@ -343,29 +379,39 @@ fn named(task: &str) -> BTreeSet<String> {
     values
 }
 
-/// Letters and digits, other characters as single spaces, with a space at both ends.
+/// Letters and digits, other characters as single spaces, with a space at both ends. Numbers are without differences of notation.
 fn spaced(text: &str) -> String {
-    let words: Vec<String> = text
-        .split_whitespace()
-        .flat_map(|word| {
-            let word = word.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '-');
-            match number(word) {
-                Some(number) => vec![number],
-                None => word.split(|letter: char| !letter.is_alphanumeric()).map(str::to_lowercase).collect(),
-            }
-        })
-        .filter(|word| !word.is_empty())
-        .collect();
-    format!(" {} ", words.join(" "))
+    let mut spaced = String::from(" ");
+    for word in text.split_whitespace() {
+        let word = word.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '-');
+        if let Some(number) = number(word) {
+            spaced.push_str(&number);
+            spaced.push(' ');
+            continue;
+        }
+        for part in word.split(|letter: char| !letter.is_alphanumeric()).filter(|part| !part.is_empty()) {
+            spaced.extend(part.chars().flat_map(char::to_lowercase));
+            spaced.push(' ');
+        }
+    }
+    spaced
 }
 
+/// Whether a text has a value as whole words; both are [`spaced`].
 fn states(text: &str, value: &str) -> bool {
-    let value = spaced(value);
-    value.trim().is_empty() || spaced(text).contains(&value)
+    value.trim().is_empty() || text.contains(value)
+}
+
+/// A bit for each word.
+fn bits(spaced: &str) -> u64 {
+    let bit = |word: &str| {
+        1_u64 << (word.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % 61)
+    };
+    spaced.split(' ').filter(|word| !word.is_empty()).map(bit).fold(0, |all, one| all | one)
 }
 
 /// The words of a sentence that say what it is about, without their endings.
-fn words(task: &str) -> BTreeSet<String> {
+fn words(spaced: &str) -> BTreeSet<String> {
     const EMPTY: &[&str] = &[
         "and",
         "any",
@@ -423,7 +469,7 @@ fn words(task: &str) -> BTreeSet<String> {
             word.strip_suffix("ies").or_else(|| word.strip_suffix("es")).or_else(|| word.strip_suffix('s'));
         stem.filter(|stem| stem.len() > 2).unwrap_or(word).to_owned()
     };
-    spaced(task).split(' ').filter(|word| word.len() > 2 && !EMPTY.contains(word)).map(stem).collect()
+    spaced.split(' ').filter(|word| word.len() > 2 && !EMPTY.contains(word)).map(stem).collect()
 }
 
 #[cfg(test)]

@@ -12,9 +12,11 @@ enum Token {
     Sign(String),
     /// What stands in parentheses.
     Group(Vec<Token>),
+    /// A query in parentheses, in its normal form.
+    Query(String),
 }
 
-use Token::{Group, Sign, Value, Word};
+use Token::{Group, Query, Sign, Value, Word};
 
 const CLAUSES: [&str; 6] = ["from", "where", "group", "having", "order", "limit"];
 const RESERVED: [&str; 26] = [
@@ -47,22 +49,31 @@ const RESERVED: [&str; 26] = [
 ];
 const COMPARISONS: [&str; 6] = ["=", "<>", "<", ">", "<=", ">="];
 /// Functions that change how a value is written.
-const WRAPPERS: [&str; 8] = ["round", "coalesce", "ifnull", "lower", "upper", "trim", "abs", "cast"];
+const WRAPPERS: [&str; 6] = ["round", "coalesce", "ifnull", "lower", "upper", "trim"];
 /// Deepest nesting that is read.
 const DEPTH: usize = 24;
 
+/// Longest query that is read, and longest text that an alias of a column stands for.
+const QUERY_BYTES: usize = 16 << 10;
+const COLUMN_BYTES: usize = 400;
+
 pub fn is_query(text: &str) -> bool {
-    let first = text.trim_start().split(|letter: char| !letter.is_ascii_alphabetic()).next();
+    let mut text = text.trim_start();
+    while let Some(rest) = text.strip_prefix("--") {
+        text = rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start());
+    }
+    let first = text.trim_start_matches('(').split(|letter: char| !letter.is_ascii_alphabetic()).next();
     first.is_some_and(|word| word.eq_ignore_ascii_case("select") || word.eq_ignore_ascii_case("with"))
 }
 
 /// The normal form. `of_kind`: with `?` in place of texts and numbers.
 pub fn normal(query: &str, of_kind: bool) -> String {
     let mut letters = query.chars().peekable();
-    let tokens = tokens(&mut letters, 0).map(|tokens| if of_kind { without_values(tokens) } else { tokens });
-    match tokens {
-        Some(tokens) if tokens.first() == Some(&word("select")) => select(&tokens),
-        Some(tokens) => shown(&tokens),
+    let tokens = if query.len() > QUERY_BYTES { None } else { tokens(&mut letters, 0, of_kind) };
+    match tokens.as_deref() {
+        Some([Query(only)]) => only.clone(),
+        Some(tokens) if tokens.first() == Some(&word("select")) => select(tokens),
+        Some(tokens) => shown(tokens),
         None => query.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase(),
     }
 }
@@ -74,19 +85,26 @@ fn word(text: &str) -> Token {
 }
 
 /// The tokens up to the end, or up to a closing parenthesis. `None` where a quote or a parenthesis is not closed.
-fn tokens(letters: &mut Letters<'_>, depth: usize) -> Option<Vec<Token>> {
-    let mut tokens = Vec::new();
+fn tokens(letters: &mut Letters<'_>, depth: usize, of_kind: bool) -> Option<Vec<Token>> {
+    let mut tokens: Vec<Token> = Vec::new();
     while let Some(letter) = letters.next() {
+        // `LIMIT 1` says what is asked for.
+        let hides = of_kind && tokens.last() != Some(&word("limit"));
+        let value = |text: String| Value(if hides { "?".into() } else { text });
         match letter {
             ')' => return (depth > 0).then_some(tokens),
-            '(' if depth < DEPTH => tokens.push(Group(self::tokens(letters, depth + 1)?)),
+            '(' if depth < DEPTH => {
+                let inner = self::tokens(letters, depth + 1, of_kind)?;
+                let is_query = inner.first() == Some(&word("select"));
+                tokens.push(if is_query { Query(select(&inner)) } else { Group(inner) });
+            }
             '(' => return None,
-            '\'' => tokens.push(value(&quoted(letters, '\'')?)),
+            '\'' => tokens.push(value(text_value(&quoted(letters, '\'')?))),
             // People write texts so, too.
             '"' if tokens.last().is_some_and(is_comparison) => {
                 let text = quoted(letters, letter)?;
                 let is_qualifier = letters.peek() == Some(&'.');
-                tokens.push(if is_qualifier { Word(text.to_lowercase()) } else { value(&text) });
+                tokens.push(if is_qualifier { Word(text.to_lowercase()) } else { value(text_value(&text)) });
             }
             '"' | '`' => tokens.push(Word(quoted(letters, letter)?.to_lowercase())),
             '[' => tokens.push(Word(quoted(letters, ']')?.to_lowercase())),
@@ -94,7 +112,8 @@ fn tokens(letters: &mut Letters<'_>, depth: usize) -> Option<Vec<Token>> {
             ';' => {}
             letter if letter.is_whitespace() => {}
             letter if letter.is_ascii_digit() => {
-                tokens.push(value(&run(letters, letter, |next| next.is_ascii_digit() || next == '.')))
+                let text = run(letters, letter, |next| next.is_ascii_digit() || next == '.');
+                tokens.push(value(super::number(&text).unwrap_or(text)));
             }
             letter if letter.is_alphabetic() || letter == '_' => {
                 let name = run(letters, letter, |next| next.is_alphanumeric() || next == '_');
@@ -140,30 +159,16 @@ fn run(letters: &mut Letters<'_>, first: char, goes_on: impl Fn(char) -> bool) -
     text
 }
 
-fn value(text: &str) -> Token {
-    Value(super::number(text).unwrap_or_else(|| text.to_lowercase()))
-}
-
-fn without_values(tokens: Vec<Token>) -> Vec<Token> {
-    let mut before = None;
-    let of = |token: Token| {
-        // `LIMIT 1` and the decimals of a rounding say what is asked for.
-        let keeps = before == Some(word("limit"));
-        before = Some(token.clone());
-        match token {
-            Value(_) if !keeps => Value("?".into()),
-            Group(inner) => Group(without_values(inner)),
-            token => token,
-        }
-    };
-    tokens.into_iter().map(of).collect()
+/// A quoted number is one if it has no zeros that a number lacks: a version or a code keeps its text.
+fn text_value(text: &str) -> String {
+    super::number(text).filter(|number| number == text).unwrap_or_else(|| text.to_lowercase())
 }
 
 fn shown(tokens: &[Token]) -> String {
     let one = |token: &Token| match token {
         Word(text) | Sign(text) => text.clone(),
         Value(text) => format!("'{text}'"),
-        Group(inner) if inner.first() == Some(&word("select")) => format!("({})", select(inner)),
+        Query(text) => format!("({text})"),
         Group(inner) => format!("({})", shown(inner)),
     };
     tokens.iter().map(one).collect::<Vec<_>>().join(" ")
@@ -230,8 +235,9 @@ fn select(tokens: &[Token]) -> String {
         .collect();
     // Those with the largest value, and the first of all in its order, are the same, also where the value and some more rows
     // are shown. What is grouped to compare is a matter of taste: a name or its key.
-    let (mut limit, mut group) = (shown(&limit), group);
-    if let ([only], false) = (ordered.as_slice(), limit.is_empty()) {
+    let limit_tokens = limit;
+    let (mut limit, mut group) = (shown(&limit_tokens), group);
+    if let ([only], [Value(_)]) = (ordered.as_slice(), limit_tokens.as_slice()) {
         let is_last = only.ends_with(" desc");
         let by = only.trim_end_matches(" desc").trim_end_matches(" asc").to_owned();
         conditions.insert(format!("{by} is {}", if is_last { "largest" } else { "smallest" }));
@@ -239,6 +245,10 @@ fn select(tokens: &[Token]) -> String {
             columns.retain(|column| shown(column) != by);
         }
         (ordered, limit, group) = (Vec::new(), String::new(), Vec::new());
+    }
+    // An order of all rows says nothing of what they are.
+    if limit.is_empty() {
+        ordered.clear();
     }
     if let [column] = columns.as_mut_slice()
         && let Some((by, which)) = extreme(column)
@@ -287,13 +297,26 @@ fn without_aliases(from: &mut Vec<Token>) -> BTreeMap<String, String> {
                 continue;
             }
             (Word(name), _) if !is_reserved && is_place(&kept) => table = Some(name.clone()),
-            (Group(_), _) if is_place(&kept) => table = Some(String::new()),
+            (Group(_) | Query(_), _) if is_place(&kept) => table = Some(String::new()),
             _ => table = None,
         }
         kept.push(token);
     }
     *from = kept;
+    number_twins(&mut aliases);
     aliases
+}
+
+/// A table that stands twice has two roles: its aliases are told apart.
+fn number_twins(aliases: &mut BTreeMap<String, String>) {
+    let tables: Vec<String> = aliases.values().cloned().collect();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for table in aliases.values_mut().filter(|table| tables.iter().filter(|other| other == table).count() > 1)
+    {
+        let count = counts.entry(table.clone()).or_default();
+        *count += 1;
+        *table = format!("{table}#{count}");
+    }
 }
 
 /// Whether a table comes next.
@@ -312,23 +335,30 @@ fn plain(tokens: &[Token], aliases: &BTreeMap<String, String>) -> Vec<Token> {
     let mut tokens = tokens.iter().peekable();
     while let Some(token) = tokens.next() {
         match (token, tokens.peek()) {
-            (Word(_), Some(Sign(dot))) if dot == "." => _ = tokens.next(),
+            (Word(name), Some(Sign(dot))) if dot == "." => {
+                plain.extend(aliases.get(name).filter(|table| table.contains('#')).cloned().map(Word));
+                tokens.next();
+            }
             (Word(name), Some(Group(inner))) if WRAPPERS.contains(&name.as_str()) => {
                 let first = split(inner, &Sign(",".into())).into_iter().next().unwrap_or_default();
                 let first: Vec<Token> = first.into_iter().take_while(|token| *token != word("as")).collect();
                 plain.extend(self::plain(&first, aliases));
                 tokens.next();
             }
-            (Word(name), Some(Group(inner))) if name == "count" && matches!(inner.as_slice(), [Value(_)]) => {
+            (Word(name), Some(Group(inner))) if name == "count" && counts_rows(inner) => {
                 plain.extend([word("count"), Group(vec![Sign("*".into())])]);
                 tokens.next();
             }
-            (Group(inner), _) if inner.first() == Some(&word("select")) => plain.push(token.clone()),
             (Group(inner), _) => plain.push(Group(self::plain(inner, aliases))),
             _ => plain.push(token.clone()),
         }
     }
     plain
+}
+
+/// Whether what COUNT has is no DISTINCT: people count a key instead of rows.
+fn counts_rows(inner: &[Token]) -> bool {
+    matches!(inner, [Value(_)] | [Word(_)] | [Word(_), Sign(_), Word(_)])
 }
 
 /// The tables of a FROM clause in alphabetical order, and the conditions of its joins. An outer join stays as it is.
@@ -371,7 +401,9 @@ fn named(column: Vec<Token>, names: &mut BTreeMap<String, Vec<Token>>) -> Vec<To
     };
     let Some((alias, end)) = alias else { return column };
     let column = column[..end].to_vec();
-    names.insert(alias, column.clone());
+    if shown(&column).len() <= COLUMN_BYTES {
+        names.insert(alias, column.clone());
+    }
     column
 }
 
@@ -386,9 +418,7 @@ fn resolved(tokens: &[Token], names: &BTreeMap<String, Vec<Token>>) -> Vec<Token
 
 /// The conditions that AND joins, each in its normal form.
 fn conditions(tokens: &[Token]) -> BTreeSet<String> {
-    if let [Group(inner)] = tokens
-        && inner.first() != Some(&word("select"))
-    {
+    if let [Group(inner)] = tokens {
         return conditions(inner);
     }
     let parts = split(tokens, &word("and")).into_iter().filter(|part| !part.is_empty());
@@ -426,6 +456,13 @@ fn comparison(tokens: &[Token]) -> String {
                 same => same,
             };
             let is_value = |side: &[Token]| matches!(side, [Value(_)]);
+            if let ([Sign(sign)], [Value(least)]) = (&tokens[at..=at], &tokens[at + 1..])
+                && let Some(before) = least.parse::<i64>().ok().and_then(|least| least.checked_sub(1))
+                && sign == ">="
+                && left.starts_with("count (")
+            {
+                return format!("{left} > '{before}'");
+            }
             let turns = match (is_value(&tokens[..at]), is_value(&tokens[at + 1..])) {
                 (true, false) => true,
                 (false, false) => ["=", "<>"].contains(&sign.as_str()) && right < left,

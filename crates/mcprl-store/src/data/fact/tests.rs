@@ -127,8 +127,13 @@ fn kinds_differ_in_values_alone() {
     let price = |name: &str| kind(&format!("SELECT price FROM products WHERE name = '{name}'"));
     assert_eq!(price("Desk"), price("O''Neil"));
     assert_ne!(price("Desk"), kind("SELECT stock FROM products WHERE name = 'Desk'"));
-    let order = |id: Value| Fact::of(&solved("?", "1", "get_order", json!({"id": id}))).kind.unwrap();
-    assert_eq!(order(json!(7)), order(json!("x")));
+    let order = |id: Value, field: Option<&str>| {
+        let asks = field.map(|field| Json(json!({"operation": "field", "field": field}).to_string()));
+        Fact::of(&Scenario { asks, ..solved("?", "1", "get_order", json!({"id": id})) }).kind
+    };
+    assert_eq!(order(json!(7), Some("total")), order(json!("x"), Some("total")));
+    assert_ne!(order(json!(7), Some("total")), order(json!(7), Some("owner")));
+    assert_eq!(order(json!(7), None), None, "many questions have one call");
     let facts = Facts::of([&queried("?", "1", "SELECT price FROM products WHERE name = 'Desk'")]);
     let has = |scenario: &Scenario| facts.has_kind(&Fact::of(scenario));
     assert_eq!(has(&queried("?", "2", "SELECT price FROM products WHERE name = 'Lamp'")), Some(true));
@@ -208,5 +213,123 @@ fn a_sentence_names_what_it_quotes_identifiers_and_names() {
     ] {
         let expected: BTreeSet<String> = values.iter().map(|value| (*value).to_owned()).collect();
         assert_eq!(named(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_solution_of_another_form_hides_no_task_that_names_the_same_and_has_the_answer() {
+    let joined = "SELECT COUNT(*) FROM orders JOIN customers ON orders.customer_id = customers.id WHERE name = 'Ann Lee'";
+    let within =
+        "SELECT COUNT(*) FROM orders WHERE customer_id IN (SELECT id FROM customers WHERE name = 'Ann Lee')";
+    let asked = |text: &str, query: &str| queried(text, "3", query);
+    let (one, other) =
+        (asked("How many orders has Ann Lee placed?", joined), asked("Count the orders of Ann Lee.", within));
+    assert!(is(&one, &other));
+    assert!(!Fact::of(&one).is_certainly(&Fact::of(&other)));
+    let paid = asked("Count the paid orders.", "SELECT COUNT(*) FROM paid_orders");
+    assert!(is(
+        &paid,
+        &asked("How many of the orders are paid?", "SELECT COUNT(*) FROM orders WHERE status = 'paid'")
+    ));
+    assert!(!is(
+        &paid,
+        &asked("How many products are out of stock?", "SELECT COUNT(*) FROM products WHERE stock = 0")
+    ));
+}
+
+#[test]
+fn answers_to_one_query_are_the_same_in_other_notations() {
+    let query = "SELECT AVG(price) FROM products";
+    let asked = |text: &str, answer: &str| queried(text, answer, query);
+    for (one, other, same) in [
+        ("245.67", "245.6667", true),
+        ("1,200.50", "1200.5", true),
+        ("Oslo, Bern", "Bern and Oslo", true),
+        ("", "7", true),
+        ("245.67", "245.7", true),
+        ("245.67", "245.9", false),
+        ("1,2,3", "123", false),
+        ("Oslo", "Bern", false),
+    ] {
+        assert_eq!(is(&asked("One?", one), &asked("Two?", other)), same, "{one} | {other}");
+    }
+}
+
+#[test]
+fn roles_codes_and_rows_behind_the_first_are_kept_apart() {
+    for (one, other) in [
+        (
+            "SELECT e.name FROM staff e JOIN staff b ON e.boss = b.id WHERE b.name = 'Bo'",
+            "SELECT b.name FROM staff e JOIN staff b ON e.boss = b.id WHERE e.name = 'Bo'",
+        ),
+        ("SELECT a FROM t WHERE version = '1.10'", "SELECT a FROM t WHERE version = '1.1'"),
+        ("SELECT a FROM t ORDER BY b LIMIT 1 OFFSET 4", "SELECT a FROM t ORDER BY b LIMIT 1"),
+        ("SELECT SUM(ABS(a)) FROM t", "SELECT SUM(a) FROM t"),
+    ] {
+        assert_ne!(sql::normal(one, false), sql::normal(other, false));
+    }
+    let flight = |from: &str, to: &str| solved("?", "1", "flights", json!({"from": from, "to": to}));
+    let told = |scenario: &Scenario| Fact::of(scenario).call;
+    assert_ne!(told(&flight("Oslo", "Bern")), told(&flight("Bern", "Oslo")));
+}
+
+#[test]
+fn deep_and_long_queries_are_read_in_bounded_time() {
+    let mut deep = "SELECT 1".to_owned();
+    for _ in 0..20 {
+        deep = format!("SELECT ({deep}) AS x FROM t WHERE x > 1 AND x < 9 ORDER BY x");
+    }
+    for query in [
+        deep,
+        format!("SELECT {}", "a AND ".repeat(100_000)),
+        format!("SELECT a FROM t WHERE {}", "(".repeat(9000)),
+    ] {
+        assert!(sql::normal(&query, false).len() < 2_000_000);
+    }
+}
+
+#[test]
+fn a_conversation_that_solves_a_task_of_the_exam_is_found() {
+    let exam = [
+        queried(
+            "What do the orders of Ann Lee cost in total?",
+            "1200.5",
+            "SELECT SUM(total) FROM orders WHERE customer = 'Ann Lee'",
+        ),
+        solved("Close the ticket T-12.", "", "close_ticket", json!({"id": "T-12"})),
+        queried("Which cities do we ship to?", "Bern, Oslo", "SELECT DISTINCT city FROM orders"),
+        task("How many customers do we have?", "12"),
+        task("Who wrote \"Low Tide\"?", "Ann"),
+    ];
+    let facts = Facts::of_exam(&exam);
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let says = |text: &str| json!({"role": "assistant", "content": text});
+    let calls = |name: &str, arguments: Value| json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": name, "arguments": arguments.to_string()}}]});
+    let ends = |answer: &str| calls("complete_task", json!({"answer": answer}));
+    let query = |sql: &str| calls("read_query", json!({"query": sql}));
+    let sum = || query("select sum(total) from orders where customer = \"Ann Lee\"");
+    for conversation in [
+        vec![user("Look it up."), sum(), ends("1200.50")],
+        vec![user("What did she spend?"), sum(), says("She spent 1,200.50 euros.")],
+        vec![user("I am Bob of Acme. What do we get from Ann Lee?"), says("That is 1200.5.")],
+        vec![user("Done with it, please."), calls("close_ticket", json!({"id": "t-12"})), says("Closed.")],
+        vec![user("Where to?"), query("SELECT city FROM orders"), ends("Oslo and Bern")],
+        vec![user("Question: How many customers do we have? Answer with a number."), says("12")],
+        vec![user("Count our customers."), says("12.")],
+        vec![user("Who wrote Low Tide?"), says("Shall I look?"), user("Yes."), says("It was Ann.")],
+    ] {
+        assert!(facts.in_conversation(&conversation).is_some(), "{conversation:?}");
+    }
+    for conversation in [
+        vec![
+            user("What did he spend?"),
+            query("SELECT SUM(total) FROM orders WHERE customer = 'Bo'"),
+            ends("1200.50"),
+        ],
+        vec![user("Who wrote \"High Tide\"?"), says("Ann")],
+        vec![user("Close it."), calls("close_ticket", json!({"id": "T-13"})), says("Closed.")],
+        vec![],
+    ] {
+        assert_eq!(facts.in_conversation(&conversation), None, "{conversation:?}");
     }
 }
