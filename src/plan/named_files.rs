@@ -61,6 +61,8 @@ pub struct NamedFiles<'a> {
     /// The run file's.
     folder: &'a Path,
     is_read_only: bool,
+    /// Files and folders that the server may write to in its sandbox.
+    written: &'a [PathBuf],
     digests: &'a FileDigests,
     /// Digests by the name that stands for the file in the key.
     pub contents: BTreeMap<String, Digest>,
@@ -70,10 +72,11 @@ pub struct NamedFiles<'a> {
 }
 
 impl<'a> NamedFiles<'a> {
-    pub fn new(spec: &ServerSpec, cwd: &'a Path, folder: &'a Path, digests: &'a FileDigests) -> Self {
+    pub fn new(spec: &'a ServerSpec, cwd: &'a Path, folder: &'a Path, digests: &'a FileDigests) -> Self {
         let is_read_only = spec.state == State::ReadOnly;
+        let written = spec.limits.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.write);
         let (contents, by_content, uncounted) = Default::default();
-        Self { cwd, folder, is_read_only, digests, contents, by_content, uncounted }
+        Self { cwd, folder, is_read_only, written, digests, contents, by_content, uncounted }
     }
 
     /// A word of the command with the names of files in place of their paths; `None` if it names none that counts.
@@ -136,15 +139,13 @@ impl<'a> NamedFiles<'a> {
     }
 
     fn is_data(&self, option: &str, path: &Path) -> bool {
-        if is_database(path) {
-            return true;
-        }
-        let has_ending =
-            |ending: &&str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
-        self.is_read_only
-            && !is_no_data(option)
-            && !WRITTEN.iter().any(|ending| has_ending(&ending))
-            && !is_program(path)
+        let may_write = self.written.iter().any(|written| path.starts_with(written));
+        is_database(path)
+            || self.is_read_only
+                && !may_write
+                && !is_no_data(option)
+                && !is_written(path)
+                && !is_program(path)
     }
 
     /// The name of a folder whose files count.
@@ -153,8 +154,9 @@ impl<'a> NamedFiles<'a> {
             return Ok(None);
         }
         let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let (path, around) = (whole(path), [whole(self.folder), whole(self.cwd)]);
-        if around.iter().any(|around| around.starts_with(&path)) {
+        let may_write = self.written.iter().any(|written| path.starts_with(written));
+        let (path, around) = (whole(path), [self.folder, self.cwd, &std::env::temp_dir()].map(whole));
+        if may_write || around.iter().any(|around| around.starts_with(&path)) {
             return Ok(None);
         }
         let Some(files) = small_folder(&path) else { return Ok(None) };
@@ -187,13 +189,22 @@ fn is_no_data(option: &str) -> bool {
     lower.split(|letter: char| !letter.is_alphanumeric()).any(|word| NO_DATA.contains(&word))
 }
 
-/// Every file in the folder, if they are few and small. Hidden files and caches do not count, and links to folders are not
+/// Whether a server writes such a file, by its ending.
+fn is_written(path: &Path) -> bool {
+    let is_ending = |ending: &&str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
+    WRITTEN.iter().any(|ending| is_ending(&ending))
+}
+
+/// Every file in the folder, if they are few and small. Hidden files, caches and logs do not count, and links to folders are not
 /// followed.
 fn small_folder(folder: &Path) -> Option<Vec<PathBuf>> {
     let (mut files, mut bytes, mut open) = (Vec::new(), 0, vec![folder.to_owned()]);
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).ok()?.flatten().filter(is_content) {
             let path = entry.path();
+            if is_written(&path) {
+                continue;
+            }
             if path.is_file() {
                 bytes += path.metadata().ok()?.len();
                 files.push(path);
