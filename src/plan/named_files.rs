@@ -74,7 +74,7 @@ pub struct NamedFiles<'a> {
 impl<'a> NamedFiles<'a> {
     pub fn new(spec: &'a ServerSpec, cwd: &'a Path, folder: &'a Path, digests: &'a FileDigests) -> Self {
         let is_read_only = spec.state == State::ReadOnly;
-        let written = spec.limits.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.write);
+        let written = spec.limits.sandbox.as_ref().map_or(&[][..], |sandbox| sandbox.write.as_slice());
         let (contents, by_content, uncounted) = Default::default();
         Self { cwd, folder, is_read_only, written, digests, contents, by_content, uncounted }
     }
