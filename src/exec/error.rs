@@ -29,10 +29,17 @@ pub enum ExecError {
     #[error("{path} changed since stage \"{stage}\" was planned")]
     #[hint = "run again to use the file as it is now"]
     FileChanged { stage: String, path: String },
-    #[error("{path}, named by the server's command, changed since stage \"{stage}\" was planned")]
-    #[hint = "run again if you edited it; if the server writes to it, pass its path through `server.env`, whose values \
-        count as written"]
+    #[error("{path}, named by the server's command or `env`, changed since stage \"{stage}\" was planned")]
+    #[hint = "run again if you edited it; if the server writes to it, name it by a variable, as in \
+        `env = {{ NAME = \"${{NAME}}\" }}`: it counts as written"]
     ServerChanged { stage: String, path: String },
+    #[error("{path}, which the server reads, has changed since the run began: {}", if *is_counted {
+        "stages that use the server run again"
+    } else {
+        "finished stages keep their tasks, and an exam that is still to run leaves out those that no longer hold"
+    })]
+    #[hint = "restore the file to go on as the run began; `--resample` with the stage that makes the tasks makes them again"]
+    DataChanged { path: String, is_counted: bool },
     #[error("{trained} trains on a task that {compared} compares policies on{}", task_text(task))]
     #[hint = "make both sets with one `scenarios` stage, or name the exam's tasks in the other one, as in \
         `held_out = \"questions.heldout\"`: it asks nothing that they ask; to measure success on training tasks on purpose, \

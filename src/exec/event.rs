@@ -1,6 +1,8 @@
 //! What happens in a run, as one type: a line of its journal, an object of `--json`, and what the terminal, trackers and
 //! `mcprl watch` show. Other programs read it as docs/guides/trackers.md describes it, so names and fields stay.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
@@ -27,6 +29,8 @@ pub enum Event {
         #[serde(default)]
         machine: Option<String>,
     },
+    /// The files that the server's command and environment name, as they are when the run begins or goes on.
+    ServerFiles { files: BTreeMap<String, Digest> },
     /// Its result was in the store.
     Cached {
         #[serde(alias = "node")]
@@ -150,6 +154,7 @@ mod tests {
         let result = || CachedResult { notes: vec!["few tasks".into()], ..CachedResult::default() };
         let in_journal = [
             Event::Opened { pid: 1, version: "0".into(), machine: None },
+            Event::ServerFiles { files: BTreeMap::new() },
             Event::Started { id: id(), key, reasons: Vec::new() },
             Event::Finished { id: id(), key, result: result() },
             Event::Cached { id: id(), key, result: result() },

@@ -158,6 +158,16 @@ impl RunFolder {
         journal::read(&self.path.join("journal.jsonl")).into_iter().filter_map(finished).collect()
     }
 
+    /// The server's files when the run began, or went on last.
+    pub fn server_files(&self) -> BTreeMap<String, Digest> {
+        let noted = |timed: TimedEvent| match timed.event {
+            Event::ServerFiles { files } => Some(files),
+            _ => None,
+        };
+        let events = journal::read(&self.path.join("journal.jsonl"));
+        events.into_iter().rev().find_map(noted).unwrap_or_default()
+    }
+
     /// Links a node's artifacts under their names in its card: `exam/report.md`, `train.0003/update/policy`.
     pub fn link(&self, store: &Store, node: &Node, outputs: &BTreeMap<String, Output>) -> Result<()> {
         for (port, output) in outputs {

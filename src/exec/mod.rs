@@ -24,6 +24,7 @@ pub mod review;
 mod rows;
 mod runner;
 mod schedule;
+mod server_data;
 mod slots;
 mod task;
 mod threads;

@@ -600,6 +600,9 @@ impl Runner {
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
         let is_changed = |path: &Path, digest: &Digest, kind: ParamType| -> Result<bool> {
+            if !path.exists() {
+                return Ok(true);
+            }
             let now = match path.is_dir() {
                 true => self.files.folder(path, kind.wanted_in(path))?,
                 false => self.files.digest(path)?,

@@ -21,6 +21,7 @@ use super::{
     jobs::{Executors, Jobs},
     progress_file::ProgressFile,
     runner::{Attempt, Runner, StageResult},
+    server_data,
     slots::{Share, Slots, Waiters},
     threads::panic_message,
     upload,
@@ -75,6 +76,9 @@ pub fn run(request: Request) -> Result<Summary> {
     {
         runner.folder.refused()?;
         return Err(refused);
+    }
+    if resolved.is_ok() {
+        server_data::check(&runner.plan, &runner.files, &runner.folder, &*runner.listener)?;
     }
     // Kept until the end, since its threads listen for the stop signal.
     let mut threads = Threads(None);

@@ -1,15 +1,14 @@
 //! Identifies the server and the numerics for keys, as far as possible without contacting the server.
 
 use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::Read,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::named_files::{NamedFiles, is_content};
 use crate::{
     data,
     error::Result,
@@ -29,6 +28,8 @@ pub struct ServerIdentity {
     pub conduct: Value,
     /// The files that count in `reached` by content.
     pub files: BTreeMap<PathBuf, Digest>,
+    /// Databases that do not count, because the server may write to them.
+    pub uncounted: BTreeSet<PathBuf>,
     /// Whether this identifies the server. A URL does not: its server must be asked.
     pub is_known: bool,
 }
@@ -55,11 +56,14 @@ impl ServerIdentity {
         if let Some(spec) = servers.single() {
             return Self::new(spec, folder, files);
         }
-        let mut all = Self { reached: json!({}), conduct: json!({}), files: BTreeMap::new(), is_known: true };
+        let (files_of_all, uncounted) = Default::default();
+        let mut all =
+            Self { reached: json!({}), conduct: json!({}), files: files_of_all, uncounted, is_known: true };
         for (name, spec) in servers.iter() {
             let one = Self::new(spec, folder, files)?;
             (all.reached[name], all.conduct[name]) = (one.reached, one.conduct);
             all.files.extend(one.files);
+            all.uncounted.extend(one.uncounted);
             all.is_known &= one.is_known;
         }
         Ok(all)
@@ -67,32 +71,34 @@ impl ServerIdentity {
 
     /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
-        let mut by_content = BTreeMap::new();
+        let (mut by_content, mut uncounted) = (BTreeMap::new(), BTreeSet::new());
         let cwd: &Path = match &spec.transport {
             Transport::Stdio { cwd: Some(cwd), .. } => cwd,
             _ => folder,
         };
         let reached = match &spec.transport {
             Transport::Stdio { command, env, files: listed, .. } => {
-                let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
+                let mut named = NamedFiles::new(spec, cwd, folder, files);
+                let mut words = Vec::new();
                 let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
                 for (word, shown) in command.iter().zip(shown) {
-                    let path = cwd.join(word);
-                    if !path.is_file() || spec.state != State::ReadOnly && is_database(&path) {
-                        words.push(shown.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION"))));
-                        continue;
-                    }
-                    let digest = files.digest(&path)?;
-                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    words.push(add_labelled(&mut contents, name, digest));
-                    by_content.insert(path, digest);
+                    let is_hidden = shown != *word;
+                    let word = if is_hidden { None } else { named.word(word)? };
+                    words.push(word.unwrap_or_else(|| {
+                        shown.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION")))
+                    }));
+                }
+                let mut variables = BTreeMap::new();
+                for (name, value) in env {
+                    let named = named.value(name, value)?;
+                    variables.insert(name, digest(named.as_ref().unwrap_or(value)));
                 }
                 for path in listed.iter().flat_map(|listed| files_in(listed)) {
-                    let digest = files.digest(&path)?;
                     let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-                    add_labelled(&mut contents, name, digest);
-                    by_content.insert(path, digest);
+                    named.listed(path, name)?;
                 }
+                by_content.extend(named.by_content);
+                uncounted.extend(named.uncounted);
                 let mut layout = BTreeMap::new();
                 if let State::SnapshotDir(template) = &spec.state {
                     for path in all_in(template) {
@@ -110,7 +116,7 @@ impl ServerIdentity {
                         layout.insert(name, content);
                     }
                 }
-                let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
+                let mut reached = json!({ "command": words, "env": variables, "files": named.contents });
                 if !layout.is_empty() {
                     reached["snapshot"] = json!(layout);
                 }
@@ -174,28 +180,14 @@ impl ServerIdentity {
             });
         }
         let is_known = !matches!(spec.transport, Transport::Http { .. });
-        Ok(Self { reached, conduct, files: by_content, is_known })
+        Ok(Self { reached, conduct, files: by_content, uncounted, is_known })
     }
-}
-
-/// Adds a file by its name, or a similar one if another file has it. Returns that.
-fn add_labelled(contents: &mut BTreeMap<String, Digest>, name: String, digest: Digest) -> String {
-    let mut label = name;
-    while contents.get(&label).is_some_and(|other| *other != digest) {
-        label += "'";
-    }
-    contents.insert(label.clone(), digest);
-    label
 }
 
 /// The file, or every file in the folder. Hidden files and caches do not count, and links to folders are not followed.
 fn files_in(path: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(path) else { return vec![path.to_owned()] };
-    let is_code = |entry: &std::fs::DirEntry| {
-        let name = entry.file_name();
-        !name.as_encoded_bytes().starts_with(b".") && name != "__pycache__" && name != "node_modules"
-    };
-    let inner = entries.flatten().filter(is_code).map(|entry| entry.path());
+    let inner = entries.flatten().filter(is_content).map(|entry| entry.path());
     let inner = inner.filter(|path| path.is_file() || path.is_dir() && !path.is_symlink());
     inner.flat_map(|path| files_in(&path)).collect()
 }
@@ -209,13 +201,6 @@ fn all_in(folder: &Path) -> Vec<PathBuf> {
         std::iter::once(path).chain(inner)
     });
     below.collect()
-}
-
-/// Whether the file is a SQLite or DuckDB database.
-fn is_database(path: &Path) -> bool {
-    let mut head = [0; 16];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && (head == *b"SQLite format 3\0" || head[8..12] == *b"DUCK")
 }
 
 /// Replaces a value: keys are stored in plain text, and values may be secrets.
@@ -354,6 +339,80 @@ mod tests {
         assert_ne!(of("a", State::ReadOnly), of("b", State::ReadOnly));
         assert_eq!(of("a", State::FreshProcess), of("b", State::FreshProcess));
         assert_eq!(of("a", State::FreshProcess)["command"], json!(["serve", "data.db"]));
+    }
+
+    /// The `reached` value of a read-only server with these words and variables, beside this file.
+    fn naming(words: &[&str], env: &[(&str, &str)], name: &str, content: &[u8]) -> Value {
+        let folder = project("a", "rows");
+        let path = folder.path().join("server").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+        let files = FileDigests::load(&Store::open(folder.path().join("cache")).unwrap());
+        let transport = Transport::Stdio {
+            command: std::iter::once("serve").chain(words.iter().copied()).map(str::to_owned).collect(),
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            cwd: Some(folder.path().join("server")),
+            files: Vec::new(),
+        };
+        let spec = ServerSpec::new(transport, State::ReadOnly);
+        ServerIdentity::new(&spec, folder.path(), &files).unwrap().reached
+    }
+
+    #[test]
+    fn a_file_that_a_read_only_server_is_given_counts_by_its_content() {
+        let with: [(&[&str], &[(&str, &str)], &str); 8] = [
+            (&["--data=rows.csv"], &[], "rows.csv"),
+            (&["--db=sqlite:///rows.csv"], &[], "rows.csv"),
+            (&["--db", "file:rows.csv?mode=ro"], &[], "rows.csv"),
+            (&[], &[("DATA", "rows.csv")], "rows.csv"),
+            (&[], &[("DATABASE_URL", "sqlite:///./rows.csv?mode=ro")], "rows.csv"),
+            (&["docs"], &[], "docs/inner/rows.csv"),
+            (&["--root=docs"], &[], "docs/inner/rows.csv"),
+            (&["data.db"], &[], "data.db-wal"),
+        ];
+        for (words, env, file) in with {
+            let of = |content: &[u8]| naming(words, env, file, content);
+            assert_eq!(of(b"1"), of(b"1"), "{words:?} {env:?} names no folder of this machine");
+            assert_ne!(of(b"1"), of(b"2"), "{words:?} {env:?}");
+            assert!(of(b"1")["files"].to_string().contains(file.rsplit('/').next().unwrap()), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_read_only_server_writes_and_what_is_no_data_does_not_count() {
+        let with: [(&[&str], &[(&str, &str)], &str, &[u8]); 9] = [
+            (&["--log-file=server.txt"], &[], "server.txt", b""),
+            (&["--to=server.log"], &[], "server.log", b""),
+            (&[], &[("CACHE_FILE", "pages.json")], "pages.json", b""),
+            (&[], &[("API_TOKEN_FILE", "token.txt")], "token.txt", b""),
+            (&[], &[("BROWSER", "browse")], "browse", b"\x7fELF"),
+            (&["data.db"], &[], "data.db-shm", b""),
+            (&["."], &[], "docs/rows.csv", b""),
+            (&[".."], &[], "docs/rows.csv", b""),
+            (&["docs"], &[], "docs/.index", b""),
+        ];
+        for (words, env, file, head) in with {
+            let of = |content: &[u8]| naming(words, env, file, &[head, content].concat());
+            assert_eq!(of(b"1"), of(b"2"), "{words:?} {env:?}");
+        }
+    }
+
+    #[test]
+    fn a_database_that_the_server_may_write_to_is_known_and_does_not_count() {
+        let folder = project("a", "rows");
+        let files = FileDigests::load(&Store::open(folder.path().join("cache")).unwrap());
+        for (word, variable) in [("--db=data.db", "x"), ("data.db", "x"), ("x", "data.db")] {
+            let transport = Transport::Stdio {
+                command: vec!["serve".into(), word.into()],
+                env: BTreeMap::from([("DB".to_owned(), variable.to_owned())]),
+                cwd: Some(folder.path().join("server")),
+                files: Vec::new(),
+            };
+            let spec = ServerSpec::new(transport, State::FreshProcess);
+            let identity = ServerIdentity::new(&spec, folder.path(), &files).unwrap();
+            assert_eq!(identity.uncounted, BTreeSet::from([folder.path().join("server/data.db")]));
+            assert!(identity.files.is_empty(), "{word}");
+        }
     }
 
     #[test]

@@ -21,7 +21,8 @@
 //! | paths, times, host | no | a cache can be moved and shared |
 //!
 //! How a server is reached includes:
-//! - the words of its command; a word that names a file counts by the file's name and content
+//! - the words of its command; a word that names a file counts by the file's name and content. So does, under `read-only`, a
+//!   file or small folder that is named within a word or by a variable (`named_files.rs`)
 //! - the names and contents of the files in `files`
 //! - the names of environment variables and headers, and digests of their values
 //! - the URL
@@ -32,7 +33,7 @@
 //!
 //! A reference to a variable (`${NAME}`) counts as written, without the variable's value: a token may be
 //! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's
-//! version, not its bytes. If the server may write to a database named in the command (`state` is not
+//! version, not its bytes. If the server may write to a database named there (`state` is not
 //! `"read-only"`), only the word counts: otherwise each episode would change every key. The variable that
 //! holds a bearer token does not count.
 //!
@@ -40,8 +41,8 @@
 //! new run, but not in a resumed one. Its output counts by content, so if the server answers the same, no
 //! other stage reruns. If the server does not answer, its last answer is used, and the run reports that.
 //!
-//! Not detected: a server whose data or answers change while its tool list, version, command and scripts stay
-//! the same; programs that a command finds through `PATH` or that its scripts import; changes of this
+//! Not detected: a server whose data or answers change while its tool list, version, command and the files named there stay
+//! the same (an exam plays its reference solutions again to find out); programs that a command finds through `PATH` or that its scripts import; changes of this
 //! program's code without a raised revision; processors that round differently.
 
 use std::collections::BTreeMap;

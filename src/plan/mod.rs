@@ -27,6 +27,7 @@ mod ledger;
 mod memory;
 mod models;
 mod name;
+mod named_files;
 mod parse;
 mod preflight;
 mod reader;
@@ -237,6 +238,11 @@ impl Plan {
     pub fn server_files(&self) -> impl Iterator<Item = (&Path, &Digest)> {
         let files = self.identity.iter().flat_map(|server| &server.files);
         files.map(|(path, digest)| (path.as_path(), digest))
+    }
+
+    /// Databases of servers that may write to them. Their content is in no key.
+    pub fn uncounted_files(&self) -> impl Iterator<Item = &Path> {
+        self.identity.iter().flat_map(|server| &server.uncounted).map(PathBuf::as_path)
     }
 
     /// Whether the node lists the tools of a server that the key cannot identify.

@@ -785,6 +785,13 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
                 found.stage
             ));
         }
+        let aged = run.stage(&found.stage).and_then(|stage| stage.metric("aged")).unwrap_or(0.0);
+        if aged > 0.0 {
+            items.push(format!(
+                "{}: {aged} tasks are left out because their answer has changed on the server (table `replays`).",
+                found.stage
+            ));
+        }
         if let Err(missing) = &found.pairs {
             items.push(format!("The episodes of {} are {missing}, so there are no examples.", found.stage));
         }

@@ -296,7 +296,11 @@ impl Iterations {
             Event::Stopping => {
                 "stopping after the current step of each stage; press Ctrl-C again to exit now".into()
             }
-            Event::Opened { .. } | Event::Loaded { .. } | Event::Repeated { .. } | Event::Closed { .. } => {
+            Event::Opened { .. }
+            | Event::ServerFiles { .. }
+            | Event::Loaded { .. }
+            | Event::Repeated { .. }
+            | Event::Closed { .. } => {
                 return None;
             }
         })

@@ -1,15 +1,18 @@
 //! `eval`: runs several policies on the same held-out scenarios. The verdict reports their differences.
 //!
+//! Tasks whose answer has changed on the server are left out first (`eval/aging.rs`).
 //! Episodes are played exactly as in `rollout` and judged by ground truth alone. All policies use the same
 //! seeds. Episodes lost to server failures say nothing about a policy; they are left out and counted. An
 //! episode whose own call takes the server down has failed (`rollout/play.rs`).
 
+mod aging;
 mod examples;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
+use self::aging::Aging;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -83,6 +86,12 @@ enum EvalError {
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     #[hint = "start the server by hand, call a tool, and check that it keeps running"]
     ServerLost { lost: usize, episodes: usize },
+    #[error(
+        "{aged} of {tasks} tasks no longer hold: their answer has changed on the server; the first, {id}: was {was:?}, is {now:?}"
+    )]
+    #[hint = "make the tasks again, with `--resample STAGE` or `cache = \"refresh\"` in the stage that makes them; correct the \
+        answers of your own; if the server's data should be as before, restore it"]
+    Aged { aged: usize, tasks: usize, id: String, was: String, now: String },
 }
 
 pub struct Eval {
@@ -102,7 +111,16 @@ impl Eval {
             return Err(StageError::NoInput { role: "policies".into() }.into());
         }
         let tools_path = &context.input("tools")?.path;
-        let (scenarios, unknown) = known(context.read("scenarios")?)?;
+        let (mut scenarios, unknown) = known(context.read("scenarios")?)?;
+        // Shards play all tasks: the stage itself decides, once for all.
+        let aging = match context.shard {
+            None => Aging::of(context, policies[0], &scenarios, play).await?,
+            Some(_) => Aging::default(),
+        };
+        scenarios = aging.without(scenarios);
+        if let Some(note) = aging.note() {
+            context.observer.note(&note);
+        }
         let solved: Vec<Trajectory> = context.read_optional(EXAMPLES)?.unwrap_or_default();
         let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
@@ -151,6 +169,7 @@ impl Eval {
         }
         context.write("episodes", &trajectories)?;
         context.write("calls", &made)?;
+        context.write("replays", &aging.rows)?;
 
         let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
         let mut comparison_only: Vec<String> = params.endpoints.keys().cloned().collect();
@@ -178,6 +197,7 @@ impl Eval {
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
+        notes.extend(aging.paragraph());
         notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
@@ -188,6 +208,7 @@ impl Eval {
         }
         metrics.insert("scenarios".into(), scenarios.len() as f64);
         metrics.insert("lost".into(), lost as f64);
+        metrics.insert("aged".into(), aging.count() as f64);
         Ok(metrics)
     }
 }

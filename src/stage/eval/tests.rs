@@ -303,6 +303,90 @@ async fn an_exam_that_is_interrupted_ends_as_interrupted() {
     assert!(!context.output_folder.join("verdict.parquet").exists());
 }
 
+/// A task whose solution is this query, with how its answer is read and the checks of the state.
+fn solved(
+    id: &str,
+    sql: &str,
+    (reads, checks): (Option<serde_json::Value>, Option<serde_json::Value>),
+) -> Scenario {
+    let json = |value: serde_json::Value| data::Json(value.to_string());
+    Scenario {
+        reference: Some(json!([{"name": "run_query", "arguments": {"sql": sql}}]).to_string()),
+        reads: reads.map(json),
+        checks: checks.map(json),
+        ..scenario(id, "a", Some("7"))
+    }
+}
+
+/// Seven tasks, of which these no longer hold: `changed`, `gone` and `state`.
+fn aging() -> Vec<Scenario> {
+    let n = || Some(json!({"field": {"list": "", "key": null, "field": "n"}}));
+    let state = |expected: &str| {
+        let call =
+            json!({"tool": "run_query", "arguments": {"sql": "SELECT 7"}, "expect": {"matches": expected}});
+        Some(json!({"state": [call]}))
+    };
+    vec![
+        solved("same", "SELECT 7 AS n", (n(), state("7"))),
+        solved("changed", "SELECT 8 AS n", (n(), None)),
+        solved("gone", "SELECT nothing FROM nowhere", (None, None)),
+        solved("state", "SELECT 7 AS n", (n(), state("nine"))),
+        // How their answers follow from the result is not known.
+        solved("counted", "SELECT 8 AS n", (None, None)),
+        solved("quoted", "SELECT 7 AS n", (Some(json!({"quoted": "7"})), None)),
+        scenario("unsolved", "c", Some("3")),
+    ]
+}
+
+#[tokio::test]
+async fn tasks_whose_answer_has_changed_on_the_server_are_left_out_for_all_policies() {
+    let hall = Hall::open().await;
+    data::write(&hall.path("scenarios.parquet"), &aging()).unwrap();
+    let context = hall.context("out", 2, 8);
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!((metrics["scenarios"], metrics["aged"]), (4.0, 3.0));
+    let episodes: Vec<Trajectory> = data::read(&context.output_folder.join("episodes.parquet")).unwrap();
+    let played: std::collections::BTreeSet<&str> =
+        episodes.iter().map(|episode| episode.scenario_id.as_str()).collect();
+    assert_eq!(played.into_iter().collect::<Vec<_>>(), ["counted", "quoted", "same", "unsolved"]);
+    assert_eq!(episodes.len(), 2 * 4 * 2);
+
+    let rows: Vec<data::Replay> = data::read(&context.output_folder.join("replays.parquet")).unwrap();
+    let shown: Vec<_> =
+        rows.iter().map(|row| (row.scenario_id.as_str(), row.holds, row.now.as_deref())).collect();
+    assert_eq!(shown[..2], [("same", Some(true), None), ("changed", Some(false), Some("8"))]);
+    assert_eq!((shown[2].0, shown[2].1), ("gone", Some(false)));
+    assert!(shown[2].2.unwrap().contains("error"), "{shown:?}");
+    assert_eq!((shown[3].0, shown[3].1), ("state", Some(false)));
+    assert_eq!(shown[4..], [("counted", Some(true), None), ("quoted", Some(true), None)]);
+
+    let report = std::fs::read_to_string(context.output_folder.join("report.md")).unwrap();
+    let left_out = "Left out: 3 of 7 tasks no longer hold: their answer has changed on the server.\n";
+    assert!(report.contains(left_out) && report.contains("- `changed`: was `7`, is `8`\n"), "{report}");
+}
+
+#[tokio::test]
+async fn an_exam_most_of_whose_tasks_no_longer_hold_fails_with_the_first_of_them() {
+    let hall = Hall::open().await;
+    let tasks: Vec<Scenario> =
+        aging().into_iter().filter(|task| task.id != "same" && task.id != "quoted").collect();
+    data::write(&hall.path("scenarios.parquet"), &tasks).unwrap();
+    let failed = testing::run(&hall.context("out", 2, 8)).await.unwrap_err();
+    assert_eq!(failed.code(), "eval::aged");
+    let message = "3 of 5 tasks no longer hold: their answer has changed on the server; the first, changed: was \"7\", is \"8\"";
+    assert!(failed.to_string().contains(message), "{failed}");
+    assert!(failed.hint().unwrap().contains("--resample"));
+}
+
+#[tokio::test]
+async fn an_exam_that_goes_on_replays_the_solutions_again() {
+    let hall = Hall::open().await;
+    data::write(&hall.path("scenarios.parquet"), &[solved("s", "SELECT 7 AS n", (None, None))]).unwrap();
+    testing::run(&hall.context("first", 2, 8)).await.unwrap();
+    let names = hall.recorded.0.lock().unwrap().len();
+    assert_eq!(names, 4, "the episodes of two policies alone are recorded");
+}
+
 /// The baseline answers 1, 1.0 or 2 with equal probability, the other policy always 1.
 async fn voting() -> Hall {
     let hall = Hall::open().await;

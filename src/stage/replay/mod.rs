@@ -56,13 +56,13 @@ pub struct ReplayStage {
 
 /// A call of an episode, with what the agent saw of its result.
 #[derive(Debug, Clone, PartialEq)]
-struct Made {
-    call: ToolCall,
+pub(super) struct Made {
+    pub call: ToolCall,
     /// None if there was none.
-    result: Option<String>,
-    is_error: bool,
+    pub result: Option<String>,
+    pub is_error: bool,
     /// Whether mcprl sent it to the server.
-    reached: bool,
+    pub reached: bool,
 }
 
 impl ReplayStage {
@@ -164,7 +164,7 @@ impl ReplayStage {
 }
 
 /// The calls of an episode, in order, without `complete_task`.
-fn made(episode: &Trajectory) -> Vec<Made> {
+pub(super) fn made(episode: &Trajectory) -> Vec<Made> {
     let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
     let turns: Vec<usize> = (0..messages.len()).filter(|at| messages[*at]["role"] == "assistant").collect();
     let result = |call: &Call| {

@@ -134,6 +134,8 @@ pub struct Player {
     pub(super) actor: Actor,
     pub(super) pools: Pools,
     play: PlaySettings,
+    /// Whether finished episodes are recorded, and recorded ones are not played again.
+    is_recorded: bool,
     /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
@@ -196,7 +198,7 @@ impl Player {
                 Actor::Harness(Box::new(harness), agents)
             }
         };
-        Ok(Self { policy: input.digest, actor, pools, play, episodes: 0, lost: 0 })
+        Ok(Self { policy: input.digest, actor, pools, play, is_recorded: true, episodes: 0, lost: 0 })
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -217,7 +219,36 @@ impl Player {
         play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
-        Ok(Self { policy, actor: Actor::Reference(agents), pools, play, episodes: 0, lost: 0 })
+        Ok(Self {
+            policy,
+            actor: Actor::Reference(agents),
+            pools,
+            play,
+            is_recorded: true,
+            episodes: 0,
+            lost: 0,
+        })
+    }
+
+    /// The same to see what the server answers now: whole, without the limits of an episode, and not recorded.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_replay(
+        context: &Context,
+        policy: &Input,
+        tools: &Path,
+        scenarios: &[Scenario],
+        mut play: PlaySettings,
+    ) -> Result<Self> {
+        (play.agent.max_turns, play.agent.max_calls) = (u32::MAX, u32::MAX);
+        (play.agent.max_turn_tokens, play.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
+        (play.agent.result_chars, play.max_lost_share) = (usize::MAX, 1.0);
+        let folder = PolicyFolder::open(policy, context)?;
+        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
+        let policy = Self::reference_policy(&policy.digest);
+        let actor = Actor::Reference(agents);
+        Ok(Self { policy, actor, pools, play, is_recorded: false, episodes: 0, lost: 0 })
     }
 
     /// Lets a model behind an endpoint play, with these examples behind its system prompt. `policy` stands for it in the ids of
@@ -235,7 +266,15 @@ impl Player {
         play.concurrency = play.concurrency.min(client.concurrency());
         let (agents, pools) =
             prepare_endpoint(context, (client.into(), examples), tools, scenarios, &play.agent)?;
-        Ok(Self { policy, actor: Actor::Endpoint(agents), pools, play, episodes: 0, lost: 0 })
+        Ok(Self {
+            policy,
+            actor: Actor::Endpoint(agents),
+            pools,
+            play,
+            is_recorded: true,
+            episodes: 0,
+            lost: 0,
+        })
     }
 
     /// What stands for this policy in the ids of reference solutions.
@@ -255,7 +294,10 @@ impl Player {
         context: &Context,
         attempts: &[RolloutSpec<'_>],
     ) -> Result<Vec<Option<Trajectory>>> {
-        let mut known = known(context, &self.policy, attempts)?;
+        let mut known = match self.is_recorded {
+            true => known(context, &self.policy, attempts)?,
+            false => BTreeMap::new(),
+        };
         let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
         let before = self.actor.usage();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
@@ -415,7 +457,8 @@ impl Player {
         let trajectory = self.judged(trajectory(episode, state, attempt, &self.policy), attempt.scenario);
         progress.tool_calls += u64::from(trajectory.calls);
         // A program that failed is tried again by a stage that is resumed.
-        if trajectory.end() != Some(End::HarnessFailed)
+        if self.is_recorded
+            && trajectory.end() != Some(End::HarnessFailed)
             && let Ok(row) = serde_json::to_vec(&trajectory)
         {
             context.rows.record(&attempt.row(&self.policy), &row)?;

@@ -12,7 +12,7 @@ use crate::{
 const DONE: &str = "done";
 
 /// The answer where a task asks for something that does not exist.
-const NONE: &str = "none";
+pub const NONE: &str = "none";
 
 /// The calls of the solution, `complete_task` included. None if the scenario lacks a reference or an answer.
 pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {

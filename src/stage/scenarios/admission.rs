@@ -302,6 +302,25 @@ fn answer(
     Ok(Some(first))
 }
 
+/// What results of the reference solution answer, which was played again. None if the task does not say how its answer is
+/// read.
+///
+/// # Errors
+/// If they give no answer.
+pub fn answer_again(scenario: &Scenario, outcomes: &[Outcome]) -> Option<Result<String, String>> {
+    let rule: AnswerRule = serde_json::from_str(&scenario.reads.as_ref()?.0).ok()?;
+    let last = outcomes.last()?;
+    // An error, too, says that there is nothing.
+    if matches!(rule, AnswerRule::Absent { .. }) && (last.is_error || looks_failed(&last.text)) {
+        return Some(Ok(NONE.to_owned()));
+    }
+    if last.is_error {
+        return Some(Err(last.text.clone()));
+    }
+    let texts: Vec<&str> = outcomes.iter().map(|outcome| outcome.text.as_str()).collect();
+    Some(rule.answer(&texts).map_err(str::to_owned))
+}
+
 /// Texts that servers give for failures without marking them: an error in the first line, in front of a colon or behind one.
 pub fn looks_failed(text: &str) -> bool {
     let line = text.trim_start().lines().next().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
@@ -66,8 +66,9 @@ impl Check {
     }
 }
 
-/// How the answer is read from the last result.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// How the answer is read from the last result. As JSON it is the column `reads` of a scenario.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AnswerRule {
     /// A field of the record whose field `key.0` is `key.1`, or of the only record.
     Field { list: String, key: Option<(String, String)>, field: String },
@@ -99,7 +100,8 @@ pub enum AnswerRule {
 }
 
 /// What is wanted of several numbers or moments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wanted {
     /// The name of the one with the largest or latest.
     Most,
@@ -177,6 +179,11 @@ impl AnswerRule {
             Self::Recorded { answer, task } => json!([answer, task]),
         };
         json!([self.kind(), fields]).to_string()
+    }
+
+    /// The column `reads` of a scenario.
+    pub fn column(&self) -> Option<Json> {
+        (*self != Self::Nothing).then(|| Json(json!(self).to_string()))
     }
 
     /// Whether an agent that sees this many characters of each result can know the answer: the parts that it sees state it,
@@ -614,6 +621,7 @@ impl Candidate {
             server: None,
             working: self.working.clone().map(Working),
             asks: self.asks.as_ref().map(|asks| Json(asks.to_string())),
+            reads: self.rule.column(),
             ..Scenario::default()
         }
     }

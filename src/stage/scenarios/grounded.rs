@@ -18,7 +18,7 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    candidate::{calls_json, entity_json, scenario_id},
+    candidate::{AnswerRule, calls_json, entity_json, scenario_id},
     error::ScenarioError,
     families::{EntityList, Families, Family},
     live::Live,
@@ -232,7 +232,9 @@ async fn solve(
         Ok(answer) => answer,
         Err(why) => return Ok(Err((why, text))),
     };
-    let solved = Solved { binding: binding.clone(), answer, calls, checks: None };
+    let rule = AnswerRule::Quoted(answer.clone());
+    let reads = rule.answer(&[text.as_str()]).ok().and_then(|_| rule.column());
+    let solved = Solved { binding: binding.clone(), answer, calls, reads, checks: None };
     let Some(state) = &families.state else { return Ok(Ok(solved)) };
     let call = state.fill(&Binding::new());
     let outcome = visit.call(&call).await?;
@@ -272,6 +274,8 @@ struct Solved {
     binding: Binding,
     answer: String,
     calls: Vec<ToolCall>,
+    /// Where the last result states the answer.
+    reads: Option<Json>,
     checks: Option<Json>,
 }
 
@@ -423,6 +427,7 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
         checks: case.checks.clone(),
+        reads: case.reads.clone(),
         ..Scenario::default()
     }
 }

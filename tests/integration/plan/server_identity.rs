@@ -64,6 +64,50 @@ fn another_environment_or_script_of_the_server_reruns_its_users() {
 }
 
 #[test]
+fn changed_data_of_a_read_only_server_reruns_its_users_and_is_named() {
+    let project = scripted("");
+    project.write("shop.csv", "1");
+    let named = ["--set", "server.env={ DATA = \"shop.csv\" }"];
+    project.run(&named);
+    assert_eq!(project.ran(), ["ask"]);
+    project.run(&named);
+    assert_eq!(project.ran(), [""; 0]);
+    project.write("shop.csv", "2");
+    let plan = project.mcprl(&["plan", "run.toml", named[0], named[1]]).out;
+    assert!(plan.contains("server.reached.files.shop.csv"), "{plan}");
+    let resumed = project.mcprl(&["resume", "latest"]);
+    assert_eq!(project.ran(), ["ask"]);
+    let said = "shop.csv, which the server reads, has changed since the run began: stages that use the server run again";
+    assert!(resumed.err.contains(said), "{}", resumed.err);
+    let again = project.mcprl(&["resume", "latest"]).err;
+    assert!(!again.contains("has changed"), "{again}");
+}
+
+#[test]
+fn a_resumed_run_says_that_a_database_has_changed_which_is_in_no_key() {
+    let project = scripted("");
+    project.replace(
+        "run.toml",
+        "state = \"read-only\"",
+        "state = \"fresh-process\"\nenv = { DATA = \"shop.db\" }",
+    );
+    project.write("shop.db", "SQLite format 3\0a");
+    project.run(&[]);
+    project.ran();
+    let unchanged = project.mcprl(&["resume", "latest"]).err;
+    assert!(!unchanged.contains("has changed"), "{unchanged}");
+    project.write("shop.db", "SQLite format 3\0b");
+    let resumed = project.mcprl(&["resume", "latest"]).err;
+    assert!(
+        resumed.contains(
+            "shop.db, which the server reads, has changed since the run began: finished stages keep"
+        ),
+        "{resumed}"
+    );
+    assert_eq!(project.ran(), [""; 0]);
+}
+
+#[test]
 fn a_moved_project_reruns_nothing() {
     let project = scripted("");
     let moved = tempfile::tempdir().unwrap();
@@ -105,9 +149,9 @@ fn a_server_script_edited_while_a_stage_runs_fails_it() {
     let failed = project.mcprl(&["run", "run.toml"]);
     assert_eq!(failed.code, Some(1));
     assert!(
-        failed
-            .err
-            .contains("server.sh, named by the server's command, changed since stage \"ask\" was planned"),
+        failed.err.contains(
+            "server.sh, named by the server's command or `env`, changed since stage \"ask\" was planned"
+        ),
         "{}",
         failed.err
     );

@@ -17,7 +17,7 @@ table! {
         call: Option<u32>,
         /// Its tool.
         tool: Option<String>,
-        /// The result that the episode has.
+        /// The result that the episode has; in an exam, the answer of the task.
         before: Option<String>,
         /// The result now, or why there is none.
         now: Option<String>,

@@ -52,6 +52,9 @@ table! {
         /// What the task asks about, as JSON: `call`, the last call of the reference solution in a normal form, `kind`, the same
         /// without its values, `answer`, and the `values` that the task names. No held-out task has the fact of a training task.
         fact: Option<Json>,
+        /// How the answer is read from the results of the reference solution, as JSON, where that is known. An exam reads it again
+        /// (docs/guides/scenarios.md).
+        reads: Option<Json>,
         /// Of a held-out task: whether a training task is of the same `kind`, with other values. Absent where that is not known.
         trained_kind: Option<Sparse<bool>>,
     }
