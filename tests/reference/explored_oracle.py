@@ -430,21 +430,24 @@ def of_asks(asks: dict):
             yield [str(asks[key]), *words.get(asks[key], [])]
 
 
+def whole_word(text: str, within: str) -> re.Match | None:
+    start, end = (r"(?<!\w)" if text[:1].isalnum() else ""), (r"(?!\w)" if text[-1:].isalnum() else "")
+    return re.search(start + re.escape(text) + end, within, re.IGNORECASE)
+
+
 def unsaid(task: str, asks: dict) -> str | None:
     """What the task does not say, or says too much."""
     if "arithmetic" in asks or "text" in asks:
         return None
     rest = task
     for ways in sorted(of_asks(asks), key=lambda ways: -max(map(len, ways))):
-        at = [(rest.lower().find(way.lower()), way) for way in sorted(ways, key=len, reverse=True)]
-        at = [(place, way) for place, way in at if place >= 0]
-        if not at:
-            # It may have been said together with a value that has it.
-            if any(way.lower() in task.lower() for way in ways):
-                continue
-            return f"does not say {ways[0]}"
-        place, way = at[0]
-        rest = rest[:place] + " " + rest[place + len(way) :]
+        ways = sorted(ways, key=len, reverse=True)
+        at = next((found for way in ways if (found := whole_word(way, rest))), None)
+        if at:
+            rest = rest[: at.start()] + " " + rest[at.end() :]
+        # It may have been said together with a value that has it.
+        elif not any(whole_word(way, task) for way in ways):
+            return f"does not say {ways[-1]}"
     names = " ".join(re.findall(r"[\w.]+", json.dumps(asks, ensure_ascii=False)))
     for extra in re.findall(r"(?<![\w.-])\d[\d.,:-]*\d|(?<![\w.-])\d\b", rest):
         if extra not in names:
