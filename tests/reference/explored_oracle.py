@@ -435,7 +435,93 @@ def whole_word(text: str, within: str) -> re.Match | None:
     return re.search(start + re.escape(text) + end, within, re.IGNORECASE)
 
 
-def unsaid(task: str, asks: dict) -> str | None:
+# Words of which a task must have one, by operation and by condition.
+MOST = r"largest|highest|most|max|maximum|latest|last|newest|greatest|longest|biggest|youngest|oldest|heaviest|best|top|recent|dearest|farthest"
+LEAST = r"smallest|lowest|least|fewest|min|minimum|earliest|first|oldest|shortest|lightest|cheapest|youngest|worst|slowest"
+COUNT = r"how many|count|number of|how often|how much"
+NEGATIVE = r"no|not|without|never|missing|lacks?|lacking|unknown|empty|any|nothing|except|other than|nobody|isn't|aren't|hasn't|haven't"
+WORDS = {
+    "count": COUNT,
+    "count_distinct": COUNT,
+    "total": rf"total|sum|add up|altogether|together|overall|worth|spen[dt]|in all|combined|{COUNT}",
+    "average": r"average|mean|typical",
+    "largest": MOST,
+    "smallest": LEAST,
+    "most": MOST,
+    "least": LEAST,
+    "most_of": MOST,
+    "least_of": LEAST,
+    "groups": COUNT,
+    "without": NEGATIVE,
+    "absent": r"none",
+    "above": r"more|above|over|after|later|greater|higher|exceeds?|larger|longer|bigger|heavier|beyond",
+    "below": r"less|fewer|below|under|before|earlier|smaller|lower|shorter|lighter|cheaper",
+    "at_least": r"at least|or more|from|since|or later|on or after|no less|no fewer|or higher|minimum",
+    "at_most": r"at most|or less|or fewer|until|by|or earlier|on or before|up to|no more|maximum",
+    "more_than": r"more than|over|above",
+    "between": r"between|from",
+    "not": NEGATIVE,
+}
+
+
+def has(words: str, task: str) -> bool:
+    return re.search(rf"(?<![\w])({words})(?![\w])", task, re.IGNORECASE) is not None
+
+
+def all_asks(asks: dict):
+    yield asks
+    for value in ((asks.get("source") or {}).get("arguments") or {}).values():
+        if isinstance(value, dict) and "of" in value:
+            yield from all_asks(value["of"])
+
+
+def other_words(task: str, asks: dict, rest: str) -> str | None:
+    """An operation or a comparison that the task does not say, or a negation that is none."""
+    conditions = [condition for one in all_asks(asks) for condition in one.get("where") or []]
+    keys = [key for condition in conditions for key in condition] + [asks["operation"]] + [key for key in ("more_than", "at_least") if key in asks]
+    for key in keys:
+        if key in WORDS and not has(WORDS[key], task):
+            return f"does not say {key}"
+    missing = [condition["missing"] for condition in conditions if "missing" in condition]
+    if True in missing and not has(NEGATIVE, task):
+        return "does not say missing"
+    if has(WORDS["average"], rest) and asks["operation"] != "average" and "average" not in json.dumps(asks):
+        return "says average"
+    is_negative = True in missing or "without" in keys or "not" in keys
+    no = any(shown(value).lower() in ("0", "n", "no", "false", "f") for condition in conditions for key, value in condition.items() if key == "is")
+    plain = re.sub(r"[^.?!,]*\bnone\b[^.?!]*|at least|no more than|no less than|\bno\.", "", rest)
+    if not is_negative and not no and asks["operation"] != "absent" and has(r"not|without|never|have no|has no|with no", plain):
+        return "says not"
+    return None
+
+
+def which_reference(name: str, task: str, asks: dict) -> str | None:
+    """Of two columns that refer to one table, the task must say which is meant."""
+    for join in (asks.get("source") or {}).get("joins") or []:
+        if not isinstance(join["column"], str) or (name, join["column"]) not in references():
+            continue
+        target, table = references()[name, join["column"]], join["column"].rsplit(".", 1)[0]
+        rivals = [column for (source, column), other in references().items() if source == name and other == target and column.startswith(f"{table}.")]
+        words = lambda column: set(re.findall(r"[a-z]+", column.rsplit(".", 1)[1].lower()))
+        for rival in set(rivals) - {join["column"]}:
+            own = words(join["column"]) - words(rival) - {"id", "by"}
+            if own and not any(has(f"{word[:5]}\\w*" if len(word) > 4 else word, task) for word in own):
+                return f"does not say which of {join['column']} and {rival}"
+    return None
+
+
+@cache
+def references() -> dict[tuple[str, str], str]:
+    """The table that a column refers to, as the schema says."""
+    found = {}
+    for file in SOURCES.glob("*.sql"):
+        for table, body in re.findall(r'CREATE TABLE "?([\w ]+?)"? \((.*)\);', file.read_text()):
+            for column, target in re.findall(r"(\w+) [A-Z]+(?: [A-Z ]+?)? ?REFERENCES (\w+)", body):
+                found[file.stem, f"{table}.{column}"] = target
+    return found
+
+
+def unsaid(name: str, task: str, asks: dict) -> str | None:
     """What the task does not say, or says too much."""
     if "arithmetic" in asks or "text" in asks:
         return None
@@ -453,7 +539,9 @@ def unsaid(task: str, asks: dict) -> str | None:
         if extra not in names:
             return f"says {extra}"
     extra = re.search(r'"([^"]+)"', rest)
-    return f"says {extra[1]}" if extra and extra[1].strip() else None
+    if extra and extra[1].strip():
+        return f"says {extra[1]}"
+    return other_words(task, asks, rest) or which_reference(name, task, asks)
 
 
 # --- Report ---------------------------------------------------------------------------------------------------------
@@ -473,7 +561,7 @@ def examine(name: str, row: dict) -> dict:
     except (Wrong, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         right, oracle = False, f"no answer: {error if isinstance(error, Wrong) else repr(error)}"
     result |= {"state": "right" if right else "wrong", "oracle": oracle}
-    return result | {"unsaid": unsaid(row["task"], asks)}
+    return result | {"unsaid": unsaid(name, row["task"], asks)}
 
 
 def rows_of(folder: Path) -> list[dict]:
