@@ -309,7 +309,7 @@ def answer_of(name: str, asks: dict, task: str):
             value = value_of(records[0], field)
             if value is None:
                 raise Wrong("the record has no such value")
-            return "value", value
+            return ("set", distinct(value)) if isinstance(value, list) else ("value", value)
         case "absent":
             return ("none", None) if not records else ("value", value_of(records[0], field) if field else "there is one")
         case "list":
@@ -327,7 +327,8 @@ def answer_of(name: str, asks: dict, task: str):
             values = distinct(measured(records, asks))
             if not values:
                 raise Wrong("no values")
-            return "value", extreme([(value, value) for value in values], operation == "largest", operation)
+            pick = max if operation == "largest" else min
+            return "value", pick(rank(values))
         case "most" | "least":
             return "value", extreme([(value_of(one, field), value_of(one, asks["by"])) for one in records], operation == "most", operation)
         case "most_of" | "least_of":
