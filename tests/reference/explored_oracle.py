@@ -349,6 +349,9 @@ def answer_of(name: str, asks: dict, task: str):
 
 
 def said(asks: dict, task: str):
+    for value in asks["arithmetic"][::2] if "arithmetic" in asks else [asks["text"]]:
+        if not whole_word(shown(value), task):
+            raise Wrong(f"the task does not say {value}")
     if "arithmetic" in asks:
         one, sign, other = asks["arithmetic"]
         return {"+": one + other, "-": one - other, "*": one * other}[sign]
