@@ -514,6 +514,24 @@ def which_reference(name: str, task: str, asks: dict) -> str | None:
     return None
 
 
+def other_meaning(name: str, task: str) -> str | None:
+    """`open tickets` may be the rows of `open_tickets`, or those of `tickets` with the status `open`, and these differ."""
+    return next((f"may mean {view} or {column} {value}" for phrase, view, column, value in named_twice(name) if has(phrase, task)), None)
+
+
+@cache
+def named_twice(name: str) -> list[tuple[str, str, str, str]]:
+    rows = tables(name) if (SOURCES / f"{name}.sql").exists() else {}
+    found = []
+    for view, of_view in rows.items():
+        value, _, table = view.partition("_")
+        for column in rows[table][0] if rows.get(table) else []:
+            same_rows = [row for row in rows[table] if row[column] == value]
+            if same_rows and len(same_rows) != len(of_view):
+                found.append((f"{value} {table.removesuffix('s')}s?", view, column, value))
+    return found
+
+
 @cache
 def references() -> dict[tuple[str, str], str]:
     """The table that a column refers to, as the schema says."""
@@ -545,7 +563,7 @@ def unsaid(name: str, task: str, asks: dict) -> str | None:
     extra = re.search(r'"([^"]+)"', rest)
     if extra and extra[1].strip():
         return f"says {extra[1]}"
-    return other_words(task, asks, rest) or which_reference(name, task, asks)
+    return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task)
 
 
 # --- Report ---------------------------------------------------------------------------------------------------------
