@@ -7,7 +7,8 @@
 Of a task it reads what it says, its answer, how answers are compared, and the description of what it asks (column `asks`), never the query.
 The answer is computed from the rows of explored/NAME.sql, or by explored/whole.py for a server, and compared strictly: numbers as exact
 decimals, sets exactly, texts letter by letter. The exit code is 1 if an answer is wrong. `unsaid` counts tasks whose text does
-not name a value of a condition, or names another one. Needs pyarrow.
+not name a value of a condition, or names another one, or may mean something else; `loose` those whose answer is a text and is compared as a
+number, so that another text passes. Needs pyarrow.
 """
 
 import argparse
@@ -390,6 +391,19 @@ def is_right(answer: str, check: str, asks: dict, kind: str, value) -> bool:
     return answer == shown(value)
 
 
+def is_loose(name: str, check: str, asks: dict, value) -> bool:
+    """Compared as a number, though it is a text that another number would not mean: 007, +49, 1e5, 1.10 beside 1.1."""
+    if check != "number" or not isinstance(value, str) or asks["operation"] == "said":
+        return False
+    if re.match(r"[+-]?0\d|\+", value) or "e" in value.lower():
+        return True
+    field, rows = asks.get("field"), tables(name) if (SOURCES / f"{name}.sql").exists() else {}
+    if not isinstance(field, str) or not any(field.startswith(f"{table}.") for table in rows):
+        return False
+    others = {row[field] for row in rows[table_of(field, rows)] if field in row}
+    return any(other != value and isinstance(other, str) and number(other) == number(value) for other in others)
+
+
 # --- What a task says -----------------------------------------------------------------------------------------------
 
 MONTHS = "January February March April May June July August September October November December".split()
@@ -514,6 +528,20 @@ def which_reference(name: str, task: str, asks: dict) -> str | None:
     return None
 
 
+def twin(name: str, asks: dict) -> str | None:
+    """A condition on a text of which there is another one in other letters: `gift` and `Gift`."""
+    rows = tables(name) if (SOURCES / f"{name}.sql").exists() else {}
+    for condition in asks.get("where") or []:
+        column, value = condition["column"], condition.get("is")
+        if not isinstance(value, str) or not isinstance(column, str) or not any(column.startswith(f"{table}.") for table in rows):
+            continue
+        for row in rows[table_of(column, rows)]:
+            other = row.get(column)
+            if isinstance(other, str) and other != value and other.casefold() == value.casefold():
+                return f"may mean {other}"
+    return None
+
+
 def other_meaning(name: str, task: str) -> str | None:
     """`open tickets` may be the rows of `open_tickets`, or those of `tickets` with the status `open`, and these differ."""
     return next((f"may mean {view} or {column} {value}" for phrase, view, column, value in named_twice(name) if has(phrase, task)), None)
@@ -563,7 +591,7 @@ def unsaid(name: str, task: str, asks: dict) -> str | None:
     extra = re.search(r'"([^"]+)"', rest)
     if extra and extra[1].strip():
         return f"says {extra[1]}"
-    return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task)
+    return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task) or twin(name, asks)
 
 
 # --- Report ---------------------------------------------------------------------------------------------------------
@@ -583,7 +611,8 @@ def examine(name: str, row: dict) -> dict:
     except (Wrong, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         right, oracle = False, f"no answer: {error if isinstance(error, Wrong) else repr(error)}"
     result |= {"state": "right" if right else "wrong", "oracle": oracle}
-    return result | {"unsaid": unsaid(name, row["task"], asks)}
+    loose = result["state"] == "right" and is_loose(name, row["check"], asks, value)
+    return result | {"unsaid": unsaid(name, row["task"], asks), "loose": loose}
 
 
 def rows_of(folder: Path) -> list[dict]:
@@ -602,16 +631,16 @@ def runs_in(folders: list[Path]) -> list[tuple[str, Path]]:
     return [(run.name.rsplit("-", 1)[0], run / "tasks") for run in runs]
 
 
-COLUMNS = ("tasks", "checked", "wrong", "without", "unsaid")
+COLUMNS = ("tasks", "checked", "wrong", "without", "unsaid", "loose")
 
 
 def table(results: list[dict], by: str) -> list[str]:
     counts: dict[str, Counter] = defaultdict(Counter)
     for result in results:
         for key in (result[by], "all"):
-            counts[key] += Counter({"tasks": 1, "checked": result["state"] != "without", "unsaid": bool(result.get("unsaid"))})
+            counts[key] += Counter({"tasks": 1, "checked": result["state"] != "without", "unsaid": bool(result.get("unsaid")), "loose": bool(result.get("loose"))})
             counts[key][result["state"]] += 1
-    lines = [f"| {by} | tasks | checked | wrong | without `asks` | unsaid |", "|---|---|---|---|---|---|"]
+    lines = [f"| {by} | tasks | checked | wrong | without `asks` | unsaid | loose |", "|---|---|---|---|---|---|---|"]
     for key in sorted(counts, key=lambda key: (key == "all", key)):
         lines.append(f"| {key} | " + " | ".join(str(counts[key][column]) for column in COLUMNS) + " |")
     return lines
@@ -624,8 +653,8 @@ def self_test() -> int:
         case = json.loads(line)
         row = case | {"asks": json.dumps(case["asks"])}
         found, count = examine(case["source"], row), count + 1
-        state, is_unsaid = case.get("state", "right"), case.get("unsaid", False)
-        if found["state"] != state or bool(found["unsaid"]) != is_unsaid:
+        state = case.get("state", "right")
+        if found["state"] != state or any(bool(found[kind]) != case.get(kind, False) for kind in ("unsaid", "loose")):
             failures += 1
             print(f"{case['task']}\n  by hand {case['answer']!r} is {state}; the oracle: {found['oracle']!r}, {found['unsaid']}")
     print(f"{count} by hand, {failures} failures")
@@ -638,7 +667,7 @@ def main() -> int:
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--table", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--sample", nargs=2, type=int, metavar=("N", "SEED"), help="print N tasks of each source to read")
-    parser.add_argument("--warnings", action="store_true", help="print the unsaid ones")
+    parser.add_argument("--warnings", action="store_true", help="print those that are unsaid or loose")
     parser.add_argument("--json", type=Path, help="write all results, one per line")
     given = parser.parse_args()
     if given.self_test:
@@ -660,8 +689,9 @@ def main() -> int:
         print(f"WRONG {result['source']}: {result['task']}\n  ours {result['ours']!r} ({result['check']}), the oracle {result['oracle']!r}\n  {asks}")
     if given.warnings:
         for result in results:
-            if result.get("unsaid"):
-                print(f"UNSAID {result['source']}: {result['task']}\n  {result['unsaid']}: {json.dumps(result['asks'], ensure_ascii=False)}")
+            for kind in ("unsaid", "loose"):
+                if result.get(kind):
+                    print(f"{kind.upper()} {result['source']}: {result['task']}\n  {result[kind]}, {result['ours']}: {json.dumps(result['asks'], ensure_ascii=False)}")
     if given.json:
         given.json.write_text("".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results))
     if given.table or not wrong:
