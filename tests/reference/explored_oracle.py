@@ -440,7 +440,7 @@ def of_asks(asks: dict):
     for key, value in ((asks.get("source") or {}).get("arguments") or {}).items():
         if isinstance(value, dict) and "of" in value:
             yield from of_asks(value["of"])
-        else:
+        elif key not in whole.LIMITS:
             yield from forms({"column": key, "is": value})
     for key in ("more_than", "at_least"):
         if key in asks:
@@ -575,6 +575,10 @@ def unsaid(name: str, task: str, asks: dict) -> str | None:
     """What the task does not say, or says too much."""
     if "arithmetic" in asks or "text" in asks:
         return None
+    for one in all_asks(asks):
+        for key, value in ((one.get("source") or {}).get("arguments") or {}).items():
+            if key in whole.LIMITS and has(key, task) and whole_word(shown(value), task):
+                return f"says the {key} {value}"
     rest = task
     for ways in sorted(of_asks(asks), key=lambda ways: -max(map(len, ways))):
         ways = sorted(ways, key=len, reverse=True)
