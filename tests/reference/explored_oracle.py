@@ -141,8 +141,33 @@ def path(value, steps: str):
     return value
 
 
+@cache
+def schema(name: str) -> dict[str, list[dict]]:
+    """The columns of every table, as the CREATE statements have them."""
+    found = {}
+    for table, body in re.findall(r'CREATE TABLE "?([\w ]+?)"? \((.*)\);', (SOURCES / f"{name}.sql").read_text()):
+        columns = [re.match(r'\s*"?(.+?)"? (INTEGER|TEXT|REAL)', part) for part in re.split(r",(?![^(]*\))", body) if "PRIMARY KEY (" not in part]
+        found[table] = [{"name": column[1], "type": column[2]} for column in columns]
+    # A column of a view is that of its table.
+    for view, base in re.findall(r"CREATE VIEW (\w+) AS SELECT .*? FROM (\w+)", (SOURCES / f"{name}.sql").read_text()):
+        columns = [column.split(".", 1)[1] for column in (tables(name)[view] or [{}])[0]]
+        types = {column["name"]: column["type"] for column in found[base]}
+        found[view] = [{"name": column, "type": types.get(column, "")} for column in columns]
+    return found
+
+
+def tools_of(name: str) -> dict:
+    if name in whole.WHOLE:
+        return whole.WHOLE[name]
+    # Of a database, what its server says of tables and columns.
+    return {
+        "list_tables": lambda: [{"name": table} for table in schema(name) if f"CREATE VIEW {table} " not in (SOURCES / f"{name}.sql").read_text()],
+        "describe_table": lambda table_name: schema(name).get(table_name, []),
+    }
+
+
 def of_tool(name: str, source: dict, task: str, inner: list) -> object:
-    tools = whole.WHOLE.get(name, {})
+    tools = tools_of(name)
     if source["tool"] not in tools:
         raise Wrong(f"no tool {source['tool']}")
     arguments, limits = {}, {}
@@ -593,7 +618,7 @@ def unsaid(name: str, task: str, asks: dict) -> str | None:
         if extra not in names:
             return f"says {extra}"
     extra = re.search(r'"([^"]+)"', rest)
-    if extra and extra[1].strip():
+    if extra and extra[1].strip() and extra[1] not in names:
         return f"says {extra[1]}"
     return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task) or twin(name, asks)
 

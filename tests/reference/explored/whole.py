@@ -73,7 +73,7 @@ def courses():
     brief = lambda course, *keys: {key: course[key] for key in keys}
     return {
         "search_courses": lambda query: [
-            brief(one, "course_id", "title", "credits") for one in raw["courses"] if query.lower() in one["title"].lower()
+            brief(one, "course_id", "title", "credits") for one in raw["courses"] if str(query).lower() in one["title"].lower()
         ],
         "get_course": lambda course_id: only([one for one in raw["courses"] if one["course_id"] == course_id]),
         "courses_of_teacher": lambda teacher_id: [
@@ -91,7 +91,9 @@ def devices():
         "list_devices": lambda site=None: {"devices": [one for one in raw["devices"] if site in (None, one["site"])]},
         # `load_percent` is random: it is no field here.
         "get_device": lambda device_id: only([one for one in raw["devices"] if one["device_id"] == device_id]),
-        "get_readings": lambda device_id: [{"time": at, "degrees": value} for device, at, value in raw["readings"] if device == device_id],
+        "get_readings": lambda device_id: [
+            f"{at} | {'' if value is None else value}".rstrip() for device, at, value in raw["readings"] if device == device_id
+        ],
         "alerts_of_device": lambda device_id: [one for one in raw["alerts"] if one["device_id"] == device_id],
         "list_sites": lambda: raw["sites"],
         "ping": unknowable,
