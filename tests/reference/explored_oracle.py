@@ -585,6 +585,13 @@ def named_twice(name: str) -> list[tuple[str, str, str, str]]:
     return found
 
 
+def whose(task: str, asks: dict) -> str | None:
+    """`The price` of a booking is not that of its only extra: the list must be named."""
+    found = (asks.get("source") or {}).get("list")
+    stem = found.rsplit(".", 1)[-1].replace("_", " ")[:-1] if found else ""
+    return f"does not say {found}" if stem.lower() not in task.lower() else None
+
+
 @cache
 def references() -> dict[tuple[str, str], str]:
     """The table that a column refers to, as the schema says."""
@@ -620,7 +627,7 @@ def unsaid(name: str, task: str, asks: dict) -> str | None:
     extra = re.search(r'"([^"]+)"', rest)
     if extra and extra[1].strip() and extra[1] not in names:
         return f"says {extra[1]}"
-    return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task) or twin(name, asks)
+    return other_words(task, asks, rest) or which_reference(name, task, asks) or other_meaning(name, task) or twin(name, asks) or whose(task, asks)
 
 
 # --- Report ---------------------------------------------------------------------------------------------------------
