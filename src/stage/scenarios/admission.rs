@@ -86,6 +86,15 @@ impl Judged {
         self.rows.retain(|row| row.reason.is_some() || !surplus.contains(&row.id));
     }
 
+    /// Keeps as many of those tasks as are wanted; the others are not in the table either.
+    pub fn trim_those(&mut self, those: impl Fn(&Admitted) -> bool, most: usize) {
+        let id = |admitted: &Admitted| admitted.candidate.id(admitted.answer.as_deref());
+        let surplus: BTreeSet<String> =
+            self.admitted.iter().filter(|one| those(one)).skip(most).map(id).collect();
+        self.admitted.retain(|one| !surplus.contains(&id(one)));
+        self.rows.retain(|row| row.reason.is_some() || !surplus.contains(&row.id));
+    }
+
     /// Makes the answers of a family's tasks alternatives of each other. A sample of the data has not all of them.
     pub fn share_answers(&mut self) {
         let mut answers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

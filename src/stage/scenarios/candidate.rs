@@ -27,6 +27,8 @@ pub struct Candidate {
     pub calls: Vec<ToolCall>,
     pub rule: AnswerRule,
     pub check: Check,
+    /// The answer is a text, though it may look like a number.
+    pub is_text: bool,
     pub checks: Option<Checks>,
     /// Values that results have where the answer stands; the answer may be one of them.
     pub alternatives: BTreeSet<String>,
@@ -60,9 +62,13 @@ impl Check {
         self.into()
     }
 
-    /// As a number if it is one.
+    /// As a number if it is written like one: `007` and `1E5` are not.
     pub fn of(answer: &str) -> Self {
-        if answer.trim().parse::<f64>().is_ok_and(f64::is_finite) { Self::Number } else { Self::Text }
+        let answer = answer.trim();
+        let digits = answer.trim_start_matches('-');
+        let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+            && (!digits.starts_with('0') || digits.len() == 1 || digits.starts_with("0."));
+        if is_plain && answer.parse::<f64>().is_ok_and(f64::is_finite) { Self::Number } else { Self::Text }
     }
 }
 
@@ -153,6 +159,20 @@ impl AnswerRule {
         }
     }
 
+    /// The list of the result that is asked about; empty for the result itself.
+    pub fn list(&self) -> &str {
+        match self {
+            Self::Field { list, .. }
+            | Self::Count { list }
+            | Self::Column { list, .. }
+            | Self::Matching { list, .. }
+            | Self::Between { list, .. }
+            | Self::Measured { list, .. }
+            | Self::OfNotes { list, .. } => list,
+            _ => "",
+        }
+    }
+
     /// Whether the answer is the compared value itself.
     fn is_own_key(&self) -> bool {
         matches!(self, Self::Measured { field, key: Some(key), .. } if field == key)
@@ -225,7 +245,7 @@ impl AnswerRule {
         }
         let answer = self.read(&reading)?;
         match answer.trim() {
-            "" | "None" | "null" | "NULL" => Err("the answer is empty"),
+            "" | "None" | "null" | "NULL" | "[]" | "{}" => Err("the answer is empty"),
             answer if is_nothing(answer) => Err("the answer is that there is nothing"),
             answer if answer.len() > ANSWER_BYTES || answer.contains('\n') => Err("the answer is long"),
             answer => Ok(answer.to_owned()),
@@ -604,7 +624,7 @@ impl Candidate {
     pub fn scenario(&self, answer: Option<String>) -> Scenario {
         let checks = self.checks.as_ref().map(|checks| Json(checks.to_json()));
         let check = match (self.check, &answer) {
-            (Check::Text, Some(answer)) => Check::of(answer),
+            (Check::Text, Some(answer)) if !self.is_text => Check::of(answer),
             (check, _) => check,
         };
         Scenario {

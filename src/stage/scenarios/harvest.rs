@@ -31,6 +31,8 @@ pub struct Field {
     pub value: String,
     /// Several values, joined by `, `.
     pub is_set: bool,
+    /// The result quotes it: a text, whatever it looks like.
+    pub is_text: bool,
 }
 
 pub type Record = Vec<Field>;
@@ -41,8 +43,18 @@ pub struct List {
     pub records: Vec<Record>,
     /// Several records by nature, and all of them are here.
     pub is_list: bool,
+    /// There are more records than these, as the result says, or as other calls show.
+    pub is_part: bool,
     /// Within a record of another list: good for values, not for answers.
     pub is_nested: bool,
+}
+
+impl List {
+    /// Others than these may exist.
+    pub fn cut(&mut self) {
+        self.is_list = false;
+        self.is_part = true;
+    }
 }
 
 /// A result as lists of records.
@@ -76,7 +88,10 @@ pub fn read(text: &str) -> Reading {
         None => reading.add_text(text),
     }
     if let Some(remark) = remark {
-        reading.lists.iter_mut().for_each(|list| list.is_list &= remark.is_all(list.records.len()));
+        reading.lists.iter_mut().filter(|list| !remark.is_all(list.records.len())).for_each(List::cut);
+    }
+    if trimmed.lines().filter(|line| line.len() <= VALUE_BYTES).any(says_part) {
+        reading.lists.iter_mut().filter(|list| list.is_list).for_each(List::cut);
     }
     if reading.line.is_none() && !trimmed.contains('\n') && trimmed.len() <= VALUE_BYTES {
         reading.line = Some(trimmed.to_owned());
@@ -129,6 +144,16 @@ fn named_in_a_line(text: &str) -> Option<Vec<&str>> {
     (names.len() > 1 && names.iter().all(is_name)).then_some(names)
 }
 
+static OF_ALL: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r"(?i)\b(showing|displaying|page|first|results?|items?|records?|rows?|entries)\b[^.\n]{0,24}?(?:\d+\s*[-–]\s*)?\b(\d+) (?:of|out of|/) (\d+)\b").ok()
+});
+
+/// Whether a line says that there is more: `Showing 10 of 57`, `page 1 of 3`.
+fn says_part(line: &str) -> bool {
+    let found = OF_ALL.as_ref().and_then(|pattern| pattern.captures(line));
+    found.is_some_and(|found| found[2] != found[3])
+}
+
 /// Whether the lists of an object are only a part: it names a next page, or another number of items.
 fn is_page(fields: &Map<String, Value>) -> bool {
     let lengths: Vec<u64> =
@@ -145,7 +170,9 @@ fn is_page(fields: &Map<String, Value>) -> bool {
         let words = words::split(key);
         let says = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
         let is_set = !matches!(value, Value::Null | Value::Bool(false)) && value != "";
-        says(&["next", "more", "cursor"]) && is_set
+        says(&["next", "more", "cursor", "truncated"]) && is_set
+            || says(&["pages"]) && value.as_u64().is_some_and(|pages| pages > 1)
+            || value.as_str().is_some_and(says_part)
             || says(&["total", "count"])
                 && words.iter().all(is_of_list)
                 && value.as_u64().is_some_and(|total| !lengths.contains(&total))
@@ -166,7 +193,9 @@ impl Reading {
             Value::Array(items) => {
                 let is_list = items.len() <= RECORDS;
                 let place = self.lists.len();
-                self.lists.push(List { name: name.to_owned(), records: Vec::new(), is_list, is_nested });
+                let list =
+                    List { name: name.to_owned(), is_list, is_part: !is_list, is_nested, ..List::default() };
+                self.lists.push(list);
                 for item in items.iter().take(RECORDS) {
                     let record = self.record(item, depth + 1);
                     self.lists[place].records.push(record);
@@ -197,7 +226,7 @@ impl Reading {
                     }
                 }
                 if is_page(fields) {
-                    self.lists[place..].iter_mut().for_each(|list| list.is_list = false);
+                    self.lists[place..].iter_mut().filter(|list| list.is_list).for_each(List::cut);
                 }
                 record.truncate(FIELDS);
                 self.lists[place].records.extend(Some(record).filter(|record| !record.is_empty()));
@@ -252,7 +281,7 @@ impl Reading {
                 *removed += usize::from(line.starts_with('-') && !line.starts_with("--- "));
             }
         }
-        let field = |name: &str, value: String| Field { name: name.into(), value, is_set: false };
+        let field = |name: &str, value: String| Field { name: name.into(), value, ..Field::default() };
         let record = |(path, added, removed): &(&str, usize, usize)| {
             vec![
                 field("name", (*path).to_owned()),
@@ -262,14 +291,21 @@ impl Reading {
         };
         let is_list = files.len() <= RECORDS;
         let records = files.iter().take(RECORDS).map(record).collect();
-        self.lists.push(List { name: "changed files".into(), records, is_list, is_nested: false });
+        self.lists.push(List { name: "changed files".into(), records, is_list, ..List::default() });
     }
 
     fn add_text(&mut self, text: &str) {
         if text.lines().any(|line| line.starts_with("diff --git ")) {
             return self.add_diff(text);
         }
-        let rows = Results::Auto.read(text);
+        // A table may stand below its heading.
+        let (heading, below) = match text.split_once('\n') {
+            Some((first, below)) if first.trim().ends_with(':') && below.contains(['|', '\t']) => {
+                (first.trim().trim_end_matches(':').to_lowercase(), below)
+            }
+            _ => (String::new(), text),
+        };
+        let rows = Results::Auto.read(below);
         let is_identifier = |name: &String| {
             name.len() <= 40
                 && !name.is_empty()
@@ -280,11 +316,20 @@ impl Reading {
         if rows.names.len() > 1 && is_table && rows.names.iter().all(is_identifier) {
             let record = |row: &Vec<String>| {
                 let fields = rows.names.iter().cloned().zip(row.iter().map(|value| json!(value)));
-                self.record(&Value::Object(fields.collect()), 0)
+                let mut record = self.record(&Value::Object(fields.collect()), 0);
+                // A table does not say which of its values are texts.
+                record.iter_mut().for_each(|field| field.is_text = false);
+                record
             };
             let records: Vec<Record> = rows.rows.iter().take(RECORDS).map(record).collect();
             let is_list = rows.rows.len() <= RECORDS && !rows.more;
-            return self.lists.push(List { records, is_list, ..List::default() });
+            return self.lists.push(List {
+                name: heading,
+                records,
+                is_list,
+                is_part: !is_list,
+                ..List::default()
+            });
         }
         self.add_lines(text);
     }
@@ -314,7 +359,7 @@ impl Reading {
                     blocks.push(Record::new());
                 }
                 if let Some(block) = blocks.last_mut().filter(|_| value.len() <= VALUE_BYTES) {
-                    block.push(Field { name: key, value, is_set: false });
+                    block.push(Field { name: key, value, ..Field::default() });
                 }
                 continue;
             }
@@ -325,8 +370,9 @@ impl Reading {
             };
             // What is behind a gap is another column.
             let value = rest.trim().split("   ").next().unwrap_or_default().trim().to_owned();
-            is_prose |= value.split_whitespace().count() > 10 || value.len() > VALUE_BYTES;
-            let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, is_set: false });
+            is_prose |=
+                value.split_whitespace().count() > 10 || value.len() > VALUE_BYTES || value.contains(" | ");
+            let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, ..Field::default() });
             items.push(std::iter::once(Field { value, ..Field::default() }).chain(kind).collect());
         }
         // `Found 3 files` and `total 24` are about the list.
@@ -340,19 +386,26 @@ impl Reading {
         if !blocks.is_empty() && blocks.len() <= RECORDS {
             let is_list = blocks.len() > 1;
             let name = if items.is_empty() { name.clone() } else { String::new() };
-            self.lists.push(List { name, records: blocks, is_list, is_nested: false });
+            self.lists.push(List { name, records: blocks, is_list, ..List::default() });
         }
         if !items.is_empty() && !is_prose && items.len() <= RECORDS {
             let is_whole = self.lists.is_empty() && text.lines().count() > 1 && !has_summary;
-            self.lists.push(List { name, records: items, is_list: is_whole, is_nested: false });
+            self.lists.push(List {
+                name,
+                records: items,
+                is_list: is_whole,
+                is_part: has_summary,
+                ..List::default()
+            });
         }
     }
 }
 
 fn push(record: &mut Record, name: &str, value: &Value) {
+    let is_text = value.is_string();
     let value = plain(value);
     if value.len() <= VALUE_BYTES {
-        record.push(Field { name: name.to_owned(), value, is_set: false });
+        record.push(Field { name: name.to_owned(), value, is_text, ..Field::default() });
     }
 }
 
@@ -363,7 +416,7 @@ fn set(name: &str, items: &[Value]) -> Option<Field> {
     }
     let items: Vec<String> = items.iter().map(plain).collect();
     let fits = items.len() <= ITEMS && items.iter().all(|item| item.len() <= 60 && !item.contains(','));
-    fits.then(|| Field { name: name.to_owned(), value: items.join(", "), is_set: true })
+    fits.then(|| Field { name: name.to_owned(), value: items.join(", "), is_set: true, is_text: true })
 }
 
 fn unquoted(text: &str) -> String {

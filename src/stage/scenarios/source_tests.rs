@@ -165,6 +165,98 @@ async fn odd_server(calls: std::sync::Arc<std::sync::Mutex<Vec<String>>>) -> Ser
     ServerSpec::new(Transport::http(url), State::ReadOnly)
 }
 
+/// A shop whose lists end after some orders, and which answers one question by chance.
+async fn paged_server() -> ServerSpec {
+    let orders: Vec<Value> = (1..58)
+        .map(|id| json!({"order_id": id, "customer": format!("cust{}", id % 7), "total": 10 + 3 * id % 50, "city": (["Oslo", "Bern", "Rome"][id % 3])}))
+        .collect();
+    let rolls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let answer = move |body: String| {
+        let (orders, rolls) = (orders.clone(), rolls.clone());
+        async move {
+            let request: Value = serde_json::from_str(&body).unwrap();
+            let tool = |name: &str, description: &str, required: Value, properties: Value| {
+                json!({"name": name, "description": description,
+            "inputSchema": {"type": "object", "required": required, "properties": properties}})
+            };
+            let result = match request["method"].as_str().unwrap() {
+                "initialize" => json!({
+                    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+                }),
+                "tools/list" => json!({"tools": [
+                    tool("list_orders", "List the orders of the shop.", json!([]), json!({"limit": {"type": "integer", "default": 20}, "offset": {"type": "integer", "default": 0}})),
+                    tool("get_order", "Get the details of an order.", json!(["order_id"]), json!({"order_id": {"type": "integer"}})),
+                    tool("orders_of_customer", "List the orders of a customer.", json!(["customer"]), json!({"customer": {"type": "string"}})),
+                    tool("roll", "Tell whether the shop has a lottery winner.", json!([]), json!({})),
+                ]}),
+                "tools/call" => {
+                    let arguments = &request["params"]["arguments"];
+                    let of = |name: &str| arguments[name].as_u64().map(|value| value as usize);
+                    let text = match request["params"]["name"].as_str().unwrap() {
+                        "list_orders" => {
+                            let shown =
+                                orders.iter().skip(of("offset").unwrap_or(0)).take(of("limit").unwrap_or(20));
+                            json!(shown.collect::<Vec<_>>()).to_string()
+                        }
+                        "get_order" => {
+                            let found =
+                                orders.iter().find(|order| order["order_id"] == arguments["order_id"]);
+                            found.map_or_else(|| "Error: no such order".to_owned(), Value::to_string)
+                        }
+                        "orders_of_customer" => {
+                            let own =
+                                orders.iter().filter(|order| order["customer"] == arguments["customer"]);
+                            json!(own.take(5).collect::<Vec<_>>()).to_string()
+                        }
+                        _ => ["yes", "no", "no"]
+                            [rolls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3]
+                            .to_owned(),
+                    };
+                    json!({"content": [{"type": "text", "text": text}], "isError": false})
+                }
+                _ => return StatusCode::ACCEPTED.into_response(),
+            };
+            let reply = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+            ([("mcp-session-id", "s")], Json(reply)).into_response()
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let app = Router::new().route("/mcp", post(answer));
+    tokio::spawn(async { axum::serve(listener, app).await });
+    ServerSpec::new(Transport::http(url), State::ReadOnly)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_no_whole_an_amount_no_id_and_chance_spoils_nothing() {
+    let server = paged_server().await;
+    let session = crate::mcp::Session::connect(&server).await.unwrap();
+    let tools = crate::offered::tool_rows(session.describe().await.unwrap().tools);
+    session.close().await;
+    let output =
+        stage_with(&server, &tools, json!({"source": "explored", "explore_calls": 120})).await.unwrap();
+    assert!(!output.reasons().contains("state-breaking"), "{:?}", output.admission);
+    let mut used = BTreeSet::new();
+    for scenario in output.all() {
+        let calls: Vec<Value> = serde_json::from_str(scenario.reference.as_deref().unwrap()).unwrap();
+        let names: Vec<&str> = calls.iter().filter_map(|call| call["name"].as_str()).collect();
+        used.extend(names.iter().map(|name| (*name).to_owned()));
+        assert!(!names.contains(&"roll"), "{}", scenario.task);
+        // What is asked about all orders is not known.
+        let asks: Value = serde_json::from_str(&scenario.asks.as_ref().unwrap().0).unwrap();
+        let operation = asks["operation"].as_str().unwrap();
+        assert!(["field", "absent", "said"].contains(&operation), "{}: {asks}", scenario.task);
+        // An order's id is said, or the id of an order.
+        let id = &asks["source"]["arguments"]["order_id"];
+        assert!(!id.is_object() || id["of"]["field"] == "order_id", "{}: {asks}", scenario.task);
+        assert!(!["limit", "offset"].iter().any(|word| scenario.task.contains(word)), "{}", scenario.task);
+    }
+    assert!(used.contains("get_order"), "{used:?}");
+    // Of few tasks, few need no call.
+    let count = output.all().filter(|scenario| scenario.family.starts_with("no call needed")).count();
+    assert!(count * 15 <= output.all().count(), "{count} of {}", output.all().count());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_task_is_refused_with_its_reason_and_destructive_tools_are_not_called() {
     let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -176,7 +268,7 @@ async fn what_is_no_task_is_refused_with_its_reason_and_destructive_tools_are_no
         stage_with(&server, &tools, json!({"source": "explored", "explore_calls": 40})).await.unwrap();
     assert!(!calls.lock().unwrap().iter().any(|call| call == "wipe"));
     let reasons = output.reasons();
-    assert!(reasons.contains("unstable") && reasons.contains("state-breaking"), "{:?}", output.admission);
+    assert!(reasons.contains("state-breaking"), "{:?}", output.admission);
     assert!(output.all().any(|scenario| scenario.task.contains("Rex")), "{:?}", output.admission);
     for scenario in output.all() {
         let reference = scenario.reference.as_deref().unwrap();

@@ -165,8 +165,16 @@ pub fn plural(words: &str) -> String {
         _ if words.ends_with('y') && !["ay", "ey", "oy"].iter().any(|end| words.ends_with(end)) => {
             format!("{}ies", &words[..words.len() - 1])
         }
-        _ if words.ends_with('s') => words.to_owned(),
-        _ if words.ends_with("ch") || words.ends_with("sh") || words.ends_with('x') => format!("{words}es"),
+        _ if last.ends_with("sis") => format!("{}es", &words[..words.len() - 2]),
+        // `class` and `status` are no plurals, `orders` is one.
+        _ if words.ends_with('s') && (singular(last) != last || last.len() < 4) => words.to_owned(),
+        _ if words.ends_with('s')
+            || words.ends_with("ch")
+            || words.ends_with("sh")
+            || words.ends_with('x') =>
+        {
+            format!("{words}es")
+        }
         _ => format!("{words}s"),
     }
 }
@@ -180,6 +188,205 @@ pub fn tokens(identifier: &str) -> BTreeSet<String> {
 pub fn has_any(identifier: &str, words: &[&str]) -> bool {
     let tokens = tokens(identifier);
     words.iter().any(|word| tokens.contains(*word))
+}
+
+/// Words of what is counted, measured or paid.
+const AMOUNTS: [&str; 57] = [
+    "age",
+    "amount",
+    "amt",
+    "average",
+    "avg",
+    "balance",
+    "budget",
+    "capacity",
+    "cost",
+    "count",
+    "date",
+    "day",
+    "discount",
+    "duration",
+    "fare",
+    "fee",
+    "height",
+    "hour",
+    "income",
+    "length",
+    "level",
+    "limit",
+    "max",
+    "mean",
+    "min",
+    "minute",
+    "month",
+    "offset",
+    "pay",
+    "percent",
+    "percentage",
+    "population",
+    "price",
+    "qty",
+    "quantity",
+    "rank",
+    "rate",
+    "rating",
+    "rent",
+    "revenue",
+    "salary",
+    "score",
+    "second",
+    "size",
+    "stock",
+    "sum",
+    "tax",
+    "temperature",
+    "time",
+    "total",
+    "value",
+    "volume",
+    "wage",
+    "weight",
+    "width",
+    "year",
+    "quota",
+];
+/// Words of numbers and texts that say which one a thing is, and count nothing.
+const IDENTIFIERS: [&str; 45] = [
+    "barcode",
+    "bic",
+    "cell",
+    "code",
+    "ean",
+    "epoch",
+    "fax",
+    "gtin",
+    "guid",
+    "iban",
+    "id",
+    "imei",
+    "ip",
+    "isbn",
+    "issn",
+    "key",
+    "lat",
+    "latitude",
+    "lng",
+    "lon",
+    "longitude",
+    "mobile",
+    "nr",
+    "phone",
+    "pin",
+    "plz",
+    "port",
+    "postal",
+    "postcode",
+    "ref",
+    "room",
+    "serial",
+    "sku",
+    "ssn",
+    "stamp",
+    "tel",
+    "telephone",
+    "timestamp",
+    "ts",
+    "upc",
+    "uuid",
+    "vat",
+    "version",
+    "vin",
+    "zip",
+];
+
+/// Whether a word has no plural.
+pub fn is_uncountable(word: &str) -> bool {
+    PLURALS.iter().any(|(one, many)| one == many && *one == word)
+}
+
+/// Whether a field's name says that it is an amount, a count, a price or a measure: `employee_count`, `num_rooms`.
+pub fn is_amount(identifier: &str) -> bool {
+    let said = split(identifier);
+    let is_plural = said.last().is_some_and(|last| singular(last) != *last);
+    let is_number =
+        |first: &String| ["number", "num", "no", "nr", "count", "total"].contains(&first.as_str());
+    let counts = said.len() > 1 && said.first().is_some_and(is_number) && (is_plural || said[1] == "of");
+    counts || said.last().is_some_and(|last| AMOUNTS.contains(&singular(last).as_str()))
+}
+
+/// Amounts whose sum says nothing.
+const MEANS: [&str; 32] = [
+    "age",
+    "average",
+    "avg",
+    "day",
+    "index",
+    "lat",
+    "latitude",
+    "level",
+    "lng",
+    "lon",
+    "longitude",
+    "max",
+    "mean",
+    "floor",
+    "grade",
+    "min",
+    "month",
+    "order",
+    "percent",
+    "semester",
+    "percentage",
+    "position",
+    "rank",
+    "rate",
+    "rating",
+    "score",
+    "temperature",
+    "version",
+    "year",
+    "height",
+    "limit",
+    "date",
+];
+
+/// Amounts whose mean, largest and smallest say little.
+const PLACES: [&str; 16] = [
+    "day",
+    "grade",
+    "index",
+    "lat",
+    "latitude",
+    "level",
+    "lng",
+    "lon",
+    "longitude",
+    "month",
+    "order",
+    "position",
+    "priority",
+    "rank",
+    "sequence",
+    "version",
+];
+
+/// Whether people ask for the mean of a field's numbers.
+pub fn is_compared(identifier: &str) -> bool {
+    !has_any(identifier, &PLACES)
+}
+
+/// Whether people add up the numbers of a field.
+pub fn is_added_up(identifier: &str) -> bool {
+    !has_any(identifier, &MEANS)
+}
+
+/// Whether a field's name says that its values tell things apart: `phone`, `room_no`, `isbn`.
+pub fn is_identifier(identifier: &str) -> bool {
+    let said = split(identifier);
+    let ends = |words: &[&str]| said.last().is_some_and(|last| words.contains(&singular(last).as_str()));
+    !is_amount(identifier)
+        && (ends(&["no", "number", "num"])
+            || said.iter().any(|word| IDENTIFIERS.contains(&singular(word).as_str())))
 }
 
 pub fn is_weak(word: &str) -> bool {
@@ -339,8 +546,44 @@ fn slot(words: &[&str], at: usize, params: &[Nameable<'_>]) -> Option<Slot> {
     Some(Slot { param: param.name.to_owned(), noun })
 }
 
+/// Units that end the names of columns, and how they are said.
+pub const UNITS: [(&str, &str); 24] = [
+    ("kg", "kg"),
+    ("g", "g"),
+    ("mg", "mg"),
+    ("lb", "lb"),
+    ("km", "km"),
+    ("m", "m"),
+    ("cm", "cm"),
+    ("mm", "mm"),
+    ("mi", "miles"),
+    ("ml", "ml"),
+    ("l", "l"),
+    ("eur", "EUR"),
+    ("usd", "USD"),
+    ("gbp", "GBP"),
+    ("chf", "CHF"),
+    ("min", "minutes"),
+    ("mins", "minutes"),
+    ("minutes", "minutes"),
+    ("sec", "seconds"),
+    ("secs", "seconds"),
+    ("seconds", "seconds"),
+    ("hours", "hours"),
+    ("days", "days"),
+    ("months", "months"),
+];
+
 /// Names of fields that nobody says as they are written.
-const SAID: [(&str, &str); 4] = [
+const SAID: [(&str, &str); 12] = [
+    ("at", "time"),
+    ("starts", "start"),
+    ("ends", "end"),
+    ("begins", "beginning"),
+    ("expires", "expiry"),
+    ("departs", "departure"),
+    ("arrives", "arrival"),
+    ("requires", "requirements"),
     ("dob", "date of birth"),
     ("created at", "creation time"),
     ("updated at", "time of the last update"),
@@ -353,7 +596,10 @@ pub fn spoken_field(name: &str) -> String {
     let words = match name.split_once('.') {
         Some((outer, inner)) if !inner.is_empty() => {
             let (within, last) = (tokens(outer), split(outer).pop().unwrap_or_default());
+            let says_nothing = ["address", "contact", "detail", "info", "location", "profile", "data"]
+                .contains(&&*singular(&last));
             match spoken(inner) {
+                inner if says_nothing => inner,
                 inner if within.is_subset(&tokens(&inner)) || inner.starts_with(&last) => inner,
                 inner if singular(&last) != last => {
                     let outer = spoken(outer);
@@ -369,6 +615,11 @@ pub fn spoken_field(name: &str) -> String {
         }
         _ => spoken(name),
     };
+    if let Some((rest, unit)) = words.rsplit_once(' ')
+        && let Some((_, unit)) = UNITS.iter().find(|(short, _)| *short == unit)
+    {
+        return format!("{rest} in {unit}");
+    }
     let known = SAID.iter().find(|(written, _)| *written == words);
     match known {
         Some((_, said)) => (*said).to_owned(),
@@ -449,7 +700,9 @@ pub fn is_plural(phrase: &str) -> bool {
 /// A value within a sentence.
 pub fn shown(value: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "_-./:+@#%".contains(letter);
-    if !value.is_empty() && value.chars().all(is_plain) && !value.ends_with(['.', ':']) {
+    // Quotes within quotes say little.
+    if value.contains('"') || !value.is_empty() && value.chars().all(is_plain) && !value.ends_with(['.', ':'])
+    {
         value.to_owned()
     } else {
         format!("\"{value}\"")
@@ -492,12 +745,29 @@ mod tests {
             ("branch", "branches"),
             ("box", "boxes"),
             ("day", "days"),
+            ("class", "classes"),
         ] {
             assert_eq!(singular(many), one);
             assert_eq!(plural(one), many);
         }
         for word in ["status", "is", "address", "this"] {
             assert_eq!(singular(word), word, "{word}");
+        }
+    }
+
+    #[test]
+    fn amounts_and_identifiers_are_told_by_their_names() {
+        for (name, expected) in [
+            ("employee_count", [true, false]),
+            ("num_rooms", [true, false]),
+            ("number_of_orders", [true, false]),
+            ("order_total", [true, false]),
+            ("order_number", [false, true]),
+            ("customer_id", [false, true]),
+            ("zip", [false, true]),
+            ("name", [false, false]),
+        ] {
+            assert_eq!([is_amount(name), is_identifier(name)], expected, "{name}");
         }
     }
 
@@ -576,7 +846,7 @@ mod tests {
         for (name, expected) in [
             ("name.first_name", "first name"),
             ("address.address1", "address1"),
-            ("address.city", "address city"),
+            ("address.city", "city"),
             ("available_seats.basic_economy", "number of available seats for basic economy"),
             ("prices.economy", "price for economy"),
             ("dob", "date of birth"),

@@ -78,6 +78,12 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
     };
     let is_listing = matches!(place, Place::Listing(_));
     let Some(key) = key else {
+        if words::is_plural(&f) {
+            return vec![
+                format!("How many {f} do {all} have together?"),
+                format!("{look} and add up the {f}. What is the sum?"),
+            ];
+        }
         let add = match is_listing {
             true => format!("add up the {fs} of {all}"),
             false => format!("{look} and add up the {fs} of the {things}"),
@@ -89,6 +95,31 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
         return texts;
     };
     let pick = |[most, least]: [&'static str; 2]| if *wanted == Wanted::Least { least } else { most };
+    // `raised`
+    if scene.of_moments && f.ends_with("ed") && !f.contains(' ') {
+        let last = pick(["last", "first"]);
+        return match key == name {
+            true => vec![format!("When was the {last} of {all} {f}?")],
+            false => {
+                let k = field(key);
+                vec![
+                    format!("Which {one} was {f} {last}? Give its {k}."),
+                    format!("{look}. Which {thing} was {f} {last}? Give its {k}."),
+                ]
+            }
+        };
+    }
+    let is_counted = words::is_plural(&f) && !scene.of_moments;
+    if is_counted && key != name {
+        let k = field(key);
+        return vec![
+            format!("Which {one} has the {} {f}? Give its {k}.", pick(["most", "fewest"])),
+            format!("{look}. Which {thing} has the {} {f}? Give its {k}.", pick(["most", "fewest"])),
+        ];
+    }
+    if is_counted {
+        return vec![format!("What is the {} number of {f} among {all}?", pick(["largest", "smallest"]))];
+    }
     let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
     if key == name {
         let them = if is_listing { "them".to_owned() } else { format!("the {things}") };
@@ -248,7 +279,7 @@ mod tests {
                 of(None, "", "address.city"),
                 "details of the user 7",
                 "entry",
-                "What is the address city of the user 7?",
+                "What is the city of the user 7?",
             ),
             (
                 of(Some(("origin", "JFK")), "flights", "price"),
@@ -331,7 +362,7 @@ mod tests {
             (smallest("prices.economy"), false, "lowest price for economy", "is the cheapest?"),
             (largest("departure_time"), true, "latest departure time", "has the latest departure time?"),
             (smallest("dob"), true, "earliest date of birth", "is the oldest?"),
-            (largest("bags"), false, "highest bags", "has the highest bags?"),
+            (largest("bags"), false, "has the most bags?", "has the most bags?"),
         ] {
             let asked = ask(&rule, &Scene { place: "details of the trip 7", thing: "leg", of_moments });
             assert!(asked[0].1.contains(first), "{asked:?}");

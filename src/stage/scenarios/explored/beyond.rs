@@ -4,8 +4,11 @@
 //! makes up an answer to the first and calls something for the second.
 
 use super::{
-    asking, chains, changes,
+    asking,
+    asks::{Asks, Said, Source},
+    chains, changes,
     graph::{self, Arg, Graph},
+    pages,
     seeds::Kind,
     tools::ToolProfile,
     wording,
@@ -24,7 +27,8 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
     let mut found: Vec<(u64, [Candidate; 2])> = Vec::new();
     for (index, seen) in graph.seen.iter().enumerate() {
         let profile = &profiles[seen.tool];
-        if !changes::reads(profile) || super::sql::is_sql(graph, profiles, index) {
+        let is_odd = graph.is_random(seen.tool) || pages::is_paged(seen, profile);
+        if is_odd || !changes::reads(profile) || super::sql::is_sql(graph, profiles, index) {
             continue;
         }
         let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
@@ -55,6 +59,10 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 format!("I need the {what}. If you cannot find it, answer {NONE}."),
             ];
             let number = graph::place(seed, &family, &place, texts.len());
+            let arguments = call.arguments.clone();
+            let source = Source::Tool { tool: tool.clone(), arguments, list: String::new() };
+            let asks =
+                Asks::of_rule(&rule, source, |name, value| chains::typed(&seen.reading, "", name, value));
             Candidate {
                 family,
                 entity: args
@@ -67,6 +75,8 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 rule,
                 check: Check::Text,
                 may_fail,
+                is_text: chains::is_text(&seen.reading, &field),
+                asks: asks.map(|asks| asks.to_value()),
                 ..Candidate::default()
             }
         });
@@ -110,34 +120,46 @@ fn missing(graph: &Graph, profile: &ToolProfile, args: &[Arg]) -> Option<(usize,
 }
 
 /// Tasks whose answer follows from the task.
-pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
-    let candidate = |kind: &str, number: usize, task: String, answer: String| Candidate {
+///
+/// `tables`: those of a database, where there is one.
+pub fn without_calls(
+    graph: &Graph,
+    profiles: &[ToolProfile],
+    tables: &[String],
+    seed: u64,
+    most: usize,
+) -> Vec<Candidate> {
+    let candidate = |kind: &str, number: usize, task: String, answer: String, said: Said| Candidate {
         family: format!("{NO_CALL}: {kind}"),
         entity: [("case".to_owned(), format!("{kind} {number}"))].into(),
         task,
         phrasing: kind.to_owned(),
         check: Check::of(&answer),
         rule: AnswerRule::Quoted(answer),
+        asks: Some(Asks::said(said).to_value()),
         ..Candidate::default()
     };
     let drawn = |number: usize, name: &str, range: u64| graph::rank(seed, name, &number.to_string()) % range;
     let sums = (0..most.div_ceil(2)).map(|number| {
         let (one, other) = (11 + drawn(number, "one", 80), 11 + drawn(number, "other", 80));
-        let (task, answer) = match number % 3 {
-            0 => (format!("What is {one} plus {other}?"), one + other),
-            1 => (format!("What is {} minus {other}?", one + other), one),
-            _ => (format!("Add {one} and {other}. What is the result?"), one + other),
+        let sum = one + other;
+        let (task, answer, said) = match number % 3 {
+            0 => (format!("What is {one} plus {other}?"), sum, (one, "+", other)),
+            1 => (format!("What is {sum} minus {other}?"), one, (sum, "-", other)),
+            _ => (format!("Add {one} and {other}. What is the result?"), sum, (one, "+", other)),
         };
-        candidate("arithmetic", number, task, answer.to_string())
+        candidate("arithmetic", number, task, answer.to_string(), Said::Arithmetic(said))
     });
     let mut said: Vec<(u64, &Arg)> = Vec::new();
-    for arg in graph.seen.iter().flat_map(|seen| &seen.args) {
+    for (seen, arg) in graph.seen.iter().flat_map(|seen| seen.args.iter().map(move |arg| (seen, arg))) {
         let tokens = words::tokens(&arg.name);
         // What the server itself calls so: a call with a table named 54 may succeed too.
         let fits = |leaf: &String| {
             let known = graph.known.get(leaf).map(|known| &known.words);
             let is_known = known.is_some_and(|words| !tokens.is_disjoint(words));
-            is_known && (2..=40).contains(&leaf.len()) && !leaf.contains('\n')
+            let is_table = !tokens.contains("table") || tables.is_empty() || tables.contains(leaf);
+            let is_of = tables.contains(leaf) || graph.is_of(&profiles[seen.tool], &arg.name, leaf);
+            is_known && is_table && is_of && (2..=40).contains(&leaf.len()) && !leaf.contains('\n')
         };
         if arg.leaf.as_ref().is_some_and(fits) && said.iter().all(|(_, other)| other.leaf != arg.leaf) {
             said.push((graph::rank(seed, "said", &arg.shown), arg));
@@ -150,7 +172,8 @@ pub fn without_calls(graph: &Graph, seed: u64, most: usize) -> Vec<Candidate> {
             0 => format!("Somebody wrote that the {name} is {shown}. Which {name} did they write?"),
             _ => format!("My note says: {name} {shown}. Repeat the {name} from my note."),
         };
-        candidate("stated", number, task, arg.leaf.clone().unwrap_or_default())
+        let said = arg.leaf.clone().unwrap_or_default();
+        candidate("stated", number, task, said.clone(), Said::Text(said))
     });
     sums.chain(stated).collect()
 }
@@ -219,7 +242,8 @@ mod tests {
 
     #[test]
     fn tasks_that_need_no_call_say_all_that_the_answer_takes() {
-        let found = without_calls(&explored().0, 1, 6);
+        let (graph, profiles) = explored();
+        let found = without_calls(&graph, &profiles, &[], 1, 6);
         assert_eq!(found.len(), 6);
         for one in &found {
             let AnswerRule::Quoted(answer) = &one.rule else { panic!("{one:?}") };
@@ -234,6 +258,6 @@ mod tests {
             }
             assert!(one.calls.is_empty() && one.family.starts_with(NO_CALL));
         }
-        assert_ne!(without_calls(&explored().0, 2, 6), found);
+        assert_ne!(without_calls(&graph, &profiles, &[], 2, 6), found);
     }
 }

@@ -5,9 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Value, json};
+
 use super::{
     asking,
+    asks::{self, Asks, Column, Condition, Operation, Source, Test},
     graph::{self, Arg, Graph, Origin},
+    pages,
+    seeds::Param,
     tools::ToolProfile,
     wording::{self, Scene},
 };
@@ -23,6 +28,13 @@ pub const CALLS: usize = 5;
 const VARIANTS: usize = 8;
 /// Questions about one result.
 const RULES: usize = 40;
+/// Columns of a table whose type is asked for.
+const TYPES: usize = 2;
+/// Words of the fields by which people name a record.
+const NAMES: [&str; 22] = [
+    "name", "title", "message", "label", "id", "number", "no", "nr", "code", "key", "path", "uri", "url",
+    "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
+];
 /// Longest task: a longer one describes values by values by values.
 const TASK: usize = 300;
 /// Longest value that a task says.
@@ -37,6 +49,39 @@ struct Variant {
     entity: BTreeMap<String, String>,
     /// The call's result in words.
     place: String,
+    /// The call's arguments; what the task describes, as what is asked for it.
+    arguments: Map<String, Value>,
+}
+
+/// A description of a value of a record, in place of the value.
+struct Description {
+    variant: Variant,
+    source: Source,
+    conditions: Vec<Condition>,
+    pick: Pick,
+}
+
+/// Which record of those that fit.
+enum Pick {
+    Only,
+    First,
+    Last,
+    /// The only path that ends with this name.
+    Path(String),
+}
+
+impl Description {
+    /// What is asked for a field of the record.
+    fn asks(&self, field: &str) -> Value {
+        let field = Column::from(field);
+        let operation = match &self.pick {
+            Pick::Only => Operation::Field { field },
+            Pick::First => Operation::First { field },
+            Pick::Last => Operation::Last { field },
+            Pick::Path(name) => return json!({"path": name}),
+        };
+        Asks::new(operation, self.source.clone()).filtered(self.conditions.clone()).as_argument()
+    }
 }
 
 /// Candidates about every result that was seen.
@@ -45,8 +90,17 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
     for index in 0..graph.seen.len() {
         if super::sql::is_sql(graph, profiles, index)
             || super::changes::writes(graph, profiles, index)
+            || pages::is_paged(&graph.seen[index], &profiles[graph.seen[index].tool])
+            || graph.is_random(graph.seen[index].tool)
             || is_named_by_less(graph, index)
         {
+            continue;
+        }
+        if !graph.seen[index].args.iter().all(|arg| graph.is_grounded(arg)) {
+            continue;
+        }
+        if let Some(of_columns) = of_columns(graph, profiles, index, seed) {
+            candidates.extend(of_columns);
             continue;
         }
         let variants = variants(graph, profiles, index, CALLS);
@@ -65,6 +119,74 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
         }
     }
     candidates
+}
+
+/// Questions about the columns of a table that a call describes: which there are, and of which type they are. Nobody asks for
+/// the rest of a description.
+fn of_columns(graph: &Graph, profiles: &[ToolProfile], index: usize, seed: u64) -> Option<Vec<Candidate>> {
+    let seen = &graph.seen[index];
+    let [only] = &*seen.args else { return None };
+    let table =
+        only.leaf.as_ref().filter(|leaf| words::tokens(&only.name).contains("table") && !leaf.is_empty())?;
+    let [list] = &*seen.reading.lists else { return None };
+    let first = list.records.first()?;
+    let with = |names: &[&str]| {
+        first
+            .iter()
+            .find(|field| names.contains(&&*words::spoken(&field.name)))
+            .map(|field| field.name.clone())
+    };
+    let (name, kind) =
+        (with(&["name", "column name", "column", "field"])?, with(&["type", "data type", "column type"])?);
+    if !super::sql::tables(graph).contains(table) {
+        return Some(Vec::new());
+    }
+    let shown = &only.shown;
+    let mut asked = vec![(
+        AnswerRule::Column { list: list.name.clone(), field: name.clone() },
+        vec![
+            format!("Which columns does the table {shown} have? {}", wording::ALL),
+            format!("List the columns of the table {shown}. {}", wording::ALL),
+        ],
+        None,
+    )];
+    let mut columns: Vec<&str> = list.records.iter().filter_map(|record| value_of(record, &name)).collect();
+    columns.sort_by_cached_key(|column| graph::rank(seed, table, column));
+    for column in columns.into_iter().take(TYPES) {
+        let rule = AnswerRule::Field {
+            list: list.name.clone(),
+            key: Some((name.clone(), column.to_owned())),
+            field: kind.clone(),
+        };
+        let texts = vec![
+            format!("Of which type is the column {column} of the table {shown}?"),
+            format!("What type does the column {column} in the table {shown} have?"),
+        ];
+        asked.push((rule, texts, Some(("column".to_owned(), column.to_owned()))));
+    }
+    let tool = &profiles[seen.tool].name;
+    let candidate = |(rule, texts, column): (AnswerRule, Vec<String>, Option<(String, String)>)| {
+        let place = graph::place(seed, rule.kind(), &texts[0], texts.len());
+        let source = Source::Tool {
+            tool: tool.clone(),
+            arguments: seen.call.arguments.clone(),
+            list: list.name.clone(),
+        };
+        let asks = Asks::of_rule(&rule, source, |_, value| value.into());
+        let check = if matches!(rule, AnswerRule::Column { .. }) { Check::Set } else { Check::Text };
+        Candidate {
+            family: format!("{tool}: {} of columns", rule.kind()),
+            entity: [only.said()].into_iter().chain(column).collect(),
+            task: wording::sentence(&texts[place]),
+            phrasing: format!("columns {}", place + 1),
+            calls: vec![seen.call.clone()],
+            rule,
+            check,
+            asks: asks.map(|asks| asks.to_value()),
+            ..Candidate::default()
+        }
+    };
+    Some(asked.into_iter().map(candidate).collect())
 }
 
 /// Whether a call with fewer of these arguments has the same result.
@@ -88,14 +210,11 @@ fn candidate(
 ) -> Option<Candidate> {
     let seen = &graph.seen[index];
     let answer = rule.answer(&[&seen.text]).ok()?;
-    let list = match &rule {
-        AnswerRule::Field { list, .. }
-        | AnswerRule::Count { list }
-        | AnswerRule::Column { list, .. }
-        | AnswerRule::Measured { list, .. } => list,
-        _ => "",
-    };
+    let list = rule.list();
     let thing = profiles[seen.tool].thing(list);
+    if is_detour(graph, index, variant.calls.len(), &rule, &thing) {
+        return None;
+    }
     let of_moments = match &rule {
         AnswerRule::Measured { field, key: Some(_), .. } => {
             let records =
@@ -123,14 +242,24 @@ fn candidate(
         asked.get(graph::place(seed, &family, &format!("{entity:?}"), asked.len()))?.clone();
     // The same value in another notation is no answer either.
     let is_said = |field: &String| variant.entity.keys().any(|name| name.eq_ignore_ascii_case(field));
-    if task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
+    // Nor is what the calls take.
+    let is_taken = variant.calls.iter().flat_map(|call| &graph.seen[*call].args);
+    let is_taken = is_taken.clone().any(|arg| arg.leaf.as_ref() == Some(&answer));
+    if is_taken || task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
         return None;
     }
+    let source = Source::Tool {
+        tool: profiles[seen.tool].name.clone(),
+        arguments: variant.arguments.clone(),
+        list: list.to_owned(),
+    };
+    let asks = Asks::of_rule(&rule, source, |name, value| typed(&seen.reading, list, name, value));
     let check = match &rule {
         AnswerRule::Column { .. } => Check::Set,
         AnswerRule::Field { field, .. } if is_set(graph, index, field) => Check::Set,
         _ => Check::of(&answer),
     };
+    let is_text = matches!(&rule, AnswerRule::Field { field, .. } if is_text(&seen.reading, field));
     Some(Candidate {
         family: family.split_whitespace().collect::<Vec<_>>().join(" "),
         entity,
@@ -138,9 +267,24 @@ fn candidate(
         phrasing,
         calls: variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect(),
         rule,
-        check,
+        check: if is_text && check == Check::Number { Check::Text } else { check },
+        is_text,
+        asks: asks.map(|asks| asks.to_value()),
         ..Candidate::default()
     })
+}
+
+/// Whether a field has texts that may look like numbers and are right as they are written.
+pub fn is_text(reading: &Reading, field: &str) -> bool {
+    let mut fields = reading.lists.iter().flat_map(|list| &list.records).flatten();
+    !words::is_amount(field) && fields.any(|found| found.name == field && found.is_text)
+}
+
+/// A value of a field as the result has it.
+pub fn typed(reading: &Reading, list: &str, name: &str, value: &str) -> Value {
+    let records = reading.lists.iter().filter(|one| one.name == list).flat_map(|list| &list.records);
+    let found = records.flatten().find(|field| field.name == name && field.value == value);
+    found.map_or_else(|| value.into(), asks::of_field)
 }
 
 fn is_set(graph: &Graph, index: usize, field: &str) -> bool {
@@ -157,41 +301,84 @@ fn variants(graph: &Graph, profiles: &[ToolProfile], index: usize, most: usize) 
     }
     let entity: BTreeMap<String, String> = seen.args.iter().map(Arg::said).collect();
     let plain = place(profile, &seen.args, None, &[]);
-    variants.push(Variant { calls: vec![index], entity: entity.clone(), place: plain });
+    let arguments = seen.call.arguments.clone();
+    variants.push(Variant {
+        calls: vec![index],
+        entity: entity.clone(),
+        place: plain,
+        arguments: arguments.clone(),
+    });
     if most < 2 {
         return variants;
     }
     for (position, arg) in seen.args.iter().enumerate() {
         let is_required = profile.params.iter().any(|param| param.name == arg.name && param.is_required);
         let leaf = arg.leaf.as_ref().filter(|_| is_required);
-        let Some(known) = leaf.and_then(|leaf| graph.known.get(leaf)) else { continue };
+        let Some(known) = leaf.and_then(|leaf| graph.known.get(leaf)).filter(|_| !is_search(arg)) else {
+            continue;
+        };
         // What a task describes may have been seen later than what it asks about; what describes that in turn, may not.
+        let param = profile.params.iter().find(|param| param.name == arg.name);
         let is_usable = |origin: &&Origin| {
             (origin.call < index || most == CALLS && origin.call != index)
                 && may_describe(graph, origin, &arg.name)
+                && param.is_some_and(|param| is_fit(graph, profiles, profile, param, origin))
         };
+        let others: BTreeMap<String, String> =
+            seen.args.iter().filter(|other| other.name != arg.name).map(Arg::said).collect();
         for origin in known.origins.iter().filter(is_usable) {
-            for described in descriptions(graph, profiles, origin, &entity, most - 1) {
-                // The results of one tool by its own results read like a riddle.
-                let is_riddle = described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool);
-                if is_riddle || described.calls.len() >= CALLS || variants.len() >= VARIANTS {
+            for described in descriptions(graph, profiles, origin, &others, most - 1) {
+                // A thing is not found by itself.
+                if described.variant.entity.values().any(|said| Some(said) == leaf) {
                     continue;
                 }
+                // The results of one tool by its own results read like a riddle.
+                let Variant { calls, entity: said, place: words, .. } = &described.variant;
+                let is_riddle = calls.iter().any(|call| graph.seen[*call].tool == seen.tool);
+                if is_riddle || calls.len() >= CALLS || variants.len() >= VARIANTS {
+                    continue;
+                }
+                let field = &record_of(graph, origin)[origin.field].name;
+                let mut arguments = arguments.clone();
+                let with = |other: &Value| {
+                    if other.is_array() { json!([described.asks(field)]) } else { described.asks(field) }
+                };
+                if let Some(argument) = arguments.get_mut(&arg.name) {
+                    *argument = with(argument);
+                }
                 let covered = covered(graph, origin, &seen.args, position);
-                let place = place(profile, &seen.args, Some((position, &described.place)), &covered);
-                let mut entity = described.entity;
+                for other in covered.iter().map(|other| &seen.args[*other].name) {
+                    arguments.insert(other.clone(), described.asks(other));
+                }
+                let place = place(profile, &seen.args, Some((position, words)), &covered);
+                let mut entity = said.clone();
                 let is_said = |other: &usize| *other != position && !covered.contains(other);
                 let others = seen.args.iter().enumerate().filter(|(other, _)| is_said(other));
                 entity.extend(others.map(|(_, arg)| arg.said()));
-                let mut calls = described.calls;
+                let mut calls = calls.clone();
                 calls.push(index);
-                variants.push(Variant { calls, entity, place });
+                variants.push(Variant { calls, entity, place, arguments });
             }
         }
     }
     // Longer chains first: most results can also be asked about directly.
     variants.reverse();
     variants
+}
+
+/// Whether the field of a record holds what a parameter takes.
+fn is_fit(
+    graph: &Graph,
+    profiles: &[ToolProfile],
+    profile: &ToolProfile,
+    param: &Param,
+    origin: &Origin,
+) -> bool {
+    let list = &graph.seen[origin.call].reading.lists[origin.list];
+    let mut of_list = words::tokens(&list.name);
+    of_list.extend(profiles[origin.tool].nouns.iter().map(|noun| words::singular(noun)));
+    origin.folder.is_some()
+        || graph::is_fit(profile, param, &record_of(graph, origin)[origin.field].name, &of_list)
 }
 
 /// Whether people would describe the value of this argument so. They say dates, and places unless these belong to one thing.
@@ -206,12 +393,16 @@ fn covered(graph: &Graph, origin: &Origin, args: &[Arg], position: usize) -> Vec
     if origin.folder.is_some() {
         return Vec::new();
     }
-    let record = &graph.seen[origin.call].reading.lists[origin.list].records[origin.record];
+    let record = record_of(graph, origin);
     let names = |arg: &Arg| {
         record.iter().any(|field| field.name == arg.name && Some(&field.value) == arg.leaf.as_ref())
     };
     let is_named = record[origin.field].name == args[position].name;
     (0..args.len()).filter(|other| is_named && *other != position && names(&args[*other])).collect()
+}
+
+fn record_of<'g>(graph: &'g Graph, origin: &Origin) -> &'g Record {
+    &graph.seen[origin.call].reading.lists[origin.list].records[origin.record]
 }
 
 /// Ways to describe a value without saying it. `entity` is what the task says anyway.
@@ -221,10 +412,11 @@ fn descriptions(
     origin: &Origin,
     entity: &BTreeMap<String, String>,
     most: usize,
-) -> Vec<Variant> {
+) -> Vec<Description> {
     let seen = &graph.seen[origin.call];
     let profile = &profiles[seen.tool];
-    if super::changes::writes(graph, profiles, origin.call) {
+    let is_paged = pages::is_paged(seen, profile);
+    if super::changes::writes(graph, profiles, origin.call) || is_paged || graph.is_random(origin.tool) {
         return Vec::new();
     }
     let list = &seen.reading.lists[origin.list];
@@ -240,17 +432,35 @@ fn descriptions(
         let is_said = source.entity.values().all(|said| entity.values().any(|other| other == said));
         let behind = if is_said { String::new() } else { format!(" in the {}", source.place) };
         let within = if is_said { String::new() } else { format!(" {}", asking::within(&source.place)) };
-        let of = |words: String, said: Option<(String, String)>| {
+        let of = |words: String, said: Option<(String, String)>, pick: Pick| {
             let mut entity = if is_said { BTreeMap::new() } else { source.entity.clone() };
+            let is_condition = matches!(pick, Pick::Only);
+            let conditions = said.iter().filter(|_| is_condition).map(|(key, value)| Condition {
+                column: Column::One(key.clone()),
+                test: Test::Is(typed(&seen.reading, &list.name, key, value)),
+            });
+            let conditions = conditions.collect();
             entity.extend(said);
-            Variant { calls: source.calls.clone(), entity, place: words }
+            let arguments = source.arguments.clone();
+            let asked = Source::Tool {
+                tool: profile.name.clone(),
+                arguments: arguments.clone(),
+                list: list.name.clone(),
+            };
+            Description {
+                variant: Variant { calls: source.calls.clone(), entity, place: words, arguments },
+                source: asked,
+                conditions,
+                pick,
+            }
         };
         if let Some(folder) = &origin.folder {
             let is_unique =
                 graph.known.keys().filter(|path| path.ends_with(&format!("/{}", value.value))).count() == 1;
             if is_unique && !value.value.is_empty() && !entity.values().any(|said| said == folder) {
                 let words = format!("the {thing} named {}{behind}", words::shown(&value.value));
-                found.push(of(words, Some(("name".into(), value.value.clone()))));
+                let said = Some(("name".into(), value.value.clone()));
+                found.push(of(words, said, Pick::Path(value.value.clone())));
             }
             continue;
         }
@@ -258,38 +468,65 @@ fn descriptions(
             continue;
         }
         if list.records.len() == 1 && record.len() == 1 {
-            found.push(of(format!("the only {thing}{within}"), None));
+            found.push(of(format!("the only {thing}{within}"), None, Pick::Only));
             continue;
         }
         if record.len() == 1 && value.name.is_empty() && list.is_list && !is_said {
-            let place = match origin.record {
-                0 => "first",
-                last if last + 1 == list.records.len() => "last",
+            let (place, pick) = match origin.record {
+                0 => ("first", Pick::First),
+                last if last + 1 == list.records.len() => ("last", Pick::Last),
                 _ => continue,
             };
             let within = asking::subject(&source.place)
                 .map_or_else(|| format!("in the {}", source.place), |subject| format!("for {subject}"));
-            found.push(of(format!("the {thing} listed {place} {within}"), None));
+            found.push(of(format!("the {thing} listed {place} {within}"), None, pick));
             continue;
         }
         if !list.is_list && list.records.len() == 1 && !is_said {
             let head = words::spoken_thing(&value.name);
             if !head.is_empty() {
-                found.push(of(format!("the {head}{within}"), None));
+                found.push(of(format!("the {head}{within}"), None, Pick::Only));
                 continue;
             }
         }
-        for (key, said) in keys(list, record, &value.name).into_iter().take(2) {
-            let words = format!(
-                "{}the {thing} whose {} is {}{behind}",
-                part(&value.name, &thing),
-                words::spoken_field(&key),
-                words::shown(&said)
-            );
-            found.push(of(words, Some((key, said))));
+        let changing = graph.changing(origin.tool);
+        let keys = keys(list, record, &value.name).into_iter().filter(|(key, _)| !changing.contains(key));
+        for (key, said) in keys.take(2) {
+            let shown = words::shown(&said);
+            // `the order 7`, where that is the order's own id.
+            let which = match is_own_id(&key, &thing) {
+                true => format!("the {thing} {shown}"),
+                false => format!("the {thing} whose {} is {shown}{behind}", words::spoken_field(&key)),
+            };
+            let words = format!("{}{which}", part(&value.name, &thing));
+            found.push(of(words, Some((key, said)), Pick::Only));
         }
     }
     found
+}
+
+/// Whether a field says which one of these things a record is: `id` and `order_id` of an order.
+fn is_own_id(field: &str, thing: &str) -> bool {
+    let mut of_field = words::tokens(field);
+    let keys = ["id", "no", "nr", "number", "code"];
+    let is_key = keys.iter().fold(false, |is_key, key| of_field.remove(*key) || is_key);
+    let of_thing = words::tokens(thing);
+    is_key && of_field.is_subset(&of_thing)
+}
+
+/// Whether another call gives the field of a record by the record's key alone, as people ask for it.
+fn is_detour(graph: &Graph, index: usize, calls: usize, rule: &AnswerRule, thing: &str) -> bool {
+    let AnswerRule::Field { key: Some((key, value)), field, .. } = rule else { return false };
+    let seen = &graph.seen[index];
+    let is_direct = |other: &graph::SuccessfulCall| {
+        matches!(&*other.args, [only] if only.leaf.as_ref() == Some(value))
+            && other.reading.lists.iter().any(|list| {
+                !list.is_list && !list.is_part && list.records.iter().flatten().any(|one| one.name == *field)
+            })
+    };
+    let is_own = is_own_id(key, thing);
+    is_own && calls > 1
+        || is_own && graph.seen.iter().any(|other| other.tool != seen.tool && is_direct(other))
 }
 
 /// `the timezone of`, if the value does not stand for its whole record as a name or an id does.
@@ -317,17 +554,35 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
             .position(|best| words::tokens(name).contains(*best));
         (is_name.unwrap_or(9), value.parse::<f64>().is_ok(), value.len())
     };
+    // Another record of a list that is known in part may have the same.
+    let is_id = |name: &str| {
+        words::has_any(
+            name,
+            &["id", "uuid", "hash", "path", "email", "isbn", "serial", "code", "number", "no"],
+        )
+    };
+    let is_named = |name: &str| words::has_any(name, &NAMES);
+    let has_names = record.iter().any(|field| is_named(&field.name) && !field.is_set);
+    let is_sure = |name: &str| if list.is_part { is_id(name) } else { is_named(name) || !has_names };
+    let is_odd =
+        |name: &str| words::is_preposition(name) || ["what", "how", "when", "who", "why"].contains(&name);
     let mut keys: Vec<(String, String)> = record
         .iter()
         .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
+        .filter(|field| is_sure(&field.name) && !is_odd(&field.name) && !is_moment(&field.value))
         .filter(|field| !field.value.trim().is_empty() && field.value.len() <= SAID / 2)
-        .filter(|field| !["true", "false", "null", "None"].contains(&field.value.as_str()))
+        .filter(|field| !["true", "false", "null", "None", "[]", "{}"].contains(&field.value.as_str()))
         .filter(|field| is_unique(&field.name, &field.value))
         .filter(|field| field.value.parse::<f64>().is_err() || !is_quantity(&field.name))
         .map(|field| (field.name.clone(), field.value.clone()))
         .collect();
     keys.sort_by_key(|(name, value)| rank(name, value));
     keys
+}
+
+/// Whether an argument is what a search looks for.
+fn is_search(arg: &Arg) -> bool {
+    words::has_any(&arg.name, &["query", "search", "keyword", "q", "term"])
 }
 
 /// A call's result in words. `described`: an argument's index, and what is said in place of its value; those that are
@@ -340,6 +595,32 @@ pub fn place(
 ) -> String {
     let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
+    // `a booking by its code` is the booking with this code.
+    let is_one =
+        |head: &String| head.contains(" of a ") || head.contains(" of an ") || !words::is_plural(head);
+    let found_by = text.strip_suffix(" by").map(str::to_owned).filter(is_one);
+    let details = |head: &str| match head.split_once(" of a ").or_else(|| head.split_once(" of an ")) {
+        Some((form, noun)) => (format!("{form} of "), noun.to_owned()),
+        None => ("details of ".to_owned(), head.to_owned()),
+    };
+    // `devices of a site`, where the site is given or not; `depot`, where it is.
+    for param in &profile.params {
+        let said = words::spoken_param(&param.name);
+        let form = [" of a ", " of an "].iter().find(|of| text.ends_with(&format!("{of}{said}")));
+        if let Some(of) = form.filter(|_| slot.as_ref().is_none_or(|slot| slot.param != param.name)) {
+            text.truncate(text.len() - of.len() - said.len());
+        }
+    }
+    if let ([only], None) = (args, slot)
+        && words::spoken_param(&only.name) == text
+    {
+        let words =
+            described.map_or_else(|| format!("the {text} {}", only.shown), |(_, words)| words.to_owned());
+        return format!("details of {words}");
+    }
+    if slot.is_none() && args.iter().any(is_search) {
+        text.truncate(text.find(" by ").unwrap_or(text.len()));
+    }
     let mut is_described = false;
     for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
         let preposition = words::preposition_of(&arg.name);
@@ -347,6 +628,13 @@ pub fn place(
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
         let is_path = profile.params.iter().any(|param| param.name == arg.name && param.is_path());
         match (slot, described, preposition) {
+            (Some(_), words, _) if found_by.is_some() => {
+                let (form, noun) = details(found_by.as_deref().unwrap_or_default());
+                text = match words {
+                    Some(words) => format!("{form}{words}"),
+                    None => format!("{form}the {noun} {}", arg.shown),
+                };
+            }
             (Some(_), Some(words), _) => text += &format!(" {words}"),
             (Some(slot), None, _)
                 if slot.noun.is_empty() || text.ends_with(" on") && preposition == Some("on") =>
@@ -357,6 +645,7 @@ pub fn place(
             (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
+            (None, None, None) if is_search(arg) => within += &format!(" matching {}", arg.shown),
             (None, words, Some(preposition)) => {
                 within += &format!(" {preposition} {}", words.unwrap_or(&arg.shown));
             }
@@ -387,6 +676,8 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     {
         return in_line(seen, line).into_iter().collect();
     }
+    let changing = graph.changing(seen.tool);
+    let tells = |field: &Field| tells(field) && !changing.contains(&field.name);
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
@@ -395,7 +686,26 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             key,
             field: field.name.clone(),
         };
-        if let ([record], false) = (list.records.as_slice(), list.is_list) {
+        if let ([record], false) = (list.records.as_slice(), list.is_list || list.is_part) {
+            // What is said about a list is not asked.
+            let is_about_list = |field: &Field| {
+                seen.reading.lists.len() > 1
+                    && [
+                        "page",
+                        "pages",
+                        "total",
+                        "count",
+                        "next",
+                        "limit",
+                        "offset",
+                        "cursor",
+                        "truncated",
+                        "per_page",
+                        "has_more",
+                    ]
+                    .contains(&field.name.as_str())
+            };
+            let tells = |field: &Field| tells(field) && !is_about_list(field);
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));
             rules.extend(named.map(|field| match field.name.as_str() {
@@ -405,7 +715,11 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             continue;
         }
         for record in &list.records {
-            if let Some(key) = keys(list, record, "\n").into_iter().next() {
+            // What the arguments say tells no record from the others.
+            let is_said = |value: &String| seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(value));
+            let keys = keys(list, record, "\n").into_iter();
+            let mut keys = keys.filter(|(name, value)| !is_said(value) && !changing.contains(name));
+            if let Some(key) = keys.next() {
                 let others = record
                     .iter()
                     .filter(|field| tells(field) && field.name != key.0 && !field.name.is_empty());
@@ -415,6 +729,7 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         if list.is_list && list.records.len() > 1 && !is_mixed(list, &seen.args) {
             rules.push(AnswerRule::Count { list: name() });
             let first = &list.records[0];
+            let has_name = first.iter().any(|field| words::has_any(&field.name, &["name", "title"]));
             let measured = |field: &Field, key: Option<String>, wanted: Wanted| AnswerRule::Measured {
                 list: name(),
                 field: field.name.clone(),
@@ -422,11 +737,16 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 wanted,
             };
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
-                let values = list.records.iter().filter_map(|record| value_of(record, &field.name));
-                if values.collect::<BTreeSet<_>>().len() > 1 {
+                let of_field = || list.records.iter().flatten().filter(|other| other.name == field.name);
+                let values: BTreeSet<&str> = of_field().map(|field| field.value.as_str()).collect();
+                let are_numbers =
+                    of_field().all(|field| !field.is_text && field.value.parse::<f64>().is_ok());
+                let is_number = are_numbers && is_quantity(&field.name);
+                // Nobody wants a list of amounts.
+                let is_own = has_name && words::is_identifier(&field.name);
+                if values.len() > 1 && !is_number && !is_own {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
-                let is_number = field.value.parse::<f64>().is_ok() && is_quantity(&field.name);
                 if is_number || is_moment(&field.value) {
                     let key = keys(list, first, &field.name).into_iter().next().map(|(key, _)| key);
                     for key in key.into_iter().chain([field.name.clone()]) {
@@ -434,7 +754,7 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                         rules.extend([Wanted::Most, Wanted::Least].map(extreme));
                     }
                 }
-                if is_number && is_amount(&field.name) {
+                if is_number && words::is_added_up(&field.name) {
                     rules.push(measured(field, None, Wanted::Total));
                 }
             }
@@ -467,36 +787,7 @@ fn is_mixed(list: &List, args: &[Arg]) -> bool {
 
 /// Whether the numbers of a field are amounts and no names.
 fn is_quantity(field: &str) -> bool {
-    !words::has_any(field, &["id", "zip", "code", "number", "phone", "last"])
-}
-
-/// Whether people add up the numbers of a field.
-fn is_amount(field: &str) -> bool {
-    let others = [
-        "age",
-        "average",
-        "day",
-        "index",
-        "lat",
-        "latitude",
-        "level",
-        "lng",
-        "lon",
-        "longitude",
-        "mean",
-        "month",
-        "percent",
-        "percentage",
-        "position",
-        "rank",
-        "rate",
-        "rating",
-        "score",
-        "temperature",
-        "version",
-        "year",
-    ];
-    !words::has_any(field, &others)
+    !words::is_identifier(field) && !words::has_any(field, &["last"])
 }
 
 /// Whether a result is one value without a name.

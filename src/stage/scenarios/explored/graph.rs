@@ -22,6 +22,8 @@ use crate::{
     },
 };
 
+/// Words of what tells things apart.
+const KEYS: [&str; 9] = ["id", "no", "nr", "num", "number", "code", "key", "ref", "uuid"];
 /// Most values that are remembered, and of one call.
 const KNOWN: usize = 4000;
 const OF_CALL: usize = 120;
@@ -64,6 +66,10 @@ pub struct KnownValue {
     pub origins: Vec<Origin>,
     /// The tools and fields that it came from, for edges.
     sources: BTreeSet<String>,
+    /// The fields that it stands in, each with the words of their lists.
+    fields: BTreeMap<String, BTreeSet<String>>,
+    /// The tools whose results have it.
+    tools: BTreeSet<usize>,
 }
 
 /// Where a value stands.
@@ -100,6 +106,71 @@ pub struct Graph {
     pub keys: BTreeSet<String>,
     /// What calls that write changed.
     pub effects: Vec<Effect>,
+    /// What changes by itself, by tool.
+    pub changing: BTreeMap<usize, Changing>,
+}
+
+/// What changes in the results of a tool although nothing was done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Changing {
+    All,
+    Fields(BTreeSet<String>),
+}
+
+impl Changing {
+    /// What differs between results of the same call.
+    pub fn between(texts: &[&str]) -> Option<Self> {
+        let first = harvest::read(texts.first()?);
+        let mut fields = BTreeSet::new();
+        for text in texts.iter().filter(|text| **text != texts[0]) {
+            let other = harvest::read(text);
+            let shape = |reading: &Reading| -> Vec<(String, Vec<Vec<String>>)> {
+                let names =
+                    |record: &harvest::Record| record.iter().map(|field| field.name.clone()).collect();
+                reading
+                    .lists
+                    .iter()
+                    .map(|list| (list.name.clone(), list.records.iter().map(names).collect()))
+                    .collect()
+            };
+            if first.lists.is_empty() || shape(&first) != shape(&other) {
+                return Some(Self::All);
+            }
+            let all = |reading: &Reading| -> Vec<Field> {
+                reading.lists.iter().flat_map(|list| &list.records).flatten().cloned().collect()
+            };
+            let differ: BTreeSet<String> = all(&first)
+                .into_iter()
+                .zip(all(&other))
+                .filter(|(one, two)| one != two)
+                .map(|(one, _)| one.name)
+                .collect();
+            if differ.is_empty() {
+                return Some(Self::All);
+            }
+            fields.extend(differ);
+        }
+        match () {
+            () if fields.is_empty() => None,
+            // Records change places, or a value without a name differs.
+            () if fields.len() > 1 && fields.iter().any(|name| words::is_identifier(name))
+                || fields.contains("") =>
+            {
+                Some(Self::All)
+            }
+            () => Some(Self::Fields(fields)),
+        }
+    }
+
+    /// A result without what changes.
+    pub fn stable(changing: Option<&Self>, text: &str) -> String {
+        let Some(Self::Fields(fields)) = changing else { return text.to_owned() };
+        let mut reading = harvest::read(text);
+        for record in reading.lists.iter_mut().flat_map(|list| &mut list.records) {
+            record.retain(|field| !fields.contains(&field.name));
+        }
+        format!("{:?}", reading.lists)
+    }
 }
 
 impl Graph {
@@ -179,23 +250,38 @@ impl Graph {
                         for folder in &folders {
                             let joined = format!("{}/{value}", folder.trim_end_matches('/'));
                             let origin = Origin { folder: Some(folder.clone()), ..origin.clone() };
-                            self.know(joined, words.clone(), origin, format!("{source}+"));
+                            self.know(
+                                joined,
+                                words.clone(),
+                                (name, &list_words),
+                                origin,
+                                format!("{source}+"),
+                            );
                         }
                     }
-                    self.know(value.clone(), words, origin, source);
+                    self.know(value.clone(), words, (name, &list_words), origin, source);
                 }
             }
         }
         self.seen.push(SuccessfulCall { tool, call, args, text, reading });
     }
 
-    fn know(&mut self, text: String, words: BTreeSet<String>, origin: Origin, source: String) {
+    fn know(
+        &mut self,
+        text: String,
+        words: BTreeSet<String>,
+        (field, list_words): (&str, &BTreeSet<String>),
+        origin: Origin,
+        source: String,
+    ) {
         if self.known.len() >= KNOWN && !self.known.contains_key(&text) {
             return;
         }
         let known = self.known.entry(text).or_default();
         known.words.extend(words);
         known.sources.insert(source);
+        known.tools.insert(origin.tool);
+        known.fields.entry(field.to_owned()).or_default().extend(list_words.iter().cloned());
         let of_tool = known.origins.iter().filter(|other| other.tool == origin.tool).count();
         if known.origins.len() < ORIGINS
             && of_tool < ORIGINS_OF_TOOL
@@ -203,6 +289,39 @@ impl Graph {
         {
             known.origins.push(origin);
         }
+    }
+
+    /// Whether all that a tool gives changes by itself.
+    pub fn is_random(&self, tool: usize) -> bool {
+        self.changing.get(&tool) == Some(&Changing::All)
+    }
+
+    /// Whether a value is not only what a random result had.
+    pub fn is_grounded(&self, arg: &Arg) -> bool {
+        let known = arg.leaf.as_ref().and_then(|leaf| self.known.get(leaf));
+        known.is_none_or(|known| {
+            known.tools.is_empty() || known.tools.iter().any(|tool| !self.is_random(*tool))
+        })
+    }
+
+    /// The fields of a tool's results that change by themselves.
+    pub fn changing(&self, tool: usize) -> BTreeSet<String> {
+        match self.changing.get(&tool) {
+            Some(Changing::Fields(fields)) => fields.clone(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// Whether a value stands where what a parameter takes can stand.
+    pub fn is_of(&self, profile: &ToolProfile, name: &str, text: &str) -> bool {
+        let param = profile.params.iter().find(|param| param.name == name);
+        let fits = |param: &Param| {
+            let known = self.known.get(text);
+            known.is_some_and(|known| {
+                known.fields.iter().any(|(field, list)| is_fit(profile, param, field, list))
+            })
+        };
+        param.is_some_and(fits)
     }
 
     /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order. An optional parameter
@@ -274,7 +393,9 @@ impl Graph {
             known.sources.iter().filter_map(|source| self.edges.get(&(source.clone(), target.clone())));
         let (worked, failed) =
             edges.fold((0, 0), |(worked, failed), edge| (worked + edge.0, failed + edge.1));
-        if worked == 0 && failed >= FAILURES {
+        let is_fit = known.fields.is_empty()
+            || known.fields.iter().any(|(field, list)| is_fit(profile, param, field, list));
+        if worked == 0 && failed >= FAILURES || !is_fit {
             return -1;
         }
         let tool_words: BTreeSet<String> = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
@@ -299,6 +420,37 @@ impl Graph {
             score -= 5;
         }
         score
+    }
+}
+
+/// Whether a field of a list of such things can hold what a parameter takes. An amount is no id, and neither is the id of
+/// something else.
+pub fn is_fit(profile: &ToolProfile, param: &Param, field: &str, list: &BTreeSet<String>) -> bool {
+    let is_key = |word: &String| KEYS.contains(&word.as_str());
+    let (field_words, is_id) = (words::tokens(field), param.words.iter().any(is_key));
+    if !is_id {
+        return true;
+    }
+    let mut own: BTreeSet<String> = param.words.iter().filter(|word| !is_key(word)).cloned().collect();
+    if own.is_empty() {
+        own = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
+    }
+    if field.is_empty() || own.is_empty() {
+        return true;
+    }
+    if words::is_amount(field) {
+        return false;
+    }
+    let of_field: BTreeSet<&String> = field_words.iter().filter(|word| !is_key(word)).collect();
+    let is_own = |word: &&String| own.contains(*word);
+    match (field_words.iter().any(is_key), of_field.is_empty()) {
+        (true, true) => list.iter().any(|word| own.contains(word)),
+        (true, false) => of_field.iter().any(is_own),
+        (false, _) => {
+            let head = words::split(field).pop().map(|last| words::singular(&last)).unwrap_or_default();
+            let is_name = ["name", "title", "slug", "handle"].contains(&head.as_str());
+            own.contains(&head) || is_name && list.iter().any(|word| own.contains(word))
+        }
     }
 }
 
@@ -346,4 +498,31 @@ fn is_name(text: &str) -> bool {
         && !text.contains(['/', '\\', '\n', ':'])
         && text != "."
         && text != ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_between_results_is_found_by_field() {
+        let fields =
+            |names: &[&str]| Some(Changing::Fields(names.iter().map(|name| (*name).to_owned()).collect()));
+        for (texts, expected) in [
+            (&["7", "7", "7"][..], None),
+            (&["yes", "yes", "no"], Some(Changing::All)),
+            (
+                &[r#"{"id": 1, "load": 3}"#, r#"{"id": 1, "load": 5}"#, r#"{"id": 1, "load": 9}"#],
+                fields(&["load"]),
+            ),
+            (&[r#"[{"id": 1, "name": "a"}]"#, r#"[{"id": 2, "name": "b"}]"#], Some(Changing::All)),
+            (&[r#"[{"n": 1}]"#, r#"[{"n": 1}, {"n": 2}]"#], Some(Changing::All)),
+        ] {
+            assert_eq!(Changing::between(texts), expected, "{texts:?}");
+        }
+        let changing = fields(&["load"]);
+        let stable = |text: &str| Changing::stable(changing.as_ref(), text);
+        assert_eq!(stable(r#"{"id": 1, "load": 3}"#), stable(r#"{"id": 1, "load": 5}"#));
+        assert_ne!(stable(r#"{"id": 1, "load": 3}"#), stable(r#"{"id": 2, "load": 3}"#));
+    }
 }

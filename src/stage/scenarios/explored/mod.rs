@@ -7,16 +7,19 @@
 //! The same seed and the same state of the server give the same tasks: the order in which answers arrive decides nothing.
 
 mod asking;
+mod asks;
 mod beyond;
 mod chains;
 mod changes;
 mod examples;
 mod graph;
+mod pages;
 mod seeds;
 mod sql;
 mod statements;
 mod tools;
 mod trials;
+mod watch;
 mod wording;
 
 #[cfg(test)]
@@ -32,10 +35,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::examples::Examples;
 pub use self::tools::profiles;
-use self::{graph::Graph, tools::ToolProfile};
+use self::{
+    graph::{Changing, Graph},
+    tools::ToolProfile,
+    watch::Watch,
+};
 use super::{
     admission::{self, Judged, looks_failed},
-    candidate::{Candidate, Check},
+    candidate::{AnswerRule, Candidate, Check},
     grounded::evenly,
     live::Live,
     runner::Runner,
@@ -50,10 +57,10 @@ use crate::{
 
 /// Rounds of exploration: each uses what the earlier ones found.
 const ROUNDS: usize = 4;
-/// Reading calls that are watched on a read-only server.
-const WATCHED: usize = 8;
 /// Patterns of errors that a note names.
 const PATTERNS: usize = 4;
+/// Largest share of tasks whose answer is that there are none.
+const ZEROS: f64 = 0.04;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
 /// Smallest share of the tasks in words that fit any server, where there are some in people's own: about tables, or statements.
@@ -162,11 +169,20 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if !task.servers.is_read_only() {
         others.extend(changes::candidates(graph, profiles));
     }
-    let share = |share: f64| share_of(task.budget.tasks, share);
+    // Of what was found: a small server has few tasks.
+    let found = task.budget.tasks.min(own.len() + others.len());
+    let share = |share: f64| share_of(found, share);
     // First, because tasks beyond those that are wanted are left out at the end.
     let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
     if !own.is_empty() || !others.is_empty() {
-        candidates.extend(beyond::without_calls(graph, task.seed, share(task.budget.no_call_share)));
+        let names = sql::tables(graph);
+        candidates.extend(beyond::without_calls(
+            graph,
+            profiles,
+            &names,
+            task.seed,
+            share(task.budget.no_call_share),
+        ));
     }
     let hops = |candidate: &Candidate| (candidate.family.matches(" > ").count(), String::new());
     // What lists and describes the tables is asked about itself, but is there for the queries.
@@ -184,7 +200,20 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
     judged.refuse_facts(task.held_out);
+    // Whoever guesses that there is none is right too often.
+    let is_zero = |one: &admission::Admitted| {
+        one.answer.as_deref() == Some("0") && !matches!(one.candidate.rule, AnswerRule::Field { .. })
+    };
+    let others = judged.admitted.iter().filter(|one| !is_zero(one)).count();
+    judged.trim_those(is_zero, share_of(others.min(task.budget.tasks), ZEROS));
     judged.trim(task.budget.tasks);
+    let of = |family: &str| {
+        let prefix = format!("{family}: ");
+        move |admitted: &admission::Admitted| admitted.candidate.family.starts_with(&prefix)
+    };
+    let found = judged.admitted.iter().filter(|one| !of(beyond::NO_CALL)(one)).count();
+    judged.trim_those(of(beyond::NO_CALL), share_of(found, task.budget.no_call_share));
+    judged.trim_those(of(beyond::IMPOSSIBLE), share_of(found, task.budget.impossible_share));
     judged.share_answers();
     let coverage = Coverage::of(task.tools, &judged);
     if !coverage.uncovered.is_empty() {
@@ -291,16 +320,11 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                     graph.add(&profiles, tool, trial.call, trial.args, outcome.text.clone());
                 }
             }
-            let [tool] = batch[..] else { continue };
-            let profile = &profiles[tool];
-            if watches && !profile.is_annotated && watch.changed(runner.live).await? {
-                task.observer.note(&format!(
-                    "`{}` changes the server's state, although state = \"read-only\": it is not called again",
-                    profile.name
-                ));
-                breaking.insert(profile.name.clone());
-            } else if watches && watch.calls.len() < WATCHED && round == 0 {
-                watch.add(worked.into_iter().next(), runner.live).await?;
+            let ([tool], true) = (&batch[..], watches) else { continue };
+            if profiles[*tool].is_annotated || !watch.blames(*tool, &worked, runner.live).await {
+                watch.add(*tool, worked, runner).await;
+            } else {
+                breaking.insert(profiles[*tool].name.clone());
             }
         }
         task.observer.status(&format!(
@@ -317,6 +341,17 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
             unmarked.iter().take(PATTERNS).collect::<Vec<_>>()
         ));
     }
+    if watches {
+        watch.refresh(runner.live).await;
+    } else {
+        watch.try_readers(&graph, &profiles, runner).await?;
+    }
+    breaking = watch.blamed(&profiles);
+    for note in watch.notes(&profiles) {
+        task.observer.note(&note);
+    }
+    graph.changing = watch.changing().clone();
+    pages::mark(&mut graph, &profiles);
     for lack in lacks(&mut profiles, &graph, &breaking) {
         task.observer.note(&lack);
     }
@@ -403,10 +438,22 @@ impl Sampled {
         live: &Live,
         observer: &dyn Observer,
     ) -> Result<()> {
-        if self.watch.changed(live).await? {
+        if self.watch.has_changed(live).await {
             self.refuse_unannotated(judged);
             observer.note("the server's state changed while the reference calls were executed, although state = \"read-only\"");
         }
+        // What was the same until now may change by itself.
+        let known = self.graph.changing.clone();
+        let profiles = &self.profiles;
+        let late = self.watch.changing().iter().filter(|(tool, changing)| known.get(tool) != Some(changing));
+        let late: BTreeSet<&str> = late.map(|(tool, _)| profiles[*tool].name.as_str()).collect();
+        let random = known.iter().filter(|(_, changing)| **changing == Changing::All);
+        let random = random.map(|(tool, _)| profiles[*tool].name.as_str());
+        let unstable: BTreeSet<&str> = late.iter().copied().chain(random).collect();
+        judged.refuse(|admitted| {
+            let call = admitted.candidate.calls.iter().find(|call| unstable.contains(call.name.as_str()))?;
+            Some((admission::Reason::Unstable, format!("what `{}` answers changes by itself", call.name)))
+        });
         Ok(())
     }
 
@@ -423,39 +470,6 @@ impl Sampled {
                 format!("the state changed, and `{}` does not declare that it only reads", call.name);
             Some((admission::Reason::StateBreaking, detail))
         });
-    }
-}
-
-/// Reading calls whose results show whether a read-only server's state has changed.
-#[derive(Default)]
-pub struct Watch {
-    calls: Vec<(ToolCall, String)>,
-}
-
-impl Watch {
-    /// Watches a call if its result is the same twice.
-    async fn add(&mut self, call: Option<ToolCall>, live: &Live) -> Result<()> {
-        let Some(call) = call else { return Ok(()) };
-        let (Ok(one), Ok(two)) = (live.call_again(&call).await, live.call_again(&call).await) else {
-            return Ok(());
-        };
-        if one == two && !one.is_error {
-            self.calls.push((call, one.text));
-        }
-        Ok(())
-    }
-
-    /// Whether a result differs from the last one.
-    async fn changed(&mut self, live: &Live) -> Result<bool> {
-        let mut changed = false;
-        for (call, text) in &mut self.calls {
-            let Ok(now) = live.call_again(call).await else { continue };
-            if !now.is_error && now.text != *text {
-                changed = true;
-                *text = now.text;
-            }
-        }
-        Ok(changed)
     }
 }
 

@@ -55,6 +55,7 @@ pub struct Param {
     pub examples: Vec<Value>,
     /// Nothing but the seeds is valid.
     pub is_closed: bool,
+    pub default: Option<Value>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +72,42 @@ pub enum Kind {
     Object(Vec<Param>),
 }
 
+/// Words of parameters that say how many records a page has, and which page is wanted.
+const LIMITS: [&str; 10] =
+    ["last", "limit", "size", "per", "top", "take", "max", "first", "count", "results"];
+const PAGES: [&str; 9] =
+    ["page", "offset", "cursor", "skip", "after", "before", "token", "start", "continuation"];
+
 impl Param {
+    /// Whether it says how many records a result has.
+    pub fn is_limit(&self) -> bool {
+        let said = words::split(&self.name);
+        let is_one = |word: &String| LIMITS.contains(&word.as_str());
+        self.kind == Kind::Integer
+            && said.iter().any(is_one)
+            && said.iter().all(|word| {
+                is_one(word)
+                    || ["page", "number", "num", "n", "of", "result", "item", "record", "row"]
+                        .contains(&&*words::singular(word))
+            })
+    }
+
+    /// Whether it says which page of a result is wanted.
+    pub fn is_page(&self) -> bool {
+        let said = words::split(&self.name);
+        let is_one = |word: &String| PAGES.contains(&word.as_str());
+        let is_index = matches!(self.kind, Kind::Integer | Kind::Text)
+            && said.iter().all(|word| {
+                is_one(word) || ["number", "num", "no", "index", "next", "id"].contains(&word.as_str())
+            });
+        // `after` and `start` may be dates.
+        let is_vague = said.len() == 1 && ["after", "before", "start"].contains(&said[0].as_str());
+        !self.is_limit()
+            && is_index
+            && said.iter().any(is_one)
+            && (!is_vague || self.kind == Kind::Integer || !self.is_required)
+    }
+
     /// Whether it takes a path, or a list of them.
     pub fn is_path(&self) -> bool {
         match &self.kind {
@@ -163,7 +199,8 @@ fn param(name: &str, schema: &Value, is_required: bool, root: &Root<'_>, depth: 
     let mut seen = BTreeSet::new();
     seeds.retain(|seed| seed.to_string().len() <= 400 && seen.insert(seed.to_string()));
     seeds.truncate(SEEDS);
-    Param { name: name.to_owned(), words, is_required, kind, seeds, examples: Vec::new(), is_closed }
+    let default = [outer, schema].into_iter().find_map(|place| place.get("default")).cloned();
+    Param { name: name.to_owned(), words, is_required, kind, seeds, examples: Vec::new(), is_closed, default }
 }
 
 fn kind(

@@ -7,9 +7,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
+    asks::{self, Column, Condition, Operation, Source, Test},
     changes,
     graph::{self, Graph, SuccessfulCall},
     sql::is_person,
@@ -323,11 +324,11 @@ struct Gap {
     before: String,
     value: String,
     after: String,
-    asks: Asks,
+    asks: AskedFor,
 }
 
 #[derive(Debug, PartialEq)]
-enum Asks {
+enum AskedFor {
     /// The value of a noun: `budget`.
     Noun(String),
     /// A number of what stands behind it.
@@ -346,13 +347,13 @@ impl Gap {
                 before: format!("{head}: "),
                 value: value.to_owned(),
                 after: String::new(),
-                asks: Asks::Noun(head.to_lowercase()),
+                asks: AskedFor::Noun(head.to_lowercase()),
             }
             .short();
         }
         let said: Vec<&str> = note.split_whitespace().collect();
         said.first()?;
-        let split = |at: usize, end: usize, asks: Asks| {
+        let split = |at: usize, end: usize, asks: AskedFor| {
             let before = said[..at].iter().map(|word| format!("{word} ")).collect();
             let after = said[end..].iter().map(|word| format!(" {word}")).collect();
             Self { before, value: said[at..end].join(" "), after, asks }.short()
@@ -364,17 +365,19 @@ impl Gap {
             let last = said[..at].last()?;
             let is_dated = at + 1 == said.len() && (is_year(said[at]) || is_moment(said[at]));
             return match verb(at) {
-                Some(_) if is_link(last) && is_dated => split(at, at + 1, Asks::When(verb(at - 1)?)),
-                Some(of_all) if at == 1 && at + 1 < said.len() => split(at, at + 1, Asks::HowMany(of_all)),
-                Some(of_all) if at + 1 == said.len() => split(at, at + 1, Asks::What(of_all)),
-                None if at < 3 && !is_link(last) => split(at, at + 1, Asks::Noun(said[..at].join(" "))),
+                Some(_) if is_link(last) && is_dated => split(at, at + 1, AskedFor::When(verb(at - 1)?)),
+                Some(of_all) if at == 1 && at + 1 < said.len() => {
+                    split(at, at + 1, AskedFor::HowMany(of_all))
+                }
+                Some(of_all) if at + 1 == said.len() => split(at, at + 1, AskedFor::What(of_all)),
+                None if at < 3 && !is_link(last) => split(at, at + 1, AskedFor::Noun(said[..at].join(" "))),
                 _ => None,
             };
         }
         if let ([noun, is, _, ..], None) = (said.as_slice(), verb(1))
             && *is == "is"
         {
-            return split(2, said.len(), Asks::Noun(noun.to_lowercase()));
+            return split(2, said.len(), AskedFor::Noun(noun.to_lowercase()));
         }
         verb(1)?;
         let link = (1..said.len().min(3)).find(|at| is_link(said[*at])).filter(|at| at + 1 < said.len());
@@ -382,23 +385,23 @@ impl Gap {
             Some(at) => {
                 let is_place = ["in", "at"].contains(&said[at])
                     && said[at + 1].starts_with(|first: char| first.is_uppercase());
-                let asks = if is_place { Asks::Where(verb(at)?) } else { Asks::What(verb(at + 1)?) };
+                let asks = if is_place { AskedFor::Where(verb(at)?) } else { AskedFor::What(verb(at + 1)?) };
                 split(at + 1, said.len(), asks)
             }
             None => {
                 let has_article = said.get(1).is_some_and(|word| ["a", "an", "the"].contains(word));
                 let at = 1 + usize::from(has_article);
-                (at < said.len()).then(|| split(at, said.len(), Asks::What(verb(1)?)))?
+                (at < said.len()).then(|| split(at, said.len(), AskedFor::What(verb(1)?)))?
             }
         }
     }
 
     /// Whether what is in the gap can be compared with others: a number, or a moment.
     fn is_measured(&self) -> bool {
-        let is_noun = matches!(self.asks, Asks::Noun(_));
+        let is_noun = matches!(self.asks, AskedFor::Noun(_));
         match &self.asks {
-            Asks::Noun(_) | Asks::HowMany(_) if self.is_number() => true,
-            Asks::When(_) => true,
+            AskedFor::Noun(_) | AskedFor::HowMany(_) if self.is_number() => true,
+            AskedFor::When(_) => true,
             _ => is_noun && is_moment(&self.value),
         }
     }
@@ -423,25 +426,25 @@ impl Gap {
         };
         let ask = |what: String| which.iter().map(|which| format!("{which} {what}?")).collect();
         match &self.asks {
-            Asks::Noun(noun) if is_total && self.is_number() => vec![
+            AskedFor::Noun(noun) if is_total && self.is_number() => vec![
                 format!("What is the total {noun} of the {kinds} {of}?"),
                 format!("What are the {} of the {kinds} {of} together?", words::plural(noun)),
             ],
-            Asks::HowMany(verb) if is_total => {
+            AskedFor::HowMany(verb) if is_total => {
                 let asked = if verb.asked[0] == "does" { "do" } else { "are" };
                 vec![format!("How many {after} {asked} the {kinds} {of} {} together?", verb.asked[1])]
             }
             _ if is_total => Vec::new(),
-            Asks::Noun(noun) if self.is_number() => {
+            AskedFor::Noun(noun) if self.is_number() => {
                 ask(format!("has the {} {noun}", pick("largest", "smallest")))
             }
-            Asks::Noun(noun) => ask(format!("has the {} {noun}", pick("latest", "earliest"))),
-            Asks::HowMany(verb) => ask(format!("{} the {} {after}", verb.one, pick("most", "fewest"))),
-            Asks::When(verb) => {
+            AskedFor::Noun(noun) => ask(format!("has the {} {noun}", pick("latest", "earliest"))),
+            AskedFor::HowMany(verb) => ask(format!("{} the {} {after}", verb.one, pick("most", "fewest"))),
+            AskedFor::When(verb) => {
                 let done = if verb.is_past { &verb.asked[1] } else { &verb.one };
                 ask(format!("{done} {}", pick("last", "first")))
             }
-            Asks::Where(_) | Asks::What(_) => Vec::new(),
+            AskedFor::Where(_) | AskedFor::What(_) => Vec::new(),
         }
     }
 
@@ -449,11 +452,11 @@ impl Gap {
     fn together(&self, one: &str, other: &str) -> Vec<String> {
         let after = self.after.trim();
         match &self.asks {
-            Asks::Noun(noun) if self.is_number() => vec![
+            AskedFor::Noun(noun) if self.is_number() => vec![
                 format!("What are the {} of {one} and {other} together?", words::plural(noun)),
                 format!("Add up the {} of {one} and {other}. What is the sum?", words::plural(noun)),
             ],
-            Asks::HowMany(verb) if verb.asked[0] == "does" => {
+            AskedFor::HowMany(verb) if verb.asked[0] == "does" => {
                 vec![format!("How many {after} do {one} and {other} {} together?", verb.asked[1])]
             }
             _ => Vec::new(),
@@ -474,7 +477,7 @@ impl Gap {
     fn questions(&self, thing: &str) -> Vec<String> {
         let after = self.after.trim();
         match &self.asks {
-            Asks::Noun(noun) => {
+            AskedFor::Noun(noun) => {
                 let unit = if after.is_empty() { String::new() } else { format!(" in {after}") };
                 vec![
                     format!("What is the {noun} of {thing}{unit}?"),
@@ -482,14 +485,14 @@ impl Gap {
                     format!("What {noun} does {thing} have{unit}?"),
                 ]
             }
-            Asks::HowMany(verb) => vec![format!("How many {after} {}?", verb.question(thing))],
-            Asks::When(verb) if verb.is_past => {
+            AskedFor::HowMany(verb) => vec![format!("How many {after} {}?", verb.question(thing))],
+            AskedFor::When(verb) if verb.is_past => {
                 let done = verb.asked[1].as_str();
                 vec![format!("When was it that {thing} {done}?"), format!("{thing} {done} when?")]
             }
-            Asks::Where(verb) => verb.questions("Where", thing),
-            Asks::When(verb) => verb.questions("When", thing),
-            Asks::What(verb) => verb.questions("What", thing),
+            AskedFor::Where(verb) => verb.questions("Where", thing),
+            AskedFor::When(verb) => verb.questions("When", thing),
+            AskedFor::What(verb) => verb.questions("What", thing),
         }
     }
 }
@@ -503,6 +506,8 @@ struct Question {
     /// Other things and values of the same sort.
     others: BTreeSet<String>,
     rule: AnswerRule,
+    /// What else is asked for than the rule says.
+    conditions: Vec<Condition>,
     check: Check,
     texts: Vec<String>,
 }
@@ -528,10 +533,10 @@ impl<'a> Asking<'a> {
             facts.notes.keys().chain(ends).filter(|name| is_sayable(name)).collect();
         for thing in things {
             for question in self.questions(thing, &said(thing)) {
-                self.push(question, thing, vec![self.about.call(thing)]);
+                self.push(question, (thing, thing), &json!(thing), vec![self.about.call(thing)]);
             }
             // By a statement: the project that Ada leads, without its name.
-            for (words, start) in self.descriptions(thing) {
+            for (words, start, asked) in self.descriptions(thing) {
                 let mut questions = self.questions(thing, &words);
                 questions.retain(|question| !question.answers.contains(start));
                 questions
@@ -539,7 +544,8 @@ impl<'a> Asking<'a> {
                 questions.truncate(FOLLOWED);
                 for question in questions {
                     let question = Question { about: format!("followed > {}", question.about), ..question };
-                    self.push(question, start, vec![self.about.call(start), self.about.call(thing)]);
+                    let calls = vec![self.about.call(start), self.about.call(thing)];
+                    self.push(question, (start, thing), &asked, calls);
                 }
             }
         }
@@ -547,8 +553,17 @@ impl<'a> Asking<'a> {
         self.ask_by_notes();
     }
 
-    fn push(&mut self, question: Question, thing: &str, calls: Vec<ToolCall>) {
-        let Question { about, others, rule, check, texts, .. } = question;
+    /// A question that names one thing and asks about another, or the same. `asked`: the latter, for what the task asks.
+    fn push(
+        &mut self,
+        question: Question,
+        (thing, about_thing): (&str, &str),
+        asked: &Value,
+        calls: Vec<ToolCall>,
+    ) {
+        let Question { about, others, rule, conditions, check, texts, .. } = question;
+        let typed = |_: &str, text: &str| if text == about_thing { asked.clone() } else { json!(text) };
+        let asks = asks::Asks::of_rule(&rule, Source::All { list: rule.list().to_owned() }, typed);
         let tool = calls.last().map(|call| call.name.clone()).unwrap_or_default();
         let place = graph::place(self.seed, &about, thing, texts.len());
         let Some(text) = texts.get(place) else { return };
@@ -561,6 +576,7 @@ impl<'a> Asking<'a> {
             rule,
             check,
             alternatives: others,
+            asks: asks.map(|asks| asks.filtered(conditions).to_value()),
             ..Candidate::default()
         });
     }
@@ -582,6 +598,7 @@ impl<'a> Asking<'a> {
                 answers: [gap.value.clone()].into(),
                 others: self.gaps.get(&gap.ends()).cloned().unwrap_or_default(),
                 texts: gap.questions(words),
+                conditions: Vec::new(),
                 check: Check::of(&gap.value),
                 rule: AnswerRule::Between {
                     list: things.list.clone(),
@@ -625,6 +642,7 @@ impl<'a> Asking<'a> {
             answers: answers.clone(),
             others: others.clone(),
             rule,
+            conditions: Vec::new(),
             check,
             texts,
         };
@@ -650,8 +668,23 @@ impl<'a> Asking<'a> {
         questions
     }
 
-    /// Ways to call a thing by its only statement of a kind, each with the thing that the statement starts from.
-    fn descriptions(&self, thing: &str) -> Vec<(String, &'a str)> {
+    /// What is asked for the things at the other end of a thing's statements.
+    fn asks_for(&self, thing: &str, relation: &str, forward: bool) -> Value {
+        let Some(form) = &self.facts.statements_in else { return json!(thing) };
+        let (own, other) = if forward { (&form.from, &form.to) } else { (&form.to, &form.from) };
+        let is = |column: &String, value: &str| Condition {
+            column: Column::One(column.clone()),
+            test: Test::Is(json!(value)),
+        };
+        let operation = Operation::List { field: Column::One(other.clone()) };
+        asks::Asks::new(operation, Source::All { list: form.list.clone() })
+            .filtered([is(own, thing), is(&form.relation, relation)])
+            .as_argument()
+    }
+
+    /// Ways to call a thing by its only statement of a kind, each with the thing that the statement starts from and what is asked
+    /// for.
+    fn descriptions(&self, thing: &str) -> Vec<(String, &'a str, Value)> {
         let facts = self.facts;
         let Some(kind) = facts.kinds.get(thing) else { return Vec::new() };
         let link = if is_person(kind) { "who" } else { "that" };
@@ -667,9 +700,11 @@ impl<'a> Asking<'a> {
             let [from, relation, to] = statement;
             let Some(verb) = Verb::of(&words::split(relation)) else { continue };
             if to == thing && is_sayable(from) && is_only(statement, true) {
-                found.push((format!("the {kind} {link} {} {}", said(from), verb.one), from.as_str()));
+                let asked = self.asks_for(from, relation, true);
+                found.push((format!("the {kind} {link} {} {}", said(from), verb.one), from.as_str(), asked));
             } else if from == thing && is_sayable(to) && is_only(statement, false) {
-                found.push((format!("the {kind} {link} {} {}", verb.one, said(to)), to.as_str()));
+                let asked = self.asks_for(to, relation, false);
+                found.push((format!("the {kind} {link} {} {}", verb.one, said(to)), to.as_str(), asked));
             }
         }
         found
@@ -701,6 +736,7 @@ impl<'a> Asking<'a> {
                     after: after.clone(),
                     wanted,
                 },
+                conditions: Vec::new(),
                 check: if wanted == Wanted::Total { Check::Number } else { Check::Text },
                 texts,
             };
@@ -711,7 +747,8 @@ impl<'a> Asking<'a> {
                 let call = search.call(words);
                 for wanted in [Wanted::Most, Wanted::Least] {
                     let texts = gap.compared(kind, "", wanted);
-                    self.push(question("most of a kind", wanted, texts), words, vec![call.clone()]);
+                    let question = question("most of a kind", wanted, texts);
+                    self.push(question, (words, words), &Value::Null, vec![call.clone()]);
                 }
             }
             // Those that are related to one thing in one way.
@@ -734,14 +771,23 @@ impl<'a> Asking<'a> {
                 let ways = [Wanted::Most, Wanted::Least, Wanted::Total];
                 let wanted = ways[graph::place(self.seed, &of, &before, ways.len())];
                 let calls = vec![self.about.call(thing), about.call_of_all(&others)];
-                self.push(question("most of related", wanted, gap.compared(kind, &of, wanted)), thing, calls);
+                let named = Condition {
+                    column: Column::One(things.name.clone()),
+                    test: Test::In(self.asks_for(thing, relation, forward)),
+                };
+                let question = question("most of related", wanted, gap.compared(kind, &of, wanted));
+                let question = Question { conditions: vec![named], ..question };
+                self.push(question, (thing, thing), &Value::Null, calls);
             }
             let all: Vec<&str> = all.into_iter().collect();
             for pair in all.windows(2) {
                 let Some(about) = self.about_all else { continue };
                 let (texts, calls) =
                     (gap.together(&said(pair[0]), &said(pair[1])), vec![about.call_of_all(pair)]);
-                self.push(question("two together", Wanted::Total, texts), pair[0], calls);
+                let column = Column::One(things.name.clone());
+                let conditions = vec![Condition { column, test: Test::In(json!(pair)) }];
+                let question = Question { conditions, ..question("two together", Wanted::Total, texts) };
+                self.push(question, (pair[0], pair[0]), &Value::Null, calls);
             }
         }
     }
@@ -771,6 +817,10 @@ impl<'a> Asking<'a> {
                 answers: all.clone(),
                 others: facts.notes.keys().cloned().collect(),
                 rule,
+                conditions: vec![Condition {
+                    column: Column::One(things.notes.clone()),
+                    test: Test::Has(note.to_owned()),
+                }],
                 check,
                 texts,
             };
@@ -801,7 +851,7 @@ impl<'a> Asking<'a> {
                 }
             }
             for question in questions {
-                self.push(question, note, vec![search.call(query)]);
+                self.push(question, (note, note), &Value::Null, vec![search.call(query)]);
             }
         }
     }

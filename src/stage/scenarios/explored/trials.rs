@@ -40,8 +40,9 @@ pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64,
         return Vec::new();
     }
     let product = values.iter().map(Vec::len).fold(1_usize, usize::saturating_mul);
-    // Examples are tried one after the other.
-    let in_order = product <= most || matches!(&*required, [only] if !only.examples.is_empty());
+    // Examples are tried one after the other, and so are queries.
+    let is_in_turn = |only: &Param| !only.examples.is_empty() || only.kind == Kind::Sql;
+    let in_order = product <= most || matches!(&*required, [only] if is_in_turn(only));
     let mut joint = if required.len() > 1 { graph.joint(&required, seed) } else { Vec::new() }.into_iter();
     let attempts = if in_order { product.max(most * 4) } else { most * 4 };
     let mut trials = Vec::new();

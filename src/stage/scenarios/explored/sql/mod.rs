@@ -5,15 +5,18 @@
 
 mod phrases;
 mod questions;
+mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Map;
 
 pub use self::phrases::{Sense, is_person};
+use self::schema::{SQLITE, STANDARD, Schema, Type};
 use super::{
+    asks::{self, Column, Condition, Test},
     graph::{Graph, SuccessfulCall},
     seeds::Kind,
     tools::ToolProfile,
@@ -29,21 +32,63 @@ use crate::{
 };
 
 /// Words of columns that identify a row.
-const KEYS: [&str; 6] = ["id", "no", "nr", "num", "number", "code"];
+const KEYS: [&str; 9] = ["id", "no", "nr", "num", "number", "code", "key", "ref", "uuid"];
+/// From here on, numbers are times or names and count nothing, if all of a column are.
+const LONG: f64 = 1e9;
 /// Rows of a table that are sampled.
 const SAMPLE: usize = 20;
 const TABLES: usize = 12;
-/// Catalogs where tables are listed.
-const CATALOGS: [&str; 2] = [
-    "SELECT name AS table_name FROM sqlite_master WHERE type = 'table' ORDER BY name",
-    "SELECT table_name FROM information_schema.tables WHERE table_schema NOT IN ('information_schema', 'pg_catalog') ORDER BY table_name",
-];
 
-/// Queries that explore: the catalogs, then a sample of each table.
+/// The database behind a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    Sqlite,
+    Other,
+}
+
+impl Dialect {
+    fn of(graph: &Graph) -> Self {
+        if answer(graph, SQLITE.tables).is_some() { Self::Sqlite } else { Self::Other }
+    }
+}
+
+/// Queries that explore: the catalogs, then a sample of each table, then how many values its columns have.
 pub fn queries(graph: &Graph) -> Vec<String> {
-    let mut queries: Vec<String> = CATALOGS.map(str::to_owned).into();
-    queries.extend(tables(graph).iter().flat_map(|table| samples(graph, table)));
+    let mut queries: Vec<String> = [SQLITE.tables, STANDARD.tables].map(str::to_owned).into();
+    for catalog in [SQLITE, STANDARD].iter().filter(|catalog| answer(graph, catalog.tables).is_some()) {
+        queries.extend(catalog.details.iter().map(|query| (*query).to_owned()));
+    }
+    let tables = tables(graph);
+    queries.extend(tables.iter().flat_map(|table| samples(graph, table)));
+    queries.extend(tables.iter().flat_map(|table| counting(graph, table)));
     queries
+}
+
+/// The query that counts a table's values, if it was sampled. If the server shows only some of the counts, also those for the next.
+fn counting(graph: &Graph, table: &str) -> Vec<String> {
+    let rows = samples(graph, table).first().and_then(|query| answer(graph, query));
+    let first = rows.and_then(|seen| seen.reading.lists.first()).and_then(|list| list.records.first());
+    let Some(first) = first else { return Vec::new() };
+    let columns = columns(first);
+    let full_name = name_parts(&columns);
+    let full_name = full_name.map(|[first, last]| format!("{} || ' ' || {}", quoted(&first), quoted(&last)));
+    let full_name = full_name.as_deref().map(|expression| (FULL_NAME, expression));
+    let query =
+        |columns: &[String], full_name| schema::counting(table, columns, full_name, Dialect::of(graph));
+    let all = query(&columns, full_name);
+    let shown = answer(graph, &all).and_then(|seen| seen.reading.lists.first());
+    match shown.filter(|list| !list.is_list && !list.records.is_empty()) {
+        None => vec![all],
+        Some(list) => {
+            let rest = columns[list.records.len().min(columns.len())..].chunks(list.records.len());
+            std::iter::once(all).chain(rest.map(|columns| query(columns, None))).collect()
+        }
+    }
+}
+
+/// The names of a row's columns.
+fn columns(row: &Record) -> Vec<String> {
+    row.iter().map(|field| field.name.clone()).filter(|name| !name.is_empty()).collect()
 }
 
 /// The query for a table's first rows. If the server shows only some of them, also those for the next.
@@ -62,15 +107,24 @@ fn answer<'g>(graph: &'g Graph, query: &str) -> Option<&'g SuccessfulCall> {
     graph.seen.iter().find(|seen| seen.args.iter().any(|arg| arg.leaf.as_deref() == Some(query)))
 }
 
-fn tables(graph: &Graph) -> Vec<String> {
+/// The names of tables and views: those of the catalog, or else those that the server's tools list.
+pub fn tables(graph: &Graph) -> Vec<String> {
+    let is_shown =
+        |text: &str| text.len() < 64 && !text.starts_with("sqlite_") && !text.contains(['\n', '\'']);
+    let (names, is_whole) = schema::tables(graph);
+    let names = names.into_iter().filter(|name| is_shown(name)).map(str::to_owned);
+    let mut catalog: BTreeSet<String> = names.collect();
+    if is_whole && !catalog.is_empty() {
+        return catalog.into_iter().take(TABLES).collect();
+    }
     let is_identifier = |text: &str| {
-        text.len() < 64
-            && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
             && text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
-            && !text.starts_with("sqlite_")
     };
-    let named =
-        graph.known.iter().filter(|(text, known)| known.words.contains("table") && is_identifier(text));
+    let named = graph
+        .known
+        .iter()
+        .filter(|(text, known)| known.words.contains("table") && is_shown(text) && is_identifier(text));
     // Columns of a table's description are no tables.
     let listed = named.filter(|(_, known)| {
         known.origins.iter().any(|origin| {
@@ -81,20 +135,22 @@ fn tables(graph: &Graph) -> Vec<String> {
                 || of_field.contains("table")
         })
     });
-    listed.map(|(text, _)| text.clone()).take(TABLES).collect()
+    catalog.extend(listed.map(|(text, _)| text.clone()));
+    catalog.into_iter().take(TABLES).collect()
 }
+
+/// Words that are no names without quotes.
+const RESERVED: [&str; 36] = [
+    "all", "and", "as", "asc", "by", "case", "check", "column", "create", "cross", "default", "desc",
+    "distinct", "drop", "else", "end", "exists", "from", "group", "having", "in", "index", "into", "is",
+    "join", "like", "limit", "not", "null", "on", "or", "order", "select", "table", "to", "where",
+];
 
 fn quoted(name: &str) -> String {
-    let is_plain = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    let is_plain = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+        && !RESERVED.contains(&name.to_lowercase().as_str());
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
-fn literal(value: &str) -> String {
-    if value.parse::<f64>().is_ok_and(f64::is_finite) {
-        value.to_owned()
-    } else {
-        format!("'{}'", value.replace('\'', "''"))
-    }
 }
 
 /// The parameter of a tool that takes SQL.
@@ -112,6 +168,8 @@ struct Table<'g> {
     name: String,
     /// What a row is.
     thing: String,
+    /// The table's name in singular.
+    called: String,
     /// The calls that show that it exists and which columns it has.
     listing: Option<ToolCall>,
     describing: Option<ToolCall>,
@@ -125,8 +183,13 @@ struct Table<'g> {
     full_name: Option<[String; 2]>,
     /// Columns of numbers that are stored as numbers.
     numbers: BTreeSet<String>,
-    /// Columns that hold keys of other tables' rows.
+    /// Columns that hold texts and numbers, or neither.
+    odd: BTreeSet<String>,
+    schema: Schema,
+    /// Columns that hold keys of other rows, or probably do.
     referring: BTreeSet<String>,
+    /// What rows of the other tables are.
+    others: BTreeSet<String>,
 }
 
 /// A column that holds keys of another table's rows, or a row of columns by which one gets there.
@@ -135,6 +198,10 @@ struct Reference<'t, 'g> {
     to: &'t Table<'g>,
     /// What the other row is to this one: `customer`, or `manager` of a table of people.
     role: String,
+    /// Another column refers to the same table.
+    is_one_of_several: bool,
+    /// No other column refers to a person, or to a thing, if this one does.
+    is_only_one: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -202,14 +269,45 @@ impl<'g> Table<'g> {
         self.selected(column, &self.qualifier())
     }
 
+    /// A value of a column in SQL.
+    fn literal(&self, column: &str, value: &str) -> String {
+        match self.numbers.contains(column) {
+            true => value.to_owned(),
+            false => format!("'{}'", value.replace('\'', "''")),
+        }
+    }
+
+    /// A column, for what a task asks.
+    fn column(&self, column: &str) -> Column {
+        let of = |column: &str| format!("{}.{column}", self.name);
+        match &self.full_name {
+            Some(parts) if column == FULL_NAME => Column::Concat { concat: [of(&parts[0]), of(&parts[1])] },
+            _ => Column::One(of(column)),
+        }
+    }
+
+    fn value(&self, column: &str, value: &str) -> serde_json::Value {
+        asks::value(value, self.numbers.contains(column))
+    }
+
+    /// That a row has this value, for what a task asks.
+    fn fits(&self, column: &str, value: &str) -> Condition {
+        self.tested(column, Test::Is(self.value(column, value)))
+    }
+
+    fn tested(&self, column: &str, test: Test) -> Condition {
+        Condition { column: self.column(column), test }
+    }
+
     fn has(&self, column: &str, value: &str, qualifier: &str) -> String {
         match (&self.full_name, value.split_once(' ')) {
             (Some(parts), Some((first, last))) if column == FULL_NAME => {
-                let [first, last] = [(first, &parts[0]), (last, &parts[1])]
-                    .map(|(value, part)| format!("{qualifier}{} = {}", quoted(part), literal(value)));
+                let [first, last] = [(first, &parts[0]), (last, &parts[1])].map(|(value, part)| {
+                    format!("{qualifier}{} = {}", quoted(part), self.literal(part, value))
+                });
                 format!("{first} AND {last}")
             }
-            _ => format!("{} = {}", self.expression(column, qualifier), literal(value)),
+            _ => format!("{} = {}", self.expression(column, qualifier), self.literal(column, value)),
         }
     }
 
@@ -236,8 +334,29 @@ impl<'g> Table<'g> {
 
     /// The values of a column, without those that are missing.
     fn values(&self, column: &str) -> Vec<&str> {
-        let values = self.rows.iter().filter_map(|row| value_of(row, column));
-        values.filter(|value| !is_null(value)).collect()
+        let fields = self.rows.iter().filter_map(|row| row.iter().find(|field| field.name == column));
+        fields.filter(|field| !is_missing(field)).map(|field| field.value.as_str()).collect()
+    }
+
+    /// Whether some rows lack a value, as far as is known.
+    fn lacks(&self, column: &str) -> bool {
+        match self.schema.counts(column) {
+            Some(counts) => counts.filled < counts.rows,
+            None => self.values(column).len() < self.rows.len() || !self.is_complete,
+        }
+    }
+
+    /// Whether no two values differ in nothing but case, which nobody says.
+    fn is_told_apart(&self, column: &str) -> bool {
+        let distinct = self.distinct(column);
+        distinct.iter().map(|value| value.to_lowercase()).collect::<BTreeSet<_>>().len() == distinct.len()
+    }
+
+    /// Whether every row has a value, and no two have the same.
+    fn is_unique(&self, column: &str) -> bool {
+        let counts = self.schema.counts(column);
+        self.distinct(column).len() == self.rows.len()
+            && counts.is_none_or(|counts| counts.different == counts.rows && counts.filled == counts.rows)
     }
 
     fn distinct(&self, column: &str) -> BTreeSet<&str> {
@@ -254,17 +373,59 @@ impl<'g> Table<'g> {
         words::tokens(column).contains("id") || self.referring.contains(column) || self.id() == Some(column)
     }
 
-    /// The column that identifies a row, by its name and values.
+    /// The column that identifies a row: the declared key, or else by its name and values.
     fn id(&self) -> Option<&str> {
-        let own: BTreeSet<String> = words::tokens(&self.thing);
+        match &*self.schema.keys {
+            [] => {}
+            [only] => {
+                let key = self.columns.iter().find(|column| column.eq_ignore_ascii_case(only))?;
+                return (!phrases::is_name(key) && self.is_unique(key)).then_some(key);
+            }
+            // None of several identifies a row by itself.
+            _ => return None,
+        }
+        let own = words::split(&self.called);
         let is_own = |column: &&String| {
             let mut tokens = words::tokens(column);
-            let is_key = KEYS.iter().any(|key| tokens.remove(*key));
+            if !KEYS.iter().fold(false, |is_key, key| tokens.remove(*key) || is_key) {
+                return false;
+            }
+            let is_of_thing = tokens.iter().all(|token| own.contains(token))
+                && (tokens.is_empty() || own.last().is_some_and(|head| tokens.contains(head)));
             // The first column may abbreviate what a row is: `rx_no`.
-            is_key && (tokens.is_subset(&own) || self.columns.first() == Some(*column))
+            let is_of_other = self.others.iter().any(|other| words::tokens(other) == tokens);
+            is_of_thing || self.columns.first() == Some(*column) && !is_of_other
         };
-        let column = self.columns.iter().find(is_own)?;
-        (self.distinct(column).len() == self.rows.len()).then_some(column)
+        self.columns.iter().find(is_own).filter(|column| self.is_unique(column)).map(String::as_str)
+    }
+
+    /// Whether a view has the name of some rows of a table, `open tickets`, and not these rows.
+    fn is_called_like_a_part(&self, tables: &[Table<'_>]) -> bool {
+        let is_part = |table: &Table<'_>, column: &str| {
+            let called = |value: &&str| format!("{} {}", value.to_lowercase(), table.called) == self.called;
+            let Some(value) = table.distinct(column).into_iter().find(called) else { return false };
+            let rows = table.values(column).into_iter().filter(|other| *other == value).count();
+            !table.is_complete || !self.is_complete || rows != self.rows.len()
+        };
+        let has_part = |table: &Table<'_>| table.columns.iter().any(|column| is_part(table, column));
+        // What its rows are must be a noun.
+        let last = words::split(&self.name).pop().unwrap_or_default();
+        let is_noun = words::singular(&last) != last;
+        self.schema.is_view && (!is_noun || tables.iter().any(has_part))
+    }
+
+    /// Whether a row is a person.
+    fn is_of_people(&self) -> bool {
+        let is_personal = |column: &String| {
+            words::has_any(column, &["birth", "dob", "born", "birthday", "birthdate", "gender", "surname"])
+        };
+        is_person(&self.thing) || self.full_name.is_some() || self.columns.iter().any(is_personal)
+    }
+
+    /// Whether a row says little but which rows of other tables belong together.
+    fn is_link(&self, references: &[Reference<'_, '_>]) -> bool {
+        let direct = references.iter().filter(|reference| reference.is_direct()).count();
+        direct >= 2 && self.name().is_none() && self.facts().next().is_none()
     }
 
     /// The column that names a row in words.
@@ -273,10 +434,12 @@ impl<'g> Table<'g> {
             return Some(FULL_NAME);
         }
         let names = |column: &&String| {
-            self.distinct(column).len() == self.rows.len()
+            self.is_unique(column)
                 && !self.is_id(column)
                 && !self.numbers.contains(*column)
+                && !self.odd.contains(*column)
                 && self.values(column).iter().all(|value| is_said(value))
+                && self.is_told_apart(column)
         };
         let mut columns = self.columns.iter().filter(names).map(String::as_str);
         columns.find(|column| phrases::is_name(column))
@@ -292,15 +455,50 @@ impl<'g> Table<'g> {
         let key = self.key();
         let is_part = |column: &str| self.full_name.iter().flatten().any(|part| part == column);
         let facts = self.columns.iter().map(String::as_str);
-        facts.filter(move |column| Some(*column) != key && !self.is_id(column) && !is_part(column))
+        let names_itself = |column: &str| words::spoken(column) == self.called;
+        facts.filter(move |column| {
+            Some(*column) != key
+                && !self.is_id(column)
+                && !is_part(column)
+                && !self.odd.contains(*column)
+                && !names_itself(column)
+                && !phrases::is_odd_flag(self, column)
+                && !phrases::is_odd_moment(self, column)
+        })
     }
 
     /// Columns with few values, each with those that tasks may say.
     fn categories(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
         let is_number = |column: &str| self.numbers.contains(column) && !is_flag(self, column);
-        self.facts().filter(move |column| !is_number(column)).filter_map(|column| {
+        let is_amount = |column: &str| {
+            let is_decimal = |value: &&str| value.contains('.') && value.parse::<f64>().is_ok();
+            words::is_amount(column) || self.values(column).iter().all(is_decimal)
+        };
+        let tells_apart = [
+            "phone",
+            "tel",
+            "telephone",
+            "mobile",
+            "fax",
+            "isbn",
+            "ean",
+            "iban",
+            "serial",
+            "uuid",
+            "ip",
+            "email",
+        ];
+        let is_one = move |column: &&str| {
+            !is_number(column)
+                && !words::has_any(column, &tells_apart)
+                && (!is_amount(column) || is_flag(self, column))
+                && (Sense::of(self, column) != Sense::Date || phrases::is_done_on(self, column))
+        };
+        self.facts().filter(is_one).filter_map(|column| {
             let distinct = self.distinct(column);
-            let is_category = distinct.len() >= 2 && distinct.len() * 3 <= self.rows.len() * 2;
+            let is_category = distinct.len() >= 2
+                && distinct.len() * 3 <= self.rows.len() * 2
+                && self.is_told_apart(column);
             let values = distinct.into_iter().filter(|value| is_said(value)).collect();
             is_category.then_some((column, values))
         })
@@ -313,7 +511,17 @@ impl<'g> Table<'g> {
 
     /// Columns of numbers that are quantities, each with whether they are whole.
     fn quantities(&self) -> impl Iterator<Item = (&str, bool)> {
-        let is_number = |column: &&str| self.numbers.contains(*column) && !is_flag(self, column);
+        let is_number = |column: &&str| {
+            self.numbers.contains(*column)
+                && !is_flag(self, column)
+                && !words::is_identifier(column)
+                && !phrases::is_odd_moment(self, column)
+                && !self.schema.keys.iter().any(|key| key == column)
+                && !self
+                    .values(column)
+                    .iter()
+                    .all(|value| value.parse::<f64>().is_ok_and(|number| number >= LONG))
+        };
         self.facts()
             .filter(is_number)
             .map(|column| (column, self.values(column).iter().all(|value| value.parse::<i64>().is_ok())))
@@ -324,56 +532,111 @@ impl<'g> Table<'g> {
         self.quantities().chain(self.dates().map(|column| (column, true)))
     }
 
-    /// The tables that a row refers to, and those that these refer to.
+    /// The tables that a row refers to, and those that these refer to in one way.
     fn references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
         let direct = self.direct_references(tables);
         let mut further: Vec<Reference<'t, 'g>> = Vec::new();
-        for first in &direct {
-            for second in first.to.direct_references(tables) {
-                let is_known = second.to.name == self.name
-                    || direct.iter().chain(&further).any(|known| known.to.name == second.to.name);
+        for first in direct.iter().filter(|first| !first.is_one_of_several) {
+            let of_first = first.to.direct_references(tables);
+            for second in of_first.into_iter().filter(|second| !second.is_one_of_several) {
+                let is_known =
+                    second.to.name == self.name || direct.iter().any(|known| known.to.name == second.to.name);
                 if !is_known {
                     let joins = first.joins.iter().chain(&second.joins).copied().collect();
-                    further.push(Reference { joins, ..second });
+                    further.push(Reference { joins, is_only_one: false, ..second });
                 }
             }
         }
-        direct.into_iter().chain(further).collect()
+        let mut ways: BTreeMap<&str, usize> = BTreeMap::new();
+        further.iter().for_each(|reference| *ways.entry(&reference.to.name).or_default() += 1);
+        let further = further.into_iter().filter(|reference| ways[reference.to.name.as_str()] == 1);
+        direct.into_iter().chain(further.collect::<Vec<_>>()).collect()
     }
 
-    /// Columns that refer to other tables: `customer_id` to the table `customers`, if the values are there; `appt_no` to the
-    /// table whose key is called so; and `seen_by`, if its values are codes that only the table `staff` has.
     fn direct_references<'t>(&'t self, tables: &'t [Table<'g>]) -> Vec<Reference<'t, 'g>> {
-        let own_key = self.id();
-        self.columns
-            .iter()
-            .filter(|column| Some(column.as_str()) != own_key)
-            .filter_map(|column| {
-                let tokens = words::tokens(column);
-                let codes = self.distinct(column);
-                let are_codes = codes.len() > 1 && codes.iter().all(|code| is_code(code));
-                let others = tables.iter().filter(|other| other.name != self.name);
-                let fitting: Vec<(&'t Table<'g>, &'t str)> = others
-                    .filter_map(|other| {
-                        Some((other, other.id().filter(|key| self.has_values_of(column, other, key))?))
-                    })
-                    .collect();
-                let says_more = tokens.iter().any(|word| !KEYS.contains(&word.as_str()));
-                let named = fitting.iter().find(|(other, _)| words::tokens(&other.thing).is_subset(&tokens));
-                let same = fitting.iter().find(|(_, key)| says_more && key == column);
-                let only = fitting.first().filter(|_| are_codes && fitting.len() == 1);
-                let (to, key) = *named.or(same).or(only)?;
-                let mut role = words::split(column);
-                role.retain(|word| !KEYS.contains(&word.as_str()));
-                // `appt` and `seen by` are no nouns.
-                let is_noun = named.is_some()
-                    || role.last().is_some_and(|last| {
-                        same.is_none() && !phrases::PREPOSITIONS.contains(&last.as_str())
-                    });
-                let role = if is_noun { role.join(" ") } else { to.thing.clone() };
-                Some(Reference { joins: vec![Join { from: self, column, to, key }], to, role })
+        let mut references: Vec<Reference<'t, 'g>> =
+            self.columns.iter().filter_map(|column| self.reference(column, tables)).collect();
+        let of_people: Vec<bool> = references.iter().map(|reference| reference.to.is_of_people()).collect();
+        let mut ways: BTreeMap<&str, usize> = BTreeMap::new();
+        references.iter().for_each(|reference| *ways.entry(&reference.to.name).or_default() += 1);
+        for reference in &mut references {
+            reference.is_one_of_several = ways[reference.to.name.as_str()] > 1;
+            reference.is_only_one =
+                of_people.iter().filter(|of| **of == reference.to.is_of_people()).count() == 1;
+        }
+        references
+    }
+
+    /// The table that a column refers to: by declaration; `customer_id` and `customer` to the table `customers`, if the values
+    /// are there; `appt_no` to the table whose key is called so; and `seen_by`, if its values are codes that only the table
+    /// `staff` has.
+    fn reference<'t>(&'t self, column: &'t str, tables: &'t [Table<'g>]) -> Option<Reference<'t, 'g>> {
+        let declared = self.schema.references.iter().find(|known| known.column.eq_ignore_ascii_case(column));
+        if let Some(declared) = declared {
+            let to = tables.iter().find(|other| other.name.eq_ignore_ascii_case(&declared.table))?;
+            let key = declared.key.as_ref().or(match &*to.schema.keys {
+                [only] => Some(only),
+                _ => None,
+            });
+            let key = match key {
+                Some(key) => to.columns.iter().find(|column| column.eq_ignore_ascii_case(key))?,
+                None => to.id()?,
+            };
+            return (to.name != self.name).then(|| self.referring_to(column, to, key));
+        }
+        if self.id() == Some(column) || words::is_amount(column) {
+            return None;
+        }
+        let codes = self.distinct(column);
+        let are_codes = codes.len() > 1 && codes.iter().all(|code| is_code(code));
+        let others = tables.iter().filter(|other| other.name != self.name && !other.schema.is_view);
+        let fitting: Vec<(&'t Table<'g>, &'t str)> = others
+            .filter_map(|other| {
+                Some((other, other.id().filter(|key| self.has_values_of(column, other, key))?))
             })
-            .collect()
+            .collect();
+        let is_number = self.numbers.contains(column);
+        let named = fitting.iter().filter(|(other, _)| match names(column, &other.called) {
+            Some(is_keyed) => is_keyed || !is_number,
+            None => false,
+        });
+        let named = named.max_by_key(|(other, _)| words::split(&other.called).len());
+        let says_more = words::tokens(column).iter().any(|word| !KEYS.contains(&word.as_str()));
+        let is_key = |other: &Table<'_>| {
+            is_keyed(column) || !other.schema.keys.is_empty() && words::is_identifier(column)
+        };
+        let same = fitting.iter().find(|(other, key)| says_more && *key == column && is_key(other));
+        let only = fitting.first().filter(|_| are_codes && fitting.len() == 1);
+        let (to, key) = *named.or(same).or(only)?;
+        Some(self.referring_to(column, to, key))
+    }
+
+    fn referring_to<'t>(&'t self, column: &'t str, to: &'t Table<'g>, key: &'t str) -> Reference<'t, 'g> {
+        let mut role = words::split(column);
+        role.retain(|word| !KEYS.contains(&word.as_str()));
+        // `appt` and `seen by` are no nouns.
+        let is_noun = names(column, &to.called).is_some()
+            || key != column
+                && role.last().is_some_and(|last| !phrases::PREPOSITIONS.contains(&last.as_str()));
+        let role = if is_noun && !role.is_empty() { role.join(" ") } else { to.thing.clone() };
+        Reference {
+            joins: vec![Join { from: self, column, to, key }],
+            to,
+            role,
+            is_one_of_several: false,
+            is_only_one: false,
+        }
+    }
+
+    /// Whether a column of numbers may refer to a table that it is called like, although nothing says that these are keys.
+    fn may_refer(&self, column: &str, tables: &[Table<'_>]) -> bool {
+        let is_own = self.schema.references.iter().any(|known| known.column.eq_ignore_ascii_case(column));
+        let is_plural = words::split(column).last().is_some_and(|last| words::singular(last) != *last);
+        let is_named = |other: &Table<'_>| {
+            names(column, &other.called).is_some()
+                && other.id().is_some_and(|key| self.has_values_of(column, other, key))
+        };
+        is_own || !is_plural && tables.iter().any(|other| other.name != self.name && is_named(other))
     }
 
     /// Whether the values of a column are keys of another table.
@@ -386,9 +649,35 @@ impl<'g> Table<'g> {
     }
 }
 
+/// Whether a column's name says that it holds keys: `customer_id`, `id_customer`. `num_rooms` is a number of rooms.
+pub fn is_keyed(column: &str) -> bool {
+    let said = words::split(column);
+    let is = |word: Option<&String>, keys: &[&str]| word.is_some_and(|word| keys.contains(&word.as_str()));
+    is(said.last(), &KEYS) || said.len() > 1 && is(said.first(), &["id", "fk", "key", "code"])
+}
+
+/// Whether a column is called like a table of such things, and then whether its name says that it holds keys.
+fn names(column: &str, thing: &str) -> Option<bool> {
+    let is_keyed = is_keyed(column);
+    let mut said = words::split(column);
+    if is_keyed && said.len() > 1 {
+        let at = if KEYS.contains(&said[said.len() - 1].as_str()) { said.len() - 1 } else { 0 };
+        said.remove(at);
+    }
+    let said: Vec<String> = said.iter().map(|word| words::singular(word)).collect();
+    let thing = words::split(thing);
+    if said.ends_with(&thing) {
+        return Some(is_keyed);
+    }
+    // `customerid`
+    let (joined, thing) = (words::split(column).concat(), thing.concat());
+    KEYS.iter().any(|key| joined.strip_suffix(key) == Some(&thing)).then_some(true)
+}
+
 /// Whether a value says nothing but which row is meant: `AKO`, `P-0017`.
 fn is_code(value: &str) -> bool {
-    value.chars().any(|letter| letter.is_alphabetic())
+    value.len() > 1
+        && value.chars().any(|letter| letter.is_alphabetic())
         && value
             .chars()
             .all(|letter| letter.is_uppercase() || letter.is_ascii_digit() || "-_./".contains(letter))
@@ -396,7 +685,13 @@ fn is_code(value: &str) -> bool {
 
 /// Whether a task may say this value.
 fn is_said(value: &str) -> bool {
-    !is_null(value) && value.len() <= 60
+    // A sentence has single spaces.
+    let is_plain = value.split_whitespace().eq(value.split(' '));
+    is_plain && !is_null(value) && value.len() <= 60
+}
+
+fn is_missing(field: &Field) -> bool {
+    !field.is_text && is_null(&field.value)
 }
 
 fn is_null(value: &str) -> bool {
@@ -405,6 +700,10 @@ fn is_null(value: &str) -> bool {
 
 /// Whether a column says yes or no.
 fn is_flag(table: &Table<'_>, column: &str) -> bool {
+    let is_plural = words::split(column).last().is_some_and(|last| words::singular(last) != *last);
+    if table.numbers.contains(column) && (is_plural || words::is_amount(column)) {
+        return false;
+    }
     let values: BTreeSet<String> = table.distinct(column).into_iter().map(str::to_lowercase).collect();
     let pairs = [["0", "1"], ["no", "yes"], ["false", "true"], ["n", "y"], ["f", "t"]];
     pairs.iter().any(|pair| values.iter().eq(pair))
@@ -420,13 +719,24 @@ pub fn subject(candidate: &Candidate) -> (usize, String) {
 /// Candidates about every table that was sampled.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let mut tables = sampled(graph, profiles);
-    let references = tables.iter().map(|table| table.direct_references(&tables));
-    let referring: Vec<BTreeSet<String>> = references
-        .map(|all| all.iter().flat_map(|one| &one.joins).map(|join| join.column.to_owned()).collect())
+    let things: Vec<String> = tables.iter().map(|table| table.called.clone()).collect();
+    for table in &mut tables {
+        table.others = things.iter().filter(|thing| **thing != table.called).cloned().collect();
+    }
+    let refers = |table: &Table<'_>, column: &str| {
+        table.reference(column, &tables).is_some() || table.may_refer(column, &tables)
+    };
+    let referring: Vec<BTreeSet<String>> = tables
+        .iter()
+        .map(|table| table.columns.iter().filter(|column| refers(table, column)).cloned().collect())
         .collect();
     for (table, referring) in tables.iter_mut().zip(referring) {
         table.referring = referring;
     }
+    let is_clear = tables.iter().map(|table| !table.is_called_like_a_part(&tables)).collect::<Vec<_>>();
+    let mut is_clear = is_clear.into_iter();
+    // Of one row, nothing is counted or compared.
+    tables.retain(|table| is_clear.next() == Some(true) && table.rows.len() > 1);
     questions::candidates(&tables, seed)
 }
 
@@ -455,30 +765,37 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
         if let Some(last) = words.last_mut() {
             *last = words::singular(last);
         }
-        let columns: Vec<String> =
-            first.iter().map(|field| field.name.clone()).filter(|name| !name.is_empty()).collect();
-        let is_number = |column: &&String| {
-            let values = rows.iter().filter_map(|row| value_of(row, column));
-            let mut values = values.filter(|value| !is_null(value)).peekable();
-            values.peek().is_some()
-                && values.all(|value| {
-                    let is_text = |seen: &&SuccessfulCall| {
-                        ['\'', '"'].iter().any(|quote| seen.text.contains(&format!("{quote}{value}{quote}")))
-                    };
-                    value.parse::<f64>().is_ok_and(f64::is_finite) && !pages.iter().any(is_text)
-                })
+        let called = words.join(" ");
+        let last = words.last().cloned().unwrap_or_default();
+        if words::is_uncountable(&last) && !["series", "species"].contains(&last.as_str()) {
+            words.push(if is_person(&last) { "member" } else { "entry" }.to_owned());
+        }
+        let columns = columns(first);
+        let mut schema = Schema::of(graph, profiles, &name, &profile.name);
+        for query in counting(graph, &name) {
+            let counts = answer(graph, &query).into_iter().flat_map(|seen| &seen.reading.lists);
+            schema.count(counts.flat_map(|list| &list.records));
+        }
+        let kinds: BTreeMap<&String, Option<Type>> =
+            columns.iter().map(|column| (column, kind(&rows, column, &schema))).collect();
+        let of_kind = |wanted: Option<Type>| {
+            kinds.iter().filter(|(_, kind)| **kind == wanted).map(|(column, _)| (*column).clone()).collect()
         };
         tables.push(Table {
             thing: words.join(" "),
+            called,
             listing: origin.map(|origin| graph.seen[origin.call].call.clone()),
             describing: graph.seen.iter().find(describes).map(|seen| seen.call.clone()),
             tool: profile,
             parameter,
-            is_complete: rows.len() < SAMPLE,
-            numbers: columns.iter().filter(is_number).cloned().collect(),
-            full_name: with_full_names(&mut rows, &columns),
+            is_complete: schema.rows().map_or(rows.len() < SAMPLE, |all| rows.len() >= all),
+            numbers: of_kind(Some(Type::Number)),
+            odd: of_kind(None),
+            full_name: with_full_names(&mut rows, &columns, &schema),
             columns,
+            schema,
             referring: BTreeSet::new(),
+            others: BTreeSet::new(),
             rows,
             name,
         });
@@ -486,11 +803,44 @@ fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> 
     tables
 }
 
-/// Adds full names to rows that have a first and a last name, if they tell the rows apart.
-fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2]> {
+/// What a column holds, by its declaration and its values; none if these are texts and numbers.
+fn kind(rows: &[Record], column: &str, schema: &Schema) -> Option<Type> {
+    let fields = rows.iter().filter_map(|row| row.iter().find(|field| field.name == column));
+    let fields: Vec<&Field> = fields.filter(|field| !is_missing(field)).collect();
+    let is_number = |field: &&&Field| field.value.parse::<f64>().is_ok_and(f64::is_finite);
+    // `007` and `+49` are no numbers, where nothing says what they are.
+    let is_plain = |field: &&&Field| {
+        let digits = field.value.trim_start_matches('-');
+        !digits.starts_with('+') && (!digits.starts_with('0') || digits == "0" || digits.starts_with("0."))
+    };
+    let texts = fields.iter().filter(|field| field.is_text).count();
+    let numbers = fields.iter().filter(is_number).count();
+    match schema.kind(column) {
+        Some(Type::Text) => Some(Type::Text),
+        Some(Type::Number) if numbers == fields.len() && numbers > 0 => Some(Type::Number),
+        Some(Type::Other) if schema.counts(column).is_some_and(|counts| counts.is_mixed()) => None,
+        _ if texts > 0 && fields.iter().any(|field| !field.is_text && field.value.parse::<f64>().is_ok()) => {
+            None
+        }
+        _ if texts > 0 || numbers == 0 => Some(Type::Text),
+        _ if numbers == fields.len() && fields.iter().all(|field| is_plain(&field)) => Some(Type::Number),
+        _ => Some(Type::Text),
+    }
+}
+
+/// The columns of a first and a last name.
+fn name_parts(columns: &[String]) -> Option<[String; 2]> {
     let part =
         |names: [&str; 4]| columns.iter().find(|column| names.contains(&&*words::spoken(column))).cloned();
-    let parts = [part(NAME_PARTS[0])?, part(NAME_PARTS[1])?];
+    Some([part(NAME_PARTS[0])?, part(NAME_PARTS[1])?])
+}
+
+/// Adds full names to rows that have a first and a last name, if they tell the rows apart.
+fn with_full_names(rows: &mut [Record], columns: &[String], schema: &Schema) -> Option<[String; 2]> {
+    let parts = name_parts(columns)?;
+    if schema.counts(FULL_NAME).is_some_and(|counts| counts.different < counts.rows) {
+        return None;
+    }
     let full = |row: &Record| {
         let [first, last] = [value_of(row, &parts[0])?, value_of(row, &parts[1])?];
         // Where the first name ends must be plain.
@@ -503,7 +853,7 @@ fn with_full_names(rows: &mut [Record], columns: &[String]) -> Option<[String; 2
     }
     for row in rows {
         let value = full(row)?;
-        row.push(Field { name: FULL_NAME.to_owned(), value, is_set: false });
+        row.push(Field { name: FULL_NAME.to_owned(), value, is_text: true, ..Field::default() });
     }
     Some(parts)
 }

@@ -3,9 +3,11 @@
 //! A small grammar. What a column means ([`Sense`]) follows from its name and its values, by words that are common in any
 //! database; a column that says nothing is asked about by its name.
 
+use std::collections::BTreeSet;
+
 use chrono::Month;
 
-use super::{Table, is_flag};
+use super::{Reference, Table, is_flag};
 use crate::stage::scenarios::words;
 
 /// What the values of a column say.
@@ -112,16 +114,18 @@ const EVENTS: [(&str, &str, &str, &str, &str); 11] = [
 impl Sense {
     pub(super) fn of(table: &Table<'_>, column: &str) -> Self {
         let values = table.distinct(column);
-        if !values.is_empty() && values.iter().all(|value| is_date(value)) {
+        if is_dates(&values) {
             return Self::Date;
         }
         let is_year = |value: &&str| value.parse::<i64>().is_ok_and(|year| (1800..2200).contains(&year));
-        if !values.is_empty() && table.numbers.contains(column) && values.iter().all(is_year) {
-            return Self::Year;
-        }
-        let is_plural = words::split(column).last().is_some_and(|last| words::singular(last) != *last);
+        let said = words::split(column);
+        let has_unit = said.len() > 1
+            && words::UNITS.iter().any(|(unit, _)| said.last().is_some_and(|last| last == unit));
+        let is_plural = !has_unit && said.last().is_some_and(|last| words::singular(last) != *last);
+        let are_numbers = table.numbers.contains(column);
         match Self::of_name(column) {
-            Self::Other if is_plural && table.numbers.contains(column) => Self::Units,
+            Self::Other if is_plural && are_numbers => Self::Units,
+            Self::Other if are_numbers && !values.is_empty() && values.iter().all(is_year) => Self::Year,
             sense => sense,
         }
     }
@@ -151,10 +155,19 @@ impl Sense {
     }
 }
 
-/// `2025-03-01`, perhaps with a time.
-pub fn is_date(value: &str) -> bool {
-    let shape = value.bytes().take(10).map(|byte| if byte.is_ascii_digit() { b'9' } else { byte });
-    value.len() >= 10 && value.len() <= 32 && shape.eq(*b"9999-99-99")
+/// Whether all of these are dates, perhaps with a time, and their order as texts is that in time: `2025-03-01`.
+fn is_dates(values: &BTreeSet<&str>) -> bool {
+    let shape = |value: &str| -> String {
+        value.chars().map(|letter| if letter.is_ascii_digit() { '9' } else { letter }).collect()
+    };
+    let Some(first) = values.first().map(|value| shape(value)) else { return false };
+    // The hours of other time zones are others.
+    let zone = |value: &&str| value.get(19..).map(str::to_owned);
+    let is_local = first.len() <= 23 || values.iter().map(zone).collect::<BTreeSet<_>>().len() == 1;
+    first.starts_with("9999-99-99")
+        && first.len() <= 32
+        && is_local
+        && values.iter().all(|value| shape(value) == first)
 }
 
 /// Words that end a name which is no noun: `seen_by`.
@@ -163,6 +176,12 @@ pub const PREPOSITIONS: [&str; 9] = ["by", "to", "at", "in", "on", "for", "of", 
 /// Past participles that do not end in "ed" or "wn".
 const PARTICIPLES: [&str; 12] =
     ["held", "made", "sent", "paid", "built", "sold", "bought", "taken", "given", "born", "written", "seen"];
+
+/// Adjectives that do not end like one.
+const ADJECTIVES: [&str; 16] = [
+    "open", "new", "private", "free", "full", "ready", "late", "urgent", "hidden", "complete", "online",
+    "secret", "done", "void", "vip", "remote",
+];
 
 /// Names of the day on which somebody is born.
 const BIRTHS: [&str; 4] = ["dob", "birth", "birthday", "birthdate"];
@@ -212,8 +231,20 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
     };
     if let Some(moment) = moment {
         if names == ["since"] {
-            let since = if is_person(&table.thing) { "joining year" } else { "starting year" };
-            return since.to_owned();
+            let since = if table.is_of_people() { "joining" } else { "starting" };
+            return format!("{since} {moment}");
+        }
+        // `due_on`, `valid_until`
+        if let [rest @ .., last] = &*names
+            && !rest.is_empty()
+            && participle(column).is_none()
+        {
+            let rest = rest.join(" ");
+            match last.as_str() {
+                "until" | "till" => return format!("{rest} until {moment}"),
+                last if PREPOSITIONS.contains(&last) => return format!("{rest} {moment}"),
+                _ => {}
+            }
         }
         let mut kept = names.iter().filter(|name| !PREPOSITIONS.contains(&name.as_str()));
         if let (Some(only), None) = (kept.next(), kept.next())
@@ -222,7 +253,47 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
             return format!("{moment} {only}");
         }
     }
+    // `weight_kg`
+    if let [rest @ .., unit] = &*names
+        && let Some((_, unit)) =
+            words::UNITS.iter().find(|(short, _)| short == unit).filter(|_| !rest.is_empty())
+    {
+        return format!("{} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
+    }
     names.iter().map(full).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a column's name says when something was done, or by whom: `moved_at`, `closed_by`. Its numbers count nothing.
+pub fn is_moment_name(column: &str) -> bool {
+    let said = words::split(column);
+    said.last().is_some_and(|last| PREPOSITIONS.contains(&last.as_str()) || last == "since")
+        || participle(column).is_some() && said.len() == 1
+}
+
+/// Whether a column has numbers where its name says when something was done, or by whom.
+pub fn is_odd_moment(table: &Table<'_>, column: &str) -> bool {
+    table.numbers.contains(column) && is_moment_name(column) && Sense::of(table, column) != Sense::Year
+}
+
+/// A noun with its article.
+fn a(noun: &str) -> String {
+    let article = if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {noun}")
+}
+
+/// Whether a word says how something is: `active`, `paid`.
+fn is_adjective(word: &str) -> bool {
+    let ends = ["able", "ible", "ive", "al", "ent", "ant", "ic", "ful", "ous", "ary", "ed", "wn", "less"];
+    PARTICIPLES.contains(&word)
+        || ADJECTIVES.contains(&word)
+        || word.len() > 4 && ends.iter().any(|end| word.ends_with(end))
+}
+
+/// Whether a yes or no has a name that says neither what a row is nor what it has: `newsletter`.
+pub fn is_odd_flag(table: &Table<'_>, column: &str) -> bool {
+    let said = words::split(column);
+    let has_verb = said.len() > 1 && ["is", "has", "was", "are"].contains(&said[0].as_str());
+    is_flag(table, column) && !has_verb && !said.iter().any(|word| is_adjective(word))
 }
 
 fn last_word(thing: &str) -> &str {
@@ -239,6 +310,13 @@ fn event(
     EVENTS.iter().find(|event| event.0 == last_word(thing))
 }
 
+impl Table<'_> {
+    /// Whether rows are things with a price or a stock.
+    fn is_ware(&self) -> bool {
+        self.quantities().any(|(column, _)| matches!(Sense::of(self, column), Sense::Price | Sense::Pieces))
+    }
+}
+
 /// Whether a column holds names.
 pub fn is_name(column: &str) -> bool {
     words::has_any(column, &["name", "title"])
@@ -252,9 +330,9 @@ pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String
             vec![format!("the {thing} {shown}"), value.to_owned(), format!("the {thing} {value}")];
         if words::tokens(key).contains("title") {
             names.push(shown);
-        } else if is_person(thing) {
+        } else if is_person(thing) || table.is_of_people() {
             names.push(value.to_owned());
-        } else if value.contains(' ') && !value.to_lowercase().starts_with("the ") {
+        } else if value.contains(' ') && !value.to_lowercase().starts_with("the ") && table.is_ware() {
             names.push(format!("the {value}"));
         }
         return names;
@@ -361,7 +439,10 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
 /// Questions for a column of `{row}`.
 pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
-    let its = if is_person(thing) { "their" } else { "its" };
+    let its = if table.is_of_people() { "their" } else { "its" };
+    if matches!(Sense::of(table, column), Sense::Date) && done(thing, column).is_some() {
+        return moment(table, thing, column);
+    }
     if is_flag(table, column) {
         let (what, is_had) = flag(column);
         let question =
@@ -400,7 +481,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         }
         Sense::Pieces => texts
             .extend([format!("How large is the {c} of {{row}}?"), "How many pieces does {row} have?".into()]),
-        Sense::Place if is_person(thing) => {
+        Sense::Place if table.is_of_people() => {
             texts.extend([
                 live("Where"),
                 live(&format!("In which {c}")),
@@ -435,6 +516,11 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     texts
 }
 
+/// Whether a column of days says when something was done.
+pub fn is_done_on(table: &Table<'_>, column: &str) -> bool {
+    done(&table.thing, column).is_some() && table.values(column).iter().all(|day| day.len() == 10)
+}
+
 /// What was done with a row at the time in this column.
 fn done(thing: &str, column: &str) -> Option<String> {
     participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
@@ -454,10 +540,19 @@ fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     match (participle(column), event(thing)) {
         (Some(done), _) => vec![format!("When was {{row}} {done}?"), format!("{unit} was {{row}} {done}?")],
         (None, Some((.., placed, _))) => {
-            vec![format!("When was {{row}} {placed}?"), format!("On which {c} was {{row}} {placed}?")]
+            vec![format!("When was {{row}} {placed}?"), format!("{unit} was {{row}} {placed}?")]
         }
         (None, None) => vec![format!("Which {c} is given for {{row}}?")],
     }
+}
+
+/// All rows, as people call them.
+pub fn all(table: &Table<'_>) -> Vec<String> {
+    let things = words::plural(&table.thing);
+    let is_ours = ["customer", "client", "member", "employee", "patient", "user", "product"]
+        .contains(&last_word(&table.thing));
+    let ours = is_ours.then(|| format!("our {things}"));
+    ["all", "the"].map(|all| format!("{all} {things}")).into_iter().chain(ours).collect()
 }
 
 /// Questions for the number of `{rows}`.
@@ -503,9 +598,9 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
     let (things, n) = (words::plural(thing), noun(table, column));
     let pick = |above: &'static str, below: &'static str| if is_above { above } else { below };
     let mut texts = vec![
-        format!("How many {things} have a {n} {} {value}?", pick("above", "below")),
+        format!("How many {things} have {} {} {value}?", a(&n), pick("above", "below")),
         format!("Count the {things} whose {n} is {} than {value}.", pick("more", "less")),
-        format!("How many {things} are there with a {n} of {} than {value}?", pick("more", "less")),
+        format!("How many {things} are there with {} of {} than {value}?", a(&n), pick("more", "less")),
     ];
     match Sense::of(table, column) {
         Sense::Price => texts.extend([
@@ -527,17 +622,22 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
         }
         Sense::Year | Sense::Date => {
             let when = pick("after", "before");
+            if let Some(done) = done(thing, column) {
+                return vec![
+                    format!("How many {things} were {done} {when} {value}?"),
+                    format!("Count the {things} that were {done} {when} {value}."),
+                    format!("What is the number of {things} {done} {when} {value}?"),
+                ];
+            }
             texts = vec![
-                format!("How many {things} have a {n} {when} {value}?"),
-                format!("How many {things} are from {when} {value}?"),
+                format!("How many {things} have {} {when} {value}?", a(&n)),
                 format!("Count the {things} whose {n} is {when} {value}."),
             ];
-            texts.push(match done(thing, column) {
-                Some(done) => format!("How many {things} were {done} {when} {value}?"),
-                None if words::tokens(column).contains("since") && is_person(thing) => {
+            texts.push(match () {
+                () if words::tokens(column).contains("since") && table.is_of_people() => {
                     format!("How many {things} joined {when} {value}?")
                 }
-                None => format!("How many {things} date from {when} {value}?"),
+                () => format!("For how many {things} is the {n} {when} {value}?"),
             });
         }
         _ => {}
@@ -566,6 +666,24 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
         Operation::Total => &["total", "overall"],
         Operation::Average => &["average", "mean"],
     };
+    if let Some(done) = done(&table.thing, column).filter(|_| is_moment) {
+        let last = if operation == Operation::Highest { "last" } else { "first" };
+        return vec![
+            format!("When was the {last} of {{rows}} {done}?"),
+            format!("When were {{rows}} {done} for the {last} time? Give the date.")
+                .replace("for the first time", "first")
+                .replace("for the last time", "last"),
+        ];
+    }
+    // Nobody says `the total total`.
+    if operation == Operation::Total && words::tokens(column).contains("total") {
+        let ns = words::plural(&n);
+        return vec![
+            format!("What is the sum of the {ns} of {{rows}}{decimals}?"),
+            format!("Add up the {ns} of {{rows}}{decimals}. What is the result?"),
+            format!("How much are the {ns} of {{rows}} together{decimals}?"),
+        ];
+    }
     let mut texts: Vec<String> = adjectives
         .iter()
         .map(|adjective| format!("What is the {adjective} {n} of {{rows}}{decimals}?"))
@@ -618,19 +736,20 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     let sizes: &[&str] = match (sense, is_largest) {
         (Sense::Date | Sense::Year, true) => &["latest", "most recent"],
         (Sense::Date | Sense::Year, false) => &["earliest"],
-        (_, true) => &["largest", "highest", "greatest"],
+        (_, true) => &["largest", "highest"],
         (_, false) => &["smallest", "lowest"],
     };
     let mut texts = Vec::new();
     for size in sizes {
         texts.push(format!("Which of {{rows}} has the {size} {n}? Give its {k}."));
-        texts.push(format!("What is the {k} of the one with the {size} {n} among {{rows}}?"));
+        texts.push(format!("What is the {k} of the {{one}} with the {size} {n}?"));
         if is_name(key) {
             texts.push(format!("Which {{one}} has the {size} {n}?"));
         }
     }
-    if let Some(done) = participle(column).filter(|_| matches!(sense, Sense::Date | Sense::Year)) {
+    if let Some(done) = done(thing, column).filter(|_| matches!(sense, Sense::Date | Sense::Year)) {
         let order = ["last", "first"][end];
+        texts.clear();
         texts.push(format!("Which {{one}} was {done} {order}? Give the {k}."));
         texts.push(format!("What is the {k} of the {{one}} that was {done} {order}?"));
     } else if let Some(extremes) = sense.extremes() {
@@ -641,7 +760,6 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
             texts.extend([
                 format!("Which {{one}} is the {adjective}?"),
                 format!("{who} is the {adjective} {{one}}?"),
-                format!("{who} is our {adjective} {{one}}?"),
             ]);
         }
     }
@@ -660,23 +778,39 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     texts
 }
 
+/// What people do in a row of this table, if what it refers to is whom or what it is done by or with.
+fn event_with(
+    table: &Table<'_>,
+    reference: &Reference<'_, '_>,
+) -> Option<&'static (&'static str, &'static str, &'static str, &'static str, &'static str)> {
+    let to = reference.to;
+    // A coupon is not what is ordered.
+    let is_object = || to.is_ware() || to.name().is_some_and(|name| words::tokens(name).contains("title"));
+    event(&table.thing).filter(|_| reference.is_only_one && (to.is_of_people() || is_object()))
+}
+
 /// Questions for a column of the row that `{row}` refers to.
-pub fn referred(table: &Table<'_>, to: &Table<'_>, role: &str, column: &str) -> Vec<String> {
+pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) -> Vec<String> {
+    let Reference { to, role, .. } = reference;
     let c = noun(to, column);
+    if let Some(done_by) = done_by(reference) {
+        return match to.name() == Some(column) {
+            true => vec![format!("By whom was {{row}} {}?", done_by.trim_end_matches(" by"))],
+            false => Vec::new(),
+        };
+    }
+    let its = if table.is_of_people() { "their" } else { "its" };
     let mut texts = vec![
         format!("What is the {c} of the {role} of {{row}}?"),
         format!("Tell me the {c} of the {role} of {{row}}."),
-        format!("Find {{row}}. What is the {c} of its {role}?"),
+        format!("Find {{row}}. What is the {c} of {its} {role}?"),
         format!("What {c} does the {role} of {{row}} have?"),
     ];
-    let is_person = is_person(&to.thing);
+    let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        texts.extend([
-            format!("Which {role} does {{row}} belong to?"),
-            format!("Which {role} is {{row}} for?"),
-        ]);
+        texts.push(format!("Which {role} does {{row}} have?"));
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
-        if let Some((_, past, _, placed, _)) = event(&table.thing) {
+        if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
                 true => vec![
                     format!("Who has {placed} {{row}}?"),
@@ -686,13 +820,16 @@ pub fn referred(table: &Table<'_>, to: &Table<'_>, role: &str, column: &str) -> 
                 false => vec![
                     format!("What was {past} with {{row}}?"),
                     format!("Which {role} was {past} in {{row}}?"),
-                    format!("What is in {{row}}?"),
                 ],
             });
         }
         return texts;
     }
     match Sense::of(to, column) {
+        Sense::Date if done(&to.thing, column).is_some() => {
+            let done = done(&to.thing, column).unwrap_or_default();
+            return vec![format!("When was the {role} of {{row}} {done}?")];
+        }
         Sense::Place if is_person => {
             texts.extend([
                 format!("Where does the {role} of {{row}} live?"),
@@ -701,35 +838,71 @@ pub fn referred(table: &Table<'_>, to: &Table<'_>, role: &str, column: &str) -> 
         }
         Sense::Price => texts.extend([
             format!("How much does the {role} of {{row}} cost?"),
-            format!("What does the {role} in {{row}} cost?"),
+            format!("What does the {role} of {{row}} cost?"),
         ]),
         Sense::Kind => texts.push(format!("Which {c} does the {role} of {{row}} belong to?")),
         _ => {}
     }
-    texts.push(format!("What is the {c} of the {role} in {{row}}?"));
-    if let Some((.., placed, _)) = event(&table.thing).filter(|_| is_person) {
+    if let Some((.., placed, _)) = event_with(table, reference).filter(|_| is_person) {
         texts.push(format!("What is the {c} of the {role} who has {placed} {{row}}?"));
+    }
+    if let Some((_, past, ..)) = event_with(table, reference).filter(|_| !is_person) {
+        texts.push(format!("What is the {c} of the {role} that was {past} with {{row}}?"));
     }
     texts
 }
 
+/// What was done by the other row, by the column's name: `seen by`.
+pub fn done_by(reference: &Reference<'_, '_>) -> Option<String> {
+    let [join] = &*reference.joins else { return None };
+    let said = words::split(join.column);
+    let is_done = matches!(&*said, [done, by] if by == "by" && participle(done).is_some());
+    (reference.is_one_of_several && is_done).then(|| said.join(" "))
+}
+
 /// Questions for the number of `{things}` that refer to `{row}`.
-pub fn count_of(table: &Table<'_>, role: &str) -> Vec<String> {
-    let mut texts: Vec<String> = [
-        "How many {things} of {row} are there?",
-        "How many {things} belong to {row}?",
-        "Count the {things} of {row}.",
-        "How many {things} does {row} have?",
-        "How many {things} are there for {row}?",
-    ]
-    .map(str::to_owned)
-    .into();
-    if let Some((_, past, plain, placed, place)) = event(&table.thing) {
-        texts.extend(match is_person(role) {
+pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
+    let role = &reference.role;
+    if let Some(done_by) = done_by(reference) {
+        return vec![
+            format!("How many {{things}} were {done_by} {{row}}?"),
+            format!("Count the {{things}} that were {done_by} {{row}}."),
+        ];
+    }
+    // Two references away, what is between must be said.
+    if let [first, _, ..] = &*reference.joins {
+        let between = words::plural(&first.to.thing);
+        return vec![
+            format!("How many {{things}} are there for the {between} of {{row}}?"),
+            format!("Count the {{things}} for the {between} of {{row}}."),
+        ];
+    }
+    if reference.is_one_of_several {
+        return vec![
+            format!("How many {{things}} have {{row}} as their {role}?"),
+            format!("Count the {{things}} whose {role} is {{row}}."),
+        ];
+    }
+    let texts: &[&str] = match reference.to.is_of_people() {
+        true => &[
+            "How many {things} of {row} are there?",
+            "How many {things} belong to {row}?",
+            "Count the {things} of {row}.",
+            "How many {things} does {row} have?",
+            "How many {things} are there for {row}?",
+        ],
+        false => &[
+            "How many {things} of {row} are there?",
+            "Count the {things} of {row}.",
+            "How many {things} are there for {row}?",
+        ],
+    };
+    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+    if let Some((_, past, _, placed, place)) = event_with(table, reference) {
+        texts.extend(match reference.to.is_of_people() {
             true => vec![
                 format!("How many {{things}} did {{row}} {place}?"),
                 format!("How many {{things}} has {{row}} {placed}?"),
-                format!("How many times did {{row}} {plain} something?"),
             ],
             false => vec![
                 format!("How often was {{row}} {past}?"),
@@ -741,9 +914,9 @@ pub fn count_of(table: &Table<'_>, role: &str) -> Vec<String> {
 }
 
 /// Questions for a total of pieces over the rows that refer to `{row}`.
-pub fn pieces_of(table: &Table<'_>, role: &str) -> Vec<String> {
-    let Some((_, past, plain, ..)) = event(&table.thing) else { return Vec::new() };
-    match is_person(role) {
+pub fn pieces_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
+    let Some((_, past, plain, ..)) = event_with(table, reference) else { return Vec::new() };
+    match reference.to.is_of_people() {
         true => vec![
             format!("How many pieces did {{row}} {plain} in total?"),
             format!("How many pieces has {{row}} {past} altogether?"),
@@ -756,10 +929,10 @@ pub fn pieces_of(table: &Table<'_>, role: &str) -> Vec<String> {
 }
 
 /// Further questions for what the rows that refer to `{row}` are worth.
-pub fn spent(table: &Table<'_>, role: &str) -> Vec<String> {
+pub fn spent(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
     let end = "rounded to two decimals";
-    match event(&table.thing) {
-        Some(_) if is_person(role) => vec![
+    match event_with(table, reference) {
+        Some(_) if reference.to.is_of_people() => vec![
             format!("How much did {{row}} spend in total, {end}?"),
             format!("How much money has {{row}} spent, {end}?"),
         ],
@@ -769,15 +942,16 @@ pub fn spent(table: &Table<'_>, role: &str) -> Vec<String> {
 }
 
 /// Questions for the row that most rows refer to.
-pub fn most_of(table: &Table<'_>, to: &Table<'_>, role: &str, name: &str) -> Vec<String> {
+pub fn most_of(table: &Table<'_>, reference: &Reference<'_, '_>, name: &str) -> Vec<String> {
+    let Reference { to, role, .. } = reference;
     let (things, n) = (words::plural(&table.thing), noun(to, name));
     let mut texts = vec![
         format!("Which {role} has the most {things}?"),
         format!("Which {role} has the most {things}? Give the {n}."),
         format!("What is the {n} of the {role} with the most {things}?"),
     ];
-    if let Some((_, past, _, placed, _)) = event(&table.thing) {
-        texts.extend(match is_person(role) {
+    if let Some((_, past, _, placed, _)) = event_with(table, reference) {
+        texts.extend(match to.is_of_people() {
             true => vec![
                 format!("Who has {placed} the most {things}?"),
                 format!("Which {role} has {placed} the most {things}?"),
@@ -792,20 +966,16 @@ pub fn most_of(table: &Table<'_>, to: &Table<'_>, role: &str, name: &str) -> Vec
 }
 
 /// Questions for the number of rows that refer to rows which share a value; `{set}` are those.
-pub fn count_of_set(table: &Table<'_>, role: &str) -> Vec<String> {
-    let mut texts: Vec<String> = [
-        "How many {things} are there for {set}?",
-        "How many {things} belong to {set}?",
-        "Count the {things} of {set}.",
-    ]
-    .map(str::to_owned)
-    .into();
-    if let Some((_, past, plain, placed, place)) = event(&table.thing) {
-        texts.extend(match is_person(role) {
+pub fn count_of_set(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
+    let is_person = reference.to.is_of_people();
+    let mut texts =
+        vec!["How many {things} are there for {set}?".to_owned(), "Count the {things} of {set}.".to_owned()];
+    texts.extend(is_person.then(|| "How many {things} belong to {set}?".to_owned()));
+    if let Some((_, past, _, placed, place)) = event_with(table, reference) {
+        texts.extend(match is_person {
             true => vec![
                 format!("How many {{things}} did {{set}} {place}?"),
                 format!("How many {{things}} were {placed} by {{set}}?"),
-                format!("How many times did {{set}} {plain} something?"),
             ],
             false => {
                 vec![format!("How often were {{set}} {past}?"), "How many {things} are for {set}?".to_owned()]
@@ -816,11 +986,11 @@ pub fn count_of_set(table: &Table<'_>, role: &str) -> Vec<String> {
 }
 
 /// Questions for what `{row}` is linked to by rows that refer to both.
-pub fn linked(table: &Table<'_>, role: &str, other: &str) -> Option<String> {
-    let (_, past, plain, ..) = event(&table.thing)?;
-    match (is_person(role), is_person(other)) {
-        (true, false) => Some(format!("Which {} did {{row}} {plain}?", words::plural(other))),
-        (false, true) => Some(format!("Which {} have {past} {{row}}?", words::plural(other))),
+pub fn linked(table: &Table<'_>, reference: &Reference<'_, '_>, other: &Reference<'_, '_>) -> Option<String> {
+    let (_, past, plain, ..) = event_with(table, reference).filter(|_| other.is_only_one)?;
+    match (reference.to.is_of_people(), other.to.is_of_people()) {
+        (true, false) => Some(format!("Which {} did {{row}} {plain}?", words::plural(&other.role))),
+        (false, true) => Some(format!("Which {} have {past} {{row}}?", words::plural(&other.role))),
         _ => None,
     }
 }
@@ -837,6 +1007,10 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
     match Sense::of(table, column) {
         Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
+        Sense::Date => {
+            let done = done(thing, column).map(|done| format!("{thing} {done} on {value}"));
+            vec![done.unwrap_or_else(|| format!("{thing} with the {c} {v}"))]
+        }
         _ => vec![format!("{thing} with the {c} {v}"), format!("{thing} of {c} {v}")],
     }
 }
@@ -847,11 +1021,15 @@ pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<Stri
     let (year, number) = month.split_once('-')?;
     let name = Month::try_from(number.parse::<u8>().ok()?).ok()?.name();
     let (things, c) = (words::plural(thing), noun(table, column));
-    let mut texts = vec![
-        format!("How many {things} have a {c} in {name} {year}?"),
-        format!("How many {things} are there from {name} {year}, by {c}?"),
-        format!("Count the {things} whose {c} is in {name} {year}."),
-    ];
-    texts.extend(done(thing, column).map(|done| format!("How many {things} were {done} in {name} {year}?")));
-    Some(texts)
+    Some(match done(thing, column) {
+        Some(done) => vec![
+            format!("How many {things} were {done} in {name} {year}?"),
+            format!("Count the {things} that were {done} in {name} {year}."),
+            format!("What is the number of {things} {done} in {name} {year}?"),
+        ],
+        None => vec![
+            format!("How many {things} have {} in {name} {year}?", a(&c)),
+            format!("Count the {things} whose {c} is in {name} {year}."),
+        ],
+    })
 }

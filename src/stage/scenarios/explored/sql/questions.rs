@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Reference, Table, literal,
+    Reference, Table,
     phrases::{self, Operation, Sense},
     quoted,
 };
@@ -12,6 +12,7 @@ use crate::{
     stage::scenarios::{
         candidate::{AnswerRule, Candidate, Check, Wanted, value_of},
         explored::{
+            asks::{self, Asks, Column, Condition, Measure, Size, Source, Test},
             graph,
             wording::{self, ALL},
         },
@@ -29,38 +30,56 @@ pub fn candidates(tables: &[Table<'_>], seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for table in tables {
         let mut asked = Asked { tables: vec![table], seed, candidates: &mut candidates };
-        if let Some(key) = table.key() {
-            lookups(&mut asked, key);
-            superlatives(&mut asked, key);
-        }
-        if let Some(name) = table.name() {
-            lookups_of_nothing(&mut asked, name);
-            members(&mut asked, name);
-        }
-        counts(&mut asked);
-        comparisons(&mut asked);
-        operations(&mut asked);
         let references = table.references(tables);
+        let is_link = table.is_link(&references);
+        if !is_link {
+            of_table(&mut asked);
+        }
         for reference in &references {
             asked.tables = tables_of(table, &[reference]);
-            if let Some(key) = table.key() {
+            if let Some(key) = table.key().filter(|_| !is_link) {
                 referred(&mut asked, reference, key);
             }
             let Some(name) = reference.to.name() else { continue };
-            referring(&mut asked, reference, name);
-            most_referring(&mut asked, reference, name);
-            let others = references.iter().filter(|other| other.is_direct() && reference.is_direct());
-            for other in others.filter(|other| other.to.name != reference.to.name) {
-                asked.tables = tables_of(table, &[reference, other]);
-                linked(&mut asked, reference, name, other);
+            if !is_link {
+                referring(&mut asked, reference, name);
             }
-            for priced in &references {
+            // Which of them is meant would have to be said.
+            if reference.is_one_of_several {
+                continue;
+            }
+            if !is_link && reference.is_direct() {
+                most_referring(&mut asked, reference, name);
+            }
+            let others = references.iter().filter(|other| other.is_direct() && reference.is_direct());
+            for other in others.filter(|other| other.to.name != reference.to.name && !other.is_one_of_several)
+            {
+                asked.tables = tables_of(table, &[reference, other]);
+                linked(&mut asked, reference, name, other, is_link);
+            }
+            for priced in references.iter().filter(|_| !is_link) {
                 asked.tables = tables_of(table, &[priced, reference]);
                 spent(&mut asked, reference, name, priced);
             }
         }
     }
     candidates
+}
+
+/// What is asked about one table.
+fn of_table(asked: &mut Asked<'_, '_, '_>) {
+    let table = asked.table();
+    if let Some(key) = table.key() {
+        lookups(asked, key);
+        superlatives(asked, key);
+    }
+    if let Some(name) = table.name() {
+        lookups_of_nothing(asked, name);
+        members(asked, name);
+    }
+    counts(asked);
+    comparisons(asked);
+    operations(asked);
 }
 
 /// The tables of a query, in the order of its joins.
@@ -114,20 +133,9 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         self.tables[0]
     }
 
-    /// A question whose answer is the only value that a query gives.
-    fn push_value(&mut self, kind: &str, entity: &[(&str, &str)], sql: String, wordings: &Wordings) {
-        self.push(kind, entity, sql, AnswerRule::Only, wordings);
-    }
-
-    /// A question in one of these wordings, whose answer is that of a query.
-    fn push(
-        &mut self,
-        kind: &str,
-        entity: &[(&str, &str)],
-        sql: String,
-        rule: AnswerRule,
-        wordings: &Wordings,
-    ) {
+    /// A question in one of these wordings.
+    fn push(&mut self, kind: &str, entity: &[(&str, &str)], query: Query, wordings: &Wordings) {
+        let Query { sql, rule, asks } = query;
         let table = self.table();
         let family = format!("{}: {kind}", table.name);
         let entity: BTreeMap<String, String> =
@@ -147,6 +155,13 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         }
         let may_fail = slip.is_some();
         calls.push(table.query(sql));
+        // A text that looks like a number is right as it is written.
+        let is_text = match &rule {
+            AnswerRule::Field { field, .. } | AnswerRule::Measured { key: Some(field), .. } => {
+                !words::is_amount(field) && self.tables.iter().all(|table| !table.numbers.contains(field))
+            }
+            _ => false,
+        };
         let check = match rule {
             AnswerRule::Column { .. } => Check::Set,
             _ => Check::Text,
@@ -160,8 +175,28 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
             rule,
             check,
             may_fail,
+            is_text,
+            asks: Some(asks.to_value()),
             ..Candidate::default()
         });
+    }
+}
+
+/// A query, how its result is the answer, and what is asked.
+struct Query {
+    sql: String,
+    rule: AnswerRule,
+    asks: Asks,
+}
+
+impl Query {
+    fn new(sql: String, rule: AnswerRule, asks: Asks) -> Self {
+        Self { sql, rule, asks }
+    }
+
+    /// The answer is the only value.
+    fn value(sql: String, asks: Asks) -> Self {
+        Self::new(sql, AnswerRule::Only, asks)
     }
 }
 
@@ -171,7 +206,7 @@ const LAST: usize = usize::MAX;
 /// Queries that fail, each with its place in the solution. Behind it stand the calls that show what is wrong.
 fn slips(tables: &[&Table<'_>], sql: &str) -> Vec<(usize, String)> {
     let [table, ..] = tables else { return Vec::new() };
-    let thing = table.thing.replace(' ', "_");
+    let thing = table.called.replace(' ', "_");
     let mut slips = Vec::new();
     // `product` for `products`, before anything is known.
     if let Some(wrong) = replaced(sql, &table.name, &thing).filter(|_| thing != table.name) {
@@ -245,8 +280,13 @@ fn lookups(asked: &mut Asked<'_, '_, '_>, key: &str) {
             asked.push(
                 &format!("{column} by {key}"),
                 &[(key, value)],
-                table.select(&table.shown(column), &table.is(key, value)),
-                field(column),
+                Query::new(
+                    table.select(&table.shown(column), &table.is(key, value)),
+                    field(column),
+                    table
+                        .asked(asks::Operation::Field { field: table.column(column) })
+                        .filtered([table.fits(key, value)]),
+                ),
                 &Wordings::of(phrases::lookup(table, &table.thing, column))
                     .with("{row}", phrases::row(table, &table.thing, key, value)),
             );
@@ -272,12 +312,20 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let names = missing.iter().map(|name| (name.as_str(), AnswerRule::Absent { field: column.to_owned() }));
     let there = there.into_iter().take(missing.len()).map(|name| (name, field(column)));
     for (value, rule) in names.chain(there) {
+        let field = table.column(column);
+        let operation = match rule {
+            AnswerRule::Absent { .. } => asks::Operation::Absent { field },
+            _ => asks::Operation::Field { field },
+        };
         let (t, c) = (&table.thing, phrases::noun(table, column));
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
-            table.select(&table.shown(column), &table.is(name, value)),
-            rule,
+            Query::new(
+                table.select(&table.shown(column), &table.is(name, value)),
+                rule,
+                table.asked(operation).filtered([table.fits(name, value)]),
+            ),
             &Wordings::of([
                 format!("What is the {c} of {{row}}? If there is no such {t}, answer none."),
                 format!("Tell me the {c} of {{row}}, or none if there is no such {t}."),
@@ -297,18 +345,24 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
             asked.push(
                 &format!("values of {category}"),
                 &[],
-                table.select(&format!("DISTINCT {}", quoted(category)), ""),
-                column(category),
+                Query::new(
+                    table.select(&format!("DISTINCT {}", quoted(category)), &table.filled(category)),
+                    column(category),
+                    table.asked(asks::Operation::List { field: table.column(category) }),
+                ),
                 &Wordings::of([
                     format!("Which {cs} do the {things} have? {ALL}"),
                     format!("List the different {cs} of the {things}. {ALL}"),
                     format!("Which {cs} are there among the {things}? {ALL}"),
                 ]),
             );
-            asked.push_value(
+            asked.push(
                 &format!("number of values of {category}"),
                 &[],
-                table.select(&format!("COUNT(DISTINCT {})", quoted(category)), ""),
+                Query::value(
+                    table.select(&format!("COUNT(DISTINCT {})", quoted(category)), ""),
+                    table.asked(asks::Operation::CountDistinct { field: table.column(category) }),
+                ),
                 &Wordings::of([
                     format!("How many different {cs} do the {things} have?"),
                     format!("How many {cs} are there among the {things}?"),
@@ -320,8 +374,13 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
             asked.push(
                 &format!("{name} by {category}"),
                 &[(category, value)],
-                table.select(&table.shown(name), &table.is(category, value)),
-                column(name),
+                Query::new(
+                    table.select(&table.shown(name), &table.is(category, value)),
+                    column(name),
+                    table
+                        .asked(asks::Operation::List { field: table.column(name) })
+                        .filtered([table.fits(category, value)]),
+                ),
                 &Wordings::of([
                     format!("What are the {names} of the {{rows}}? {ALL}"),
                     format!("Which {{rows}} are there? Give their {names}, separated by commas."),
@@ -347,10 +406,10 @@ fn threshold<'v>(table: &'v Table<'_>, column: &str, share: f64) -> Option<&'v s
 fn counts(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
     let things = words::plural(&table.thing);
-    asked.push_value(
+    asked.push(
         "count",
         &[],
-        table.select("COUNT(*)", ""),
+        Query::value(table.select("COUNT(*)", ""), table.asked(asks::Operation::Count)),
         &Wordings::of(phrases::count()).with("{rows}", [things.clone()]),
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
@@ -359,25 +418,39 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         for value in values.iter().take(VALUES) {
             let mut texts = phrases::count();
             texts.extend(phrases::count_by(table, &table.thing, category, value));
-            asked.push_value(
+            asked.push(
                 &format!("count by {category}"),
                 &[(category, value)],
-                table.select("COUNT(*)", &table.is(category, value)),
+                Query::value(
+                    table.select("COUNT(*)", &table.is(category, value)),
+                    table.asked(asks::Operation::Count).filtered([table.fits(category, value)]),
+                ),
                 &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
         }
         if super::is_flag(table, category) {
             continue;
         }
+        let filled = match table.filled(category) {
+            filled if filled.is_empty() => filled,
+            filled => format!(" WHERE {filled}"),
+        };
         asked.push(
             &format!("most frequent {category}"),
             &[],
-            format!(
-                "SELECT {column}, COUNT(*) AS total FROM {} GROUP BY {column} ORDER BY total DESC LIMIT 3",
-                quoted(&table.name),
-                column = quoted(category)
+            Query::new(
+                format!(
+                    "SELECT {column}, COUNT(*) AS total FROM {}{filled} GROUP BY {column} ORDER BY total DESC LIMIT 3",
+                    quoted(&table.name),
+                    column = quoted(category)
+                ),
+                largest("total", category),
+                table.asked(asks::Operation::MostOf {
+                    field: table.column(category),
+                    group: table.column(category),
+                    measure: Measure::Count,
+                }),
             ),
-            largest("total", category),
             &Wordings::of([
                 format!("Which {c} do most {things} have?"),
                 format!("What is the most frequent {c} of the {things}?"),
@@ -386,12 +459,15 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             ]),
         );
     }
-    for column in table.facts().filter(|column| table.values(column).len() < table.rows.len()) {
+    for column in table.facts().filter(|column| table.has_gaps(column)) {
         let c = phrases::noun(table, column);
-        asked.push_value(
+        asked.push(
             &format!("count without {column}"),
             &[],
-            table.select("COUNT(*)", &format!("{} IS NULL", quoted(column))),
+            Query::value(
+                table.select("COUNT(*)", &format!("{} IS NULL", quoted(column))),
+                table.asked(asks::Operation::Count).filtered([table.tested(column, Test::Missing(true))]),
+            ),
             &Wordings::of([
                 format!("How many {things} have no {c}?"),
                 format!("For how many {things} is the {c} missing?"),
@@ -405,11 +481,18 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
             let first = value_of(row, one).filter(|value| firsts.contains(value));
             let second = value_of(row, other).filter(|value| seconds.contains(value));
             let Some((first, second)) = first.zip(second) else { continue };
-            asked.push_value(
+            asked.push(
                 &format!("count by {one} and {other}"),
                 &[(*one, first), (*other, second)],
-                table
-                    .select("COUNT(*)", &format!("{} AND {}", table.is(one, first), table.is(other, second))),
+                Query::value(
+                    table.select(
+                        "COUNT(*)",
+                        &format!("{} AND {}", table.is(one, first), table.is(other, second)),
+                    ),
+                    table
+                        .asked(asks::Operation::Count)
+                        .filtered([table.fits(one, first), table.fits(other, second)]),
+                ),
                 &Wordings::of(phrases::also(table, other, second))
                     .with("{rows}", phrases::rows(table, &table.thing, one, first)),
             );
@@ -424,10 +507,18 @@ fn comparisons(asked: &mut Asked<'_, '_, '_>) {
         for share in [0.3, 0.5, 0.7] {
             let Some(value) = threshold(table, column, share) else { continue };
             for (sign, is_above) in [(">", true), ("<", false)] {
-                asked.push_value(
+                let value_asked = table.value(column, value);
+                let test = if is_above { Test::Above(value_asked) } else { Test::Below(value_asked) };
+                asked.push(
                     &format!("count by size of {column}"),
                     &[(column, value)],
-                    table.select("COUNT(*)", &format!("{} {sign} {}", quoted(column), literal(value))),
+                    Query::value(
+                        table.select(
+                            "COUNT(*)",
+                            &format!("{} {sign} {}", quoted(column), table.literal(column, value)),
+                        ),
+                        table.asked(asks::Operation::Count).filtered([table.tested(column, test)]),
+                    ),
                     &Wordings::of(phrases::compared(table, &table.thing, column, value, is_above)),
                 );
             }
@@ -438,18 +529,41 @@ fn comparisons(asked: &mut Asked<'_, '_, '_>) {
             table.values(column).into_iter().filter_map(|date| date.get(..7)).collect();
         for month in months.into_iter().take(VALUES) {
             let Some(wordings) = phrases::of_month(table, column, month) else { continue };
-            asked.push_value(
+            asked.push(
                 &format!("count by month of {column}"),
                 &[(column, month)],
-                table.select("COUNT(*)", &format!("{} LIKE '{month}%'", quoted(column))),
+                Query::value(
+                    table.select("COUNT(*)", &format!("{} LIKE '{month}%'", quoted(column))),
+                    table
+                        .asked(asks::Operation::Count)
+                        .filtered([table.tested(column, Test::Month(month.to_owned()))]),
+                ),
                 &Wordings::of(wordings),
             );
         }
     }
 }
 
+/// Whether people ask for the largest or the mean of a column.
+fn is_compared(table: &Table<'_>, column: &str) -> bool {
+    Sense::of(table, column) == Sense::Date || words::is_compared(column)
+}
+
 /// What questions say about digits.
 const DECIMALS: &str = ", rounded to two decimals";
+
+impl Operation {
+    /// What is asked, with what the question says about digits.
+    fn asks(self, field: Column, decimals: &str) -> asks::Operation {
+        let digits = (!decimals.is_empty()).then_some(2);
+        match self {
+            Self::Highest => asks::Operation::Largest { field },
+            Self::Lowest => asks::Operation::Smallest { field },
+            Self::Total => asks::Operation::Total { field, times: None, decimals: digits },
+            Self::Average => asks::Operation::Average { field, decimals: 2 },
+        }
+    }
+}
 
 /// The SQL of a sum, and what the question says about digits.
 fn total(column: &str, is_whole: bool) -> (String, &'static str) {
@@ -458,15 +572,26 @@ fn total(column: &str, is_whole: bool) -> (String, &'static str) {
 }
 
 /// The operations that fit a column, each with its SQL and what the question says about digits.
-fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, String, &'static str)> {
+fn operations_on(
+    table: &Table<'_>,
+    number: &str,
+    column: &str,
+    is_whole: bool,
+) -> Vec<(Operation, String, &'static str)> {
+    let sense = Sense::of(table, number);
+    if !is_compared(table, number) {
+        return Vec::new();
+    }
     let mut operations = vec![
         (Operation::Highest, format!("MAX({column})"), ""),
         (Operation::Lowest, format!("MIN({column})"), ""),
     ];
-    // Nobody adds up years.
+    // Nobody adds up ages, and years have no mean.
     if !matches!(sense, Sense::Year | Sense::Date) {
-        let (sum, decimals) = total(column, is_whole);
-        operations.push((Operation::Total, sum, decimals));
+        if words::is_added_up(number) {
+            let (sum, decimals) = total(column, is_whole);
+            operations.push((Operation::Total, sum, decimals));
+        }
         operations.push((Operation::Average, format!("ROUND(AVG({column}), 2)"), DECIMALS));
     }
     operations
@@ -475,23 +600,28 @@ fn operations_on(sense: Sense, column: &str, is_whole: bool) -> Vec<(Operation, 
 /// Totals, averages, highest and lowest numbers: of all rows, and of those that share a value.
 fn operations(asked: &mut Asked<'_, '_, '_>) {
     let table = asked.table();
-    let things = words::plural(&table.thing);
     for (number, is_whole) in table.measures() {
-        let sense = Sense::of(table, number);
-        for (operation, sql, decimals) in operations_on(sense, &quoted(number), is_whole) {
+        for (operation, sql, decimals) in operations_on(table, number, &quoted(number), is_whole) {
             let texts = phrases::operation(table, number, operation, decimals);
-            asked.push_value(
+            asked.push(
                 &format!("summary of {number}"),
                 &[],
-                table.select(&sql, ""),
-                &Wordings::of(texts.clone())
-                    .with("{rows}", ["all", "the", "our"].map(|all| format!("{all} {things}"))),
+                Query::value(
+                    table.select(&sql, ""),
+                    table.asked(operation.asks(table.column(number), decimals)),
+                ),
+                &Wordings::of(texts.clone()).with("{rows}", phrases::all(table)),
             );
             for (category, value) in categorized(table).filter(|(category, _)| *category != number) {
-                asked.push_value(
+                asked.push(
                     &format!("summary of {number} by {category}"),
                     &[(category, value)],
-                    table.select(&sql, &table.is(category, value)),
+                    Query::value(
+                        table.select(&sql, &table.is(category, value)),
+                        table
+                            .asked(operation.asks(table.column(number), decimals))
+                            .filtered([table.fits(category, value)]),
+                    ),
                     &Wordings::of(texts.clone()).with("{rows}", the_rows(table, category, value)),
                 );
             }
@@ -508,7 +638,7 @@ fn the_rows(table: &Table<'_>, category: &str, value: &str) -> Vec<String> {
 /// The row with the largest or smallest number or date: of all, and of those that share a value.
 fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
-    for (number, _) in table.measures() {
+    for (number, _) in table.measures().filter(|(number, _)| is_compared(table, number)) {
         let column = quoted(number);
         for (function, is_largest) in [("MAX", true), ("MIN", false)] {
             // Several rows if it is shared, which is then no answer.
@@ -517,11 +647,15 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                 table.select(&table.shown(key), &format!("{condition}{and}{column} = ({extreme})"))
             };
             let texts = phrases::superlative(table, number, key, is_largest);
+            let (field_asked, by) = (table.column(key), table.column(number));
+            let asks = table.asked(match is_largest {
+                true => asks::Operation::Most { field: field_asked, by },
+                false => asks::Operation::Least { field: field_asked, by },
+            });
             asked.push(
                 &format!("extreme of {number}"),
                 &[],
-                sql("", ""),
-                field(key),
+                Query::new(sql("", ""), field(key), asks.clone()),
                 &Wordings::of(texts.clone())
                     .with("{rows}", [format!("the {}", words::plural(&table.thing))])
                     .with("{one}", [table.thing.clone()]),
@@ -530,8 +664,11 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                 asked.push(
                     &format!("extreme of {number} by {category}"),
                     &[(category, value)],
-                    sql(&table.is(category, value), " AND "),
-                    field(key),
+                    Query::new(
+                        sql(&table.is(category, value), " AND "),
+                        field(key),
+                        asks.clone().filtered([table.fits(category, value)]),
+                    ),
                     &Wordings::of(texts.clone())
                         .with("{rows}", the_rows(table, category, value))
                         .with("{one}", phrases::one(table, &table.thing, category, value)),
@@ -558,6 +695,37 @@ fn joined(table: &Table<'_>, references: &[&Reference<'_, '_>]) -> String {
     from
 }
 
+/// The same, for what a task asks.
+fn source(table: &Table<'_>, references: &[&Reference<'_, '_>]) -> Source {
+    let mut joins: Vec<asks::Join> = Vec::new();
+    for join in references.iter().flat_map(|reference| &reference.joins) {
+        let join = asks::Join { column: join.from.column(join.column), key: join.to.column(join.key) };
+        if !joins.contains(&join) {
+            joins.push(join);
+        }
+    }
+    Source::Table { table: table.name.clone(), joins }
+}
+
+impl Table<'_> {
+    /// What is asked about this table alone.
+    fn asked(&self, operation: asks::Operation) -> Asks {
+        Asks::new(operation, source(self, &[]))
+    }
+
+    /// That a row has a value in a column, where some have none.
+    fn filled(&self, column: &str) -> String {
+        if self.lacks(column) { format!("{} IS NOT NULL", quoted(column)) } else { String::new() }
+    }
+
+    /// Whether rows lack a value in a column, and none has an empty text there, which people also call missing.
+    fn has_gaps(&self, column: &str) -> bool {
+        let fields = || self.rows.iter().flatten().filter(|field| field.name == column);
+        fields().any(super::is_missing)
+            && !fields().any(|field| field.is_text && super::is_null(&field.value))
+    }
+}
+
 /// A column of the row that a named row refers to.
 fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &str) {
     let table = asked.table();
@@ -571,9 +739,16 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
             asked.push(
                 &format!("{column} of the {role}"),
                 &[(key, value)],
-                format!("SELECT {} FROM {from} WHERE {}", to.shown_of(column), table.is_of(key, value)),
-                field(column),
-                &Wordings::of(phrases::referred(table, to, role, column))
+                Query::new(
+                    format!("SELECT {} FROM {from} WHERE {}", to.shown_of(column), table.is_of(key, value)),
+                    field(column),
+                    Asks::new(
+                        asks::Operation::Field { field: to.column(column) },
+                        source(table, &[reference]),
+                    )
+                    .filtered([table.fits(key, value)]),
+                ),
+                &Wordings::of(phrases::referred(table, reference, column))
                     .with("{row}", phrases::row(table, &table.thing, key, value)),
             );
         }
@@ -588,28 +763,39 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
     for value in to.said(name) {
         let rows = phrases::row(to, role, name, value);
         let condition = to.is_of(name, value);
-        asked.push_value(
+        let asks = |operation: asks::Operation, others: Vec<Condition>| {
+            Asks::new(operation, source(table, &[reference]))
+                .filtered([to.fits(name, value)])
+                .filtered(others)
+        };
+        asked.push(
             &format!("count by {role}"),
             &[(name, value)],
-            format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
-            &Wordings::of(phrases::count_of(table, role))
+            Query::value(
+                format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
+                asks(asks::Operation::Count, Vec::new()),
+            ),
+            &Wordings::of(phrases::count_of(table, reference))
                 .with("{row}", rows.clone())
                 .with("{things}", [things.clone()]),
         );
-        if !reference.is_direct() {
+        if !reference.is_direct() || reference.is_one_of_several {
             continue;
         }
         for (number, is_whole) in table.quantities() {
             let sense = Sense::of(table, number);
-            for (operation, sql, decimals) in operations_on(sense, &table.of(number), is_whole) {
+            for (operation, sql, decimals) in operations_on(table, number, &table.of(number), is_whole) {
                 let mut texts = phrases::operation(table, number, operation, decimals);
                 if operation == Operation::Total && sense == Sense::Pieces {
-                    texts.extend(phrases::pieces_of(table, role));
+                    texts.extend(phrases::pieces_of(table, reference));
                 }
-                asked.push_value(
+                asked.push(
                     &format!("summary of {number} by {role}"),
                     &[(name, value)],
-                    format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                    Query::value(
+                        format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                        asks(operation.asks(table.column(number), decimals), Vec::new()),
+                    ),
                     &Wordings::of(texts)
                         .with("{rows}", ["the", "all"].map(|all| format!("{all} {things} of {{row}}")))
                         .with("{row}", rows.clone()),
@@ -619,21 +805,25 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         for (category, values) in table.categories().filter(|(column, _)| !super::is_flag(table, column)) {
             for which in values.into_iter().take(4) {
                 let (c, v) = (phrases::noun(table, category), words::shown(which));
-                let mut texts = vec![
-                    "How many {set} does {row} have?".to_owned(),
+                let has = "How many {set} does {row} have?".to_owned();
+                let mut texts: Vec<String> = to.is_of_people().then_some(has).into_iter().collect();
+                texts.extend([
                     "How many {set} are there for {row}?".to_owned(),
                     "Count the {set} of {row}.".to_owned(),
                     format!("How many of the {things} of {{row}} have the {c} {v}?"),
-                ];
+                ]);
                 if Sense::of(table, category) == Sense::State {
                     texts.push(format!("How many of the {things} of {{row}} are {which}?"));
                 }
-                asked.push_value(
+                asked.push(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
-                    format!(
-                        "SELECT COUNT(*) FROM {from} WHERE {condition} AND {}",
-                        table.is_of(category, which)
+                    Query::value(
+                        format!(
+                            "SELECT COUNT(*) FROM {from} WHERE {condition} AND {}",
+                            table.is_of(category, which)
+                        ),
+                        asks(asks::Operation::Count, vec![table.fits(category, which)]),
                     ),
                     &Wordings::of(texts)
                         .with("{set}", phrases::rows(table, &table.thing, category, which))
@@ -657,37 +847,52 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
             key = to.of(reference.key())
         )
     };
+    let most = |measure: Measure| {
+        let operation =
+            asks::Operation::MostOf { field: to.column(name), group: to.column(reference.key()), measure };
+        Asks::new(operation, source(table, &[reference]))
+    };
     asked.push(
         &format!("most by {role}"),
         &[],
-        grouped("COUNT(*)"),
-        largest("total", name),
-        &Wordings::of(phrases::most_of(table, to, role, name)),
+        Query::new(grouped("COUNT(*)"), largest("total", name), most(Measure::Count)),
+        &Wordings::of(phrases::most_of(table, reference, name)),
     );
     let [join] = &*reference.joins else { return };
-    for (number, _) in table.quantities() {
+    for (number, _) in table.quantities().filter(|(number, _)| words::is_added_up(number)) {
         let q = phrases::noun(table, number);
+        let total =
+            if words::tokens(number).contains("total") { words::plural(&q) } else { format!("total {q}") };
         asked.push(
             &format!("most {number} by {role}"),
             &[],
-            grouped(&format!("SUM({})", table.of(number))),
-            largest("total", name),
+            Query::new(
+                grouped(&format!("SUM({})", table.of(number))),
+                largest("total", name),
+                most(Measure::Total { total: table.column(number) }),
+            ),
             &Wordings::of([
-                format!("Which {role} has the largest total {q} over all {things}?"),
-                format!("Over all {things}, which {role} has the largest total {q}? Give the {n}."),
+                format!("Which {role} has the {things} with the largest {total} together?"),
+                format!("Adding up the {q} of the {things}, which {role} has the most? Give the {n}."),
                 format!("For which {role} is the sum of the {q} of the {things} largest?"),
             ]),
         );
     }
-    with_and_without(asked, reference, name, &quoted(join.column));
+    with_and_without(asked, reference, name, join.column);
     for (category, value) in categorized(to) {
         let set = phrases::rows(to, role, category, value);
         let condition = to.is_of(category, value);
-        asked.push_value(
+        let asks = |operation: asks::Operation| {
+            Asks::new(operation, source(table, &[reference])).filtered([to.fits(category, value)])
+        };
+        asked.push(
             &format!("count by {category} of the {role}"),
             &[(category, value)],
-            format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
-            &Wordings::of(phrases::count_of_set(table, role))
+            Query::value(
+                format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
+                asks(asks::Operation::Count),
+            ),
+            &Wordings::of(phrases::count_of_set(table, reference))
                 .with("{set}", set.clone())
                 .with("{things}", [things.clone()]),
         );
@@ -695,11 +900,14 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         for (number, is_whole) in pieces {
             let (sql, decimals) = total(&table.of(number), is_whole);
             let mut texts = phrases::operation(table, number, Operation::Total, decimals);
-            texts.extend(phrases::pieces_of(table, role));
-            asked.push_value(
+            texts.extend(phrases::pieces_of(table, reference));
+            asked.push(
                 &format!("total {number} by {category} of the {role}"),
                 &[(category, value)],
-                format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                Query::value(
+                    format!("SELECT {sql} FROM {from} WHERE {condition}"),
+                    asks(Operation::Total.asks(table.column(number), decimals)),
+                ),
                 &Wordings::of(texts)
                     .with("{rows}", ["of", "for"].map(|link| format!("the {things} {link} {{row}}")))
                     .with("{row}", set.clone()),
@@ -709,20 +917,35 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
 }
 
 /// Which rows none refers to, how many have one, and how many have several.
-fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str, own: &str) {
+fn with_and_without(
+    asked: &mut Asked<'_, '_, '_>,
+    reference: &Reference<'_, '_>,
+    name: &str,
+    referring: &str,
+) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
     let (thing, things, roles) = (&table.thing, words::plural(&table.thing), words::plural(role));
     let (from, ns) = (quoted(&table.name), words::plural(&phrases::noun(to, name)));
+    let (own, by) = (quoted(referring), table.column(referring));
+    // What refers to nothing belongs to no row, and is in no list of keys.
+    let filled = match table.filled(referring) {
+        filled if filled.is_empty() => filled,
+        filled => format!(" WHERE {filled}"),
+    };
     let none = format!(
-        "FROM {} WHERE {} NOT IN (SELECT {own} FROM {from})",
+        "FROM {} WHERE {} NOT IN (SELECT {own} FROM {from}{filled})",
         quoted(&to.name),
         quoted(reference.key())
     );
-    asked.push_value(
+    let without = |field: Option<Column>| {
+        let of = to.column(reference.key());
+        table.asked(asks::Operation::Without { of, by: by.clone(), field })
+    };
+    asked.push(
         &format!("{roles} without {things}"),
         &[],
-        format!("SELECT COUNT(*) {none}"),
+        Query::value(format!("SELECT COUNT(*) {none}"), without(None)),
         &Wordings::of([
             format!("How many {roles} have no {things}?"),
             format!("How many {roles} are without any {thing}?"),
@@ -731,17 +954,19 @@ fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>
     asked.push(
         &format!("{ns} of {roles} without {things}"),
         &[],
-        format!("SELECT {} {none}", to.shown(name)),
-        column(name),
+        Query::new(format!("SELECT {} {none}", to.shown(name)), column(name), without(Some(to.column(name)))),
         &Wordings::of([
             format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
             format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
         ]),
     );
-    asked.push_value(
+    asked.push(
         &format!("{roles} with {things}"),
         &[],
-        format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
+        Query::value(
+            format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
+            table.asked(asks::Operation::CountDistinct { field: by.clone() }),
+        ),
         &Wordings::of([
             format!("How many different {roles} have {things}?"),
             format!("How many {roles} have at least one {thing}?"),
@@ -751,11 +976,15 @@ fn with_and_without(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>
     for (many, sign, words) in
         (1..4).flat_map(|many| [(many, ">", "more than"), (many + 1, ">=", "at least")])
     {
-        asked.push_value(
+        let size = if sign == ">" { Size::MoreThan(many) } else { Size::AtLeast(many) };
+        asked.push(
             &format!("{roles} with several {things}"),
             &[("many", &many.to_string())],
-            format!(
-                "SELECT COUNT(*) FROM (SELECT {own} FROM {from} GROUP BY {own} HAVING COUNT(*) {sign} {many})"
+            Query::value(
+                format!(
+                    "SELECT COUNT(*) FROM (SELECT {own} FROM {from}{filled} GROUP BY {own} HAVING COUNT(*) {sign} {many})"
+                ),
+                table.asked(asks::Operation::Groups { group: by.clone(), size }),
             ),
             &Wordings::of([
                 format!("How many {roles} have {words} {many} {things}?"),
@@ -775,23 +1004,37 @@ fn spent(
     let table = asked.table();
     let of_sense = |table: &Table<'_>, sense: Sense| {
         let (column, _) = table.quantities().find(|(column, _)| Sense::of(table, column) == sense)?;
-        Some(table.of(column))
+        Some((table.of(column), table.column(column)))
     };
     let found = of_sense(table, Sense::Pieces).zip(of_sense(priced.to, Sense::Price));
-    let Some((pieces, price)) = found else { return };
+    let Some(((pieces, field), (price, times))) = found else { return };
+    if priced.to.name == reference.to.name && priced.joins.len() != reference.joins.len() {
+        return;
+    }
     let (things, from) = (words::plural(&table.thing), joined(table, &[priced, reference]));
     for value in reference.to.said(name) {
         let mut texts = vec![
             format!("What are the {things} of {{row}} worth in total, rounded to two decimals?"),
             format!("What is the total value of the {things} of {{row}}, rounded to two decimals?"),
         ];
-        texts.extend(phrases::spent(table, &reference.role));
-        asked.push_value(
+        texts.extend(phrases::spent(table, reference));
+        asked.push(
             &format!("value by {}", reference.role),
             &[(name, value)],
-            format!(
-                "SELECT ROUND(SUM({pieces} * {price}), 2) FROM {from} WHERE {}",
-                reference.to.is_of(name, value)
+            Query::value(
+                format!(
+                    "SELECT ROUND(SUM({pieces} * {price}), 2) FROM {from} WHERE {}",
+                    reference.to.is_of(name, value)
+                ),
+                Asks::new(
+                    asks::Operation::Total {
+                        field: field.clone(),
+                        times: Some(times.clone()),
+                        decimals: Some(2),
+                    },
+                    source(table, &[priced, reference]),
+                )
+                .filtered([reference.to.fits(name, value)]),
             ),
             &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
         );
@@ -804,6 +1047,7 @@ fn linked(
     reference: &Reference<'_, '_>,
     name: &str,
     other: &Reference<'_, '_>,
+    is_link: bool,
 ) {
     let table = asked.table();
     let Some(wanted) = other.to.name() else { return };
@@ -811,21 +1055,36 @@ fn linked(
     let (things, o, w) =
         (words::plural(&table.thing), words::plural(&other.role), phrases::noun(other.to, wanted));
     for value in reference.to.said(name) {
-        let mut texts = vec![
-            format!("Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."),
-            format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
-        ];
-        let text = phrases::linked(table, &reference.role, &other.role);
+        let mut texts = match is_link {
+            true => vec![
+                format!("Which {o} does {{row}} have? {ALL}"),
+                format!("List the {} of the {o} of {{row}}. {ALL}", words::plural(&w)),
+            ],
+            false => vec![
+                format!(
+                    "Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."
+                ),
+                format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
+            ],
+        };
+        let text = phrases::linked(table, reference, other);
         texts.extend(text.map(|text| format!("{text} {ALL}")));
         asked.push(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],
-            format!(
-                "SELECT DISTINCT {} FROM {from} WHERE {}",
-                other.to.shown_of(wanted),
-                reference.to.is_of(name, value)
+            Query::new(
+                format!(
+                    "SELECT DISTINCT {} FROM {from} WHERE {}",
+                    other.to.shown_of(wanted),
+                    reference.to.is_of(name, value)
+                ),
+                column(wanted),
+                Asks::new(
+                    asks::Operation::List { field: other.to.column(wanted) },
+                    source(table, &[reference, other]),
+                )
+                .filtered([reference.to.fits(name, value)]),
             ),
-            column(wanted),
             &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
         );
     }

@@ -289,7 +289,7 @@ fn a_reference_is_found_by_the_name_of_a_key_and_by_codes_and_followed_further()
     let candidates = candidates_of(&tables);
     for (family, sql) in [
         (
-            "appointments: count by staff",
+            "appointments: count by staff member",
             "SELECT COUNT(*) FROM appointments JOIN staff ON appointments.seen_by = staff.staff_code WHERE staff.full_name = 'Bruno Falk'",
         ),
         (
@@ -382,4 +382,90 @@ fn as_many_tasks_are_about_one_table_as_about_several_and_each_table_is_asked_ab
     assert_eq!(chosen.len(), 24);
     assert_eq!(of((1, "orders")), 12);
     assert_eq!([of((0, "customers")), of((0, "orders")), of((0, "patients"))], [4, 4, 4]);
+}
+
+#[test]
+fn a_text_that_looks_like_a_number_stays_a_text() {
+    let people = r#"[{"id": 1, "name": "Ann Lee", "zip": "01067", "pay": 3000}, {"id": 2, "name": "Bo Kim", "zip": "04109", "pay": 1067},
+        {"id": 3, "name": "Cy Dow", "zip": "01067", "pay": 2900}]"#;
+    let candidates = candidates_of(&[("people", people)]);
+    let counted = of_family(&candidates, "people: count by zip");
+    let sql = "SELECT COUNT(*) FROM people WHERE zip = '01067'";
+    let found = counted.iter().find(|one| query(one) == sql).unwrap();
+    assert_eq!(
+        found.asks,
+        Some(
+            json!({"operation": "count", "source": {"table": "people"}, "where": [{"column": "people.zip", "is": "01067"}]})
+        )
+    );
+    for candidate in &candidates {
+        let sql = query(candidate);
+        let wrong = ["= 01067", "= 04109", "zip >", "zip <", "MAX(zip)", "AVG(zip)", "SUM(zip)", "pay = '"];
+        assert!(!wrong.iter().any(|part| sql.contains(part)), "{sql}");
+    }
+    let lookup = of_family(&candidates, "people: zip by name");
+    assert!(lookup.iter().all(|one| one.scenario(Some("01067".into())).check == "text"));
+    let paid = of_family(&candidates, "people: pay by name");
+    assert_eq!(paid[0].asks.as_ref().unwrap()["where"][0]["column"], "people.name");
+    assert!(paid.iter().all(|one| one.scenario(Some("3000".into())).check == "number"));
+}
+
+#[test]
+fn what_refers_to_nothing_is_no_group_and_in_no_list() {
+    let coupons =
+        r#"[{"id": 1, "name": "SPRING"}, {"id": 2, "name": "SUMMER"}, {"id": 3, "name": "AUTUMN"}]"#;
+    let orders = r#"[{"id": 1, "coupon_id": 1, "city": "Oslo"}, {"id": 2, "coupon_id": null, "city": null}, {"id": 3, "coupon_id": 2, "city": "Oslo"},
+        {"id": 4, "coupon_id": 1, "city": "Bern"}, {"id": 5, "coupon_id": null, "city": null}]"#;
+    let candidates = candidates_of(&[("coupons", coupons), ("orders", orders)]);
+    for (family, sql) in [
+        (
+            "orders: coupons with several orders",
+            "SELECT COUNT(*) FROM (SELECT coupon_id FROM orders WHERE coupon_id IS NOT NULL GROUP BY coupon_id HAVING COUNT(*) >= 2)",
+        ),
+        (
+            "orders: coupons without orders",
+            "SELECT COUNT(*) FROM coupons WHERE id NOT IN (SELECT coupon_id FROM orders WHERE coupon_id IS NOT NULL)",
+        ),
+        ("orders: coupons with orders", "SELECT COUNT(DISTINCT coupon_id) FROM orders"),
+        (
+            "orders: most frequent city",
+            "SELECT city, COUNT(*) AS total FROM orders WHERE city IS NOT NULL GROUP BY city ORDER BY total DESC LIMIT 3",
+        ),
+    ] {
+        let found = of_family(&candidates, family);
+        assert!(
+            found.iter().any(|one| query(one) == sql),
+            "{family}: {:?}",
+            found.first().map(|one| query(one))
+        );
+    }
+}
+
+#[test]
+fn a_count_is_no_reference() {
+    let departments = r#"[{"id": 1, "name": "Sales", "employee_count": 3, "num_employees": 2, "employee": 1}, {"id": 2, "name": "Legal", "employee_count": 2, "num_employees": 1, "employee": 3},
+        {"id": 3, "name": "Support", "employee_count": 1, "num_employees": 3, "employee": 2}]"#;
+    let employees = r#"[{"id": 1, "name": "Ada Byron", "department_id": 1}, {"id": 2, "name": "Bob Stone", "department_id": 3}, {"id": 3, "name": "Cara Lind", "department_id": 2}]"#;
+    for candidate in candidates_of(&[("departments", departments), ("employees", employees)]) {
+        let sql = query(&candidate);
+        assert!(!sql.contains("JOIN") || sql.contains("employees.department_id = departments.id"), "{sql}");
+        // A number that may be a key is no quantity either.
+        assert!(!["(employee)", "employee >"].iter().any(|part| sql.contains(part)), "{sql}");
+    }
+}
+
+#[test]
+fn a_row_of_a_table_with_several_keys_has_no_id_and_a_code_is_no_quantity() {
+    let items = r#"[{"order_id": 1, "line_no": 1, "isbn": 9780306406157, "moved_at": 1718000000, "pieces": 3}, {"order_id": 2, "line_no": 2, "isbn": 9780306406170, "moved_at": 1718000007, "pieces": 5}]"#;
+    let orders = r#"[{"id": 1, "placed": "2025-01-02"}, {"id": 2, "placed": "2025-01-03"}]"#;
+    let candidates = candidates_of(&[("order_items", items), ("orders", orders)]);
+    assert!(of_family(&candidates, "order_items: summary of pieces").len() > 2);
+    for candidate in &candidates {
+        let sql = query(candidate);
+        let of_row = sql.starts_with("SELECT") && sql.contains("WHERE order_id =");
+        let computed = ["isbn", "moved_at", "line_no", "order_id"];
+        let is_computed =
+            computed.iter().any(|column| sql.contains(&format!("({column})")) && !sql.contains("COUNT"));
+        assert!(!of_row && !is_computed, "{sql}");
+    }
 }
