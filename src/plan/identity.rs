@@ -341,6 +341,9 @@ mod tests {
         assert_eq!(of("a", State::FreshProcess)["command"], json!(["serve", "data.db"]));
     }
 
+    type Words = &'static [&'static str];
+    type Variables = &'static [(&'static str, &'static str)];
+
     /// The `reached` value of a read-only server with these words and variables, beside this file.
     fn naming(words: &[&str], env: &[(&str, &str)], name: &str, content: &[u8]) -> Value {
         let folder = project("a", "rows");
@@ -360,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_file_that_a_read_only_server_is_given_counts_by_its_content() {
-        let with: [(&[&str], &[(&str, &str)], &str); 8] = [
+        let with: [(Words, Variables, &str); 8] = [
             (&["--data=rows.csv"], &[], "rows.csv"),
             (&["--db=sqlite:///rows.csv"], &[], "rows.csv"),
             (&["--db", "file:rows.csv?mode=ro"], &[], "rows.csv"),
@@ -380,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_a_read_only_server_writes_and_what_is_no_data_does_not_count() {
-        let with: [(&[&str], &[(&str, &str)], &str, &[u8]); 9] = [
+        let with: [(Words, Variables, &str, &[u8]); 9] = [
             (&["--log-file=server.txt"], &[], "server.txt", b""),
             (&["--to=server.log"], &[], "server.log", b""),
             (&[], &[("CACHE_FILE", "pages.json")], "pages.json", b""),

@@ -191,8 +191,7 @@ fn is_no_data(option: &str) -> bool {
 
 /// Whether a server writes such a file, by its ending.
 fn is_written(path: &Path) -> bool {
-    let is_ending = |ending: &&str| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending));
-    WRITTEN.iter().any(|ending| is_ending(&ending))
+    WRITTEN.iter().any(|ending| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(ending)))
 }
 
 /// Every file in the folder, if they are few and small. Hidden files, caches and logs do not count, and links to folders are not

@@ -507,11 +507,10 @@ fn descriptions(
 
 /// Whether a field says which one of these things a record is: `id` and `order_id` of an order.
 fn is_own_id(field: &str, thing: &str) -> bool {
-    let mut of_field = words::tokens(field);
     let keys = ["id", "no", "nr", "number", "code"];
-    let is_key = keys.iter().fold(false, |is_key, key| of_field.remove(*key) || is_key);
-    let of_thing = words::tokens(thing);
-    is_key && of_field.is_subset(&of_thing)
+    let (of_field, of_thing) = (words::tokens(field), words::tokens(thing));
+    let is_key = |word: &String| keys.contains(&word.as_str());
+    of_field.iter().any(is_key) && of_field.iter().all(|word| is_key(word) || of_thing.contains(word))
 }
 
 /// Whether another call gives the field of a record by the record's key alone, as people ask for it.
@@ -524,9 +523,8 @@ fn is_detour(graph: &Graph, index: usize, calls: usize, rule: &AnswerRule, thing
                 !list.is_list && !list.is_part && list.records.iter().flatten().any(|one| one.name == *field)
             })
     };
-    let is_own = is_own_id(key, thing);
-    is_own && calls > 1
-        || is_own && graph.seen.iter().any(|other| other.tool != seen.tool && is_direct(other))
+    let has_direct = || graph.seen.iter().any(|other| other.tool != seen.tool && is_direct(other));
+    is_own_id(key, thing) && (calls > 1 || has_direct())
 }
 
 /// `the timezone of`, if the value does not stand for its whole record as a name or an id does.

@@ -387,7 +387,9 @@ impl<'g> Table<'g> {
         let own = words::split(&self.called);
         let is_own = |column: &&String| {
             let mut tokens = words::tokens(column);
-            if !KEYS.iter().fold(false, |is_key, key| tokens.remove(*key) || is_key) {
+            let count = tokens.len();
+            tokens.retain(|word| !KEYS.contains(&word.as_str()));
+            if tokens.len() == count {
                 return false;
             }
             let is_of_thing = tokens.iter().all(|token| own.contains(token))
