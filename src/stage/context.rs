@@ -125,15 +125,6 @@ impl Context {
         self.has(role).then(|| self.read(role)).transpose()
     }
 
-    /// Reads the tables in a role that takes any number.
-    pub fn read_all<T: Table>(&self, role: &str) -> Result<Vec<T>> {
-        let mut rows = Vec::new();
-        for input in self.inputs.get(role).map_or(&[][..], Vec::as_slice) {
-            rows.extend(data::read(&input.path)?);
-        }
-        Ok(rows)
-    }
-
     /// Whether the role is given.
     pub fn has(&self, role: &str) -> bool {
         self.inputs.contains_key(role)
