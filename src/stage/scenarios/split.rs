@@ -137,12 +137,16 @@ pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec
 
 /// Notes of each task its fact, and of a held-out one whether a training task is of its kind.
 pub fn mark(start: &mut [Scenario], train: &mut [Scenario], heldout: &mut [Scenario]) {
-    let trained = Facts::of(start.iter().chain(&*train));
-    for task in heldout.iter_mut() {
-        task.trained_kind = trained.has_kind(&Fact::of(task)).map(Sparse);
+    let mut trained = Facts::default();
+    for task in start.iter_mut().chain(train) {
+        let fact = Fact::of(task);
+        task.fact = Some(fact.to_json());
+        trained.insert(fact);
     }
-    for task in start.iter_mut().chain(train).chain(heldout) {
-        task.fact = Some(Fact::of(task).to_json());
+    for task in heldout {
+        let fact = Fact::of(task);
+        task.trained_kind = trained.has_kind(&fact).map(Sparse);
+        task.fact = Some(fact.to_json());
     }
 }
 

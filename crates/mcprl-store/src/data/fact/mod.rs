@@ -36,7 +36,7 @@ pub struct Fact {
     spaced: String,
     #[serde(skip)]
     spaced_values: Vec<String>,
-    /// Words that say what the task is about.
+    /// Words that say what a task is about that names no value.
     #[serde(skip)]
     words: BTreeSet<String>,
     /// The words of the task, and those of its values, each as a bit.
@@ -81,7 +81,7 @@ impl Fact {
             kind: None,
             answer: answer.map(self::answer),
             values,
-            words: words(&spaced),
+            words: if spaced_values.is_empty() { words(&spaced) } else { BTreeSet::new() },
             bits: [
                 bits(&spaced),
                 spaced_values.iter().map(|value| bits(value)).fold(0, |all, one| all | one),
