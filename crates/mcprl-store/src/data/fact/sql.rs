@@ -72,10 +72,20 @@ pub fn normal(query: &str, of_kind: bool) -> String {
     let tokens = if query.len() > QUERY_BYTES { None } else { tokens(&mut letters, 0, of_kind) };
     match tokens.as_deref() {
         Some([Query(only)]) => only.clone(),
-        Some(tokens) if tokens.first() == Some(&word("select")) => select(tokens),
+        Some(tokens) if is_select(tokens) => select(tokens),
         Some(tokens) => shown(tokens),
         None => query.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase(),
     }
+}
+
+impl Token {
+    fn is(&self, word: &str) -> bool {
+        matches!(self, Word(own) if own == word)
+    }
+}
+
+fn is_select(tokens: &[Token]) -> bool {
+    tokens.first().is_some_and(|first| first.is("select"))
 }
 
 type Letters<'t> = std::iter::Peekable<std::str::Chars<'t>>;
@@ -89,14 +99,13 @@ fn tokens(letters: &mut Letters<'_>, depth: usize, of_kind: bool) -> Option<Vec<
     let mut tokens: Vec<Token> = Vec::new();
     while let Some(letter) = letters.next() {
         // `LIMIT 1` says what is asked for.
-        let hides = of_kind && tokens.last() != Some(&word("limit"));
+        let hides = of_kind && !tokens.last().is_some_and(|last| last.is("limit"));
         let value = |text: String| Value(if hides { "?".into() } else { text });
         match letter {
             ')' => return (depth > 0).then_some(tokens),
             '(' if depth < DEPTH => {
                 let inner = self::tokens(letters, depth + 1, of_kind)?;
-                let is_query = inner.first() == Some(&word("select"));
-                tokens.push(if is_query { Query(select(&inner)) } else { Group(inner) });
+                tokens.push(if is_select(&inner) { Query(select(&inner)) } else { Group(inner) });
             }
             '(' => return None,
             '\'' => tokens.push(value(text_value(&quoted(letters, '\'')?))),
@@ -179,9 +188,9 @@ fn split(tokens: &[Token], separator: &Token) -> Vec<Vec<Token>> {
     let mut parts = vec![Vec::new()];
     let mut is_range = false;
     for token in tokens {
-        is_range |= *token == word("between");
-        let ends = token == separator && !(is_range && *token == word("and"));
-        if is_range && *token == word("and") {
+        is_range |= token.is("between");
+        let ends = token == separator && !(is_range && token.is("and"));
+        if is_range && token.is("and") {
             is_range = false;
         }
         match parts.last_mut() {
@@ -206,7 +215,9 @@ fn clauses(tokens: &[Token]) -> BTreeMap<String, Vec<Token>> {
         }
     }
     for by in ["group", "order"] {
-        if let Some(tokens) = clauses.get_mut(by).filter(|tokens| tokens.first() == Some(&word("by"))) {
+        if let Some(tokens) =
+            clauses.get_mut(by).filter(|tokens| tokens.first().is_some_and(|first| first.is("by")))
+        {
             tokens.remove(0);
         }
     }
@@ -220,8 +231,7 @@ fn select(tokens: &[Token]) -> String {
     let aliases = without_aliases(&mut from);
     let (tables, mut conditions) = tables(&from, &aliases);
     let mut take = |clause: &str| plain(&clauses.remove(clause).unwrap_or_default(), &aliases);
-    let selected: Vec<Token> =
-        take("select").into_iter().filter(|token| *token != word("distinct")).collect();
+    let selected: Vec<Token> = take("select").into_iter().filter(|token| !token.is("distinct")).collect();
     let mut names: BTreeMap<String, Vec<Token>> = BTreeMap::new();
     let mut columns: Vec<Vec<Token>> =
         split(&selected, &Sign(",".into())).into_iter().map(|column| named(column, &mut names)).collect();
@@ -341,7 +351,7 @@ fn plain(tokens: &[Token], aliases: &BTreeMap<String, String>) -> Vec<Token> {
             }
             (Word(name), Some(Group(inner))) if WRAPPERS.contains(&name.as_str()) => {
                 let first = split(inner, &Sign(",".into())).into_iter().next().unwrap_or_default();
-                let first: Vec<Token> = first.into_iter().take_while(|token| *token != word("as")).collect();
+                let first: Vec<Token> = first.into_iter().take_while(|token| !token.is("as")).collect();
                 plain.extend(self::plain(&first, aliases));
                 tokens.next();
             }
@@ -376,7 +386,7 @@ fn tables(from: &[Token], aliases: &BTreeMap<String, String>) -> (Vec<String>, B
     let from: Vec<Token> = from.iter().filter(|token| !is_word(token)).cloned().collect();
     let parts = split(&from, &Sign(",".into())).into_iter().flat_map(|part| split(&part, &word("join")));
     for part in parts {
-        let on = part.iter().position(|token| *token == word("on") || *token == word("using"));
+        let on = part.iter().position(|token| token.is("on") || token.is("using"));
         let (table, condition) = part.split_at(on.unwrap_or(part.len()));
         tables.push(shown(&plain(table, aliases)));
         match condition {
@@ -395,7 +405,7 @@ fn tables(from: &[Token], aliases: &BTreeMap<String, String>) -> (Vec<String>, B
 /// A selected column without its alias, which is noted.
 fn named(column: Vec<Token>, names: &mut BTreeMap<String, Vec<Token>>) -> Vec<Token> {
     let alias = match column.as_slice() {
-        [.., before, Word(alias)] if *before == word("as") => Some((alias.clone(), column.len() - 2)),
+        [.., before, Word(alias)] if before.is("as") => Some((alias.clone(), column.len() - 2)),
         [.., Group(_), Word(alias)] => Some((alias.clone(), column.len() - 1)),
         _ => None,
     };
@@ -424,11 +434,7 @@ fn conditions(tokens: &[Token]) -> BTreeSet<String> {
     let parts = split(tokens, &word("and")).into_iter().filter(|part| !part.is_empty());
     parts
         .flat_map(|part| match part.as_slice() {
-            [Group(inner)]
-                if inner.first() != Some(&word("select")) && split(inner, &word("or")).len() == 1 =>
-            {
-                conditions(inner)
-            }
+            [Group(inner)] if split(inner, &word("or")).len() == 1 => conditions(inner),
             _ => BTreeSet::from([alternatives(&part)]),
         })
         .collect()
