@@ -100,8 +100,16 @@ impl Disjoint {
         let (mine, other) = (read(&self.mine)?, read(&self.other)?);
         let (trained, examined) = if self.is_training { (&mine, &other) } else { (&other, &mine) };
         let exam = Facts::of_exam(examined);
-        match trained.iter().find_map(|task| Some((task, exam.find_certain(&Fact::of(task))?))) {
-            Some((task, asked)) => Err(self.refused(stage, in_both(task, asked))),
+        let in_both = |task: &Scenario| {
+            let fact = Fact::of(task);
+            let asked = exam.find_certain(&fact)?;
+            let is_sentence = asked.task == fact.task;
+            // In what words the exam asks the same.
+            let words = if is_sentence { String::new() } else { format!(" (in the exam: {})", asked.task) };
+            Some(format!("{}{words}", task.task))
+        };
+        match trained.iter().find_map(in_both) {
+            Some(task) => Err(self.refused(stage, task)),
             None => Ok(()),
         }
     }
@@ -113,10 +121,4 @@ impl Disjoint {
         };
         ExecError::TrainsOnHeldOut { trained: trained.into(), compared: compared.into(), task }.into()
     }
-}
-
-/// The training task, and in what words the exam asks the same.
-fn in_both(task: &Scenario, asked: &Fact) -> String {
-    let same = Fact::of(task).task == asked.task;
-    if same { task.task.clone() } else { format!("{} (in the exam: {})", task.task, asked.task) }
 }

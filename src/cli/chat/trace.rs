@@ -15,6 +15,7 @@ use super::error::TalkError;
 use crate::{
     agent::REMINDER,
     chat::{declared, in_openai_form},
+    data::message_text,
 };
 
 /// What closes the list of messages and the conversation.
@@ -139,14 +140,7 @@ pub fn user_messages(path: &Path) -> Result<Vec<String>, TalkError> {
     };
     let messages = conversation.get("messages").unwrap_or(&conversation).as_array();
     let messages = messages.ok_or_else(|| wrong("there are no `messages`".into()))?;
-    let text = |message: &Value| match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
-    };
-    let of_user = messages.iter().filter(|message| message["role"] == "user").map(text);
+    let of_user = messages.iter().filter(|message| message["role"] == "user").map(message_text);
     let said: Vec<String> = of_user.filter(|text| !text.trim().is_empty() && text != REMINDER).collect();
     if said.is_empty() { Err(wrong("there is no user message".into())) } else { Ok(said) }
 }

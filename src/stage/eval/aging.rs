@@ -11,19 +11,14 @@
 
 use super::EvalError;
 use crate::{
-    data::{Checks, End, Replay, Scenario, Trajectory},
+    data::{Checks, End, NONE, Replay, Scenario, Trajectory},
     error::Result,
     judge::truth,
     mcp::{Outcome, ServerSpec, Servers, State, Transport},
     stage::{
         Context, Input,
         replay::{Made, made},
-        rollout::{
-            play::Player,
-            records::of_references,
-            reference::{self, NONE},
-            settings::PlaySettings,
-        },
+        rollout::{play::Player, records::of_references, reference, settings::PlaySettings},
         scenarios::admission::answer_again,
     },
 };

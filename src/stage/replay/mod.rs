@@ -83,10 +83,8 @@ impl ReplayStage {
         let scenarios: Vec<Scenario> =
             episodes.iter().zip(&made).map(|(episode, made)| scenario(episode, made)).collect();
         let tools = &context.input("tools")?.path;
-        // The limits of an episode are for policies. The model's context is still one.
-        let mut play = self.play.clone();
-        (play.agent.max_turns, play.agent.max_calls) = (u32::MAX, u32::MAX);
-        (play.agent.max_turn_tokens, play.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
+        // The model's context is still a limit.
+        let play = self.play.clone().without_limits();
         let mut player = Player::of_reference(context, context.input("policy")?, tools, &scenarios, play)?;
         context.observer.phase("episodes", scenarios.len() as u64);
         let played = player.play(context, &of_references(&scenarios)).await;

@@ -198,7 +198,11 @@ impl Player {
                 Actor::Harness(Box::new(harness), agents)
             }
         };
-        Ok(Self { policy: input.digest, actor, pools, play, is_recorded: true, episodes: 0, lost: 0 })
+        Ok(Self::new(input.digest, actor, pools, play))
+    }
+
+    fn new(policy: Digest, actor: Actor, pools: Pools, play: PlaySettings) -> Self {
+        Self { policy, actor, pools, play, is_recorded: true, episodes: 0, lost: 0 }
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -219,15 +223,7 @@ impl Player {
         play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
-        Ok(Self {
-            policy,
-            actor: Actor::Reference(agents),
-            pools,
-            play,
-            is_recorded: true,
-            episodes: 0,
-            lost: 0,
-        })
+        Ok(Self::new(policy, Actor::Reference(agents), pools, play))
     }
 
     /// The same to see what the server answers now: whole, without the limits of an episode, and not recorded.
@@ -239,16 +235,14 @@ impl Player {
         policy: &Input,
         tools: &Path,
         scenarios: &[Scenario],
-        mut play: PlaySettings,
+        play: PlaySettings,
     ) -> Result<Self> {
-        (play.agent.max_turns, play.agent.max_calls) = (u32::MAX, u32::MAX);
-        (play.agent.max_turn_tokens, play.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
+        let mut play = play.without_limits();
         (play.agent.result_chars, play.max_lost_share) = (usize::MAX, 1.0);
         let folder = PolicyFolder::open(policy, context)?;
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
-        let actor = Actor::Reference(agents);
-        Ok(Self { policy, actor, pools, play, is_recorded: false, episodes: 0, lost: 0 })
+        Ok(Self { is_recorded: false, ..Self::new(policy, Actor::Reference(agents), pools, play) })
     }
 
     /// Lets a model behind an endpoint play, with these examples behind its system prompt. `policy` stands for it in the ids of
@@ -266,15 +260,7 @@ impl Player {
         play.concurrency = play.concurrency.min(client.concurrency());
         let (agents, pools) =
             prepare_endpoint(context, (client.into(), examples), tools, scenarios, &play.agent)?;
-        Ok(Self {
-            policy,
-            actor: Actor::Endpoint(agents),
-            pools,
-            play,
-            is_recorded: true,
-            episodes: 0,
-            lost: 0,
-        })
+        Ok(Self::new(policy, Actor::Endpoint(agents), pools, play))
     }
 
     /// What stands for this policy in the ids of reference solutions.

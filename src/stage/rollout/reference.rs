@@ -5,14 +5,11 @@ use serde_json::{Value, json};
 use crate::{
     answer::COMPLETE_TASK,
     chat::ToolCall,
-    data::{CallError, Checks, End, Scenario, Trajectory, calls},
+    data::{CallError, Checks, End, NONE, Scenario, Trajectory, calls},
 };
 
 /// The answer to a task that is known by what it changes.
 const DONE: &str = "done";
-
-/// The answer where a task asks for something that does not exist.
-pub const NONE: &str = "none";
 
 /// The calls of the solution, `complete_task` included. None if the scenario lacks a reference or an answer.
 pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {

@@ -44,6 +44,13 @@ impl PlaySettings {
         Ok(Self { agent: typed(params)?, concurrency, max_lost_share })
     }
 
+    /// For calls that are made again: the limits of an episode are for policies.
+    pub fn without_limits(mut self) -> Self {
+        (self.agent.max_turns, self.agent.max_calls) = (u32::MAX, u32::MAX);
+        (self.agent.max_turn_tokens, self.agent.max_episode_tokens) = (usize::MAX, usize::MAX);
+        self
+    }
+
     /// The engine's memory for episodes of this policy. `episodes`: how many there are at most.
     pub fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy, episodes: usize) -> Footprint {
         load.sampling(policy, self.concurrency.min(episodes), self.agent.max_episode_tokens)

@@ -80,10 +80,7 @@ pub struct Judged {
 impl Judged {
     /// Keeps as many tasks as are wanted; the others are not in the table either.
     pub fn trim(&mut self, most: usize) {
-        let id = |admitted: &Admitted| admitted.candidate.id(admitted.answer.as_deref());
-        let surplus: BTreeSet<String> = self.admitted.iter().skip(most).map(id).collect();
-        self.admitted.truncate(most);
-        self.rows.retain(|row| row.reason.is_some() || !surplus.contains(&row.id));
+        self.trim_those(|_| true, most);
     }
 
     /// Keeps as many of those tasks as are wanted; the others are not in the table either.
@@ -112,10 +109,7 @@ impl Judged {
 
     /// Refuses what held-out tasks ask.
     pub fn refuse_facts(&mut self, held_out: &Facts) {
-        self.refuse(|admitted| {
-            let fact = held_out.find(&Fact::of(&admitted.scenario()))?;
-            Some((Reason::HeldOut, format!("a held-out task asks: {}", fact.task)))
-        });
+        self.refuse(|admitted| asked_by(held_out, &admitted.scenario()));
     }
 
     /// Refuses admitted candidates for a reason found later.
@@ -130,12 +124,23 @@ impl Judged {
         });
         for row in &mut self.rows {
             if let Some((reason, detail)) = refused.get(&row.id).filter(|_| row.reason.is_none()) {
-                row.verdict = "refused".into();
-                row.reason = Some(reason.name().to_owned());
-                row.detail = Some(detail.clone());
+                mark_refused(row, *reason, detail.clone());
             }
         }
     }
+}
+
+/// Refuses a task that one of these held-out tasks asks.
+pub fn asked_by(held_out: &Facts, task: &Scenario) -> Option<Refusal> {
+    let fact = held_out.find(&Fact::of(task))?;
+    Some((Reason::HeldOut, format!("a held-out task asks: {}", fact.task)))
+}
+
+/// Makes an admitted task's row that of a refused one.
+pub fn mark_refused(row: &mut Admission, reason: Reason, detail: String) {
+    row.verdict = "refused".into();
+    row.reason = Some(reason.name().to_owned());
+    row.detail = Some(detail);
 }
 
 /// Admits candidates. `tools` are the names that no task may say; `breaking` are those that changed a server's state.

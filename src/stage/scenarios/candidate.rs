@@ -117,8 +117,7 @@ pub enum Wanted {
     Total,
 }
 
-/// The answer where a task asks for something that does not exist.
-pub const NONE: &str = "none";
+pub use crate::data::NONE;
 
 /// Longest answer.
 const ANSWER_BYTES: usize = 80;

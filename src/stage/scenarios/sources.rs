@@ -3,12 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::LazyLock,
     time::Duration,
 };
 
 use super::{
-    admission::{self, Admitted, Judged, Reason, admitted, refused},
+    admission::{self, Admitted, Judged, Reason, Refusal, admitted, asked_by, mark_refused, refused},
     candidate::Candidate,
     error::ScenarioError,
     explored::{self, Coverage},
@@ -25,7 +24,7 @@ use super::{
     traces,
 };
 use crate::{
-    data::{Admission, Fact, Facts, Scenario, Tool, folded},
+    data::{Admission, Facts, Scenario, Tool, folded},
     error::Result,
     llm::{Budget, Client, Endpoint, LanguageModel, Provider},
     mcp::Servers,
@@ -39,9 +38,6 @@ use crate::{
 /// Results that a generator sees, and the bytes of each.
 const EXAMPLES: usize = 120;
 const EXAMPLE_BYTES: usize = 700;
-
-/// Of a stage that is told of no others.
-static NONE_HELD_OUT: LazyLock<Facts> = LazyLock::new(Facts::default);
 
 /// What a source made.
 #[derive(Debug, Default)]
@@ -75,14 +71,14 @@ pub async fn make(context: &Context, params: &Params, held_out: &Facts) -> Resul
 impl SourceOutput {
     /// Leaves out what other tables hold out, and of the training tasks those that ask what a held-out one asks. Returns how many.
     fn hold_out(&mut self, others: &Facts) -> usize {
-        let mut refused: BTreeMap<String, String> = BTreeMap::new();
+        let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
         let mut leave = |tasks: &mut Vec<Scenario>, held_out: &Facts| {
             if held_out.is_empty() {
                 return;
             }
-            tasks.retain(|task| match held_out.find(&Fact::of(task)) {
-                Some(fact) => {
-                    refused.insert(task.id.clone(), format!("a held-out task asks: {}", fact.task));
+            tasks.retain(|task| match asked_by(held_out, task) {
+                Some(refusal) => {
+                    refused.insert(task.id.clone(), refusal);
                     false
                 }
                 None => true,
@@ -93,10 +89,8 @@ impl SourceOutput {
         leave(&mut self.train, &Facts::of_exam(&self.heldout));
         let count = refused.len();
         for row in self.admission.iter_mut().filter(|row| row.reason.is_none()) {
-            if let Some(detail) = refused.remove(&row.id) {
-                row.verdict = "refused".into();
-                row.reason = Some(Reason::HeldOut.name().to_owned());
-                row.detail = Some(detail);
+            if let Some((reason, detail)) = refused.remove(&row.id) {
+                mark_refused(row, reason, detail);
             }
         }
         count
@@ -183,7 +177,7 @@ async fn explore(
     held_out: &Facts,
 ) -> Result<explored::Explored> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let task = explored::Task { held_out, ..task(context, params, &tools, budget)? };
+    let task = explored::Task { held_out: Some(held_out), ..task(context, params, &tools, budget)? };
     let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
     Ok(explored)
@@ -344,7 +338,7 @@ fn task<'a>(
         servers: servers(context)?,
         tools,
         examples: &params.values,
-        held_out: &NONE_HELD_OUT,
+        held_out: None,
         seed: context.seed,
         budget,
         observer: &*context.observer,

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     answer::COMPLETE_TASK,
     chat::ToolCall,
+    data::message_text,
     traces::{arguments, list},
 };
 
@@ -58,7 +59,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
     let role = |message: &Value| message["role"].as_str().unwrap_or_default().to_owned();
     let start =
         messages.iter().position(|message| role(message) == "user").ok_or("there is no user message")?;
-    let task = text_of(&messages[start]).trim().to_owned();
+    let task = message_text(&messages[start]).trim().to_owned();
     if task.is_empty() || task.len() > TASK_BYTES {
         return Err("the user message is empty, no text, or too long".into());
     }
@@ -66,7 +67,7 @@ fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String
     let mut calls = Vec::new();
     let mut answer = None;
     for message in own.filter(|message| role(message) == "assistant") {
-        let text = text_of(message);
+        let text = message_text(message);
         if !text.trim().is_empty() {
             answer = Some(text);
         }
@@ -105,16 +106,6 @@ fn messages(item: &Value) -> Option<Vec<Value>> {
     match item {
         Value::Array(messages) => Some(messages.clone()),
         item => list(item.get("messages")?),
-    }
-}
-
-fn text_of(message: &Value) -> String {
-    match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
-        _ => String::new(),
     }
 }
 

@@ -11,6 +11,9 @@ use super::{
 pub const UNSEEN: [&str; 5] =
     ["unseen_entities", "unseen_phrasings", "unseen_families", "unseen_tools", "unseen_servers"];
 
+/// The answer where a task asks for something that does not exist.
+pub const NONE: &str = "none";
+
 /// Whether the tasks of a held-out split ask about cases that were trained on, in other words.
 pub fn is_of_trained_cases(split: &str) -> bool {
     split == "unseen_phrasings"

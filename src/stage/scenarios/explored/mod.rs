@@ -131,7 +131,7 @@ pub struct Task<'a> {
     /// Values that the user gives.
     pub examples: &'a Examples,
     /// What no task may ask.
-    pub held_out: &'a Facts,
+    pub held_out: Option<&'a Facts>,
     pub seed: u64,
     pub budget: Budget,
     pub observer: &'a dyn Observer,
@@ -199,7 +199,9 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
-    judged.refuse_facts(task.held_out);
+    if let Some(held_out) = task.held_out {
+        judged.refuse_facts(held_out);
+    }
     // Whoever guesses that there is none is right too often.
     let is_zero = |one: &admission::Admitted| {
         one.answer.as_deref() == Some("0") && !matches!(one.candidate.rule, AnswerRule::Field { .. })

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     chat::ToolCall,
-    data::{Facts, Tool},
+    data::Tool,
     judge::truth,
     mcp::{ErrorPatterns, Outcome, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
@@ -164,7 +164,7 @@ async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
         servers,
         tools,
         examples: &Examples::default(),
-        held_out: &Facts::default(),
+        held_out: None,
         seed,
         budget,
         observer: &NoProgress,
@@ -190,7 +190,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
         servers,
         tools,
         examples: &Examples::default(),
-        held_out: &Facts::default(),
+        held_out: None,
         seed: 0,
         budget,
         observer: &NoProgress,

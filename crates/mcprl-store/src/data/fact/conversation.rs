@@ -21,7 +21,7 @@ impl Fact {
     /// The fact of a played episode: what the user asked first, the last call, and the answer.
     pub fn of_episode(episode: &Trajectory) -> Self {
         let messages: Vec<Value> = serde_json::from_str(&episode.messages).unwrap_or_default();
-        let first = messages.iter().find(|message| message["role"] == "user").map(text);
+        let first = messages.iter().find(|message| message["role"] == "user").map(message_text);
         let asked =
             first.filter(|text| !text.trim().is_empty()).unwrap_or_else(|| episode.scenario_id.clone());
         let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
@@ -78,7 +78,7 @@ fn exchanges(messages: &[Value]) -> Vec<Exchange> {
         match (message["role"].as_str(), exchanges.last_mut()) {
             (Some("user"), _) => {
                 exchanges.push(Exchange {
-                    asked: text(message),
+                    asked: message_text(message),
                     calls: BTreeSet::new(),
                     said: String::new(),
                 });
@@ -107,8 +107,8 @@ fn say(value: &Value, said: &mut String) {
     }
 }
 
-/// What a message says.
-fn text(message: &Value) -> String {
+/// The text of a message in OpenAI's format: its content, or the texts of its parts.
+pub fn message_text(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {

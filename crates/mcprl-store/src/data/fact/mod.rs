@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use conversation::message_text;
+
 use super::{Json, Scenario, folded, is_of_trained_cases};
 
 /// What a task asks about.
@@ -152,7 +154,7 @@ impl Facts {
     /// The facts of held-out tasks. Tasks that ask about trained cases on purpose count by their words alone.
     pub fn of_exam<'s>(scenarios: impl IntoIterator<Item = &'s Scenario>) -> Self {
         let fact = |scenario: &Scenario| match is_of_trained_cases(&scenario.split) {
-            true => Fact { values: BTreeSet::new(), ..Fact::asked(&scenario.task, &[], None) },
+            true => Fact::asked(&scenario.task, &[], None),
             false => Fact::of(scenario),
         };
         scenarios.into_iter().map(fact).collect()

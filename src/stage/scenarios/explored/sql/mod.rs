@@ -820,7 +820,7 @@ fn kind(rows: &[Record], column: &str, schema: &Schema) -> Option<Type> {
     match schema.kind(column) {
         Some(Type::Text) => Some(Type::Text),
         Some(Type::Number) if numbers == fields.len() && numbers > 0 => Some(Type::Number),
-        Some(Type::Other) if schema.counts(column).is_some_and(|counts| counts.is_mixed()) => None,
+        Some(Type::Other) if schema.counts(column).is_some_and(|counts| counts.has_types()) => None,
         _ if texts > 0 && fields.iter().any(|field| !field.is_text && field.value.parse::<f64>().is_ok()) => {
             None
         }

@@ -101,8 +101,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Whether the values have several types, or one that is neither a number nor a text.
-    pub fn is_mixed(&self) -> bool {
+    /// Whether the types of the values themselves are known, and not only what is declared.
+    pub fn has_types(&self) -> bool {
         self.kinds.is_some()
     }
 }
