@@ -3,8 +3,16 @@
 
 use std::collections::BTreeSet;
 
-/// Relative difference below which two numbers are equal. Allows only for rounding of decimal texts.
-pub(super) const TOLERANCE: f64 = 1e-9;
+use super::answer::{Number, plain};
+
+/// Whether two whole answers are the same under this check.
+pub(super) fn same(check: &str, expected: &str, answer: &str) -> bool {
+    match check {
+        "number" => same_number(expected, answer),
+        "set" => same_set(expected, answer),
+        _ => same_text(expected, answer),
+    }
+}
 
 pub(super) fn same_text(expected: &str, answer: &str) -> bool {
     text(expected) == text(answer)
@@ -12,18 +20,17 @@ pub(super) fn same_text(expected: &str, answer: &str) -> bool {
 
 pub(super) fn same_number(expected: &str, answer: &str) -> bool {
     match (number(expected), number(answer)) {
-        (Some(expected), Some(answer)) => is_close(expected, answer),
+        (Some(expected), Some(answer)) => expected.is(answer),
         (None, _) => same_text(expected, answer),
         (Some(_), None) => false,
     }
 }
 
-pub(super) fn is_close(one: f64, other: f64) -> bool {
-    (one - other).abs() <= TOLERANCE * one.abs().max(other.abs()).max(1.0)
-}
-
 pub(super) fn same_set(expected: &str, answer: &str) -> bool {
-    items(expected) == items(answer)
+    // Among codes a number is one too: of 1.9 and 1.10, the latter is no 1.1.
+    let is_code = |item: &str| number(item).is_some() && Number::written_as_one(item).is_none();
+    let as_texts = listed(expected).any(is_code);
+    items(expected, as_texts) == items(answer, as_texts)
 }
 
 /// Lower case, without spaces, enclosing quotes or a final full stop.
@@ -31,54 +38,27 @@ fn text(raw: &str) -> String {
     stripped(raw).chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect()
 }
 
-pub(super) fn stripped(raw: &str) -> &str {
-    let raw = raw.trim();
-    let raw = raw.strip_suffix('.').unwrap_or(raw);
-    raw.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '“' | '”'))
+fn stripped(raw: &str) -> String {
+    let plain = plain(raw);
+    let plain = plain.strip_suffix('.').unwrap_or(&plain).trim();
+    let inner = plain.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+    inner.unwrap_or(plain).to_owned()
 }
 
 /// A number with an optional currency sign before it or percent sign after it.
-pub(super) fn number(raw: &str) -> Option<f64> {
-    let raw = stripped(raw);
-    let (sign, raw) = match raw.strip_prefix(['-', '−']) {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, raw.strip_prefix('+').unwrap_or(raw)),
-    };
-    let raw = raw.trim_start_matches(['$', '€', '£', '¥', ' ']).trim_end_matches(['%', ' ']);
-    if !raw.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return None;
-    }
-    without_separators(raw)?
-        .parse::<f64>()
-        .ok()
-        .filter(|number| number.is_finite())
-        .map(|number| sign * number)
-}
-
-/// Removes commas, spaces and underscores between groups of three digits. With other groups it is not a number.
-pub(super) fn without_separators(raw: &str) -> Option<String> {
-    let (whole, fraction) = raw.split_once('.').map_or((raw, None), |(whole, rest)| (whole, Some(rest)));
-    let mut groups = whole.split([',', ' ', '_', '\u{a0}', '\u{202f}']);
-    let mut digits = groups.next()?.to_owned();
-    for group in groups {
-        if group.len() != 3 || !group.bytes().all(|byte| byte.is_ascii_digit()) || digits.is_empty() {
-            return None;
-        }
-        digits.push_str(group);
-    }
-    Some(match fraction {
-        Some(fraction) => format!("{digits}.{fraction}"),
-        None => digits,
-    })
+pub(super) fn number(raw: &str) -> Option<Number> {
+    Number::read(&stripped(raw))
 }
 
 /// The items of a comma-separated list as texts, with numbers by value. Repetitions do not count.
-fn items(raw: &str) -> BTreeSet<String> {
-    let item = |item: &str| number(item).map_or_else(|| text(item), |number| number.to_string());
+fn items(raw: &str, as_texts: bool) -> BTreeSet<String> {
+    let number = |item: &str| number(item).filter(|_| !as_texts);
+    let item = |item: &str| number(item).map_or_else(|| text(item), Number::key);
     listed(raw).map(item).filter(|item| !item.is_empty()).collect()
 }
 
 /// The items of a comma-separated list as they are written.
 pub(super) fn listed(raw: &str) -> impl Iterator<Item = &str> {
-    raw.trim().trim_start_matches('[').trim_end_matches(']').split([',', ';', '\n'])
+    let items = raw.trim().trim_start_matches('[').trim_end_matches(']').split([',', ';', '\n']);
+    items.map(str::trim).filter(|item| !item.is_empty())
 }

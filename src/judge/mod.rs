@@ -3,6 +3,7 @@
 //! Ground truth has priority: neither a judge nor shaping can raise a wrong answer above a right one. Rewards depend only
 //! on the trajectories and the judges, not on the order in which episodes ran or were judged.
 
+mod answer;
 mod compare;
 mod error;
 mod flags;
@@ -14,7 +15,6 @@ mod reply;
 mod reward;
 mod rubric;
 mod score;
-mod stated;
 mod transcript;
 pub mod truth;
 

@@ -20,6 +20,7 @@ use crate::{
     data::{self, Checks, Fact, Facts, Json, Scenario, ServerName, Working},
     error::did_you_mean,
     hash::Encoder,
+    judge::truth::is_number,
     mcp::plain,
 };
 
@@ -218,7 +219,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         }
         (Some(check), _) => check,
         (None, None) => "none",
-        (None, Some(answer)) if answer.trim().parse::<f64>().is_ok() => "number",
+        (None, Some(answer)) if is_number(answer) => "number",
         (None, Some(_)) => "text",
     };
     let checks = fields.get("checks").filter(|checks| !checks.is_null());
