@@ -121,7 +121,7 @@ impl Aging {
 }
 
 /// The beginning of a text, in one line.
-fn shown(text: Option<&str>) -> String {
+pub(super) fn shown(text: Option<&str>) -> String {
     let words = text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
     if words.is_empty() { "nothing".to_owned() } else { words.chars().take(SHOWN).collect() }
 }

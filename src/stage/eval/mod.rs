@@ -7,12 +7,13 @@
 
 mod aging;
 mod examples;
+mod idle;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use self::aging::Aging;
+use self::{aging::Aging, idle::Idle};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -167,6 +168,7 @@ impl Eval {
         if context.shard.is_some() {
             return Ok(Metrics::new());
         }
+        let idle = Idle::of(context, policies[0], &scenarios, (play, &params.modes())).await?;
         context.write("episodes", &trajectories)?;
         context.write("calls", &made)?;
         context.write("replays", &aging.rows)?;
@@ -177,6 +179,8 @@ impl Eval {
             comparison_only.insert(0, vote_name(params.vote));
             episodes.extend(votes);
         }
+        comparison_only.extend(idle::NAMES.map(str::to_owned));
+        episodes.extend(idle.episodes.iter().cloned());
         // Behind the baseline, so that the last policy stays the one that is reported.
         names.splice(1..1, comparison_only.iter().cloned());
         let tools: Vec<Tool> = data::read(tools_path)?;
@@ -198,6 +202,7 @@ impl Eval {
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
         notes.extend(aging.paragraph());
+        notes.extend(idle.paragraph());
         notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
@@ -209,6 +214,7 @@ impl Eval {
         metrics.insert("scenarios".into(), scenarios.len() as f64);
         metrics.insert("lost".into(), lost as f64);
         metrics.insert("aged".into(), aging.count() as f64);
+        metrics.insert("solved_by_nothing".into(), idle.count() as f64);
         Ok(metrics)
     }
 }
@@ -318,6 +324,12 @@ fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> 
 }
 
 impl Params {
+    /// How policies are compared.
+    fn modes(&self) -> Vec<Mode> {
+        let modes = [(self.greedy, Mode::Greedy), (self.samples > 0, Mode::Sampled)];
+        modes.into_iter().filter(|(is_played, _)| *is_played).map(|(_, mode)| mode).collect()
+    }
+
     /// Whether the baseline plays this sample for the vote alone.
     fn is_vote_only(&self, sample: u32) -> bool {
         sample >= self.samples.saturating_add(u32::from(self.greedy))
@@ -402,7 +414,7 @@ fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &T
     for (attempt, trajectory) in played.iter().filter(|(attempt, _)| voters.contains(&attempt.sample)) {
         by.entry(&attempt.scenario.id).or_default().push(trajectory);
     }
-    let modes = [(params.greedy, Mode::Greedy), (params.samples > 0, Mode::Sampled)];
+    let modes = params.modes();
     let is_right = |trajectory: &Trajectory| trajectory.correct == Some(true);
     let mut votes = Vec::new();
     for scenario in scenarios {
@@ -410,7 +422,7 @@ fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &T
         let answers = voters.iter().map(|trajectory| trajectory.answer.as_deref());
         let winner = majority(answers, truth::same_answer(&scenario.check));
         let sum = |of: fn(&Trajectory) -> u32| voters.iter().map(|trajectory| of(trajectory)).sum();
-        votes.extend(modes.iter().filter(|(is, _)| *is).map(|(_, mode)| Episode {
+        votes.extend(modes.iter().map(|mode| Episode {
             scenario: scenario.id.clone(),
             policy: vote_name(params.vote),
             mode: *mode,

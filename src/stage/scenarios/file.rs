@@ -24,6 +24,12 @@ use crate::{
     mcp::plain,
 };
 
+/// Answers to a task that changes something. An agent that says one without a call gives no other.
+const DONE: [&str; 8] = ["done", "ok", "okay", "success", "successful", "completed", "complete", "finished"];
+
+/// What says that such a task is done.
+const CHANGED: &str = r#""checks": {"state": [{"tool": "get_ticket", "arguments": {"id": 7}, "expect": {"json": "/status", "equals": "closed"}}]}"#;
+
 /// Keys of a task.
 const KEYS: [&str; 13] = [
     "task",
@@ -226,6 +232,15 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
     let checks = checks.map(|checks| Checks::parse(&checks.to_string())).transpose();
     let checks =
         checks.map_err(|problem| format!("`checks`: {problem}"))?.map(|checks| Json(checks.to_json()));
+    let says_done =
+        answer.as_deref().is_some_and(|answer| DONE.contains(&answer.trim().to_lowercase().as_str()));
+    if says_done && checks.is_none() && !fields.contains_key("check") {
+        return Err(format!(
+            "any agent can say \"{}\": add what must be true afterwards, as in {CHANGED}, or `\"check\": \"text\"` to take the \
+             answer as it is",
+            answer.unwrap_or_default()
+        ));
+    }
     let candidates = candidates(fields, check)?;
     let split = match text(fields, "split")? {
         Some("train") => TRAIN,
@@ -367,12 +382,13 @@ mod tests {
             r#"{"task": "x", "answer": "y", "check": "nubmer"}"#,
             r#"{"task": "x", "answer": "y", "check": "number"}"#,
             r#"{"task": "x", "check": "text"}"#,
+            r#"{"task": "x", "answer": "Done"}"#,
             r#"{"task": "x", "split": "a"}"#,
             r#"{"task": "fine"}"#,
         ];
         // As the first line, a line that begins with a bracket would start an array.
         insta::assert_snapshot!(error(&text.join("\n")), @r#"
-        tasks.jsonl: 11 bad tasks
+        tasks.jsonl: 12 bad tasks
           line 2: not valid JSON: EOF while parsing a string at column 13
           line 3: unknown key `tsak`; did you mean `task`?
           line 4: `task` is missing
@@ -382,8 +398,9 @@ mod tests {
           line 8: `check` should be one of text, number, set, none, found "nubmer"
           line 9: `check` is "number", but the answer is "y"
           line 10: `check` is "text", but there is no `answer`
-          line 11: `split` should be train or heldout, found "a"
-          line 12: the same task as line 1
+          line 11: any agent can say "Done": add what must be true afterwards, as in "checks": {"state": [{"tool": "get_ticket", "arguments": {"id": 7}, "expect": {"json": "/status", "equals": "closed"}}]}, or `"check": "text"` to take the answer as it is
+          line 12: `split` should be train or heldout, found "a"
+          line 13: the same task as line 1
         "#);
     }
 
