@@ -39,7 +39,7 @@ fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> V
     let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
     let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
     let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, comparison_only, tools, resamples: 1000, seed: 7 }, episodes)
+    verdict(&Comparison { policies, scenarios, comparison_only, tools }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -171,7 +171,7 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
 }
 
 #[test]
-fn correlated_scenarios_are_resampled_together() {
+fn correlated_scenarios_count_together() {
     /// Number of families, entities per family, and phrasings per entity.
     fn grouping(families: usize, entities: usize, phrasings: usize) -> String {
         let mut scenarios = Vec::new();
