@@ -131,7 +131,7 @@ fn few_scenarios_give_no_measurable_gain_even_if_all_improved() {
     let (scenarios, episodes) = exam(&[("a", &[(false, true, 3)])]);
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
-    assert_eq!(a.gain_low, Some(1.0));
+    assert_eq!((a.gain, a.gain_high), (Some(1.0), Some(1.0)));
     assert_eq!(Finding::of(a), Some(Finding::NoMeasurableGain));
 }
 
@@ -229,9 +229,26 @@ fn p_values_are_adjusted_over_the_rows_of_a_table() {
 }
 
 #[test]
+fn p_values_are_adjusted_over_all_policies_modes_and_steps() {
+    let rows = three([0, 6, 12]);
+    let (start, trained) = (row(&rows, "all", "start"), row(&rows, "all", "trained"));
+    // Six of six is 2 / 2⁶, for start and for the step; twelve of twelve 2 / 2¹².
+    assert_eq!(start.p_value, Some(0.03125));
+    assert_eq!([start.p_adjusted, trained.step_p_adjusted], [Some(0.0625); 2]);
+    assert_eq!(trained.p_adjusted, Some(3.0 * 2.0 / 4096.0));
+
+    let (scenarios, mut episodes) = exam(&[("a", &[(false, true, 6)])]);
+    let sampled: Vec<_> =
+        episodes.iter().map(|episode| Episode { mode: Mode::Sampled, ..episode.clone() }).collect();
+    episodes.extend(sampled);
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    assert_eq!(row(&rows, "all", "trained").p_adjusted, Some(0.0625));
+}
+
+#[test]
 fn a_single_policy_has_no_comparison() {
     let rows = rows_of(&["base"], &[scenario("s", "a", "f")], &[episode("s", "base", true)]);
-    assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [21, 100]");
+    assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [0, 100]");
     assert_eq!(summary(&[], plain), "nothing to compare");
     assert!(report(&[], &[]).contains("nothing to compare"));
 }
