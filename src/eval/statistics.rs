@@ -374,7 +374,8 @@ mod tests {
             assert!((clusters.design_effect() - design_effect).abs() < 1e-9);
             // The quantile is an expansion.
             let close = |ours: Interval, [low, high]: [f64; 2]| {
-                (ours.low - low).abs() < 1e-3 && (ours.high - high).abs() < 1e-3
+                let tolerance = 1e-3 * (high - low);
+                (ours.low - low).abs() < tolerance && (ours.high - high).abs() < tolerance
             };
             assert!(difference.is_none_or(|ends| close(difference_interval(&clusters), ends)), "{values:?}");
             assert!(rate.is_none_or(|ends| close(rate_interval(&clusters), ends)), "{values:?}");
@@ -408,7 +409,7 @@ mod tests {
         let apart: Vec<f64> = (0..40).map(|i| f64::from(i % 4 == 0)).collect();
         let together: Vec<f64> = (0..40).map(|i| f64::from(i < 20)).collect();
         assert!((Clusters::new(&together, &families).effective() - 10.0).abs() < 1e-9);
-        assert!(Clusters::new(&apart, &families).effective() > 25.0);
+        assert!(Clusters::new(&apart, &families).effective() > 20.0);
         assert!((unclustered(&apart).effective() - 40.0).abs() < 1e-9);
     }
 
