@@ -45,7 +45,7 @@ pub struct Difference {
     pub gain: f64,
     pub low: f64,
     pub high: f64,
-    /// Adjusted for the rows of its table. None if the difference is a sum of others.
+    /// Adjusted for all policies, modes and steps. None if the difference is a sum of others.
     pub p: Option<f64>,
     #[serde(serialize_with = "label")]
     pub finding: Finding,

@@ -129,11 +129,11 @@ that would be used without it.
 const MEANING: &str = "\
 Gain is the difference in success on the same tasks, in points, with its
 95 % interval. Questions of one family tend to be right or wrong
-together, so the interval resamples whole families. Where a table's row
-has fewer than 10 families, it resamples entities, then questions that
-are one but for their phrasing, then single tasks. Such a row applies
-to its own families only. p is the sign-flip test of the same clusters,
-adjusted by Holm's method for the rows of its table. A gain is
+together, so the interval counts whole families. Where a table's row
+has fewer than 10 families, it counts entities, then questions that are
+one but for their phrasing, then single tasks. Such a row applies to
+its own families only. p is the sign-flip test of the same clusters,
+adjusted by Holm's method for all policies, modes and steps. A gain is
 measurable (*) where its interval is clear of zero and p is below 0.05.
 ";
 
@@ -292,7 +292,7 @@ fn by_name(cut: &str, pairs: &Pairs<'_>) -> String {
     table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned())
 }
 
-/// The resampled units by split: `Resampled: 45 families (a, b); 31 entities (c).`
+/// The units counted by split: `Counted: 45 families (a, b); 31 entities (c).`
 fn clusters(pairs: &Pairs<'_>) -> String {
     let mut by: Vec<(String, Vec<&str>)> = Vec::new();
     for (_, row) in pairs {
@@ -308,7 +308,7 @@ fn clusters(pairs: &Pairs<'_>) -> String {
         }
     }
     let parts = by.iter().map(|(what, slices)| format!("{what} ({})", slices.join(", ")));
-    format!("Resampled: {}.", parts.collect::<Vec<_>>().join("; "))
+    format!("Counted: {}.", parts.collect::<Vec<_>>().join("; "))
 }
 
 /// The number of slices that gained, and the slices that lost.

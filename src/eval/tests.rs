@@ -39,7 +39,7 @@ fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> V
     let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
     let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
     let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, comparison_only, tools, resamples: 1000, seed: 7 }, episodes)
+    verdict(&Comparison { policies, scenarios, comparison_only, tools }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -131,7 +131,7 @@ fn few_scenarios_give_no_measurable_gain_even_if_all_improved() {
     let (scenarios, episodes) = exam(&[("a", &[(false, true, 3)])]);
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
-    assert_eq!(a.gain_low, Some(1.0));
+    assert_eq!((a.gain, a.gain_high), (Some(1.0), Some(1.0)));
     assert_eq!(Finding::of(a), Some(Finding::NoMeasurableGain));
 }
 
@@ -163,15 +163,15 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
         &[("a", &alike), ("d", &worse)],
     ];
     insta::assert_snapshot!(exams.map(verdict).join("\n"), @r"
-    trained beats base on held-out tasks: +66.7 points [+53, +78], p < 0.001
-    trained beats base on held-out tasks: +29.8 points [+15, +45], p < 0.001; no measurable gain on c; worse on d
-    no measurable gain of trained over base on held-out tasks: 0.0 points [-14, +14], p = 1.000
-    trained is worse than base on held-out tasks: -35.3 points [-53, -15], p = 0.004; no measurable gain on a
+    trained beats base on held-out tasks: +66.7 points [+51, +78], p < 0.001
+    trained beats base on held-out tasks: +29.8 points [+15, +44], p < 0.001; no measurable gain on c; worse on d
+    no measurable gain of trained over base on held-out tasks: 0.0 points [-18, +18], p = 1.000
+    trained is worse than base on held-out tasks: -35.3 points [-53, -13], p = 0.004; no measurable gain on a
     ");
 }
 
 #[test]
-fn correlated_scenarios_are_resampled_together() {
+fn correlated_scenarios_count_together() {
     /// Number of families, entities per family, and phrasings per entity.
     fn grouping(families: usize, entities: usize, phrasings: usize) -> String {
         let mut scenarios = Vec::new();
@@ -229,9 +229,26 @@ fn p_values_are_adjusted_over_the_rows_of_a_table() {
 }
 
 #[test]
+fn p_values_are_adjusted_over_all_policies_modes_and_steps() {
+    let rows = three([0, 6, 12]);
+    let (start, trained) = (row(&rows, "all", "start"), row(&rows, "all", "trained"));
+    // Six of six is 2 / 2⁶, for start and for the step; twelve of twelve 2 / 2¹².
+    assert_eq!(start.p_value, Some(0.03125));
+    assert_eq!([start.p_adjusted, trained.step_p_adjusted], [Some(0.0625); 2]);
+    assert_eq!(trained.p_adjusted, Some(3.0 * 2.0 / 4096.0));
+
+    let (scenarios, mut episodes) = exam(&[("a", &[(false, true, 6)])]);
+    let sampled: Vec<_> =
+        episodes.iter().map(|episode| Episode { mode: Mode::Sampled, ..episode.clone() }).collect();
+    episodes.extend(sampled);
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    assert_eq!(row(&rows, "all", "trained").p_adjusted, Some(0.0625));
+}
+
+#[test]
 fn a_single_policy_has_no_comparison() {
     let rows = rows_of(&["base"], &[scenario("s", "a", "f")], &[episode("s", "base", true)]);
-    assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [21, 100]");
+    assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [0, 100]");
     assert_eq!(summary(&[], plain), "nothing to compare");
     assert!(report(&[], &[]).contains("nothing to compare"));
 }
@@ -312,9 +329,9 @@ fn each_policy_is_compared_with_the_first_and_with_the_one_before() {
     assert_eq!((start.gain, start.previous.as_deref(), start.step), (Some(0.5), None, None));
     assert_eq!(metrics(&rows)["all.trained.step"], 0.12);
     insta::assert_snapshot!(sentences(&rows, plain), @r"
-    start beats base on held-out tasks: +50.0 points [+41, +60], p < 0.001
-    trained beats base on held-out tasks: +62.0 points [+53, +72], p < 0.001
-    trained beats start on held-out tasks: +12.0 points [+6, +19], p < 0.001
+    start beats base on held-out tasks: +50.0 points [+39, +59], p < 0.001
+    trained beats base on held-out tasks: +62.0 points [+51, +71], p < 0.001
+    trained beats start on held-out tasks: +12.0 points [+5, +19], p < 0.001
     ");
 }
 
@@ -324,12 +341,12 @@ fn the_policy_to_use_is_the_simplest_that_no_later_one_is_measurably_better_than
     let all =
         [[10, 60, 72], [10, 72, 71], [10, 72, 30], [40, 42, 41], [40, 20, 60], [40, 42, 55]].map(advice);
     insta::assert_snapshot!(all.join("\n"), @r"
-    Use trained: it solves 62.0 points more than base [+53, +72] and 12.0 points more than start [+6, +19].
-    Use start: it solves 62.0 points more than base [+53, +72]; trained is not measurably better (-1.0 [-3, 0]).
-    Use start: it solves 62.0 points more than base [+53, +72]; trained is worse (-42.0 [-52, -33]).
-    Use base: start is not measurably better (+2.0 [0, +5]); trained is not measurably better (+1.0 [0, +3]).
-    Use trained: it solves 20.0 points more than base [+13, +29].
-    Use trained: it solves 15.0 points more than base [+8, +22].
+    Use trained: it solves 62.0 points more than base [+51, +71] and 12.0 points more than start [+5, +19].
+    Use start: it solves 62.0 points more than base [+51, +71]; trained is not measurably better (-1.0 [-5, +3]).
+    Use start: it solves 62.0 points more than base [+51, +71]; trained is worse (-42.0 [-51, -31]).
+    Use base: start is not measurably better (+2.0 [-2, +6]); trained is not measurably better (+1.0 [-3, +5]).
+    Use trained: it solves 20.0 points more than base [+11, +28].
+    Use trained: it solves 15.0 points more than base [+7, +22].
     ");
 }
 
@@ -441,7 +458,7 @@ fn the_headline_is_sampled_with_greedy_beside_it() {
     let names = ["base", "trained"];
     assert!(
         summary(&rows_of(&names, &scenarios, &both), plain)
-            .contains("trained     95.0  76 to 99    60.0    95.0")
+            .contains("trained     95.0  72 to 100    60.0    95.0")
     );
     let found = headline(&rows_of(&names, &scenarios, &both)).unwrap();
     assert_eq!(
@@ -481,13 +498,13 @@ fn the_report_reads_as_plain_text() {
     insta::assert_snapshot!(page, @r"
     # Verdict
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654; better on a; worse on d  
-    Use base: trained is not measurably better (+14.0 [-7, +38]).
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654; better on a; worse on d  
+    Use base: trained is not measurably better (+14.0 [-10, +37]).
 
     43 held-out tasks, greedy, success in %:
 
         policy   success      95 %    strict
-        base        44.2  30 to 59      44.2
+        base        44.2  30 to 60      44.2
         trained     58.1  43 to 72      58.1
 
     Strict: solved by protocol, that is with every call in the form of the
@@ -500,37 +517,37 @@ fn the_report_reads_as_plain_text() {
     ## trained against base by split, greedy, success in %
 
         split   n   base  trained               gain      p
-        a      25   36.0     88.0   +52.0 [+28, +76]  0.004
-        c       8    0.0     25.0     +25.0 [0, +62]  0.654
-        d      10  100.0     10.0  -90.0 [-100, -60]  0.012
-        all    43   44.2     58.1    +14.0 [-7, +38]  0.654
+        a      25   36.0     88.0   +52.0 [+22, +74]  0.004
+        c       8    0.0     25.0   +25.0 [-29, +69]  0.654
+        d      10  100.0     10.0  -90.0 [-100, -31]  0.012
+        all    43   44.2     58.1   +14.0 [-10, +37]  0.654
 
-    Resampled: single tasks (a, c, d, all).
+    Counted: single tasks (a, c, d, all).
 
     ## trained against base by family, greedy, success in %
 
         family     n   success             gain
-        pay_by_a  25   36 → 88   +52 [+28, +76]  *
-        pay_by_c   8    0 → 25     +25 [0, +62]
-        pay_by_d  10  100 → 10  -90 [-100, -60]  *
+        pay_by_a  25   36 → 88   +52 [+22, +74]  *
+        pay_by_c   8    0 → 25   +25 [-29, +69]
+        pay_by_d  10  100 → 10  -90 [-100, -31]  *
 
     Rows by family with a measurable gain: 1 of 3; with a regression: pay_by_d.
 
     ## trained against base by tool, greedy, success in %
 
-        tool          n  success           gain
-        list_tables  43  44 → 58  +14 [-7, +38]
-        run_query    43  44 → 58  +14 [-7, +38]
+        tool          n  success            gain
+        list_tables  43  44 → 58  +14 [-10, +37]
+        run_query    43  44 → 58  +14 [-10, +37]
 
     Rows by tool with a measurable gain: 0 of 2; with a regression: none.
 
     Gain is the difference in success on the same tasks, in points, with its
     95 % interval. Questions of one family tend to be right or wrong
-    together, so the interval resamples whole families. Where a table's row
-    has fewer than 10 families, it resamples entities, then questions that
-    are one but for their phrasing, then single tasks. Such a row applies
-    to its own families only. p is the sign-flip test of the same clusters,
-    adjusted by Holm's method for the rows of its table. A gain is
+    together, so the interval counts whole families. Where a table's row
+    has fewer than 10 families, it counts entities, then questions that are
+    one but for their phrasing, then single tasks. Such a row applies to
+    its own families only. p is the sign-flip test of the same clusters,
+    adjusted by Holm's method for all policies, modes and steps. A gain is
     measurable (*) where its interval is clear of zero and p is below 0.05.
 
     ## Protocol
@@ -565,19 +582,19 @@ fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
     trained against base by split, greedy, success in %
 
     split   n   base  trained               gain      p
-    a      25   36.0     88.0  _+52.0_[+28,_+76]  0.004
-    c       8    0.0     25.0     +25.0 [0, +62]  0.654
-    d      10  100.0     10.0  -90.0 [-100, -60]  0.012
-    all    43   44.2     58.1    +14.0 [-7, +38]  0.654
+    a      25   36.0     88.0  _+52.0_[+22,_+74]  0.004
+    c       8    0.0     25.0   +25.0 [-29, +69]  0.654
+    d      10  100.0     10.0  -90.0 [-100, -31]  0.012
+    all    43   44.2     58.1   +14.0 [-10, +37]  0.654
 
     43 held-out tasks, greedy, success in %
 
     policy   success      95 %    strict
-    base        44.2  30 to 59      44.2
+    base        44.2  30 to 60      44.2
     trained     58.1  43 to 72      58.1
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654;_better_on_a; worse on d
-    Use base: trained is not measurably better (+14.0 [-7, +38]).
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654;_better_on_a; worse on d
+    Use base: trained is not measurably better (+14.0 [-10, +37]).
     ");
 }
 

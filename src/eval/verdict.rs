@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Clusters, bootstrap_mean, holm, sign_flip, wilson};
+use super::{Clusters, difference_interval, holm, rate_interval, sign_flip};
 use crate::data::{Scenario, Sparse, VerdictRow, is_of_trained_cases};
 
 /// How the episodes of a comparison were sampled.
@@ -63,10 +63,6 @@ pub struct Comparison<'a> {
     /// Tools to form slices by. A scenario is in a tool's slice if its reference solution or any policy
     /// called the tool: the same slice for all policies.
     pub tools: &'a [String],
-    /// Number of bootstrap resamples.
-    pub resamples: usize,
-    /// Seed of the bootstrap, the same for every row: equal differences have equal intervals.
-    pub seed: u64,
 }
 
 /// Rows ordered by scope, slice, mode and policy; slices by name. Each policy is compared with the first, and with the one before
@@ -97,7 +93,7 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                     paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
                 let mut row = policy_row(&shares[index], &episodes, &grouping);
                 let is_comparison_only = comparison.comparison_only.contains(policy);
-                let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping, comparison);
+                let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping);
                 if index > 0 {
                     let Paired { gain, low, high, better, worse, p_value } = to(0);
                     (row.gain, row.gain_low, row.gain_high) = (Some(gain), Some(low), Some(high));
@@ -129,9 +125,9 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
     rows
 }
 
-/// Scenarios to resample together, because their outcomes may depend on each other.
+/// Scenarios to count together, because their outcomes may depend on each other.
 ///
-/// Groups by family if there are at least ten families. Resampling fewer gives little information about other families
+/// Groups by family if there are at least ten families. Fewer give little information about other families
 /// (Cameron, Gelbach and Miller 2008), so the row then applies only to these families and groups by entity:
 /// questions about one entity are correlated too. Next come the phrasings of one question, then single
 /// scenarios.
@@ -174,34 +170,23 @@ impl Grouping {
     }
 }
 
-/// Adjusts the p-values of each table of the report for its number of rows.
+/// Adjusts the p-values of each kind of table of the report for its number of tests: of all policies, modes and steps.
 fn adjust(rows: &mut [VerdictRow]) {
     let one_split = splits(rows).len() < 2;
-    /// Scope, mode and policy.
-    type Table = [String; 3];
-    let mut tables: BTreeMap<Table, Vec<usize>> = BTreeMap::new();
+    let mut tables: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
         // The table of splits includes their total. With one split, that row would be a duplicate.
         let table = if row.scope == "all" && !one_split { "split" } else { &row.scope };
-        tables.entry([table.to_owned(), row.mode.clone(), row.policy.clone()]).or_default().push(index);
+        tables.entry(table.to_owned()).or_default().push(index);
     }
     for table in tables.values() {
-        adjust_column(rows, table, |row| row.p_value, |row| &mut row.p_adjusted);
-        adjust_column(rows, table, |row| row.step_p_adjusted, |row| &mut row.step_p_adjusted);
-    }
-}
-
-fn adjust_column(
-    rows: &mut [VerdictRow],
-    table: &[usize],
-    p_value: fn(&VerdictRow) -> Option<f64>,
-    adjusted: fn(&mut VerdictRow) -> &mut Option<f64>,
-) {
-    let tests: Vec<(usize, f64)> =
-        table.iter().filter_map(|index| Some((*index, p_value(&rows[*index])?))).collect();
-    let p_values: Vec<f64> = tests.iter().map(|(_, p)| *p).collect();
-    for ((index, _), value) in tests.iter().zip(holm(&p_values)) {
-        *adjusted(&mut rows[*index]) = Some(value);
+        let tests = table.iter().flat_map(|index| [rows[*index].p_value, rows[*index].step_p_adjusted]);
+        let mut adjusted = holm(&tests.flatten().collect::<Vec<_>>()).into_iter();
+        for index in table {
+            let row = &mut rows[*index];
+            row.p_adjusted = row.p_value.and_then(|_| adjusted.next());
+            row.step_p_adjusted = row.step_p_adjusted.and_then(|_| adjusted.next());
+        }
     }
 }
 
@@ -282,7 +267,7 @@ fn mean(shares: &[f64]) -> f64 {
 
 /// A policy's results, without comparison.
 fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictRow {
-    let interval = wilson(&Clusters::new(shares, &grouping.members));
+    let interval = rate_interval(&Clusters::new(shares, &grouping.members));
     let per_episode = |count: fn(&Episode) -> u32| {
         episodes.iter().map(|episode| u64::from(count(episode))).sum::<u64>() as f64 / episodes.len() as f64
     };
@@ -324,15 +309,15 @@ struct Paired {
 
 impl Paired {
     /// Both have one share per scenario, in the same order.
-    fn of(earlier: &[f64], shares: &[f64], grouping: &Grouping, comparison: &Comparison<'_>) -> Self {
+    fn of(earlier: &[f64], shares: &[f64], grouping: &Grouping) -> Self {
         let differences: Vec<f64> =
             shares.iter().zip(earlier).map(|(share, earlier)| share - earlier).collect();
         let clusters = Clusters::new(&differences, &grouping.members);
-        let interval = bootstrap_mean(&clusters, comparison.resamples, comparison.seed);
+        let interval = difference_interval(&clusters);
         Self {
             gain: mean(&differences),
-            low: interval.low.max(-1.0),
-            high: interval.high.min(1.0),
+            low: interval.low,
+            high: interval.high,
             better: differences.iter().filter(|difference| **difference > 0.0).count() as u32,
             worse: differences.iter().filter(|difference| **difference < 0.0).count() as u32,
             p_value: sign_flip(&clusters),
@@ -349,7 +334,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Probability of any false alarm among the rows of a table.
+    /// Probability of any false alarm among the tables of a kind.
     const LEVEL: f64 = 0.05;
 
     /// Of the difference to the baseline; `None` for the baseline.
@@ -357,8 +342,8 @@ impl Finding {
         Some(Self::of_difference((row.gain_low?, row.gain_high?), row.p_adjusted?))
     }
 
-    /// A difference is measurable if its interval excludes zero and the sign-flip test agrees: on few scenarios the bootstrap's
-    /// interval is too narrow.
+    /// A difference is measurable if its interval excludes zero and the sign-flip test agrees: the interval is of
+    /// one difference, and the test is adjusted for all.
     pub(super) fn of_difference((low, high): (f64, f64), p_value: f64) -> Self {
         match p_value < Self::LEVEL {
             true if low > 0.0 => Self::Gain,

@@ -553,14 +553,8 @@ mod tests {
                 }));
             }
         }
-        let compared = Comparison {
-            policies: &names,
-            scenarios: &scenarios,
-            comparison_only: &[],
-            tools: &[],
-            resamples: 100,
-            seed: 1,
-        };
+        let compared =
+            Comparison { policies: &names, scenarios: &scenarios, comparison_only: &[], tools: &[] };
         let rows = eval::verdict(&compared, &episodes);
         let verdict = eval::headline(&rows).unwrap();
         let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();

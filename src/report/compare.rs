@@ -16,10 +16,6 @@ use crate::{
     },
 };
 
-/// Bootstrap resamples, as in `eval`, and their seed: the same report for the same runs.
-pub(super) const RESAMPLES: usize = 10_000;
-pub(super) const SEED: u64 = 1;
-
 /// A run to compare, and what sets it apart from the first one.
 #[derive(Debug)]
 pub struct Comparable {
@@ -174,14 +170,8 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let episodes: Vec<Episode> =
         names.iter().zip(all).flat_map(|(name, played)| episodes_of(played, policy, name, mode)).collect();
     let scenarios = shown_tasks(&all[0], policy);
-    let compared = Comparison {
-        comparison_only: &[],
-        policies: names,
-        scenarios: &scenarios,
-        tools: &all[0].tools,
-        resamples: RESAMPLES,
-        seed: SEED,
-    };
+    let compared =
+        Comparison { comparison_only: &[], policies: names, scenarios: &scenarios, tools: &all[0].tools };
     let rows = verdict(&compared, &episodes);
     if rows.is_empty() {
         return false;

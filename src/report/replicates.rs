@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::compare::{NotComparable, RESAMPLES, SEED, common_policies, episodes_of, last_exams, shown_tasks};
+use super::compare::{NotComparable, common_policies, episodes_of, last_exams, shown_tasks};
 use crate::{
     eval::{Comparison, Episode, verdict},
     view::Run,
@@ -27,8 +27,8 @@ pub struct Replicated {
     pub mean: f64,
     /// Standard deviation over the runs; none for one run.
     pub deviation: Option<f64>,
-    /// Difference to the first policy: the mean over the runs, with the 95 % interval of a paired bootstrap of the tasks in which
-    /// a task's outcome is its mean over the runs.
+    /// Difference to the first policy: the mean over the runs, with the 95 % interval of the paired tasks in which a task's
+    /// outcome is its mean over the runs.
     pub gain: Option<[f64; 3]>,
 }
 
@@ -46,14 +46,8 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
         .map(|played| policies.iter().flat_map(|policy| episodes_of(played, policy, policy, &mode)).collect())
         .collect();
     let compared = |episodes: &[Episode]| {
-        let comparison = Comparison {
-            policies: &policies,
-            scenarios: &scenarios,
-            comparison_only: &[],
-            tools: &[],
-            resamples: RESAMPLES,
-            seed: SEED,
-        };
+        let comparison =
+            Comparison { policies: &policies, scenarios: &scenarios, comparison_only: &[], tools: &[] };
         let mut rows = verdict(&comparison, episodes);
         rows.retain(|row| row.scope == "all");
         rows

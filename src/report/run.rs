@@ -774,7 +774,7 @@ fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
                 other => format!("{} groups of one {other}", all.clusters),
             };
             items.push(format!(
-                "{}: {} tasks; intervals resample {by}. Rows with few tasks have wide intervals, and p is adjusted for the rows of a table, not for the tables of a report.",
+                "{}: {} tasks; intervals count {by}. Rows with few tasks have wide intervals, and p is adjusted for all policies, modes and steps, not for the tables of a report.",
                 found.stage, all.scenarios
             ));
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Iteration, Run, Stage, StageState};
 use crate::{
     data::{OutcomeRow, Reward, Step},
-    eval::{Clusters, Interval, wilson},
+    eval::{Clusters, Interval, rate_interval},
     grpo::Signal,
 };
 
@@ -37,7 +37,7 @@ pub struct Curve {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Rate {
     pub share: f64,
-    /// Wilson's interval, widened for episodes of one scenario.
+    /// As [`rate_interval`] says, with the episodes of a scenario as a cluster.
     pub low: f64,
     pub high: f64,
     /// Episodes.
@@ -58,7 +58,7 @@ impl Rate {
             return None;
         }
         let clusters = Clusters::new(&values, &members);
-        let Interval { low, high } = wilson(&clusters);
+        let Interval { low, high } = rate_interval(&clusters);
         Some(Self { share: clusters.mean(), low, high, of: values.len() })
     }
 }

@@ -220,8 +220,6 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
         scenarios: &scenarios,
         comparison_only: &[],
         tools: &["look".to_owned()],
-        resamples: 200,
-        seed: 1,
     };
     let verdict = made.table(&verdict(&comparison, &of_verdict));
     let episodes = made.table(&exam);

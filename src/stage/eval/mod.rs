@@ -54,8 +54,6 @@ pub(super) struct Params {
     temperature: f32,
     /// Sampled episodes of the baseline that vote; 0 for no vote.
     vote: u32,
-    /// Bootstrap resamples.
-    resamples: usize,
     /// Models behind endpoints, by the names that the verdict gives them.
     #[serde(default)]
     endpoints: BTreeMap<String, EndpointPolicy>,
@@ -191,8 +189,6 @@ impl Eval {
             scenarios: &scenarios,
             comparison_only: &comparison_only,
             tools: &tools,
-            resamples: params.resamples,
-            seed: context.seed,
         };
         let rows = verdict(&exam, &episodes);
         if rows.is_empty() {

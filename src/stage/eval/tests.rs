@@ -34,7 +34,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, temperature: 1.0, vote: 0, resamples: 100, endpoints: BTreeMap::new() }
+    Params { greedy, samples, temperature: 1.0, vote: 0, endpoints: BTreeMap::new() }
 }
 
 #[test]
@@ -156,7 +156,7 @@ impl Hall {
             path: self.path(file),
         };
         let params = json!({
-            "greedy": true, "samples": 1, "resamples": 200, "concurrency": concurrency,
+            "greedy": true, "samples": 1, "concurrency": concurrency,
             "max_turns": 2, "max_turn_tokens": 12, "max_episode_tokens": 1500, "max_calls": 4,
             "result_chars": 256, "thinking": "template", "history_thinking": "template",
             "strict_calls": true, "reminder": false, "text_answers": false, "max_lost_share": 0.05,

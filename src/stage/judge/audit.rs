@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     data::JudgeAudit,
-    eval::{Clusters, Interval, bootstrap_mean, wilson},
+    eval::{Clusters, Interval, bootstrap_mean, rate_interval},
     judge::{Flag, JudgeKind, Round, Scores, pairs, spearman},
     stage::mean,
 };
@@ -76,7 +76,7 @@ pub(super) fn audit(groups: &[AuditedGroup], band: f64, seed: u64) -> Vec<JudgeA
             continue;
         }
         let clusters = cases.clusters();
-        rows.push(row("episodes", flag.name(), &clusters, wilson(&clusters), cases.values.len()));
+        rows.push(row("episodes", flag.name(), &clusters, rate_interval(&clusters), cases.values.len()));
         rows.extend(flagged.into_iter().map(|id| JudgeAudit {
             judge: "episodes".into(),
             measure: flag.name().into(),

@@ -189,14 +189,7 @@ fn examined() -> Project {
     };
     let episodes: Vec<_> =
         scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
-    let exam = eval::Comparison {
-        policies: &names,
-        scenarios: &scenarios,
-        comparison_only: &[],
-        tools: &[],
-        resamples: 100,
-        seed: 1,
-    };
+    let exam = eval::Comparison { policies: &names, scenarios: &scenarios, comparison_only: &[], tools: &[] };
     let verdict = project.path("made.parquet");
     data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
     let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\

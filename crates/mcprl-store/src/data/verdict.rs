@@ -32,13 +32,13 @@ table! {
         /// True for a policy that is there for comparison alone: a vote, or one behind an endpoint. Absent if
         /// there is none.
         comparison_only: Option<bool>,
-        /// Lower end of the 95 % Wilson interval of `success`, widened for scenarios that go together.
+        /// Lower end of the 95 % interval of `success`, widened for scenarios that go together.
         success_low: f64,
         /// Upper end.
         success_high: f64,
         /// Paired difference in success to the baseline; absent for the baseline.
         gain: Option<f64>,
-        /// Lower end of its 95 % interval, a paired bootstrap of the clusters.
+        /// Lower end of its 95 % interval, of the pairs in clusters.
         gain_low: Option<f64>,
         /// Upper end.
         gain_high: Option<f64>,
@@ -48,7 +48,7 @@ table! {
         worse: Option<u32>,
         /// Two-sided sign-flip test of the clusters' differences.
         p_value: Option<f64>,
-        /// The same, adjusted by Holm's method for the rows of its table in the report.
+        /// The same, adjusted by Holm's method for all policies, modes and steps.
         p_adjusted: Option<f64>,
         /// The policy before it in the stage's list, where that is not the baseline. Absent, with what is compared with it, in a
         /// verdict of an earlier version.
