@@ -46,14 +46,10 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
         calls: Vec<Result<ToolCall, String>>,
         ids: &[String],
     ) -> Result<Vec<String>, Turned> {
-        let is_raw = calls.iter().any(Result::is_err);
-        self.history.parse_failures += u32::from(is_raw);
+        self.history.parse_failures += u32::from(calls.iter().any(Result::is_err));
         let mut results = Vec::with_capacity(calls.len());
         for (call, id) in calls.into_iter().zip(ids) {
-            let (name, written) = match &call {
-                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
-                Err(_) => (String::new(), None),
-            };
+            let name = call.as_ref().map_or_else(|_| String::new(), |call| call.name.clone());
             let Answer { text, error, bytes, arguments } = match call {
                 Ok(call) => self.call(call).await?,
                 Err(why) => {
@@ -68,7 +64,7 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
             if let Some(bytes) = bytes {
                 message["bytes"] = bytes.into();
             }
-            if let Some(arguments) = arguments.or(written) {
+            if let Some(arguments) = arguments {
                 message["arguments"] = arguments.into();
             }
             self.history.messages.push(message);

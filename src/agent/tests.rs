@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::{
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{AnswerSource, End, Tool},
+    data::{self, AnswerSource, End, Tool, Trajectory},
     demo::HttpServer,
     engine::{EngineError, Sampled, Stop, TokenSender},
     mcp::{McpError, Outcome, ServerSpec, Session, State, Transport},
@@ -301,6 +301,29 @@ async fn an_episode_records_its_messages() {
     {"role":"assistant","content":"I give up."}
     "#
     );
+}
+
+#[tokio::test]
+async fn a_turn_with_a_malformed_call_records_the_calls_that_ran() {
+    let turn =
+        format!("I look.\n{}\n<tool_call>\n{{\"name\": oops\n</tool_call>", call("look", json!({"at": "x"})));
+    let played = play(&[&turn, "I give up."], strict()).await;
+    assert_eq!(played.calls, [r#"wire-look{"at":"x"}"#]);
+    let messages = &played.episode.history.messages;
+    let looked = json!({"name": "look", "arguments": {"at": "x"}});
+    assert_eq!(messages[2]["content"], turn.as_str(), "what could not be read is text");
+    assert_eq!(
+        (messages[2]["tool_calls"].as_array().unwrap().len(), &messages[2]["tool_calls"][0]["function"]),
+        (1, &looked)
+    );
+    assert_eq!((&messages[3]["content"], &messages[4]["error"]), (&json!("x"), &json!("unparsable")));
+
+    let messages = Value::from(messages.clone()).to_string();
+    let row = Trajectory { messages, ..Trajectory::default() };
+    let rows = data::calls::calls(&(&row).into(), &Default::default());
+    let rows: Vec<_> =
+        rows.iter().map(|row| (row.tool.as_str(), row.arguments.as_deref(), row.is_error)).collect();
+    assert_eq!(rows, [("look", Some(r#"{"at":"x"}"#), false), ("", None, true)]);
 }
 
 #[tokio::test]
