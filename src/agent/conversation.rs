@@ -317,9 +317,9 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
                 self.prompt_pieces = pieces;
             }
         }
+        let turn = agent.chat.parse(self.history.row(), &sampled.tokens);
         self.history.append_turn(&sampled);
         self.last_turn = sampled.tokens.len();
-        let turn = agent.chat.parse(&sampled.tokens);
         self.record_turn(&sampled.tokens, &turn);
         let turned = if sampled.stop != Stop::Token {
             Turned::Cut { tokens: sampled.tokens.len() }
