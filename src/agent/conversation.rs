@@ -326,9 +326,9 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
         } else if turn.calls.is_empty() {
             Turned::Text(turn.text)
         } else {
-            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let (toolbox, settings) = (&agent.toolbox, &agent.settings);
             let history = &mut self.history;
-            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
+            let mut answers = Answers { toolbox, settings, max_calls, history, server, hooks };
             match answers.calls(turn.calls, &turn.ids).await {
                 Ok(results) => {
                     let results = agent.chat.results(&turn.ids, &results);

@@ -42,8 +42,8 @@ use super::{
 };
 use crate::{
     agent::{
-        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Script, Toolbox, endpoint_episode,
-        episode,
+        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Repeats, Script, Toolbox,
+        endpoint_episode, episode,
     },
     chat::ToolCall,
     data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory},
@@ -239,6 +239,7 @@ impl Player {
     ) -> Result<Self> {
         let mut play = play.without_limits();
         (play.agent.result_chars, play.max_lost_share) = (usize::MAX, 1.0);
+        play.agent.repeats = Repeats::Run;
         let folder = PolicyFolder::open(policy, context)?;
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);

@@ -116,7 +116,7 @@ impl Answer {
             call_id: text("tool_call_id"),
             tool: text("name"),
             arguments: message.get("arguments").map(Value::to_string),
-            bytes: whole.unwrap_or(content.len() as u64),
+            bytes: whole.or_else(|| message["repeats"].as_u64()).unwrap_or(content.len() as u64),
             clipped: whole.is_some() || is_clipped(&content),
             error: recorded.or_else(|| CallError::of_result(&content, message["is_error"] == true)),
         }

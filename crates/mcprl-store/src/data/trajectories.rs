@@ -31,7 +31,8 @@ table! {
         /// Sampling seed.
         seed: u64,
         /// Conversation as JSON: an array of {role, content, tool_calls?}, with ids on calls and results. The result of a call
-        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`). A call that
+        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`). One
+        /// that the policy was told to be the same as before has `repeats`, the bytes of the result alone. A call that
         /// could not be parsed is not in `tool_calls`; `content` is then all that the policy wrote in the turn.
         messages: String,
         /// All tokens of the episode, including the prompt.
