@@ -55,7 +55,7 @@ table! {
         loose_calls: u32,
         /// Why it ended: `completed` (with an answer), `no_call` (a turn had neither a call nor an answer), `out_of_turns`,
         /// `out_of_turn_tokens` (a turn was cut at `max_turn_tokens`), `out_of_tokens` (of the episode or the model's
-        /// context), `server_down` (the policy's own call crashed the server; an episode lost for another reason has no row),
+        /// context), `server_down` (the policy's own call failed on every session; an episode lost for another reason has no row),
         /// `harness_failed` (the program that plays in place of mcprl's loop failed or took too long).
         end: String,
         /// The answer.
