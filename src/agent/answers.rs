@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     dialogue::{History, Hooks, LostCall, Refusal, Server, Turned},
+    repeats::{self, Repeats},
+    settings::AgentSettings,
     toolbox::{Action, Toolbox},
 };
 use crate::{
@@ -14,8 +16,7 @@ use crate::{
 /// Answers the calls of a turn in order, and adds the answers to the history.
 pub(super) struct Answers<'a, S, H> {
     pub toolbox: &'a Toolbox,
-    /// Characters of a result that the policy sees.
-    pub result_chars: usize,
+    pub settings: &'a AgentSettings,
     /// Calls of the conversation that may reach the server.
     pub max_calls: usize,
     pub history: &'a mut History,
@@ -46,20 +47,19 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
         calls: Vec<Result<ToolCall, String>>,
         ids: &[String],
     ) -> Result<Vec<String>, Turned> {
-        let is_raw = calls.iter().any(Result::is_err);
-        self.history.parse_failures += u32::from(is_raw);
+        self.history.parse_failures += u32::from(calls.iter().any(Result::is_err));
         let mut results = Vec::with_capacity(calls.len());
         for (call, id) in calls.into_iter().zip(ids) {
-            let (name, written) = match &call {
-                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
-                Err(_) => (String::new(), None),
-            };
+            let (name, written) = call
+                .as_ref()
+                .map_or_else(|_| Default::default(), |call| (call.name.clone(), call.arguments.clone()));
             let Answer { text, error, bytes, arguments } = match call {
                 Ok(call) => self.call(call).await?,
                 Err(why) => {
                     Answer::error(CallError::Unparsable, &format!("the tool call is malformed: {why}"))
                 }
             };
+            let is_own = error.is_some_and(|error| error != CallError::Tool);
             let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
             if let Some(error) = error {
                 message["is_error"] = true.into();
@@ -68,12 +68,20 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
             if let Some(bytes) = bytes {
                 message["bytes"] = bytes.into();
             }
-            if let Some(arguments) = arguments.or(written) {
+            let repeated = (name.as_str(), arguments.as_ref().unwrap_or(&written));
+            if self.settings.repeats == Repeats::Tell
+                && !is_own
+                && repeats::is_repeated(&self.history.messages, repeated, &message)
+            {
+                message["content"] = repeats::told(&text, self.toolbox.completes()).into();
+                message[repeats::REPEATS] = bytes.unwrap_or(text.len()).into();
+            }
+            if let Some(arguments) = arguments {
                 message["arguments"] = arguments.into();
             }
+            results.push(message["content"].as_str().unwrap_or_default().to_owned());
             self.history.messages.push(message);
             self.hooks.answered(&self.history.messages);
-            results.push(text);
         }
         Ok(results)
     }
@@ -103,7 +111,7 @@ impl<S: Server, H: Hooks> Answers<'_, S, H> {
         self.history.tools.push(call.name);
         self.history.tool_errors += u32::from(outcome.is_error);
         let whole = outcome.text.len();
-        let (text, is_clipped) = result_view(outcome.text, self.result_chars);
+        let (text, is_clipped) = result_view(outcome.text, self.settings.result_chars);
         let error = outcome.is_error.then_some(CallError::Tool);
         Ok(Answer { text, error, bytes: is_clipped.then_some(whole), arguments: changed })
     }

@@ -22,7 +22,7 @@ use super::{
     toolbox::Toolbox,
 };
 use crate::{
-    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
+    chat::{CallForm, Chat, ChatError, Prompt, RewrittenHistory, Turn},
     engine::{EngineError, Sampled, Sequence, Stop, TokenSender},
     error::Result as AnyResult,
 };
@@ -205,23 +205,20 @@ impl<P: PolicyHandle> Conversation<P> {
         Next::Reopen(pieces)
     }
 
-    /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.
+    /// Adds a turn to the messages, with its calls that can be read. If there are others, its text is all that was written.
     fn record_turn(&mut self, tokens: &[u32], turn: &Turn) {
-        let calls: Option<Vec<&ToolCall>> = turn.calls.iter().map(|call| call.as_ref().ok()).collect();
-        let is_loose = |(call, form): &(&Result<ToolCall, String>, &CallForm)| {
-            call.is_ok() && **form != CallForm::Template
+        let calls = turn.calls.iter().zip(&turn.ids).zip(&turn.forms);
+        let read = calls.filter_map(|((call, id), form)| Some((id.as_str(), call.as_ref().ok()?, *form)));
+        let loose = read.clone().filter(|(_, _, form)| *form != CallForm::Template).count();
+        self.history.loose_calls += loose as u32;
+        // Without the end-of-turn token, which the template writes.
+        let written = turn.calls.iter().any(Result::is_err).then(|| self.agent.chat.written(tokens));
+        let (text, reasoning) = match &written {
+            Some(written) => (written, None),
+            None => (&turn.text, turn.reasoning.as_deref()),
         };
-        self.history.loose_calls += turn.calls.iter().zip(&turn.forms).filter(is_loose).count() as u32;
-        let message = match calls {
-            Some(calls) => {
-                let calls = calls.into_iter().zip(&turn.ids).zip(&turn.forms);
-                let calls = calls.map(|((call, id), form)| (id.as_str(), json!(call), *form));
-                assistant_message(&turn.text, turn.reasoning.as_deref(), calls)
-            }
-            // Without the end-of-turn token, which the template writes.
-            None => json!({"role": "assistant", "content": self.agent.chat.written(tokens)}),
-        };
-        self.history.messages.push(message);
+        let read = read.map(|(id, call, form)| (id, json!(call), form));
+        self.history.messages.push(assistant_message(text, reasoning, read));
     }
 }
 
@@ -320,18 +317,18 @@ impl<P: PolicyHandle> Dialogue for Conversation<P> {
                 self.prompt_pieces = pieces;
             }
         }
+        let turn = agent.chat.parse(self.history.row(), &sampled.tokens);
         self.history.append_turn(&sampled);
         self.last_turn = sampled.tokens.len();
-        let turn = agent.chat.parse(&sampled.tokens);
         self.record_turn(&sampled.tokens, &turn);
         let turned = if sampled.stop != Stop::Token {
             Turned::Cut { tokens: sampled.tokens.len() }
         } else if turn.calls.is_empty() {
             Turned::Text(turn.text)
         } else {
-            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let (toolbox, settings) = (&agent.toolbox, &agent.settings);
             let history = &mut self.history;
-            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
+            let mut answers = Answers { toolbox, settings, max_calls, history, server, hooks };
             match answers.calls(turn.calls, &turn.ids).await {
                 Ok(results) => {
                     let results = agent.chat.results(&turn.ids, &results);

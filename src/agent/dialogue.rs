@@ -81,7 +81,8 @@ pub struct Refusal(pub CallError, pub String);
 pub struct History {
     /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results. A result also
     /// has `is_error` and `error` (a [`CallError`]) if the call failed, `bytes` (of the whole result) if it is clipped, and
-    /// `arguments` if they are not in the message of its turn: a call of the turn could not be parsed, or they were changed.
+    /// `arguments` if they were changed, and `repeats` if `content` says that it is the same as before. A call of tokens that could not be parsed is not among `tool_calls`; `content` is then the
+    /// whole turn as it was written.
     pub messages: Vec<Value>,
     pub tokens: Vec<u32>,
     /// True if the policy sampled the token.

@@ -208,9 +208,9 @@ impl Dialogue for EndpointConversation {
                 let name = call.name;
                 call.arguments.map(|arguments| ToolCall { name, arguments })
             });
-            let (toolbox, result_chars) = (&agent.toolbox, agent.settings.result_chars);
+            let (toolbox, settings) = (&agent.toolbox, &agent.settings);
             let history = &mut self.history;
-            let mut answers = Answers { toolbox, result_chars, max_calls, history, server, hooks };
+            let mut answers = Answers { toolbox, settings, max_calls, history, server, hooks };
             match answers.calls(calls.collect(), &ids).await {
                 Ok(_) => Turned::Called,
                 Err(turned) => turned,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::repeats::Repeats;
 use crate::{
     chat::{HistoryThinking, Reading, Thinking},
     error::Diagnostic,
@@ -37,6 +38,9 @@ pub struct AgentSettings {
     pub reminder: bool,
     /// Whether the text of a turn without a call is an answer.
     pub text_answers: bool,
+    /// What the agent is told about a call that it has made before with the same result.
+    #[serde(default)]
+    pub repeats: Repeats,
     /// The words of a program that plays episodes in place of mcprl's own loop.
     #[serde(default)]
     pub harness: Vec<String>,

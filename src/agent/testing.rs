@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::talk::Source;
 use crate::{
-    agent::{Agent, AgentSettings, Conversation, PolicyHandle, PromptTokens, Server, Toolbox},
+    agent::{Agent, AgentSettings, Conversation, PolicyHandle, PromptTokens, Repeats, Server, Toolbox},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::Tool,
     engine::{EngineError, Sampled, Stop, TokenSender},
@@ -56,6 +56,7 @@ fn agent_with(max_episode_tokens: usize) -> Arc<Agent> {
         strict_calls: true,
         reminder: true,
         text_answers: true,
+        repeats: Repeats::Tell,
         harness: Vec::new(),
         harness_timeout_s: 600.0,
     };

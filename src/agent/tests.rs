@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::{
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{AnswerSource, End, Tool},
+    data::{self, AnswerSource, End, Tool, Trajectory},
     demo::HttpServer,
     engine::{EngineError, Sampled, Stop, TokenSender},
     mcp::{McpError, Outcome, ServerSpec, Session, State, Transport},
@@ -145,6 +145,7 @@ fn strict() -> AgentSettings {
         strict_calls: true,
         reminder: false,
         text_answers: false,
+        repeats: Repeats::Tell,
         harness: Vec::new(),
         harness_timeout_s: 600.0,
     }
@@ -301,6 +302,71 @@ async fn an_episode_records_its_messages() {
     {"role":"assistant","content":"I give up."}
     "#
     );
+}
+
+#[tokio::test]
+async fn a_turn_with_a_malformed_call_records_the_calls_that_ran() {
+    let turn =
+        format!("I look.\n{}\n<tool_call>\n{{\"name\": oops\n</tool_call>", call("look", json!({"at": "x"})));
+    let played = play(&[&turn, "I give up."], strict()).await;
+    assert_eq!(played.calls, [r#"wire-look{"at":"x"}"#]);
+    let messages = &played.episode.history.messages;
+    let looked = json!({"name": "look", "arguments": {"at": "x"}});
+    assert_eq!(messages[2]["content"], turn.as_str(), "what could not be read is text");
+    assert_eq!(
+        (messages[2]["tool_calls"].as_array().unwrap().len(), &messages[2]["tool_calls"][0]["function"]),
+        (1, &looked)
+    );
+    assert_eq!((&messages[3]["content"], &messages[4]["error"]), (&json!("x"), &json!("unparsable")));
+
+    let messages = Value::from(messages.clone()).to_string();
+    let row = Trajectory { messages, ..Trajectory::default() };
+    let rows = data::calls::calls(&(&row).into(), &Default::default());
+    let rows: Vec<_> =
+        rows.iter().map(|row| (row.tool.as_str(), row.arguments.as_deref(), row.is_error)).collect();
+    assert_eq!(rows, [("look", Some(r#"{"at":"x"}"#), false), ("", None, true)]);
+}
+
+#[tokio::test]
+async fn a_call_with_an_earlier_result_is_made_and_its_answer_says_so() {
+    let look = call("look", json!({"at": "x"}));
+    let lines =
+        [&look as &str, &look, &format!("{}\n{}", call("look", json!({"at": "y"})), look), "I give up."];
+    let settings = AgentSettings { max_calls: 9, ..strict() };
+    let played = play(&lines, settings.clone()).await;
+    assert_eq!(played.calls.len(), 4, "each is made");
+    let told = "You have made this call before, with the same result:\nx\nIf it answers the task, call complete_task with the \
+        answer; otherwise make another call.";
+    let results = played.episode.history.messages.iter().filter(|message| message["role"] == "tool");
+    let results: Vec<(&str, &str)> =
+        results.map(|message| (message["content"].as_str().unwrap(), result_of(message))).collect();
+    assert_eq!(results, [("x", "x"), (told, "x"), ("y", "y"), (told, "x")]);
+    assert!(played.appended[2].contains(told), "the policy reads it");
+    assert_eq!(played.episode.history.tool_errors, 0);
+    let row = Trajectory {
+        messages: Value::from(played.episode.history.messages.clone()).to_string(),
+        ..Trajectory::default()
+    };
+    let rows = data::calls::calls(&(&row).into(), &Default::default());
+    assert!(rows.iter().all(|row| !row.is_error && row.result_bytes == Some(1) && !row.clipped));
+
+    let silent = play(&lines, AgentSettings { repeats: Repeats::Run, ..settings.clone() }).await;
+    assert!(!silent.appended.concat().contains("before"));
+
+    // Another result is no repetition, and an agent that cannot complete its task is told to answer.
+    let fail = call("fail", json!({}));
+    let answers = Toolbox::new(&[tool("fail", false), tool("count", false)]).unwrap();
+    let count = call("count", json!({}));
+    let played = play_with(answers, &[&fail, &fail, &count, &count], settings).await;
+    assert!(
+        played.appended[2]
+            .contains("no such thing\nIf it answers the task, answer; otherwise make another call.")
+    );
+    assert_eq!(played.episode.history.tool_errors, 2, "a repeated error is still one");
+    let count = &played.episode.history.messages;
+    let (first, again) = (&count[count.len() - 3], &count[count.len() - 1]);
+    assert_eq!((result_of(first), &first["bytes"]), (result_of(again), &again["bytes"]));
+    assert!(again["repeats"].as_u64() > Some(1000) && result_of(again).len() < 200);
 }
 
 #[tokio::test]

@@ -112,6 +112,11 @@ impl Toolbox {
         &self.functions
     }
 
+    /// Whether the agent has `complete_task`.
+    pub fn completes(&self) -> bool {
+        self.tools.values().any(Option::is_none)
+    }
+
     /// The server's name of the called tool, and the arguments that are sent; `None` if mcprl answers the call.
     pub fn request<'a>(&'a self, call: &'a ToolCall) -> Option<(&'a str, Cow<'a, Map<String, Value>>)> {
         match self.action(call) {

@@ -20,7 +20,7 @@ pub fn transcript(episode: &Trajectory, limit: usize) -> String {
     for message in &mut shown {
         if let Some(fields) = message.as_object_mut() {
             // Nor what the agent did not see.
-            for field in ["tool_call_id", "error", "bytes", "arguments"] {
+            for field in ["tool_call_id", "error", "bytes", "arguments", "repeats"] {
                 fields.shift_remove(field);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! The answer must be the expected one, or state it and no other (`answer/mod.rs`), and all [`Checks`] of the scenario must hold.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use regex::Regex;
 use serde_json::Value;
@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     answer::COMPLETE_TASK,
-    data::{CallChecks, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory},
+    data::{
+        self, CallChecks, CallError, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory,
+        calls::{CallSource, calls},
+    },
 };
 
 /// What an episode left behind to decide by.
@@ -106,23 +109,19 @@ struct Call {
     is_error: bool,
 }
 
-/// The calls of an episode in order, each with whether its result was an error. A call without a result counts as failed.
-///
-/// Results follow the message with their calls in the same order. Ids do not tell them apart: a call that is made again has
-/// the id of the first.
+/// The calls of an episode in order, each with whether its result was an error. A call without a result counts as failed,
+/// and one that could not be parsed is none.
 fn calls_of(messages: &str) -> Vec<Call> {
-    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
-    let mut calls = Vec::new();
-    for (index, message) in messages.iter().enumerate() {
-        let mut results = messages[index + 1..].iter().take_while(|message| message["role"] == "tool");
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let is_error = results.next().is_none_or(|result| result["is_error"] == true);
-            let tool = call["function"]["name"].as_str().unwrap_or_default().to_owned();
-            calls.push(Call { tool, arguments: call["function"]["arguments"].clone(), is_error });
-        }
-    }
-    calls.retain(|call| call.tool != COMPLETE_TASK);
-    calls
+    let of = CallSource { trajectory_id: "", scenario_id: "", messages, end: None };
+    let mut rows = calls(&of, &BTreeSet::new());
+    let is_read = |row: &data::Call| row.error.as_deref() != Some(CallError::Unparsable.name());
+    rows.retain(|row| row.tool != COMPLETE_TASK && is_read(row));
+    let call = |row: data::Call| Call {
+        is_error: row.is_error || row.result_bytes.is_none(),
+        arguments: row.arguments.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        tool: row.tool,
+    };
+    rows.into_iter().map(call).collect()
 }
 
 fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
@@ -278,6 +277,24 @@ mod tests {
             let checks = format!(r#"{{"calls": {check}}}"#);
             let found = holds(&checks, Evidence { messages, ..Evidence::default() });
             assert_eq!(found, expected, "{check}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_call_hides_no_other_call_of_its_turn() {
+        let messages = r#"[
+            {"role": "assistant", "content": "<tool_call>…", "tool_calls": [
+                {"id": "b", "function": {"name": "delete", "arguments": {"id": 7}}}]},
+            {"role": "tool", "tool_call_id": "a", "name": "", "content": "error: …", "is_error": true, "error": "unparsable"},
+            {"role": "tool", "tool_call_id": "b", "name": "delete", "content": "deleted"}]"#;
+        for (check, expected) in [
+            (r#"{"forbidden": ["delete"]}"#, false),
+            (r#"{"at_most": 0}"#, false),
+            (r#"{"at_most": 1}"#, true),
+            (r#"{"required": [{"tool": "delete", "arguments": {"id": 7}}]}"#, true),
+        ] {
+            let checks = format!(r#"{{"calls": {check}}}"#);
+            assert_eq!(holds(&checks, Evidence { messages, ..Evidence::default() }), expected, "{check}");
         }
     }
 

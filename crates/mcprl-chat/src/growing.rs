@@ -3,20 +3,23 @@
 //! A turn is parsed again as it grows, because only the parser of the model's format knows what is text. A text that may
 //! still become a call is held back until the turn ends, and so is white space at its end.
 
-use super::{Chat, Turn};
+use super::{
+    Chat, Turn,
+    format::{BRACKETS, THINK, Tags, may_precede},
+};
 
 /// The tokens of a turn so far, and what was taken of it.
 #[derive(Debug, Default)]
 pub struct GrowingTurn {
     pub tokens: Vec<u32>,
-    /// Whether the prompt has opened the reasoning.
-    is_opened: bool,
+    /// The tags of reasoning that the prompt has opened.
+    opened: Option<Tags>,
     pub reasoning: GrowingText,
     pub text: GrowingText,
 }
 
 /// Tags that open and close reasoning.
-pub(super) const TAGS: [[&str; 2]; 2] = [["<think>", "</think>"], ["[THINK]", "[/THINK]"]];
+pub(super) const TAGS: [Tags; 2] = [THINK, BRACKETS];
 
 /// A text that grows, of which a part was taken.
 #[derive(Debug, Default)]
@@ -34,28 +37,16 @@ pub struct Growth {
 impl GrowingTurn {
     /// A turn after this prompt.
     pub fn after(chat: &Chat, prompt: &[u32]) -> Self {
-        Self { is_opened: chat.opens_reasoning(prompt), ..Self::default() }
+        Self { opened: chat.opened(prompt), ..Self::default() }
     }
 
-    /// The turn so far. If nothing closes reasoning that the prompt has opened, all of it is reasoning; a tag that closes
-    /// what nothing has opened is text, because what stands before it was text until then.
+    /// The turn so far. A tag that closes what nothing has opened is text, because what stands before it was text until then.
     pub fn parsed(&self, chat: &Chat) -> Turn {
-        let mut turn = chat.parse(&self.tokens);
+        let mut turn = chat.parse_opened(&self.tokens, self.opened);
         let written = chat.written(&self.tokens);
-        match &turn.reasoning {
-            None if self.is_opened
-                && turn.calls.is_empty()
-                && !TAGS.iter().any(|[_, close]| written.contains(close)) =>
-            {
-                turn.reasoning = Some(std::mem::take(&mut turn.text)).filter(|text| !text.is_empty());
-            }
-            Some(before) if !self.has_reasoning(&written) => {
-                let [_, close] =
-                    TAGS.into_iter().find(|[_, close]| written.contains(close)).unwrap_or_default();
-                turn.text = format!("{before}{close}{}", turn.text);
-                turn.reasoning = None;
-            }
-            _ => {}
+        if let Some(before) = turn.reasoning.take_if(|_| !self.has_reasoning(&written)) {
+            let [_, close] = TAGS.into_iter().find(|[_, close]| written.contains(close)).unwrap_or_default();
+            turn.text = format!("{before}{close}{}", turn.text);
         }
         turn
     }
@@ -77,7 +68,7 @@ impl GrowingTurn {
         }
         let written = chat.written(&self.tokens);
         let text = match self.has_reasoning(&written) {
-            true => chat.learned.format.after_reasoning(&written),
+            true => chat.learned.format.after_reasoning(&written, self.opened),
             false => &written,
         };
         text.trim().to_owned()
@@ -85,7 +76,7 @@ impl GrowingTurn {
 
     /// Whether reasoning was opened, by the prompt or by the turn.
     fn has_reasoning(&self, written: &str) -> bool {
-        self.is_opened || TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open))
+        self.opened.is_some() || TAGS.iter().any(|[open, _]| written.trim_start().starts_with(open))
     }
 }
 
@@ -107,25 +98,26 @@ impl GrowingText {
 /// and what may become a call.
 fn certain<'t>(text: &'t str, tools: &[&str]) -> &'t str {
     let text = text.trim_end_matches('\u{fffd}');
-    let mut begins_line = true;
+    let mut line = 0;
     for (at, letter) in text.char_indices() {
         let rest = &text[at..];
+        let may_begin = || may_precede(&text[line..at]);
         let next = rest.chars().nth(1);
         let opens = match letter {
             '<' => next.is_none_or(|next| next.is_alphabetic() || "/|_".contains(next)),
-            '[' => begins_line || next.is_none_or(char::is_uppercase),
-            '{' | '`' => begins_line,
+            '[' => next.is_none_or(char::is_uppercase) || may_begin(),
+            '{' | '`' => may_begin(),
             _ => {
                 let is_called =
                     |tool: &str| rest.strip_prefix(tool).is_some_and(|rest| rest.starts_with('('));
                 let is_call = |tool: &&str| tool.starts_with(rest) || is_called(tool);
-                begins_line && tools.iter().any(is_call)
+                tools.iter().any(is_call) && may_begin()
             }
         };
         if opens {
             return text[..at].trim_end();
         }
-        begins_line = letter == '\n' || (begins_line && letter.is_whitespace());
+        line = if letter == '\n' { at + 1 } else { line };
     }
     text.trim_end()
 }
@@ -159,6 +151,49 @@ mod tests {
         assert_eq!(taken(&["get", "get_note(1"], ""), ["", "", ""]);
         assert_eq!(taken(&["get", "get some"], "get some"), ["", "get some", ""]);
         assert_eq!(taken(&["list[0] and [", "list[0] and [TOOL"], "list[0] and"), ["list[0] and", "", ""]);
+    }
+
+    #[test]
+    fn a_turn_that_is_cut_anywhere_goes_on_as_what_it_is_as_a_whole() {
+        #[derive(serde::Deserialize)]
+        struct Sampled {
+            tools: Vec<serde_json::Value>,
+            rows: Vec<Row>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Row {
+            text: String,
+        }
+        let reference = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference");
+        let Sampled { tools, rows } =
+            crate::folder::read_json(&reference.join("fixtures/read_calls.json")).unwrap();
+        let chat = Chat::load(&reference.join("chat/qwen3")).unwrap().with_tools("", &tools).unwrap();
+        let chat = chat.with_reading(crate::Reading::Lenient);
+        let quoted =
+            "Not <tool_call>\n{\"name\": \"list_tables\"}\n</tool_call> or {\"name\": \"list_tables\"}";
+        let said: Vec<&str> = rows
+            .iter()
+            .map(|row| row.text.as_str())
+            .chain([quoted, "- {\"name\": \"list_tables\"}"])
+            .collect();
+        for (prompt, before) in [("", String::new()), ("<think>\n", format!("{quoted}\n</think>\n\n"))] {
+            let prompt = chat.encode_text(prompt);
+            for text in &said {
+                let tokens = chat.encode_text(&format!("{before}{text}"));
+                let whole = chat.parse(&prompt, &tokens);
+                let (mut turn, mut reasoning, mut text) =
+                    (GrowingTurn::after(&chat, &prompt), String::new(), String::new());
+                for token in &tokens {
+                    turn.tokens.push(*token);
+                    let more = turn.more(&chat);
+                    reasoning += &more.reasoning;
+                    text += &more.text;
+                }
+                assert_eq!(turn.parsed(&chat), whole);
+                let is_begun = whole.reasoning.unwrap_or_default().starts_with(&reasoning);
+                assert!(is_begun && whole.text.starts_with(&text), "{text}\n---\n{}", whole.text);
+            }
+        }
     }
 
     #[test]

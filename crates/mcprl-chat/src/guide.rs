@@ -118,7 +118,7 @@ impl Chat {
     /// # Errors
     /// If a schema is not supported, or the template's calls are not JSON.
     pub fn guide(&self, prompt: &[u32], shape: &Shape<'_>) -> Result<TurnGuide, GuideError> {
-        let is_opened = self.opens_reasoning(prompt);
+        let is_opened = self.opened(prompt).is_some();
         let openings = TAGS.iter().filter(|_| shape.text && !is_opened);
         let openings = openings.filter_map(|[open, _]| self.vocabulary.id(open)).collect();
         let guide = TurnGuide::new(&self.vocabulary, &self.stop, is_opened, || {
@@ -336,7 +336,7 @@ mod tests {
             for seed in 0..8 {
                 let mut guide = chat.guide(&[], &Shape { json: None, calls: &tools, text: false }).unwrap();
                 let tokens = turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed);
-                let turn = chat.parse(&tokens);
+                let turn = chat.parse(&[], &tokens);
                 let [Ok(call)] = turn.calls.as_slice() else { panic!("{family}: {}", chat.decode(&tokens)) };
                 let which = names.iter().position(|name| call.name == *name).unwrap();
                 called[which] += 1;
@@ -398,7 +398,7 @@ mod tests {
         let chat = chat("qwen3").offering(&[tool(name)]);
         let mut guide = chat.guide(&[], &Shape { json: None, calls: &[tool(name)], text: false }).unwrap();
         let tokens = turn(&mut guide, chat.stop(), chat.vocabulary.len(), 1);
-        let turn = chat.parse(&tokens);
+        let turn = chat.parse(&[], &tokens);
         assert!(matches!(turn.calls.as_slice(), [Ok(call)] if call.name == name), "{}", chat.decode(&tokens));
         assert_eq!(tokens.iter().filter(|token| chat.stop().contains(token)).count(), 1);
     }
@@ -411,7 +411,7 @@ mod tests {
             let mut guide = chat
                 .guide(&[], &Shape { json: None, calls: std::slice::from_ref(&tool), text: false })
                 .unwrap();
-            chat.parse(&turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed))
+            chat.parse(&[], &turn(&mut guide, chat.stop(), chat.vocabulary.len(), seed))
         };
         let ids: std::collections::BTreeSet<String> = (0..4)
             .map(|seed| {
@@ -436,7 +436,7 @@ mod tests {
         let mut guide = chat.guide(&[], &Shape { json: Some(&schema), calls: &[], text: false }).unwrap();
         for seed in 0..10 {
             let tokens = turn(&mut guide.again(), chat.stop(), chat.vocabulary.len(), seed);
-            let reply: Value = serde_json::from_str(&chat.parse(&tokens).text).unwrap();
+            let reply: Value = serde_json::from_str(&chat.parse(&[], &tokens).text).unwrap();
             assert_eq!(reply["scores"].as_array().unwrap().len(), 2, "{reply}");
         }
         let first = turn(&mut guide, chat.stop(), chat.vocabulary.len(), 0);

@@ -75,7 +75,7 @@ impl Chat {
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let ReasoningRemoval { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.masked_text(self.without_end(sampled));
-        let rest = self.learned.format.after_reasoning(&text);
+        let rest = self.learned.format.after_reasoning(&text, self.opened(before));
         if rest.len() == text.len() && !always {
             return None;
         }

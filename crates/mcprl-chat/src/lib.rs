@@ -39,7 +39,7 @@ pub use built_in::base_template;
 pub use error::{ChatError, GuideError};
 pub use folder::{TOOL_TEMPLATE, plain_template_source, template_source};
 pub use format::type_of;
-use format::{Format, Schemas};
+use format::{Format, Schemas, Tags};
 pub use growing::{GrowingText, GrowingTurn};
 pub use guide::{Shape, TurnGuide};
 use history::ReasoningRemoval;
@@ -336,12 +336,12 @@ impl Chat {
         Ok(Some(tokens))
     }
 
-    /// Whether a prompt ends within the reasoning of the next turn.
-    fn opens_reasoning(&self, prompt: &[u32]) -> bool {
+    /// The tags of reasoning if a prompt ends within that of the next turn.
+    fn opened(&self, prompt: &[u32]) -> Option<Tags> {
         /// More than an opening tag takes.
         const TAIL: usize = 16;
         let tail = self.decode(&prompt[prompt.len().saturating_sub(TAIL)..]);
-        growing::TAGS.iter().any(|[open, _]| tail.trim_end().ends_with(open))
+        growing::TAGS.into_iter().find(|[open, _]| tail.trim_end().ends_with(open))
     }
 
     fn render(&self, task: &str) -> Result<String, ChatError> {
@@ -443,15 +443,20 @@ impl Chat {
         self
     }
 
-    /// Parses a sampled turn. Any tokens give a turn.
-    pub fn parse(&self, tokens: &[u32]) -> Turn {
+    /// Parses a turn that was sampled behind this context. Any tokens give a turn. Reasoning that the context has opened lasts
+    /// until it is closed.
+    pub fn parse(&self, context: &[u32], tokens: &[u32]) -> Turn {
+        self.parse_opened(tokens, self.opened(context))
+    }
+
+    fn parse_opened(&self, tokens: &[u32], opened: Option<Tags>) -> Turn {
         let text = self.vocabulary.masked_text(self.without_end(tokens));
-        let format = self.learned.format;
-        let turn = format.parse(&text, &self.setup.schemas);
+        let (format, tools) = (self.learned.format, &self.setup.schemas);
+        let turn = format.parse_opened(&text, tools, opened);
         let turn = if vocabulary::is_masked(&text) { unmasked(turn) } else { turn };
         match self.reading {
             Reading::Strict => turn,
-            Reading::Lenient => format.parse_leniently(turn, &vocabulary::unmask(text), &self.setup.schemas),
+            Reading::Lenient => format.parse_leniently(turn, &vocabulary::unmask(text), tools, opened),
         }
     }
 
@@ -550,7 +555,7 @@ pub fn declared(tool: &Value) -> Value {
 pub fn turn_of_text(text: &str, tools: &[Value]) -> Turn {
     let schemas = Schemas::new(tools);
     let strict = Format::Hermes.parse(text, &schemas);
-    Format::Hermes.parse_leniently(strict, text, &schemas)
+    Format::Hermes.parse_leniently(strict, text, &schemas, None)
 }
 
 /// A message with arguments as text, as OpenAI's API has them.

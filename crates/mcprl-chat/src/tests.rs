@@ -183,6 +183,6 @@ proptest! {
 
     #[test]
     fn any_tokens_give_a_turn(tokens in prop::collection::vec(0u32..600, 0..64)) {
-        chat("qwen3").parse(&tokens);
+        chat("qwen3").parse(&[], &tokens);
     }
 }

@@ -106,6 +106,17 @@ impl ServerSpec {
             || self.state == State::FreshProcess && !self.before_episode.is_empty()
     }
 
+    /// Whether what a call does, even one without an answer, ends with its session: nothing, or in a copy or a process of its own.
+    pub fn contains_calls(&self) -> bool {
+        let has_own_process = self.state == State::FreshProcess && self.has_process();
+        self.isolates() || self.state == State::ReadOnly || has_own_process
+    }
+
+    /// Whether its sessions are processes that are started for them.
+    pub fn has_process(&self) -> bool {
+        matches!(self.transport, Transport::Stdio { .. })
+    }
+
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
         Self {

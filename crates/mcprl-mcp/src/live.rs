@@ -9,11 +9,12 @@
 //! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the request sent again; an answer after ten rounds, or where a refusal cannot be expressed |
 //! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
-//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: no tool has answered |
 //! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
 //!
 //! Any request that gets HTTP 429, or 503 with `Retry-After`, is sent again after the time that the server asks for, if
-//! that takes no more than a minute in all.
+//! that takes no more than a minute in all. A call that got 503 may have reached its tool, so it is sent again only to a server
+//! whose state no call changes.
 
 use crate::offered::{ServerInfo, Tool};
 use std::{
@@ -39,7 +40,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{
-    McpError, ServerSpec, exposed,
+    McpError, ServerSpec, State, exposed,
     failure::{Cause, Failure, RateLimit, Refusal},
     handshake::{self, Client, Connection},
     listing::{self, Description},
@@ -357,10 +358,16 @@ impl LiveSession {
     /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
     async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Untrusted<Value>, Failure> {
         let mut rate_limit = RateLimit::new();
+        let may_write =
+            matches!(request, ClientRequest::CallToolRequest(_)) && self.spec.state != State::ReadOnly;
         loop {
             let answer = self.ask_once(request.clone(), limit).await;
             let asked = match &answer {
-                Err(Failure { cause: Cause::Refused(refusal), .. }) => refusal.rate_limit,
+                Err(Failure { cause: Cause::Refused(refusal), .. })
+                    if !(may_write && refusal.status == 503) =>
+                {
+                    refusal.rate_limit
+                }
                 _ => None,
             };
             let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };

@@ -117,6 +117,11 @@ impl Pool {
         Self::named("", spec)
     }
 
+    /// The server of the sessions.
+    pub fn spec(&self) -> &ServerSpec {
+        &self.shared.spec
+    }
+
     /// A pool of one of several servers.
     pub(super) fn named(name: &str, spec: ServerSpec) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::Path};
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{AgentSettings, REMINDER, Toolbox},
+    agent::{AgentSettings, REMINDER, Repeats, Toolbox, told},
     chat::{Chat, declared},
     cli::subject::{Setting, Subject},
     data::{self, Tool, VerdictRow},
@@ -190,6 +190,12 @@ fn rules(settings: &AgentSettings) -> String {
     if settings.reminder {
         rules.push(format!("The first turn without a call is answered: \"{REMINDER}\""));
     }
+    if settings.repeats == Repeats::Tell {
+        rules.push(format!(
+            "A call of the same tool with the same arguments as an earlier one, and the same result, is answered: {}",
+            json!(told("RESULT", true))
+        ));
+    }
     rules.iter().map(|rule| format!("- {rule}\n")).collect()
 }
 
@@ -204,5 +210,6 @@ fn agent(settings: &AgentSettings, context: usize, system: &str, tools: &[Value]
         "max_calls": settings.max_calls,
         "result_chars": settings.result_chars,
         "reminder": settings.reminder.then_some(REMINDER),
+        "repeats": (settings.repeats == Repeats::Tell).then(|| told("RESULT", true)),
     })
 }

@@ -69,25 +69,18 @@ fn made(messages: &[Message]) -> Vec<Made<'_>> {
 
 fn made_in<'m>(turn: &Message, after: &'m [Message]) -> Vec<Made<'m>> {
     let results: Vec<&'m Message> = after.iter().take_while(|message| message.role == "tool").collect();
-    let made = |tool: &str, arguments: &str, result: &'m Message| Made {
-        tool: tool.to_owned(),
-        arguments: serde_json::from_str(arguments).unwrap_or_default(),
-        result: &result.text,
-        error: result.error.as_deref(),
-    };
-    if turn.calls.is_empty() {
-        // The calls of a turn that could not be parsed follow from their results.
-        let known = results.into_iter().filter(|result| result.error.as_deref() != Some("unparsable"));
-        let tool = |result: &'m Message| result.tool.as_deref().filter(|tool| !tool.is_empty());
-        return known.map(|result| made(tool(result).unwrap_or("unparsable"), "", result)).collect();
-    }
     let calls = turn.calls.iter().enumerate();
     calls
         .filter_map(|(place, call)| {
             // By id, or by position where a policy repeats an id.
             let is_of = |result: &&&Message| result.call_id.as_deref() == Some(&call.id);
             let result = results.get(place).filter(is_of).or_else(|| results.iter().find(is_of))?;
-            Some(made(&call.tool, &call.arguments, result))
+            Some(Made {
+                tool: call.tool.clone(),
+                arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
+                result: &result.text,
+                error: result.error.as_deref(),
+            })
         })
         .collect()
 }

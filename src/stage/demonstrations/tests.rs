@@ -121,7 +121,7 @@ async fn a_reference_solution_is_an_episode_with_the_servers_own_results() {
     let turns = turns(&episode.tokens, |at| episode.sampled[at]);
     let names = turns.iter().map(|turn| {
         assert_eq!(turn.last(), chat.stop().first());
-        chat.parse(turn).calls[0].clone().unwrap().name
+        chat.parse(&[], turn).calls[0].clone().unwrap().name
     });
     assert_eq!(names.collect::<Vec<_>>(), ["list_tables", "run_query", "complete_task"]);
     assert!(episode.logprobs.iter().all(|logprob| *logprob == 0.0));
@@ -137,7 +137,7 @@ async fn what_a_solution_works_out_stands_before_its_answer() {
     assert_eq!(metrics["success"], 1.0);
     let chat = Chat::load(&bench.path("policy")).unwrap();
     let turns = turns(&played[0].tokens, |at| played[0].sampled[at]);
-    let texts: Vec<String> = turns.iter().map(|turn| chat.parse(turn).text.trim().to_owned()).collect();
+    let texts: Vec<String> = turns.iter().map(|turn| chat.parse(&[], turn).text.trim().to_owned()).collect();
     assert_eq!(texts, ["", "3 + 4 = 7."]);
 }
 

@@ -319,7 +319,7 @@ async fn tags_that_the_model_was_never_trained_on_become_text() {
         (chat.assistant("", std::slice::from_ref(&call)), usual.assistant("", std::slice::from_ref(&call)));
     assert!(usually.contains(&403) && !turn.contains(&403));
     assert_eq!(chat.decode(&turn), usual.decode(&usually));
-    assert_eq!(chat.parse(&turn).calls, [Ok(call)]);
+    assert_eq!(chat.parse(&[], &turn).calls, [Ok(call)]);
     let params = json!({"from": folder.path(), "calls_tools": true});
     let doctor = said_by_doctor(&params, Some(&policy)).await;
     assert!(doctor.iter().any(|line| line.contains("`</tool_call>` are in the chat template")), "{doctor:?}");

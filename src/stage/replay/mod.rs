@@ -17,6 +17,7 @@ use super::{
     typed,
 };
 use crate::{
+    agent::result_of,
     answer::COMPLETE_TASK,
     chat::ToolCall,
     data::{Call, CallError, Replay, Scenario, Trajectory, calls},
@@ -168,7 +169,7 @@ pub(super) fn made(episode: &Trajectory) -> Vec<Made> {
     let result = |call: &Call| {
         let results = messages[turns.get(call.turn as usize)? + 1..].iter();
         let mut results = results.take_while(|message| message["role"] == "tool");
-        results.find(|message| message["tool_call_id"] == call.call_id)?["content"].as_str()
+        results.find(|message| message["tool_call_id"] == call.call_id).map(result_of)
     };
     let all = calls::calls(&episode.into(), &BTreeSet::new());
     let own = |error: &String| *error != CallError::Tool.name();

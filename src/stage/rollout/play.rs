@@ -15,7 +15,7 @@
 //! | finding | the episode |
 //! |---|---|
 //! | a later try ends differently | is that try |
-//! | all of these: the last try, with nothing else under way, is lost in the same call as an earlier one; the server did not refuse it ([`McpError::Refused`]); the probe is answered before and behind it | ends [`End::ServerDown`]: an outcome of the policy, whose own call takes the server down. It is recorded, and counts as one that failed |
+//! | all of these: the last try, with nothing else under way, is lost in the same call as an earlier one; the connection broke, or the answer was 502, 503 or 504; sessions leave nothing behind ([`ServerSpec::contains_calls`](crate::mcp::ServerSpec::contains_calls)); the server answers other calls, and the probe before and behind it | ends [`End::ServerDown`]: an outcome of the policy, whose own call fails. It is recorded, and counts as one that failed |
 //! | anything else | is lost: neither recorded nor part of the result, so that no success, mean or advantage counts it. A resumed stage, or one with further rows, plays it |
 //!
 //! If more than `max_lost_share` of the episodes are lost, or all, the stage fails with the first error.
@@ -42,8 +42,8 @@ use super::{
 };
 use crate::{
     agent::{
-        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Script, Toolbox, endpoint_episode,
-        episode,
+        EndpointAgent, EndpointSampling, Episode, LostCall, PromptTokens, Repeats, Script, Toolbox,
+        endpoint_episode, episode,
     },
     chat::ToolCall,
     data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory},
@@ -239,6 +239,7 @@ impl Player {
     ) -> Result<Self> {
         let mut play = play.without_limits();
         (play.agent.result_chars, play.max_lost_share) = (usize::MAX, 1.0);
+        play.agent.repeats = Repeats::Run;
         let folder = PolicyFolder::open(policy, context)?;
         let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
         let policy = Self::reference_policy(&policy.digest);
@@ -402,13 +403,12 @@ impl Player {
                     let is_answered = unless_cancelled(context, is_answered).await?.is_ok();
                     if let Some((call, episode)) = call
                         && is_answered
-                        && answered.is_some()
-                        && matches!(cause, McpError::Lost { .. })
                         && again.calls.contains(&call)
+                        && self.is_own_failure(&call, &episode, &cause, answered.is_some())
                     {
                         let id = &attempts[again.index].scenario.id;
                         context.observer.note(&format!(
-                            "episode of scenario {id}: its call of `{}` crashes the server: {cause}",
+                            "episode of scenario {id}: its call of `{}` fails on every session: {cause}",
                             call.name
                         ));
                         self.keep(progress, again.index, episode, None)?;
@@ -429,6 +429,27 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    /// Whether a call that failed again on a fresh session is the policy's failure: the server answers others, and what is left
+    /// of earlier tries cannot be the reason.
+    fn is_own_failure(
+        &self,
+        call: &ToolCall,
+        episode: &Episode,
+        cause: &McpError,
+        is_answered_elsewhere: bool,
+    ) -> bool {
+        let toolbox = self.actor.toolbox(None);
+        let pool = |tool: &str| self.pools.route(toolbox.wire_name(tool)).ok().map(|(pool, _)| pool);
+        let Some(own) = pool(&call.name) else { return false };
+        // Of a process of its own, the list of tools is answer enough.
+        let ends_process = own.spec().has_process() && matches!(cause, McpError::Lost { .. });
+        let is_same = |tool: &String| pool(tool).is_some_and(|pool| std::ptr::eq(pool, own));
+        let answers = is_answered_elsewhere || ends_process || episode.history.tools.iter().any(is_same);
+        let is_upstream =
+            matches!(cause, McpError::Lost { .. } | McpError::Refused { status: 502..=504, .. });
+        answers && is_upstream && own.spec().contains_calls()
     }
 
     /// Records an episode and stores it at its index.

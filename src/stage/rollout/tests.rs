@@ -568,8 +568,36 @@ async fn a_policy_whose_own_call_takes_the_server_down_has_failed_and_is_not_pla
 }
 
 #[tokio::test]
+async fn a_call_that_a_gateway_gives_up_on_every_time_is_the_policys_failure_where_sessions_leave_nothing() {
+    for (status, state, is_own) in [
+        (502, State::ReadOnly, true),
+        (503, State::ReadOnly, true),
+        (504, State::ReadOnly, true),
+        (408, State::ReadOnly, false),
+        (504, State::FreshProcess, false),
+        (500, State::FreshProcess, false),
+    ] {
+        let down = move |arguments: &Value| if arguments["how"] == "heavy" { status } else { 200 };
+        let mut server = tool_server(down).await;
+        server.state = state.clone();
+        let bench = Bench::calling(server, &[call("heavy"), call("fine")]).await;
+        let params = json!({"max_lost_share": 0.9, "group_size": 8, "refill_waves": 0});
+        let metrics = testing::run(&bench.context(params).0).await.unwrap();
+        let down = bench.trajectories().iter().filter(|episode| episode.end == "server_down").count();
+        assert_eq!((down > 0, metrics["lost"] > 0.0), (is_own, !is_own), "{status} {state:?}: {metrics:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_each_call_ends_is_no_outage() {
+    let bench = Bench::calling(tool_process(), &[call("crash")]).await;
+    let metrics = testing::run(&bench.context(json!({"max_lost_share": 0.0})).0).await.unwrap();
+    assert_eq!((metrics["lost"], metrics["ended_server_down"]), (0.0, 1.0));
+}
+
+#[tokio::test]
 async fn episodes_that_are_lost_are_left_out_up_to_a_share_and_played_later() {
-    let status = Arc::new(AtomicU16::new(503));
+    let status = Arc::new(AtomicU16::new(408));
     let now = status.clone();
     let server = tool_server(move |arguments| match arguments["how"] == "shy" {
         true => now.load(Ordering::SeqCst),

@@ -72,7 +72,7 @@ impl Writer<'_> {
             let refused = |error: crate::chat::ChatError| error.to_string();
             let prompt = chat.conversation(before).map_err(refused)?.concat();
             let tokens = turn(&chat, before, message, &calls).map_err(refused)?;
-            let read = chat.parse(&tokens);
+            let read = chat.parse(&prompt, &tokens);
             if read.calls.len() != calls.len()
                 || !read.calls.iter().zip(&calls).all(|(read, call)| read.as_ref() == Ok(call))
             {

@@ -1170,6 +1170,17 @@ async fn a_rate_limited_request_is_sent_again_after_the_time_that_the_server_ask
 }
 
 #[tokio::test]
+async fn a_call_that_may_have_written_is_not_sent_again() {
+    let busy = (503, "retry-after: 0", "");
+    let mut server = answering(vec![busy, (0, "", "")]).await;
+    server.state = State::FreshProcess;
+    let session = Session::connect(&server).await.unwrap();
+    let error = session.call("t", Map::new()).await.unwrap_err();
+    assert_eq!(error.code(), "mcp::refused", "{error}");
+    assert_eq!(call(&session).await.text, "fine", "the answer to the next call");
+}
+
+#[tokio::test]
 async fn a_server_that_asks_for_too_long_a_wait_is_not_asked_again() {
     let limited = (429, "retry-after: 3600", "");
     let refused = refused(&answering_to("initialize", vec![limited]).await).await;

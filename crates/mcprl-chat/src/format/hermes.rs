@@ -2,7 +2,7 @@
 //! Qwen2.5, Qwen3.
 
 use super::{
-    Parsed, after_call,
+    Parsed, Schemas, after_call,
     json::{self, Read},
 };
 use crate::ToolCall;
@@ -21,11 +21,11 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     out
 }
 
-pub(super) fn parse(mut rest: &str) -> Parsed {
+pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
     let mut parsed = Parsed::default();
     while let Some((before, body)) = rest.split_once(OPEN) {
         parsed.text.push_str(before);
-        let (call, after) = read_call(body);
+        let (call, after) = read_call(body, tools);
         parsed.calls.push(call);
         rest = after;
     }
@@ -34,16 +34,16 @@ pub(super) fn parse(mut rest: &str) -> Parsed {
 }
 
 /// Parses what follows an opening tag: the call and the text after it. The closing tag may be missing.
-fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
+fn read_call<'t>(body: &'t str, tools: &Schemas) -> (Result<ToolCall, String>, &'t str) {
     let (value, end) = match json::value(body) {
         Read::Value(value, end) => (value, end),
         Read::Wrong(why, end) => return (Err(why), after_call(&body[end..], OPEN, CLOSE)),
     };
     let rest = body[end..].trim_start();
     if let Some(after) = rest.strip_prefix(CLOSE) {
-        (json::call(value), after)
+        (json::call(value, tools), after)
     } else if rest.is_empty() || rest.starts_with(OPEN) {
-        (json::call(value), rest)
+        (json::call(value, tools), rest)
     } else {
         (Err("text behind the JSON object".into()), after_call(rest, OPEN, CLOSE))
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::Schemas;
 use crate::{ToolCall, python};
 
 /// Longest call, in bytes. `serde_json` limits its depth to 128 levels.
@@ -59,13 +60,18 @@ pub fn items(value: Value) -> Vec<Value> {
 /// # Errors
 /// With an error text for the model. Nothing is dropped silently: a call without arguments is accepted only if it has no
 /// other key that could contain them.
-pub fn call(value: Value) -> Result<ToolCall, String> {
+pub fn call(value: Value, tools: &Schemas) -> Result<ToolCall, String> {
     let Value::Object(mut fields) = value else { return Err("not a JSON object".into()) };
     let given: Vec<&str> = ARGUMENTS.into_iter().filter(|key| fields.contains_key(*key)).collect();
+    let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
+    // A key such as `id` may be the call's or an argument.
+    let is_argument = |key: &&String| {
+        !OTHER_KEYS.contains(&key.as_str()) || *key != "name" && tools.has_properties(name, [*key])
+    };
     let arguments = match given.as_slice() {
-        [] => match fields.keys().find(|key| !OTHER_KEYS.contains(&key.as_str())) {
+        [] => match fields.keys().find(is_argument) {
             Some(other) if fields.contains_key("name") => {
-                return Err(format!("`{other}` is not known; a call has a `name` and `arguments`"));
+                return Err(format!("`{other}` stands beside `name`; a call has a `name` and `arguments`"));
             }
             _ => Map::new(),
         },
@@ -146,9 +152,12 @@ mod tests {
             (r#"{"name": "f", "id": "x", "type": "function", "index": 0}"#, "f{}"),
             (
                 r#"{"name": "f", "args": {"a": 1}}"#,
-                "error: `args` is not known; a call has a `name` and `arguments`",
+                "error: `args` stands beside `name`; a call has a `name` and `arguments`",
             ),
-            (r#"{"name": "f", "a": 1}"#, "error: `a` is not known; a call has a `name` and `arguments`"),
+            (
+                r#"{"name": "f", "a": 1}"#,
+                "error: `a` stands beside `name`; a call has a `name` and `arguments`",
+            ),
             (r#"{"name": "f", "arguments": "{\"a\": 1}"}"#, "error: `arguments` is not a JSON object"),
             (r#"{"name": "f", "arguments": null}"#, "error: `arguments` is not a JSON object"),
             (r#"{"name": "f", "parameters": [1]}"#, "error: `parameters` is not a JSON object"),
@@ -169,7 +178,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let read = match value(text) {
-                Read::Value(value, _) => call(value),
+                Read::Value(value, _) => call(value, &Schemas::default()),
                 Read::Wrong(why, _) => Err(why),
             };
             assert_eq!(super::super::tests::shown(&[read]), expected, "{text}");

@@ -4,7 +4,7 @@
 //! `"type": "function"` in it, and several calls separated by `;`. All are parsed.
 
 use super::{
-    Parsed,
+    Parsed, Schemas,
     json::{self, Read},
 };
 use crate::ToolCall;
@@ -15,7 +15,7 @@ pub(super) fn assistant(calls: &[ToolCall]) -> String {
     calls.iter().map(|call| json::object(call, "parameters")).collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn parse(turn: &str) -> Parsed {
+pub(super) fn parse(turn: &str, tools: &Schemas) -> Parsed {
     let (text, body) = match turn.split_once(TAG) {
         _ if turn.trim_start().starts_with('{') => ("", turn),
         Some((text, body)) => (text, body),
@@ -23,33 +23,37 @@ pub(super) fn parse(turn: &str) -> Parsed {
     };
     // After the tag there must be a call. An object without the tag may be an answer.
     let is_tagged = turn.len() > text.len() + body.len();
-    let calls = read_calls(body, is_tagged);
-    let text = if calls.is_empty() && !body.is_empty() { turn } else { text };
-    Parsed { text: text.to_owned(), calls, ..Parsed::default() }
+    let (calls, behind) = read_calls(body, is_tagged, tools);
+    let text = if calls.is_empty() && !body.is_empty() { turn.to_owned() } else { format!("{text}{behind}") };
+    Parsed { text, calls, ..Parsed::default() }
 }
 
-/// Consecutive calls. Empty if the text is an object that is not a call.
-fn read_calls(body: &str, is_tagged: bool) -> Vec<Result<ToolCall, String>> {
+/// Consecutive calls, and the text behind them. No calls if the text is an object that is not a call.
+fn read_calls<'t>(
+    body: &'t str,
+    is_tagged: bool,
+    tools: &Schemas,
+) -> (Vec<Result<ToolCall, String>>, &'t str) {
     let mut calls = Vec::new();
     let mut rest = body;
     loop {
         rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
         rest = rest.strip_prefix(TAG).unwrap_or(rest);
-        if rest.is_empty() {
-            return calls;
+        if rest.is_empty() || !calls.is_empty() && !rest.starts_with('{') {
+            return (calls, rest);
         }
         match json::value(rest) {
             Read::Value(value, end) => {
                 let is_call = ["name", "parameters", "arguments"].iter().any(|key| value.get(key).is_some());
                 if !is_call && calls.is_empty() && !is_tagged {
-                    return calls;
+                    return (calls, "");
                 }
-                calls.push(json::call(value));
+                calls.push(json::call(value, tools));
                 rest = &rest[end..];
             }
             Read::Wrong(why, _) => {
                 calls.push(Err(why));
-                return calls;
+                return (calls, "");
             }
         }
     }
@@ -92,9 +96,6 @@ mod tests {
         for (text, why) in cases {
             assert_eq!(read(text), format!(" | error: {why}"), "{text}");
         }
-        assert_eq!(
-            read(r#"{"name": "f"} and so on"#),
-            " | f{}; error: not valid JSON: expected value at line 1 column 1"
-        );
+        assert_eq!(read(r#"{"name": "f"} and so on"#), "and so on | f{}");
     }
 }

@@ -12,7 +12,7 @@
 use serde_json::Value;
 
 use super::{
-    Parsed,
+    Parsed, Schemas,
     json::{self, Read},
 };
 use crate::{
@@ -53,18 +53,18 @@ pub(super) fn assistant(version: Version, text: &str, calls: &[ToolCall]) -> Str
     }
 }
 
-pub(super) fn parse(mut rest: &str) -> Parsed {
+pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
     let mut parsed = Parsed::default();
     while let Some((before, body)) = rest.split_once(OPEN) {
         parsed.text.push_str(before);
-        rest = read(body.trim_start(), &mut parsed);
+        rest = read(body.trim_start(), &mut parsed, tools);
     }
     parsed.text.push_str(rest);
     parsed
 }
 
 /// Parses what follows an opening token, and returns the text after it.
-fn read<'a>(body: &'a str, parsed: &mut Parsed) -> &'a str {
+fn read<'a>(body: &'a str, parsed: &mut Parsed, tools: &Schemas) -> &'a str {
     let mut add = |call: Result<ToolCall, String>, id: Option<String>| {
         let index = parsed.calls.len();
         parsed.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| generated_id(index, &call)));
@@ -81,7 +81,7 @@ fn read<'a>(body: &'a str, parsed: &mut Parsed) -> &'a str {
         };
         for call in json::items(value) {
             let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
-            add(json::call(call), id);
+            add(json::call(call, tools), id);
         }
         return &body[end..];
     }

@@ -17,6 +17,8 @@ mod xml;
 #[cfg(test)]
 mod tests;
 
+pub(super) use lenient::may_precede;
+pub(super) use reasoning::{BRACKETS, THINK, Tags};
 pub(super) use schemas::Schemas;
 pub use schemas::type_of;
 
@@ -114,15 +116,20 @@ impl Format {
         }
     }
 
-    /// Parses a turn. Any text gives a turn.
+    /// Parses a turn whose prompt opens no reasoning. Any text gives a turn.
     pub fn parse(self, text: &str, tools: &Schemas) -> Turn {
-        let (reasoning, rest) = self.split(text);
+        self.parse_opened(text, tools, None)
+    }
+
+    /// Parses a turn. These tags stand around its reasoning if the prompt has opened it.
+    pub fn parse_opened(self, text: &str, tools: &Schemas, opened: Option<Tags>) -> Turn {
+        let (reasoning, rest) = self.split(text, opened);
         let Parsed { text, calls, mut ids } = match self {
-            Self::Hermes => hermes::parse(rest),
+            Self::Hermes => hermes::parse(rest, tools),
             Self::Xml => xml::parse(rest, tools),
-            Self::Mistral(_) => mistral::parse(rest),
-            Self::Phi(_) => phi::parse(rest),
-            Self::Llama => llama::parse(rest),
+            Self::Mistral(_) => mistral::parse(rest, tools),
+            Self::Phi(_) => phi::parse(rest, tools),
+            Self::Llama => llama::parse(rest, tools),
             Self::Pythonic => python_call::parse(rest),
             Self::Liquid => liquid::parse(rest),
         };
@@ -133,9 +140,9 @@ impl Format {
         Turn { text: text.trim().to_owned(), reasoning, calls, ids, forms }
     }
 
-    /// Reads a turn in all forms if `strict`, the result of [`parse`](Self::parse), has no calls or malformed ones.
+    /// Reads a turn in all forms if `strict`, the result of [`parse_opened`](Self::parse_opened), has no calls or malformed ones.
     /// `text` is the turn's text as it was written.
-    pub fn parse_leniently(self, strict: Turn, text: &str, tools: &Schemas) -> Turn {
+    pub fn parse_leniently(self, strict: Turn, text: &str, tools: &Schemas, opened: Option<Tags>) -> Turn {
         // More readable calls are better, and then fewer malformed ones.
         let rank = |turn: &Turn| {
             let readable = turn.calls.iter().filter(|call| call.is_ok()).count();
@@ -145,11 +152,11 @@ impl Format {
             return strict;
         }
         // With tags written in ordinary tokens.
-        let plain = self.parse(text, tools);
+        let plain = self.parse_opened(text, tools, opened);
         if rank(&plain).1 {
             return plain;
         }
-        let (reasoning, rest) = self.split(text);
+        let (reasoning, rest) = self.split(text, opened);
         let lenient::Found { text, calls } = lenient::read(rest, tools);
         let (calls, forms): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         let ids = calls.iter().enumerate().map(|(index, call)| generated_id(index, call)).collect();
@@ -160,7 +167,10 @@ impl Format {
     }
 
     /// Splits a turn into its reasoning and the rest.
-    fn split(self, text: &str) -> (Option<String>, &str) {
+    fn split(self, text: &str, opened: Option<Tags>) -> (Option<String>, &str) {
+        if let Some(tags) = opened {
+            return reasoning::split_opened(text, tags);
+        }
         let call = match self {
             Self::Hermes | Self::Xml => hermes::OPEN,
             Self::Mistral(_) => match reasoning::split(text, reasoning::BRACKETS, mistral::OPEN) {
@@ -175,8 +185,8 @@ impl Format {
     }
 
     /// The part of a turn after its reasoning, or all of it if there is none.
-    pub fn after_reasoning(self, text: &str) -> &str {
-        self.split(text).1
+    pub fn after_reasoning(self, text: &str, opened: Option<Tags>) -> &str {
+        self.split(text, opened).1
     }
 
     /// Further end-of-turn tokens of this format, used if the tokenizer has them.

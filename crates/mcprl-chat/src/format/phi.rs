@@ -1,7 +1,7 @@
 //! Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or `functools[…]`, which the model also learned.
 
 use super::{
-    Parsed, after_call,
+    Parsed, Schemas, after_call,
     json::{self, Read},
 };
 use crate::ToolCall;
@@ -30,13 +30,13 @@ pub(super) fn assistant(style: Style, text: &str, calls: &[ToolCall]) -> String 
     format!("{text}{written}")
 }
 
-pub(super) fn parse(mut rest: &str) -> Parsed {
+pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
     let mut parsed = Parsed::default();
     while let Some((before, body)) = next(rest) {
         parsed.text.push_str(before);
         rest = match json::value(body) {
             Read::Value(value, end) => {
-                parsed.calls.extend(json::items(value).into_iter().map(json::call));
+                parsed.calls.extend(json::items(value).into_iter().map(|item| json::call(item, tools)));
                 let after = body[end..].trim_start();
                 after.strip_prefix(CLOSE).unwrap_or(after)
             }

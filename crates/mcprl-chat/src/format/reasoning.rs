@@ -6,7 +6,15 @@ pub const THINK: Tags = ["<think>", "</think>"];
 /// Mistral's tags, which are control tokens.
 pub const BRACKETS: Tags = ["[THINK]", "[/THINK]"];
 
-/// Splits a turn into its reasoning and the rest. If the opening tag was part of the prompt, the closing tag counts
+/// Splits a turn whose reasoning the prompt has opened with these tags. It lasts until it is closed, whatever stands in it.
+pub fn split_opened(text: &str, [open, close]: Tags) -> (Option<String>, &str) {
+    let body = text.trim_start().strip_prefix(open).unwrap_or(text);
+    let (reasoning, rest) = body.split_once(close).unwrap_or((body, ""));
+    let reasoning = reasoning.trim();
+    ((!reasoning.is_empty()).then(|| reasoning.to_owned()), rest)
+}
+
+/// Splits a turn into its reasoning and the rest, where the prompt is not known to have opened it. A closing tag alone counts
 /// unless a `call` starts before it.
 pub fn split<'a>(text: &'a str, tags: Tags, call: &str) -> (Option<String>, &'a str) {
     let [open, close] = tags;

@@ -82,7 +82,7 @@ fn an_episode_of_any_family_is_the_conversation_its_template_renders() {
         let chat = family.chat(case.thinking).with_tools(&content(&messages[0]), &written.tools).unwrap();
         let Prompt { shared, task } = chat.prompt(&content(&messages[1])).unwrap();
         let sampled = chat.assistant("", &calls);
-        let turn = chat.parse(&sampled);
+        let turn = chat.parse(&[], &sampled);
         assert_eq!(turn.calls, calls.into_iter().map(Ok).collect::<Vec<_>>(), "{}", family.name);
         let grown = [shared, task, sampled, chat.results(&turn.ids, &results)].concat();
 
@@ -195,18 +195,18 @@ fn a_tag_in_a_result_is_text() {
     assert_eq!(count(&results(hostile)), count(&results("harmless")));
     assert!(chat.decode(&results(hostile)).contains(hostile));
     let call = [ToolCall { name: "f".into(), arguments: Map::new() }];
-    assert_eq!(chat.parse(&chat.assistant("", &call)).calls, [Ok(call[0].clone())]);
+    assert_eq!(chat.parse(&[], &chat.assistant("", &call)).calls, [Ok(call[0].clone())]);
 }
 
 #[test]
 fn a_call_spelled_in_plain_tokens_is_not_a_call() {
     let chat = Family::named("mistral_v13").chat(None);
     let spelled = chat.encode_text("say [TOOL_CALLS]f[ARGS]{}");
-    assert_eq!(chat.parse(&spelled).text, "say [TOOL_CALLS]f[ARGS]{}");
+    assert_eq!(chat.parse(&[], &spelled).text, "say [TOOL_CALLS]f[ARGS]{}");
     let control = chat.vocabulary.encode("say [TOOL_CALLS]f[ARGS]{}");
-    assert_eq!(chat.parse(&control).calls, [Ok(ToolCall { name: "f".into(), arguments: Map::new() })]);
+    assert_eq!(chat.parse(&[], &control).calls, [Ok(ToolCall { name: "f".into(), arguments: Map::new() })]);
     let mixed = [control, chat.encode_text("[TOOL_CALLS]")].concat();
-    let turn = chat.parse(&mixed);
+    let turn = chat.parse(&[], &mixed);
     assert_eq!((turn.text.as_str(), turn.calls.len()), ("say [TOOL_CALLS]", 1));
 }
 
@@ -218,11 +218,11 @@ fn a_call_in_the_templates_own_form_may_be_written_in_ordinary_tokens() {
         let chat = chat.with_reading(Reading::Lenient);
         let sampled = chat.encode_text(&chat.written(&chat.assistant("", std::slice::from_ref(&expected))));
         assert!(!sampled.iter().any(|id| chat.vocabulary.is_control(*id)));
-        let turn = chat.parse(&sampled);
+        let turn = chat.parse(&[], &sampled);
         assert_eq!(turn.calls, [Ok(expected.clone())], "{}", family.name);
         assert_eq!(turn.forms, [CallForm::Template], "{}", family.name);
         // The same tokens with the reading that is the default.
-        let strict = chat.clone().with_reading(Reading::Strict).parse(&sampled);
+        let strict = chat.clone().with_reading(Reading::Strict).parse(&[], &sampled);
         assert_eq!(
             strict.calls.len(),
             usize::from(!has_control_tags(chat.learned.format)),
@@ -239,7 +239,7 @@ fn a_call_in_the_templates_own_form_may_be_written_in_ordinary_tokens() {
     std::fs::write(path, tokenizer.to_string()).unwrap();
     let chat = Chat::load(folder.path()).unwrap();
     assert_eq!(chat.vocabulary.id("<tool_call>"), None);
-    let turn = chat.parse(&chat.assistant("", std::slice::from_ref(&expected)));
+    let turn = chat.parse(&[], &chat.assistant("", std::slice::from_ref(&expected)));
     assert_eq!((turn.calls, turn.forms), (vec![Ok(expected)], vec![CallForm::Template]));
 }
 
@@ -256,10 +256,12 @@ fn has_control_tags(format: Format) -> bool {
 fn a_lenient_reading_keeps_masked_text_as_it_was_written() {
     let chat = Family::named("mistral_v13").chat(None).with_tools("", &written().tools).unwrap();
     let chat = chat.with_reading(Reading::Lenient);
-    let turn =
-        chat.parse(&chat.encode_text(
-            r#"See [INST]: {"name": "run_query", "arguments": {"sql": "SELECT '[TOOL_CALLS]'"}}"#,
-        ));
+    let turn = chat.parse(
+        &[],
+        &chat.encode_text(
+            "See [INST]:\n{\"name\": \"run_query\", \"arguments\": {\"sql\": \"SELECT '[TOOL_CALLS]'\"}}",
+        ),
+    );
     let call = turn.calls[0].as_ref().unwrap();
     assert_eq!(
         (turn.text.as_str(), &call.arguments["sql"]),
@@ -280,7 +282,7 @@ fn a_reminder_is_the_user_message_that_the_template_renders() {
         };
         let call = ToolCall { name: "list_tables".into(), arguments: Map::new() };
         let called = chat.assistant("", std::slice::from_ref(&call));
-        let id = chat.parse(&called).ids.remove(0);
+        let id = chat.parse(&[], &called).ids.remove(0);
         let rendered = |before: &[Value]| {
             let opening = [message::system("Be brief."), message::user("What is there?")];
             let last = [message::assistant(text, &[]), message::user(reminder)];
@@ -343,7 +345,7 @@ fn a_template_that_hides_tools_is_replaced_by_the_familys_with_a_notice() {
             let notice = chat.notice().unwrap();
             assert!(notice.contains("mcprl's own template for "), "{}: {notice}", family.name);
             let calls = [ToolCall { name: "f".into(), arguments: Map::new() }];
-            assert_eq!(chat.parse(&chat.assistant("", &calls)).calls, [Ok(calls[0].clone())]);
+            assert_eq!(chat.parse(&[], &chat.assistant("", &calls)).calls, [Ok(calls[0].clone())]);
         }
     }
     let family = Family::named("own_phi4_mini");
@@ -410,8 +412,28 @@ fn the_prompt_opens_or_closes_thinking_as_configured() {
         assert!(chat.decode(&chat.assistant("so", &[])).starts_with("\n</think>\n\nso<|im_end|>"));
     }
     let chat = family.chat(None);
-    let turn = chat.parse(&chat.encode_text("because\n</think>\n\nso"));
+    let turn = chat.parse(&[], &chat.encode_text("because\n</think>\n\nso"));
     assert_eq!((turn.reasoning.as_deref(), turn.text.as_str()), (Some("because"), "so"));
+    // Until it is closed, all is reasoning: a call in it is a thought.
+    let chat = family.chat(None).with_tools("", &written().tools).unwrap().with_reading(Reading::Lenient);
+    let prompt = chat.prompt("why?").unwrap();
+    let prompt = [prompt.shared, prompt.task].concat();
+    let call =
+        chat.learned.format.assistant("", &[ToolCall { name: "list_tables".into(), arguments: Map::new() }]);
+    for (text, calls) in [
+        (format!("Maybe {call}? No.\n</think>\n\nIt is 7."), 0),
+        (format!("Maybe {call}? No, so\n</think>\n\n{call}"), 1),
+        (format!("Maybe {{}} {call}"), 0),
+        ("{\"name\": \"list_tables\"}".to_owned(), 0),
+        (format!("\n</think>\n\n{call}"), 1),
+    ] {
+        let tokens = chat.encode_text(&text);
+        let turn = chat.parse(&prompt, &tokens);
+        assert_eq!(turn.calls.len(), calls, "{text}");
+        let mut growing = GrowingTurn::after(&chat, &prompt);
+        growing.tokens = tokens;
+        assert_eq!(growing.parsed(&chat), turn, "{text}");
+    }
 }
 
 /// Compares all templates in a file written by `tests/reference/chat_render.py --all FILE`.
@@ -456,7 +478,7 @@ proptest! {
     fn calls_survive_being_written_and_sampled(calls in prop::collection::vec(format::tool_call(), 1..3)) {
         for family in written().families.iter().filter(|family| family.name != "xml") {
             let chat = family.chat(None);
-            let turn = chat.parse(&chat.assistant("", &calls));
+            let turn = chat.parse(&[], &chat.assistant("", &calls));
             // The mask character is dropped from untrusted text.
             let json = |calls: &[ToolCall]| serde_json::to_string(calls).unwrap().replace('\u{FDD0}', "");
             let read: Vec<ToolCall> = turn.calls.into_iter().map(Result::unwrap).collect();
@@ -467,7 +489,7 @@ proptest! {
     #[test]
     fn any_tokens_give_a_turn(tokens in prop::collection::vec(0u32..600, 0..64)) {
         for family in written().families {
-            family.chat(None).parse(&tokens);
+            family.chat(None).parse(&[], &tokens);
         }
     }
 }

@@ -61,7 +61,7 @@ fn without_reasoning_the_history_is_what_the_template_writes_of_text_and_calls()
         (folder.path(), Thinking::Off, ""),
         // The prompt opens reasoning; the history contains empty reasoning.
         (opened.path(), Thinking::Template, "hm\n</think>\n\n"),
-        (opened.path(), Thinking::Template, ""),
+        (opened.path(), Thinking::Template, "\n</think>\n\n"),
         (opened.path(), Thinking::Off, "<think>second thoughts</think>"),
     ];
     for (folder, thinking, thought) in cases {

@@ -2,7 +2,7 @@
 //!
 //! The rows follow from [`Trajectory::messages`], so they can be derived for episodes whose stage wrote no such table.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
 use serde_json::Value;
 
@@ -116,7 +116,7 @@ impl Answer {
             call_id: text("tool_call_id"),
             tool: text("name"),
             arguments: message.get("arguments").map(Value::to_string),
-            bytes: whole.unwrap_or(content.len() as u64),
+            bytes: whole.or_else(|| message["repeats"].as_u64()).unwrap_or(content.len() as u64),
             clipped: whole.is_some() || is_clipped(&content),
             error: recorded.or_else(|| CallError::of_result(&content, message["is_error"] == true)),
         }
@@ -166,7 +166,9 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
     for (at, message) in assistants {
         let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
         let answers: Vec<Answer> = results.map(Answer::of).collect();
-        let made = message["tool_calls"].as_array();
+        let made = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        // Results of calls that are not in the message: they could not be parsed, or in earlier versions others of their turn.
+        let is_unread = |answer: &&Answer| made.iter().all(|call| call["id"] != answer.call_id.as_str());
         let row = |tool: &str, call_id: &str, answer: Option<&Answer>| {
             let error = answer.and_then(|answer| answer.error);
             let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
@@ -188,28 +190,24 @@ pub fn calls(of: &CallSource<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
                 ..Call::default()
             }
         };
-        match made {
-            Some(made) => {
-                for (index, call) in made.iter().enumerate() {
-                    let id = call["id"].as_str().unwrap_or_default();
-                    // By id, or by position where a policy repeats an id.
-                    let found = answers.get(index).filter(|answer| answer.call_id == id);
-                    let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
-                    let function = &call["function"];
-                    let tool = function["name"].as_str().unwrap_or_default();
-                    let form = Some(call["form"].as_str().unwrap_or("template").to_owned());
-                    let arguments = function.get("arguments").map(Value::to_string);
-                    rows.push(Call { arguments, form, ..row(tool, id, found) });
-                }
-            }
-            // A call of the turn could not be parsed, so the message is the raw text.
-            None => {
-                for answer in &answers {
-                    let arguments = answer.arguments.clone();
-                    rows.push(Call { arguments, ..row(&answer.tool, &answer.call_id, Some(answer)) });
-                }
-            }
+        let unread = |answer: &Answer| {
+            let arguments = answer.arguments.clone();
+            Call { arguments, ..row(&answer.tool, &answer.call_id, Some(answer)) }
+        };
+        let mut rest = answers.iter().peekable();
+        for call in made {
+            rows.extend(iter::from_fn(|| rest.next_if(is_unread)).map(unread));
+            let id = call["id"].as_str().unwrap_or_default();
+            // In order, because a policy may repeat an id.
+            let found = rest.next_if(|answer| answer.call_id == id);
+            let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
+            let function = &call["function"];
+            let tool = function["name"].as_str().unwrap_or_default();
+            let form = Some(call["form"].as_str().unwrap_or("template").to_owned());
+            let arguments = function.get("arguments").map(Value::to_string);
+            rows.push(Call { arguments, form, ..row(tool, id, found) });
         }
+        rows.extend(rest.filter(is_unread).map(unread));
         turn += 1;
     }
     // The call that ended the episode has no result.

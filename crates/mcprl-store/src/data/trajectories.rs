@@ -31,7 +31,9 @@ table! {
         /// Sampling seed.
         seed: u64,
         /// Conversation as JSON: an array of {role, content, tool_calls?}, with ids on calls and results. The result of a call
-        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`).
+        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`). One
+        /// that the policy was told to be the same as before has `repeats`, the bytes of the result alone. A call that
+        /// could not be parsed is not in `tool_calls`; `content` is then all that the policy wrote in the turn.
         messages: String,
         /// All tokens of the episode, including the prompt.
         tokens: Vec<u32>,
@@ -53,7 +55,7 @@ table! {
         loose_calls: u32,
         /// Why it ended: `completed` (with an answer), `no_call` (a turn had neither a call nor an answer), `out_of_turns`,
         /// `out_of_turn_tokens` (a turn was cut at `max_turn_tokens`), `out_of_tokens` (of the episode or the model's
-        /// context), `server_down` (the policy's own call crashed the server; an episode lost for another reason has no row),
+        /// context), `server_down` (the policy's own call failed on every session; an episode lost for another reason has no row),
         /// `harness_failed` (the program that plays in place of mcprl's loop failed or took too long).
         end: String,
         /// The answer.

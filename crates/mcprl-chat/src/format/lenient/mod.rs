@@ -17,6 +17,10 @@
 //! tags in between. A small model goes on with an invented result and the calls that would follow from it; what follows
 //! text is therefore text. A call that equals the one before it is read once.
 //!
+//! **What is only quoted.** A call without a tag that says so stands on lines of its own, and begins the turn or ends it. Within a
+//! sentence, or with words before and behind it, it is text: an example, or a call that the model rejects. So is what stands in the
+//! body of a program's `if`, loop or function.
+//!
 //! Time is linear in the turn's length: a value is nested to a limited depth and at most [`LONGEST`] bytes long.
 
 mod object;
@@ -98,10 +102,10 @@ fn read_as_written(text: &str, tools: &Schemas) -> Found {
     }
     // The first calls that stand together and of which one can be read, or else the first attempt.
     let at = runs.iter().position(Run::is_readable).unwrap_or(0);
-    if runs.is_empty() {
+    if runs.get(at).is_none_or(|run| run.is_between_words(text)) {
         return Found { text: text.to_owned(), calls: Vec::new() };
     }
-    let Run { start, end, calls } = runs.swap_remove(at);
+    let Run { start, end, calls, .. } = runs.swap_remove(at);
     let (before, after) = (text[..start].trim_end(), text[end..].trim_start());
     let gap = if before.is_empty() || after.is_empty() { "" } else { "\n\n" };
     Found { text: format!("{before}{gap}{after}"), calls }
@@ -112,12 +116,40 @@ struct Run {
     start: usize,
     end: usize,
     calls: Vec<(Call, CallForm)>,
+    /// Whether a tag says that it is a call, wherever it stands.
+    is_marked: bool,
 }
 
 impl Run {
     fn is_readable(&self) -> bool {
         self.calls.iter().any(|(call, _)| call.is_ok())
     }
+
+    /// Whether it stands in a line with words.
+    fn is_in_line(&self, text: &str) -> bool {
+        /// A longer beginning of a line has words.
+        const LONGEST: usize = 256;
+        let (before, behind) = (&text[..self.start], &text[self.end..]);
+        let near = before.char_indices().rev().take(LONGEST).last().map_or(0, |(at, _)| at);
+        let line = before[near..].rsplit('\n').next().unwrap_or_default();
+        let rest = behind.split('\n').next().unwrap_or_default();
+        !self.is_marked && (!may_precede(line) || rest.contains(char::is_alphanumeric))
+    }
+
+    fn is_between_words(&self, text: &str) -> bool {
+        let behind =
+            text[self.end..].trim_start_matches(|c: char| !c.is_alphanumeric() && !"{[<`".contains(c));
+        !self.is_marked
+            && behind.starts_with(char::is_alphabetic)
+            && text[..self.start].contains(char::is_alphabetic)
+    }
+}
+
+/// Whether a call may follow this beginning of its line: the mark of a list, or a label such as `Action:`.
+pub fn may_precede(line: &str) -> bool {
+    let is_mark = |c: char| c.is_whitespace() || c.is_ascii_digit() || "-*.,;`".contains(c);
+    let words = line.trim_start_matches(is_mark).trim_end();
+    words.is_empty() || words.ends_with(':') && !words.contains(char::is_whitespace)
 }
 
 /// What stands at a place of the turn.
@@ -153,6 +185,10 @@ struct Scanner<'a> {
     is_inline: bool,
     /// Tools that code in the turn defines itself. A call of one is no tool call.
     defined: Vec<&'a str>,
+    /// Whether the open tag says that a call follows.
+    is_marked: bool,
+    /// The indentation of the `if`, loop or function whose body may follow.
+    block: Option<usize>,
     /// Closing tags that do not occur behind this place.
     unclosed: Vec<String>,
     /// Whether words of JSON objects may lack their quotes.
@@ -171,6 +207,8 @@ impl<'a> Scanner<'a> {
             wrapper: None,
             is_inline: false,
             defined: Vec::new(),
+            is_marked: false,
+            block: None,
             unclosed: Vec::new(),
             is_unquoted: false,
         }
@@ -187,10 +225,11 @@ impl<'a> Scanner<'a> {
                 Piece::Calls { calls, form, end } => {
                     let start = self.opening.take().unwrap_or(start);
                     if !is_adjacent {
-                        runs.push(Run { start, end, calls: Vec::new() });
+                        runs.push(Run { start, end, calls: Vec::new(), is_marked: false });
                     }
                     if let Some(run) = runs.last_mut() {
                         run.end = end;
+                        run.is_marked |= self.is_marked;
                         for call in calls {
                             if call.is_err() || run.calls.last().is_none_or(|(last, _)| *last != call) {
                                 run.calls.push((call, form));
@@ -206,14 +245,17 @@ impl<'a> Scanner<'a> {
                     self.at = end;
                 }
                 Piece::Text { end } => {
+                    runs.pop_if(|run| is_adjacent && run.is_in_line(self.text));
                     if is_adjacent && runs.last().is_some_and(Run::is_readable) {
                         break;
                     }
-                    (self.opening, self.wrapper, self.is_inline) = (None, None, false);
+                    (self.opening, self.wrapper) = (None, None);
+                    (self.is_inline, self.is_marked) = (false, false);
                     (self.at, self.begins, is_adjacent) = (end, false, false);
                 }
             }
         }
+        runs.pop_if(|run| is_adjacent && run.is_in_line(self.text));
         runs
     }
 
@@ -233,7 +275,7 @@ impl<'a> Scanner<'a> {
             return Piece::Separator { end: self.at + space, closes: false };
         }
         if std::mem::take(&mut self.begins)
-            && let Some(piece) = statement::read(self)
+            && let Some(piece) = statement::body(self).or_else(|| statement::read(self))
         {
             return piece;
         }
@@ -256,6 +298,7 @@ impl<'a> Scanner<'a> {
             && body.trim_start().starts_with('[')
         {
             self.open(CallForm::OtherTemplate);
+            self.is_marked = true;
             return Piece::Separator { end: self.at + FUNCTOOLS.len(), closes: false };
         }
         let first = rest.chars().next().map_or(1, char::len_utf8);
@@ -265,7 +308,7 @@ impl<'a> Scanner<'a> {
 
     fn fence(&mut self) -> Piece {
         let behind = self.at + FENCE.len();
-        self.begins = true;
+        (self.begins, self.block) = (true, None);
         if self.fence.take().is_some() {
             return Piece::Separator { end: behind, closes: true };
         }
@@ -345,6 +388,7 @@ impl<'a> Scanner<'a> {
         let rest = self.rest();
         if let Some(body) = rest.strip_prefix(mistral::OPEN) {
             self.opening.get_or_insert(self.at);
+            self.is_marked = true;
             self.at = self.text.len() - body.trim_start().len();
             return self.mistral();
         }

@@ -40,7 +40,8 @@ fn object(mut fields: Map<String, Value>, tools: &Schemas) -> Option<Vec<Call>> 
     names.dedup();
     match names.as_slice() {
         [] => {}
-        [name] => return (!is_declaration(&fields)).then(|| vec![with_name(name, fields, tools)]),
+        [name] if is_declaration(&fields) || is_record(name, &fields, tools) => return None,
+        [name] => return Some(vec![with_name(name, fields, tools)]),
         _ => return Some(vec![Err(format!("a call has one name, not {}", names.join(" and ")))]),
     }
     for key in WRAPPERS {
@@ -85,6 +86,17 @@ fn is_declaration(fields: &Map<String, Value>) -> bool {
     is_described || is_schema("parameters") || fields.contains_key("inputSchema")
 }
 
+/// Whether an object is about something that is named like a tool: it has further fields, and none is an argument.
+fn is_record(name: &str, fields: &Map<String, Value>, tools: &Schemas) -> bool {
+    let is_call = |key: &String| {
+        OTHERS.contains(&key.as_str())
+            || ARGUMENTS.contains(&key.as_str())
+            || tools.has_properties(name, [key])
+    };
+    let mut others = fields.keys().filter(|key| *key != "name").peekable();
+    fields.get("name").is_some_and(|value| value == name) && others.peek().is_some() && !others.any(is_call)
+}
+
 /// A call whose name is known and stands in its object.
 fn with_name(name: &str, mut fields: Map<String, Value>, tools: &Schemas) -> Call {
     let given: Vec<&str> = ARGUMENTS.into_iter().filter(|key| fields.contains_key(*key)).collect();
@@ -93,7 +105,7 @@ fn with_name(name: &str, mut fields: Map<String, Value>, tools: &Schemas) -> Cal
         [] => {
             fields.retain(|key, value| {
                 let is_name = NAMES.contains(&key.as_str()) && value.as_str() == Some(name);
-                !is_name && !OTHERS.contains(&key.as_str())
+                !is_name && (!OTHERS.contains(&key.as_str()) || tools.has_properties(name, [key]))
             });
             // The arguments beside the name.
             match fields.keys().find(|key| !tools.has_properties(name, [*key])) {

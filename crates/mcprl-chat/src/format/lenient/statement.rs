@@ -8,9 +8,41 @@ use crate::{
     literal::{Reader, once},
 };
 
+/// Words that begin a line with a body.
+const BLOCKS: [&str; 12] =
+    ["if", "elif", "else", "for", "while", "with", "try", "except", "finally", "async", "def", "class"];
+
+/// The line here, if it belongs to the body of a statement. Whether the body runs is for the program to say.
+pub fn body(scanner: &mut Scanner<'_>) -> Option<Piece> {
+    /// Longest line that may begin a body, in bytes.
+    const LONGEST: usize = 512;
+    let before = &scanner.text[..scanner.at];
+    let outside = before.trim_end_matches([' ', '\t']);
+    let indent = before.len() - outside.len();
+    if !outside.is_empty() && !outside.ends_with('\n') {
+        return None;
+    }
+    let rest = scanner.rest();
+    if scanner.block.is_some_and(|block| indent > block) {
+        return Some(Piece::Text { end: scanner.at + rest.find('\n').unwrap_or(rest.len()) });
+    }
+    let word = &rest[..rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len())];
+    let begins = BLOCKS.contains(&word)
+        && super::first(LONGEST, rest)
+            .lines()
+            .next()
+            .is_some_and(|line| line.split('#').next().unwrap_or_default().trim_end().ends_with(':'));
+    scanner.block = begins.then_some(indent);
+    None
+}
+
 /// The call at the start of a line, if one is there.
 pub fn read<'a>(scanner: &mut Scanner<'a>) -> Option<Piece> {
     let rest = scanner.rest();
+    // Markdown's mark of a quotation, and not Python's prompt.
+    if rest.starts_with('>') && !rest.starts_with(">>>") {
+        return None;
+    }
     let defined = rest.strip_prefix("async ").unwrap_or(rest).strip_prefix("def ");
     if let Some(defined) = defined {
         let name = &defined[..defined.find(|c| !is_name(c)).unwrap_or(defined.len())];

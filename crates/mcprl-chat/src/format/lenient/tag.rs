@@ -71,7 +71,7 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
     let Some(tag) = Tag::read(rest) else { return Piece::Text { end: scanner.at + 1 } };
     let end = scanner.at + tag.len;
     if tag.closes {
-        scanner.wrapper = None;
+        (scanner.wrapper, scanner.is_marked) = (None, false);
         return Piece::Separator { end, closes: true };
     }
     if tag.rest.is_empty() && rest[tag.len..].starts_with('`') {
@@ -79,6 +79,7 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
     }
     let form = if rest.starts_with("<|") { CallForm::OtherTemplate } else { CallForm::Tags };
     if let Some(tool) = tag.named().filter(|_| NAMING_TAGS.contains(&tag.name)) {
+        scanner.is_marked = true;
         return function(scanner, &tag, tool);
     }
     if scanner.tools.offers(tag.name) {
@@ -91,6 +92,7 @@ pub fn read(scanner: &mut Scanner<'_>) -> Piece {
     }
     if CALL_TAGS.contains(&tag.name) {
         scanner.open(form);
+        scanner.is_marked = true;
         scanner.at = end;
         return content(scanner, form);
     }

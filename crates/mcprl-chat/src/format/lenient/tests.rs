@@ -27,7 +27,7 @@ fn tools() -> Schemas {
 }
 
 fn leniently(format: Format, text: &str, tools: &Schemas) -> Turn {
-    format.parse_leniently(format.parse(text, tools), text, tools)
+    format.parse_leniently(format.parse(text, tools), text, tools, None)
 }
 
 /// A turn of a Hermes model on one line: text | calls with their forms.
@@ -53,13 +53,13 @@ fn check(cases: &[(&str, &str)]) {
 fn json_is_a_call_bare_fenced_and_in_lists() {
     check(&[
         (r#"{"name": "read", "arguments": {"q": "x"}}"#, r#" | bare_json read{"q":"x"}"#),
-        (
-            "I look.\n\n{\"name\": \"list\", \"arguments\": {}}\n\nThis lists them.",
-            "I look.⏎⏎This lists them. | bare_json list{}",
-        ),
-        ("Then:\n```json\n{\"name\": \"list\"}\n```\nDone.", "Then:⏎⏎Done. | fenced_json list{}"),
+        ("I look.\n\n{\"name\": \"list\", \"arguments\": {}}\n", "I look. | bare_json list{}"),
+        ("{\"name\": \"list\"}\n\nThis lists them.", "This lists them. | bare_json list{}"),
+        ("Then:\n```json\n{\"name\": \"list\"}\n```", "Then: | fenced_json list{}"),
+        ("```json\n{\"name\": \"list\"}\n```\nDone.", "Done. | fenced_json list{}"),
+        ("Action: {\"name\": \"list\"}", "Action: | bare_json list{}"),
         ("```\n{'name': 'list', 'arguments': None}", " | fenced_json list{}"),
-        ("So `{\"name\": \"list\"}`.", "So⏎⏎. | bare_json list{}"),
+        ("- `{\"name\": \"list\"}`.", "-⏎⏎. | bare_json list{}"),
         (
             r#"[{"name": "list"}, {"name": "read", "parameters": {"q": "a\nb"}}]"#,
             r#" | bare_json list{}; bare_json read{"q":"a\nb"}"#,
@@ -87,6 +87,7 @@ fn keys_of_other_apis_are_known() {
         r#"{"read": {"arguments": {"q": "x"}}}"#,
         r#"{"read": "x"}"#,
         r#"{"name": "read", "q": "x"}"#,
+        r#"{"name": "read", "id": "7", "q": "x"}"#,
         r#"{"name": "read", "arguments": ["x"]}"#,
         r#"{"name": "read", "arguments": "x"}"#,
         r#"{"name": "read", "arguments": {"q": "x"}, "description": "Reads."}"#,
@@ -98,6 +99,69 @@ fn keys_of_other_apis_are_known() {
         r#" | bare_json list{}; bare_json read{"q":"x"}"#
     );
     assert_eq!(read(r#"{"name": "bare", "arguments": {}}"#), " | bare_json bare{}");
+}
+
+#[test]
+fn a_call_that_is_only_quoted_is_text() {
+    for text in [
+        // Within a sentence.
+        r#"An example of a call is {"name": "list", "arguments": {}}. I will not do that. The answer is 5."#,
+        r#"The tool returned {"name": "list"} as text."#,
+        r#"I would call: {"name": "list"}"#,
+        r#"{"name": "list"} is not what I want."#,
+        r#"So `{"name": "list"}`."#,
+        r#"Use ```{"name": "list"}``` here."#,
+        "I call <list/> and then stop.",
+        // With words before and behind it.
+        "I will not run\n\nread(\"7\")\n\nbecause it destroys data.",
+        "For example:\n```python\nread('7')\n```\nBut first: are you sure?",
+        "A call looks like this:\n\n{\"name\": \"list\", \"arguments\": {}}\n\nI will not make it.",
+        "Say\n<example>{\"name\": \"list\"}</example>\nor nothing.",
+        "First:\n```json\n{\"name\": \"list\"}\n```\nand then:\n```json\n{\"name\": \"read\", \"arguments\": {\"q\": \"x\"}}\n```",
+        "Not this:\n{\"name\": \"read\", \"arguments\": {\"q\": \"x\"}\nIt is broken.",
+        // Quoted as Markdown does.
+        "> read('x')",
+        // Within a program's body.
+        "if ok:\n    read('7')\nelse:\n    list()",
+        "```python\nfor one in rows:\n    read('x')\n    list()\n```",
+        "```python\ndef main():\n    list()\n```",
+        "# list()",
+        // A record about something that is named like a tool.
+        r#"Answer: {"name": "list", "rows": 5}"#,
+        r#"{"name": "read", "sql": "x"}"#,
+    ] {
+        assert_eq!(read(text), format!("{} | ", text.replace('\n', "⏎")), "{text}");
+    }
+    check(&[
+        ("if ok:\n    list()\nread('x')", r#"if ok:⏎    list() | python read{"q":"x"}"#),
+        (
+            r#"{"tool": "read", "sql": "x"}"#,
+            " | bare_json error: `sql` is not known; a call has a `name` and `arguments`",
+        ),
+        (
+            r#"{"name": "read", "sql": "x", "q": "y"}"#,
+            " | bare_json error: `sql` is not known; a call has a `name` and `arguments`",
+        ),
+    ]);
+}
+
+#[test]
+fn an_argument_that_is_named_like_a_key_of_calls_is_kept() {
+    let schema = json!({"properties": {"id": {"type": "string"}}, "required": ["id"]});
+    let tools = Schemas::new(&[json!({"name": "get_user", "parameters": schema})]);
+    for text in [
+        r#"{"name": "get_user", "id": "7"}"#,
+        r#"<tool_call>{"name": "get_user", "id": "7"}</tool_call>"#,
+        r#"{"type": "function", "name": "get_user", "id": "7"}"#,
+    ] {
+        for format in Format::ALL {
+            let turn = leniently(format, text, &tools);
+            assert_eq!(shown(&turn.calls), r#"get_user{"id":"7"}"#, "{format:?}: {text}");
+        }
+    }
+    let strict = Format::Hermes.parse(r#"<tool_call>{"name": "get_user", "id": "7"}</tool_call>"#, &tools);
+    let refused = "error: `id` stands beside `name`; a call has a `name` and `arguments`";
+    assert_eq!(shown(&strict.calls), refused, "it is not sent without its argument");
 }
 
 #[test]
@@ -164,7 +228,7 @@ fn tags_for_the_arguments_are_a_call() {
         assert_eq!(read(text), call, "{text}");
     }
     check(&[
-        ("<list/> and <list></list>", "and <list></list> | xml list{}"),
+        ("<list/>\n<list></list>", " | xml list{}"),
         ("<read>x</read>", r#" | xml read{"q":"x"}"#),
         ("<read><q>x", " | xml error: incomplete: the argument q is not closed with </q>"),
         ("Use <read> and <read>.", "Use <read> and <read>. | "),
@@ -376,10 +440,6 @@ fn an_attempt_that_cannot_be_read_is_an_error() {
             " | bare_json error: a call has one name, not read and list",
         ),
         (
-            r#"{"name": "read", "sql": "x"}"#,
-            " | bare_json error: `sql` is not known; a call has a `name` and `arguments`",
-        ),
-        (
             r#"[{"name": "list"}, {"rows": 1}]"#,
             " | bare_json list{}; bare_json error: an item of the list is not a call of an offered tool",
         ),
@@ -558,12 +618,12 @@ fn what_pretrained_models_write_is_read_as_a_person_reads_it() {
         .collect();
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), counts.join("\n"));
     insta::assert_snapshot!(counts.join("\n"), @r"
-    qwen2.5-coder-0.5b: calls, bare_json: 36
-    qwen2.5-coder-0.5b: calls, fenced_json: 21
+    qwen2.5-coder-0.5b: calls, bare_json: 35
+    qwen2.5-coder-0.5b: calls, fenced_json: 14
     qwen2.5-coder-0.5b: malformed, bare_json: 3
     qwen2.5-coder-0.5b: malformed, fenced_json: 1
     qwen2.5-coder-0.5b: turns: 90
-    qwen2.5-coder-0.5b: turns with a call, lenient: 40
+    qwen2.5-coder-0.5b: turns with a call, lenient: 32
     qwen2.5-coder-0.5b: turns with a call, strict: 0
     smollm2-135m: turns: 90
     smollm2-135m: turns with a call, lenient: 0

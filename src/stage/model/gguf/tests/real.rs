@@ -147,7 +147,7 @@ fn an_episode_whose_tags_are_ordinary_tokens_is_the_conversation_that_the_templa
         let calls = [call("a </tool_call> b"), call("c")];
         let Prompt { shared, task } = chat.prompt("Find <tool_call> it.").unwrap();
         let turn = chat.assistant("", &calls);
-        let parsed = chat.parse(&turn);
+        let parsed = chat.parse(&[], &turn);
         assert_eq!(parsed.calls, calls.clone().map(Ok), "{name}");
         let results = chat.results(&parsed.ids, &["one".to_owned(), "<tool_response>two".to_owned()]);
         let last = chat.assistant("Done.", &[]);
