@@ -37,7 +37,7 @@ use self::{
     settings::PlaySettings,
 };
 use super::{
-    Context, Input, Metrics, StageError, StageKind,
+    Context, Input, Metrics, ScoredBy, StageError, StageKind,
     kind::StageFuture,
     memory::Load,
     metrics,
@@ -62,6 +62,7 @@ pub(super) struct Params {
     /// Up to how many episodes groups grow that do not vary.
     max_group_size: Option<u32>,
     draw: Draw,
+    scored_by: Option<ScoredBy>,
     temperature: f32,
     top_p: f32,
     top_k: usize,
@@ -99,10 +100,11 @@ impl Group {
         self.trajectories.iter().map(|trajectory| trajectory.correct)
     }
 
-    /// Whether the group gives a training signal, or perhaps does: without ground truth only a judge can tell. A group
-    /// whose episodes were all lost does not.
-    fn is_informative(&self) -> bool {
-        matches!(GroupSignal::of(self.outcomes()), Some(GroupSignal::Informative | GroupSignal::Unknown))
+    /// Whether the group gives a training signal, or perhaps does: where ground truth does not decide, only a judge can
+    /// tell. A group whose episodes were all lost does not.
+    fn is_informative(&self, params: &Params) -> bool {
+        let outcomes = self.outcomes().map(|correct| correct.filter(|_| params.sees_truth()));
+        matches!(GroupSignal::of(outcomes), Some(GroupSignal::Informative | GroupSignal::Unknown))
     }
 }
 
@@ -126,7 +128,9 @@ impl Rollout {
         let mut player =
             Player::open(context, context.input("policy")?, tools, &scenarios, play.clone()).await?;
         let rates: Vec<PassRate> = context.read_optional("pass_rates")?.unwrap_or_default();
-        if params.draw == Draw::PassRate && rates.is_empty() {
+        if params.draw == Draw::PassRate && !params.sees_truth() {
+            context.observer.note("judges alone score these episodes, so scenarios are drawn uniformly");
+        } else if params.draw == Draw::PassRate && rates.is_empty() {
             context.observer.note(
                 "no pass rates yet, so scenarios are drawn uniformly; in a loop, `pass_rates = \"@pass_rates\"` and \
                  `yields = \"pass_rates\"` pass them on",
@@ -141,7 +145,7 @@ impl Rollout {
             return Ok(Metrics::new());
         }
 
-        let mut metrics = metrics_of(&groups);
+        let mut metrics = metrics_of(&groups, params);
         metrics.insert("lost".into(), lost as f64);
         if params.draw == Draw::PassRate {
             let is_known =
@@ -206,7 +210,7 @@ impl StageKind for Rollout {
             Some(input) => data::read(&input.path).ok()?,
             None => Vec::new(),
         };
-        let order = self.params.draw.order(&scenarios, &rates, seed).into_iter();
+        let order = self.params.draw().order(&scenarios, &rates, seed).into_iter();
         let wave: Vec<Share> =
             order.take(self.params.prompts).map(|index| (index, 0..self.params.group_size)).collect();
         let attempts = attempts(&self.params, &scenarios, &wave, seed);
@@ -246,13 +250,13 @@ async fn waves(
     (scenarios, rates): (&[Scenario], &[PassRate]),
     player: &mut Player,
 ) -> Result<Vec<Group>> {
-    let mut order = params.draw.order(scenarios, rates, context.seed).into_iter();
+    let mut order = params.draw().order(scenarios, rates, context.seed).into_iter();
     let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
-        let informative = groups.iter().filter(|group| group.is_informative()).count();
+        let informative = groups.iter().filter(|group| group.is_informative(params)).count();
         let missing = params.prompts.saturating_sub(informative);
         let played: usize = groups.iter().map(|group| group.size as usize).sum();
-        let grows = |group: &&mut Group| !group.is_informative() && group.size < params.most();
+        let grows = |group: &&mut Group| !group.is_informative(params) && group.size < params.most();
         let mut growing: Vec<&mut Group> = groups.iter_mut().filter(grows).take(missing).collect();
         let longer = growing.iter().map(|group| {
             (group.index, group.size..group.size.saturating_add(params.group_size).min(params.most()))
@@ -302,6 +306,15 @@ fn attempts<'a>(
 }
 
 impl Params {
+    /// Whether it may decide what is played that an answer is right.
+    fn sees_truth(&self) -> bool {
+        self.scored_by != Some(ScoredBy::Judges)
+    }
+
+    fn draw(&self) -> Draw {
+        if self.sees_truth() { self.draw } else { Draw::Uniform }
+    }
+
     /// The most episodes of a group.
     fn most(&self) -> u32 {
         self.max_group_size.unwrap_or(0).max(self.group_size)
@@ -323,10 +336,10 @@ fn forms(calls: &[Call]) -> Metrics {
     CallForm::ALL.iter().copied().map(share).collect()
 }
 
-fn metrics_of(groups: &[Group]) -> Metrics {
+fn metrics_of(groups: &[Group], params: &Params) -> Metrics {
     let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let episodes = trajectories.len() as f64;
-    let informative = groups.iter().filter(|group| group.is_informative()).count();
+    let informative = groups.iter().filter(|group| group.is_informative(params)).count();
     let failures: u64 = trajectories.iter().map(|trajectory| u64::from(trajectory.parse_failures)).sum();
     let by_text =
         |trajectory: &&&Trajectory| trajectory.answer_source.as_deref() == Some(AnswerSource::Text.name());

@@ -167,6 +167,29 @@ async fn groups_that_do_not_vary_grow_before_scenarios_are_drawn() {
 }
 
 #[tokio::test]
+async fn where_judges_alone_score_nothing_is_refilled_grown_or_drawn_by_what_is_right() {
+    let bench = Bench::new().await;
+    let rates = bench.path("rates.parquet");
+    let rate =
+        |index: usize| data::PassRate { scenario_id: format!("scenario {index}"), episodes: 1e6, right: 1e6 };
+    data::write(&rates, &(0..3).map(rate).collect::<Vec<_>>()).unwrap();
+    let mut played = Vec::new();
+    for draw in ["uniform", "pass_rate"] {
+        let (mut context, _) =
+            bench.context(json!({"scored_by": "judges", "max_group_size": 5, "draw": draw}));
+        let mut input = context.inputs["scenarios"][0].clone();
+        input.path.clone_from(&rates);
+        context.inputs.insert("pass_rates".into(), vec![input]);
+        let metrics = testing::run(&context).await.unwrap();
+        // All episodes are wrong.
+        let counts = ["episodes", "groups", "grown_groups", "informative_groups"].map(|name| metrics[name]);
+        assert_eq!((counts, metrics["success"]), ([6.0, 2.0, 0.0, 2.0], 0.0));
+        played.push(bench.trajectories());
+    }
+    assert!(played[0] == played[1]);
+}
+
+#[tokio::test]
 async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     let bench = Bench::new().await;
     testing::run(&bench.context(json!({"refill_waves": 0})).0).await.unwrap();
