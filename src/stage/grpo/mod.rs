@@ -25,7 +25,7 @@ use super::{
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{Learner, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
+    training::{Learner, LossState, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
     typed,
 };
 use crate::{
@@ -75,9 +75,6 @@ impl GapBound {
         Self { mean: 16.0 * roundoff, max: 256.0 * roundoff }
     }
 }
-
-/// File of the optimizer's state in the policy's folder.
-const OPTIMIZER: &str = "optimizer.safetensors";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -215,7 +212,7 @@ impl Grpo {
         };
         let expected = policy.expected()?;
         let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
-        let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
+        let mut learner = Learner::load(&policy, training, LossState::Grpo, workspace, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());

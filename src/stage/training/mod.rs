@@ -10,7 +10,7 @@ mod supervised;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 
-pub use learner::{Learner, OptimizerKind};
+pub use learner::{Learner, LossState, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
 
 use super::{
