@@ -49,6 +49,7 @@ use crate::{
     data::{self, AnswerSource, Call, End, GroupSignal, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
+    judge::truth,
 };
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +71,7 @@ pub(super) struct Params {
 }
 
 #[derive(Debug, thiserror::Error, Diagnostic)]
-#[diagnostic(code = "rollout::no_scenarios")]
+#[diagnostic(area = "rollout")]
 enum RolloutError {
     #[error("{}", match others {
         0 => "no scenarios to train on".to_owned(),
@@ -81,6 +82,9 @@ enum RolloutError {
     #[hint("add tasks: each is either trained on or held out" if *others == 1)]
     #[hint = "lower `heldout_share`, or give tasks `\"split\": \"train\"`"]
     NoScenarios { others: usize },
+    #[error("none of the {tasks} tasks has a known answer or `checks`, and no judge scores their episodes")]
+    #[hint = "give tasks an `answer` or `checks`, or give a judge a weight in the stage that scores them"]
+    NothingScored { tasks: usize },
 }
 
 /// The episodes of one scenario.
@@ -121,8 +125,16 @@ impl Rollout {
     async fn play(&self, context: &Context) -> Result<Metrics> {
         let Self { params, play } = self;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
-        if scenarios.is_empty() {
-            return Err(RolloutError::NoScenarios { others: 0 }.into());
+        let tasks = scenarios.len();
+        let scenarios = params.scored(scenarios);
+        match tasks - scenarios.len() {
+            _ if tasks == 0 => return Err(RolloutError::NoScenarios { others: 0 }.into()),
+            0 => {}
+            left_out if left_out == tasks => return Err(RolloutError::NothingScored { tasks }.into()),
+            left_out => context.observer.note(&format!(
+                "{left_out} of {tasks} tasks are left out: they have neither a known answer nor `checks`, and no judge scores \
+                 their episodes"
+            )),
         }
         let tools = &context.input("tools")?.path;
         let mut player =
@@ -205,7 +217,7 @@ impl StageKind for Rollout {
     /// Rows of the first wave.
     fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
         let policy = inputs.get("policy")?.first()?.digest;
-        let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
+        let scenarios = self.params.scored(data::read(&inputs.get("scenarios")?.first()?.path).ok()?);
         let rates: Vec<PassRate> = match inputs.get("pass_rates").and_then(|inputs| inputs.first()) {
             Some(input) => data::read(&input.path).ok()?,
             None => Vec::new(),
@@ -309,6 +321,14 @@ impl Params {
     /// Whether it may decide what is played that an answer is right.
     fn sees_truth(&self) -> bool {
         self.scored_by != Some(ScoredBy::Judges)
+    }
+
+    /// The scenarios whose episodes something can score.
+    fn scored(&self, mut scenarios: Vec<Scenario>) -> Vec<Scenario> {
+        if self.scored_by == Some(ScoredBy::Answers) {
+            scenarios.retain(truth::is_known);
+        }
+        scenarios
     }
 
     fn draw(&self) -> Draw {

@@ -190,6 +190,44 @@ async fn where_judges_alone_score_nothing_is_refilled_grown_or_drawn_by_what_is_
 }
 
 #[tokio::test]
+async fn tasks_that_nothing_can_score_are_left_out() {
+    let bench = Bench::new().await;
+    let path = bench.path("scenarios.parquet");
+    let mut scenarios: Vec<Scenario> = data::read(&path).unwrap();
+    for scenario in &mut scenarios[1..5] {
+        scenario.answer = None;
+    }
+    data::write(&path, &scenarios).unwrap();
+    let played = |bench: &Bench| {
+        let mut ids: Vec<String> = bench.trajectories().into_iter().map(|row| row.scenario_id).collect();
+        ids.dedup();
+        ids
+    };
+    let all = json!({"prompts": 6, "refill_waves": 0, "group_size": 2, "scored_by": "both"});
+    testing::run(&bench.context(all.clone()).0).await.unwrap();
+    assert_eq!(played(&bench).len(), 6);
+
+    let mut answers = all;
+    answers["scored_by"] = "answers".into();
+    let (mut context, rows) = bench.context(answers.clone());
+    let notes = Arc::new(testing::Notes::default());
+    context.observer = notes.clone();
+    testing::run(&context).await.unwrap();
+    assert_eq!(played(&bench), ["scenario 0", "scenario 5"]);
+    let notes = notes.0.lock().unwrap().clone();
+    assert!(notes[0].starts_with("4 of 6 tasks are left out: "), "{notes:?}");
+    let inputs = context.inputs.clone();
+    let needed =
+        crate::stage::parse(&context.card, &context.params).unwrap().rows_needed(7, &inputs).unwrap();
+    assert!(needed.iter().all(|name| rows.finished().unwrap().contains_key(name)) && needed.len() == 4);
+
+    scenarios.iter_mut().for_each(|scenario| scenario.answer = None);
+    data::write(&path, &scenarios).unwrap();
+    let failure = testing::run(&bench.context(answers).0).await.unwrap_err();
+    assert_eq!(failure.code(), "rollout::nothing_scored");
+}
+
+#[tokio::test]
 async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     let bench = Bench::new().await;
     testing::run(&bench.context(json!({"refill_waves": 0})).0).await.unwrap();
