@@ -91,12 +91,14 @@ impl ExpectedScenarios {
     }
 }
 
-/// Upper bounds of a table of trajectories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is known of a table of trajectories; the numbers are upper bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpectedEpisodes {
     pub count: usize,
     /// Tokens of the longest.
     pub longest: usize,
+    /// A sampling parameter with its value, if tokens are not drawn with the policy's own probabilities because of it.
+    pub altered: Option<(&'static str, f32)>,
 }
 
 /// Expected content of a stage's inputs by role, with their names. Lacks roles that are not given.
@@ -188,6 +190,14 @@ impl PreflightContext<'_> {
         self.inputs.get("scenarios")?.first()?.1.scenarios()
     }
 
+    /// The episodes, if known.
+    pub fn episodes(&self) -> Option<&ExpectedEpisodes> {
+        match self.inputs.get("trajectories")?.first()? {
+            (_, ExpectedOutput::Episodes(episodes)) => Some(episodes),
+            _ => None,
+        }
+    }
+
     /// The table of tools, if it exists.
     pub fn tools(&self) -> Option<&Path> {
         match self.inputs.get("tools")?.first()? {
@@ -274,6 +284,23 @@ mod tests {
         check("grpo", &[("policy", policy(100, Some(8)))], json!({ "targets": ["nothing"] }), &[]);
         // Nothing to check if the model is not known yet.
         check("grpo", &[("policy", ExpectedOutput::Unknown)], json!({ "targets": ["nothing"] }), &[]);
+    }
+
+    #[test]
+    fn an_update_refuses_episodes_that_were_not_drawn_with_the_policys_own_probabilities() {
+        let refused = |params: Value| {
+            let (_, rollout) = preflight("rollout", &[], params);
+            let episodes = rollout.outputs["trajectories"].clone();
+            preflight("grpo", &[("trajectories", episodes)], json!({})).0
+        };
+        assert_eq!(refused(json!({})), [""; 0]);
+        for (name, value) in
+            [("temperature", json!(0.5)), ("top_p", json!(0.75)), ("top_k", json!(5)), ("min_p", json!(0.25))]
+        {
+            let [refusal] = &refused(json!({ name: value }))[..] else { panic!("{name}") };
+            let expected = format!("trajectories: the episodes are sampled with `{name} = {value}`");
+            assert!(refusal.starts_with(&expected), "{refusal}");
+        }
     }
 
     #[test]

@@ -120,6 +120,12 @@ enum GrpoError {
     )]
     #[hint = "the rollouts may come from another machine or other kernels; run the rollout stage again"]
     Mismatch { mean: f64, max: f64, bound: GapBound },
+    #[error(
+        "the episodes are sampled with `{name} = {value}`, and an update takes them for draws from the policy itself"
+    )]
+    #[diagnostic(class = usage)]
+    #[hint = "leave `{name}` of the stage that plays them out, or train on right episodes with a stage of kind \"sft\""]
+    Altered { name: &'static str, value: f32 },
     #[error("`kl` is {kl}, but no reference policy is given")]
     #[diagnostic(class = usage)]
     #[hint = "name one, as in `reference = \"base\"`, or set `kl = 0`"]

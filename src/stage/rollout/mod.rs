@@ -200,8 +200,11 @@ impl StageKind for Rollout {
             }
             prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes =
-            ExpectedEpisodes { count: self.episodes(), longest: self.play.agent.max_episode_tokens };
+        let episodes = ExpectedEpisodes {
+            count: self.episodes(),
+            longest: self.play.agent.max_episode_tokens,
+            altered: self.params.altered(),
+        };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 
@@ -338,6 +341,18 @@ impl Params {
     /// The most episodes of a group.
     fn most(&self) -> u32 {
         self.max_group_size.unwrap_or(0).max(self.group_size)
+    }
+
+    /// The first sampling parameter that gives tokens other probabilities than the policy's, with its value.
+    fn altered(&self) -> Option<(&'static str, f32)> {
+        let Self { temperature, top_p, top_k, min_p, .. } = *self;
+        let changed = [
+            ("temperature", temperature, temperature != 1.0),
+            ("top_p", top_p, top_p < 1.0),
+            ("top_k", top_k as f32, top_k > 0),
+            ("min_p", min_p, min_p > 0.0),
+        ];
+        changed.into_iter().find_map(|(name, value, is_changed)| is_changed.then_some((name, value)))
     }
 
     fn sampling(&self) -> Sampling {

@@ -86,7 +86,8 @@ pub fn workspace(
     footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
 ) -> usize {
     let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
-    let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
+    let episodes =
+        ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0), altered: None };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
     let inputs = ExpectedInputs::from([("trajectories".to_owned(), vec![named])]);
     let peak = footprint(&Load { inputs: &inputs, ..Load::of(engine) });
