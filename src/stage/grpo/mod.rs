@@ -25,7 +25,9 @@ use super::{
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{Learner, LossState, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
+    training::{
+        Learner, LossState, Training, check_logprobs, check_rows, checkpoint, minibatches, workspace,
+    },
     typed,
 };
 use crate::{
@@ -233,13 +235,15 @@ impl Grpo {
         let schedule = training.schedule(training.total_steps);
         // Before a checkpoint is loaded, whose steps are this update's own.
         let before = learner.trainer.optimizer().steps();
-        let size = groups.len().div_ceil(params.minibatches);
-        let minibatches: Vec<Vec<&[Rollout<'_>]>> = batches(groups.len(), params.epochs, size, context.seed)
-            .into_iter()
-            .map(|minibatch| minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>())
-            // Without a gradient the optimizer must not step on its moments alone.
-            .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
-            .collect();
+        let minibatches: Vec<Vec<&[Rollout<'_>]>> =
+            minibatches(groups.len(), params.epochs, params.minibatches, context.seed)
+                .into_iter()
+                .map(|minibatch| {
+                    minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>()
+                })
+                // Without a gradient the optimizer must not step on its moments alone.
+                .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
+                .collect();
         context.observer.phase("steps", minibatches.len() as u64);
         let done = checkpoint::load(&mut learner.trainer, context)?.into_iter();
         let mut updates: Vec<Update> = done.map(Update::from_numbers).collect();

@@ -104,6 +104,23 @@ pub fn batches(count: usize, passes: usize, size: usize, seed: u64) -> Vec<Vec<u
     batches
 }
 
+/// Indices below `count` in this many batches for each pass, or fewer so that none is empty. The batches of a pass differ by
+/// one in size at most, the larger ones first. Each pass is in seeded random order.
+pub fn minibatches(count: usize, passes: usize, most: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut batches = Vec::new();
+    for _ in 0..passes {
+        let order = permutation(count, &mut rng);
+        let (mut rest, most) = (order.as_slice(), most.clamp(1, count.max(1)));
+        for left in (1..=most).rev() {
+            let (batch, others) = rest.split_at(rest.len().div_ceil(left));
+            batches.extend((!batch.is_empty()).then(|| batch.to_vec()));
+            rest = others;
+        }
+    }
+    batches
+}
+
 /// Checks that the columns of a trajectory fit together.
 pub fn check_rows(trajectory: &Trajectory) -> Result<(), TrainingError> {
     let id = || trajectory.id.clone();
@@ -220,5 +237,25 @@ impl Training {
             (true, Some(_)) => {}
         }
         preflight.outputs.insert("policy", trained.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_spread_evenly_over_the_minibatches_of_a_pass() {
+        let sizes = |count: usize, most: usize| -> Vec<usize> {
+            minibatches(count, 1, most, 7).iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(9, 8), [2, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(sizes(9, 4), [3, 2, 2, 2]);
+        assert_eq!(sizes(3, 8), [1, 1, 1]);
+        assert_eq!(sizes(0, 2), [0; 0]);
+        assert_eq!(minibatches(15, 3, 2, 7), batches(15, 3, 8, 7), "halves as before");
+        let mut all = minibatches(9, 2, 4, 7).concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..9).flat_map(|group| [group, group]).collect::<Vec<_>>());
     }
 }
