@@ -74,7 +74,7 @@ impl<'a> Load<'a> {
             threads: self.engine.all_threads(),
             devices: self.engine.devices.len(),
             copies: self.engine.copies(),
-            adapter: policy.adapter,
+            adapter: policy.adapter_size(),
         };
         Footprint::sampling(&policy.config, format, &load)
     }

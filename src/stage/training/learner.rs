@@ -99,7 +99,8 @@ impl Learner {
         let adapter = match (params.lora, &policy.base) {
             (true, Some(_)) => {
                 fits(&AdapterConfig::load(&policy.folder)?)?;
-                Some(Adapter::load(&mut decoder, &policy.folder)?)
+                let adapter = Adapter::load(&mut decoder, &policy.folder)?;
+                Some(AdapterConfig { dropout: params.dropout, ..adapter })
             }
             (true, None) => {
                 let config = params.adapter();

@@ -9,6 +9,7 @@ mod supervised;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 pub use learner::{Learner, LossState, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
@@ -16,7 +17,8 @@ pub use supervised::{HeldOut, Steps};
 use super::{
     memory::{Load, workspace_bytes},
     preflight::{
-        ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext,
+        ExpectedAdapter, ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight,
+        PreflightContext,
     },
 };
 use crate::{
@@ -65,6 +67,10 @@ pub enum TrainingError {
     #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
     #[hint = "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`"]
     WholeAdapter,
+    #[error("`{name} = {set}` does not apply: the policy is an adapter already, with {has}")]
+    #[diagnostic(class = usage)]
+    #[hint = "set `{name}` in the first stage that trains it, or leave it out"]
+    Fixed { name: &'static str, set: Value, has: Value },
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     #[hint = "tokens, sampled and logprobs of a trajectory have one entry per token"]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
@@ -167,7 +173,7 @@ impl Training {
     ) -> Option<Footprint> {
         let config = &policy.config;
         let format = if self.lora { load.format(policy) } else { Format::F32 };
-        let adapter = match (self.lora, policy.adapter) {
+        let adapter = match (self.lora, policy.adapter_size()) {
             (false, _) => None,
             (true, Some(size)) => Some(size),
             (true, None) => Some(self.adapter().size(config).ok()?),
@@ -222,7 +228,7 @@ impl Training {
         }
         let Some(policy) = context.policy("policy") else { return };
         let mut trained = policy.clone();
-        match (self.lora, policy.adapter) {
+        match (self.lora, &policy.adapter) {
             (false, adapter) => {
                 if adapter.is_some() {
                     preflight.error("lora", TrainingError::WholeAdapter);
@@ -232,11 +238,40 @@ impl Training {
             (true, None) => {
                 let adapter = self.adapter();
                 preflight.check("targets", adapter.targets.check(&policy.config));
-                trained.adapter = adapter.size(&policy.config).ok();
+                trained.adapter = ExpectedAdapter::new(adapter, &policy.config).ok();
             }
-            (true, Some(_)) => {}
+            (true, Some(adapter)) => self.check_fixed(adapter, context, preflight),
         }
         preflight.outputs.insert("policy", trained.into());
+    }
+
+    /// Notes parameters of new adapters that are set to something else than this adapter has.
+    fn check_fixed(
+        &self,
+        ExpectedAdapter { config, size }: &ExpectedAdapter,
+        context: &PreflightContext<'_>,
+        preflight: &mut Preflight,
+    ) {
+        let model = context.policy("policy").map(|policy| &policy.config);
+        let retargeted = AdapterConfig { targets: Targets::from_names(&self.targets), ..config.clone() };
+        let same_targets = model.is_none_or(|model| retargeted.size(model).as_ref() == Ok(size));
+        let has = [
+            ("rank", json!(self.rank), json!(config.rank), self.rank == config.rank),
+            ("alpha", json!(self.alpha), json!(config.alpha), self.alpha == config.alpha),
+            (
+                "rank_stabilised",
+                json!(self.rank_stabilised),
+                json!(config.rank_stabilised),
+                self.rank_stabilised == config.rank_stabilised,
+            ),
+            ("targets", json!(self.targets), json!(config.targets.names()), same_targets),
+        ];
+        for (name, set, has, is_same) in has {
+            let default = context.card.params.get(name).and_then(|param| param.default.as_ref());
+            if !is_same && default != Some(&set) {
+                preflight.note(name, TrainingError::Fixed { name, set, has });
+            }
+        }
     }
 }
 
