@@ -40,7 +40,7 @@ const FLOOR: f64 = 0.02;
 fn weights(scenarios: &[Scenario], rates: &[PassRate]) -> Vec<f64> {
     let rates: BTreeMap<&str, &PassRate> =
         rates.iter().map(|rate| (rate.scenario_id.as_str(), rate)).collect();
-    let unknown = PassRate { scenario_id: String::new(), episodes: 0.0, right: 0.0 };
+    let unknown = PassRate::unknown("");
     let of = |scenario: &Scenario| match rates.get(scenario.id.as_str()) {
         Some(rate) => Some(rate.variance() + FLOOR),
         None => truth::is_known(scenario).then(|| unknown.variance() + FLOOR),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn rate(scenario: &Scenario, episodes: f64, right: f64) -> PassRate {
-        PassRate { scenario_id: scenario.id.clone(), episodes, right }
+        PassRate { episodes, right, ..PassRate::unknown(&scenario.id) }
     }
 
     #[test]

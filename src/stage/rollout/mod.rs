@@ -25,7 +25,10 @@ mod tests;
 
 pub use open_agent::{AgentSource, EndpointSource, OpenAgent, OpenEndpoint, OpenPolicy};
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -39,10 +42,11 @@ use self::{
 use super::{
     Context, Input, Metrics, ScoredBy, StageError, StageKind,
     kind::StageFuture,
+    known_metrics,
     memory::Load,
     metrics,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
-    typed,
+    share_right, typed,
 };
 use crate::{
     chat::CallForm,
@@ -143,11 +147,11 @@ impl Rollout {
         if params.draw == Draw::PassRate && !params.sees_truth() {
             context.observer.note("judges alone score these episodes, so scenarios are drawn uniformly");
         } else if params.draw == Draw::PassRate && rates.is_empty() {
-            context.observer.note(
-                "no pass rates yet, so scenarios are drawn uniformly; in a loop, `pass_rates = \"@pass_rates\"` and \
-                 `yields = \"pass_rates\"` pass them on",
-            );
+            context.observer.note("no pass rates yet, so scenarios are drawn uniformly");
         }
+        let drawn = rates.iter().filter(|rate| rate.rollouts > 0).map(|rate| rate.scenario_id.clone());
+        let drawn: BTreeSet<String> = drawn.collect();
+        player.set_drawn(drawn.clone());
         let groups = waves(context, params, (&scenarios, &rates), &mut player).await;
         let lost = player.lost();
         let unchecked = player.unchecked();
@@ -159,6 +163,8 @@ impl Rollout {
 
         let mut metrics = metrics_of(&groups, params);
         metrics.insert("lost".into(), lost as f64);
+        let new = groups.iter().filter(|group| !drawn.contains(&scenarios[group.index].id));
+        metrics.extend(known_metrics([("success_new", share_right(new.flat_map(Group::outcomes)))]));
         if params.draw == Draw::PassRate {
             let is_known =
                 |group: &&Group| rates.iter().any(|rate| rate.scenario_id == scenarios[group.index].id);
@@ -251,9 +257,8 @@ fn updated(rates: Vec<PassRate>, scenarios: &[Scenario], groups: &[Group]) -> Ve
             continue;
         }
         let id = &scenarios[group.index].id;
-        let unknown = PassRate { scenario_id: id.clone(), episodes: 0.0, right: 0.0 };
         let right = known.iter().filter(|right| **right).count();
-        let rate = rates.remove(id).unwrap_or(unknown).with_newer(known.len(), right);
+        let rate = rates.remove(id).unwrap_or_else(|| PassRate::unknown(id)).with_newer(known.len(), right);
         rates.insert(id.clone(), rate);
     }
     rates.into_values().collect()

@@ -170,8 +170,11 @@ async fn groups_that_do_not_vary_grow_before_scenarios_are_drawn() {
 async fn where_judges_alone_score_nothing_is_refilled_grown_or_drawn_by_what_is_right() {
     let bench = Bench::new().await;
     let rates = bench.path("rates.parquet");
-    let rate =
-        |index: usize| data::PassRate { scenario_id: format!("scenario {index}"), episodes: 1e6, right: 1e6 };
+    let rate = |index: usize| data::PassRate {
+        episodes: 1e6,
+        right: 1e6,
+        ..data::PassRate::unknown(&format!("scenario {index}"))
+    };
     data::write(&rates, &(0..3).map(rate).collect::<Vec<_>>()).unwrap();
     let mut played = Vec::new();
     for draw in ["uniform", "pass_rate"] {
@@ -238,9 +241,9 @@ async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     // All but two scenarios are always right: these two are drawn, and what is known of the others stays.
     let rates: Vec<data::PassRate> = (0..6)
         .map(|index| data::PassRate {
-            scenario_id: format!("scenario {index}"),
             episodes: 1e6,
             right: if index == 2 || index == 5 { 5e5 } else { 1e6 },
+            ..data::PassRate::unknown(&format!("scenario {index}"))
         })
         .collect();
     let path = bench.path("rates.parquet");
@@ -263,6 +266,36 @@ async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     let after: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
     assert_eq!(after.len(), 6);
     assert_eq!(after.iter().filter(|rate| rate.episodes == 5e5 + 2.0).count(), 2);
+}
+
+#[tokio::test]
+async fn success_on_tasks_that_no_rollout_has_played_is_measured_apart() {
+    let call = json!({"name": "list_tables", "arguments": {}});
+    let bench = Bench::calling(sqlite_server().await, &[call]).await;
+    let path = bench.path("rates.parquet");
+    let play = async |rates: &[data::PassRate]| {
+        data::write(&path, rates).unwrap();
+        let (mut context, _) =
+            bench.context(json!({"prompts": 6, "group_size": 8, "refill_waves": 0, "max_turns": 1}));
+        let mut input = context.inputs["scenarios"][0].clone();
+        input.path.clone_from(&path);
+        context.inputs.insert("pass_rates".into(), vec![input]);
+        testing::run(&context).await.unwrap()
+    };
+    // The last has been tried, which trains nothing.
+    let known = |index: u32| data::PassRate {
+        rollouts: u32::from(index < 3),
+        ..data::PassRate::unknown(&format!("scenario {index}"))
+    };
+    let metrics = play(&(0..4).map(known).collect::<Vec<_>>()).await;
+    let of_new = bench.trajectories().into_iter().filter(|row| row.scenario_id.as_str() > "scenario 2");
+    let right: Vec<bool> = of_new.filter_map(|row| row.correct).collect();
+    let share = right.iter().filter(|right| **right).count() as f64 / 24.0;
+    assert_eq!((right.len(), metrics["success_new"]), (24, share));
+    assert!(share > 0.0 && share != metrics["success"], "{metrics:?}");
+    let after: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
+    assert_eq!(after.iter().map(|rate| rate.rollouts).collect::<Vec<_>>(), [2, 2, 2, 1, 1, 1]);
+    assert!(!play(&after).await.contains_key("success_new"));
 }
 
 #[tokio::test]
