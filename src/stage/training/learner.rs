@@ -155,18 +155,20 @@ impl Learner {
             }
         }
         write_safetensors(&folder.join(self.state.file()), &self.trainer.optimizer().state()?)?;
-        let others = LossState::ALL.into_iter().filter(|other| *other != self.state).map(LossState::file);
-        for (file, before) in others.filter_map(|file| Some((file, self.continued.as_ref()?.join(file)))) {
-            let path = folder.join(file);
-            if let Ok(mut before) = std::fs::File::open(before) {
-                // Not `fs::copy`, which also copies permissions: files in a store are read-only.
-                let copied =
-                    std::fs::File::create(&path).and_then(|mut copy| std::io::copy(&mut before, &mut copy));
-                copied.map_err(|source| write(path, source))?;
+        let Some(before) = &self.continued else { return Ok(()) };
+        for other in LossState::ALL.into_iter().filter(|other| *other != self.state) {
+            let (from, to) = (before.join(other.file()), folder.join(other.file()));
+            if from.is_file() {
+                copy(&from, &to).map_err(|source| write(to, source))?;
             }
         }
         Ok(())
     }
+}
+
+/// Not `fs::copy`, which also copies permissions: files in a store are read-only.
+fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
+    std::io::copy(&mut std::fs::File::open(from)?, &mut std::fs::File::create(to)?)
 }
 
 impl Training {
