@@ -82,12 +82,6 @@ def project(folder):
         (folder / name).write_text((REPO / "pipelines" / name).read_text())
     shutil.copytree(REPO / "pipelines" / "sqlite-model", folder / "sqlite-model", dirs_exist_ok=True)
     run = (REPO / "pipelines" / "sqlite.toml").read_text()
-    run = run.replace('carry = { policy = "base" }', 'carry = { policy = "base", pass_rates = "" }')
-    run = run.replace(
-        'scenarios = "tasks.train"\n\n[loop.train.stages.reward]',
-        'scenarios = "tasks.train"\npass_rates = "@pass_rates"\nyields = "pass_rates"\n\n[loop.train.stages.reward]',
-        1,
-    )
     run = run.replace(
         "[loop.train.stages.update]",
         '[loop.train.stages.noise]\nkind = "noise"\nrewards = "reward"\n\n[loop.train.stages.update]',

@@ -98,6 +98,9 @@ pub struct Headline {
     /// The success of the policy that the last one was compared with.
     pub baseline: Option<f64>,
     pub success: f64,
+    /// In training, that on tasks drawn for the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub success_new: Option<f64>,
 }
 
 impl Headline {
@@ -119,9 +122,15 @@ impl Headline {
         if let Some(rates) = rates {
             let (_, success) = *rates.iter().rev().find(|(policy, _)| is_last(policy)).or(rates.first())?;
             let baseline = rates.iter().find(|(policy, _)| gain(policy).is_none() && rates.len() > 1);
-            return Some(Self { stage, baseline: baseline.map(|(_, rate)| *rate), success });
+            return Some(Self {
+                stage,
+                baseline: baseline.map(|(_, rate)| *rate),
+                success,
+                success_new: None,
+            });
         }
-        metrics.get("success").map(|success| Self { stage, baseline: None, success: *success })
+        let success = *metrics.get("success")?;
+        Some(Self { stage, baseline: None, success, success_new: metrics.get("success_new").copied() })
     }
 }
 
@@ -134,7 +143,17 @@ impl RunHistory {
     pub fn headline(&self) -> Option<Headline> {
         let of = |node: &NodeHistory| Headline::of(&node.id, &node.result.as_ref()?.metrics);
         let found: Vec<Headline> = self.nodes.iter().rev().filter_map(of).collect();
-        found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()
+        let found = found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()?;
+        Some(Headline { success_new: found.success_new.or_else(|| self.success_new(&found.stage)), ..found })
+    }
+
+    /// What a rollout reports of new tasks in the iteration of this stage, if the stage itself reports success in training.
+    fn success_new(&self, stage: &str) -> Option<f64> {
+        let metric = |node: &NodeHistory, name: &str| node.result.as_ref()?.metrics.get(name).copied();
+        let own = self.nodes.iter().find(|node| node.id == stage)?;
+        let iteration = stage.split_once('/').filter(|_| metric(own, "success").is_some())?.0;
+        let of_iteration = |node: &&NodeHistory| node.id.split('/').next() == Some(iteration);
+        self.nodes.iter().filter(of_iteration).find_map(|node| metric(node, "success_new"))
     }
 
     /// The result under each key.

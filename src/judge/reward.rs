@@ -102,6 +102,16 @@ impl Shaping {
         all.find(|(_, value)| !(value.is_finite() && *value >= 0.0))
     }
 
+    /// Whether it decides anything that an answer is right.
+    pub fn sees_truth(&self) -> bool {
+        self.weights.truth > 0.0 || self.veto
+    }
+
+    /// Whether an answer is right, for costs and gates: unknown where being right earns nothing.
+    fn paid(&self, correct: Option<bool>) -> Option<bool> {
+        correct.filter(|_| self.weights.truth > 0.0)
+    }
+
     /// Whether this judge is asked: for a part of the reward, or for a gate.
     pub fn uses(&self, kind: JudgeKind) -> bool {
         let is_gate = |name: &String| name.split('.').next() == Some(kind.name());
@@ -207,7 +217,7 @@ pub fn rewards(
     let reward = |(attempt, scored): (&JudgedTrajectory<'_>, Option<Scored<'_>>)| {
         let scored = scored?;
         let costs = match is_informative {
-            true => costs(attempt, scored.correct, fewest_turns, shaping),
+            true => costs(attempt, shaping.paid(scored.correct), fewest_turns, shaping),
             false => Vec::new(),
         };
         Some(scored.reward(attempt, costs))
@@ -233,7 +243,7 @@ impl<'a> Scored<'a> {
         scores: Vec<(JudgeKind, &'a Score)>,
         shaping: &Shaping,
     ) -> Option<Self> {
-        let cap = cap(attempt, correct, &scores, &shaping.gates)?;
+        let cap = cap(attempt, shaping.paid(correct), &scores, &shaping.gates)?;
         let truth = correct.map(|correct| ("truth", if correct { shaping.weights.truth } else { 0.0 }));
         let counted = scores.iter().filter(|(kind, _)| shaping.counts(*kind, correct));
         let judged = counted.map(|(kind, score)| (kind.name(), shaping.weight(*kind) * score.score));
@@ -511,6 +521,42 @@ mod tests {
         let by_text = Trajectory { answer_source: Some("text".into()), ..trajectory(Some("7"), 1, 0) };
         let protocol = r#"0.900 {"truth":1.0,"efficiency":0.0,"unfinished":-0.1,"parse_failures":0.0}"#;
         assert_eq!(among(true, by_text, &shaping), protocol);
+    }
+
+    #[test]
+    fn where_truth_earns_nothing_a_right_answer_pays_and_is_flagged_as_a_wrong_one() {
+        let gates = BTreeMap::from([("hedging".to_owned(), Gate { below: 1.0, at_most: 0.25 })]);
+        let judge_alone = Shaping {
+            weights: weights(0.0, 1.0),
+            veto: false,
+            parse_failure_cost: 0.1,
+            loose_call_cost: 0.02,
+            overlong: 0.5,
+            overlong_tokens: Some(10),
+            gates,
+            ..shaping()
+        };
+        let reward = |correct: bool| {
+            let sloppy = |answer| Trajectory {
+                correct: Some(correct),
+                parse_failures: 2,
+                loose_calls: 3,
+                sampled: vec![true; 20],
+                ..trajectory(Some(answer), 4, 2)
+            };
+            let other = Trajectory { correct: Some(!correct), ..trajectory(Some("8"), 1, 0) };
+            let (plain, hedged) = (sloppy("7"), sloppy("7 or 8"));
+            let scenario = scenario("none");
+            let group = [&plain, &hedged, &other]
+                .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory });
+            let scores = [0.75, 0.75, 0.5].map(|score| Some(Score { score, ..Score::default() }));
+            let scores = BTreeMap::from([(JudgeKind::Relative, scores.to_vec())]);
+            rewards(&group, &scores, &judge_alone)
+                .into_iter()
+                .map(|reward| reward.unwrap().reward)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(reward(true), reward(false));
     }
 
     #[test]

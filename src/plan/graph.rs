@@ -16,7 +16,7 @@ use super::{
     reader::Reader,
     references::{Resolver, Target, carried_name, carried_type, yields},
 };
-use crate::error::suggest;
+use crate::{error::suggest, stage::card::Role};
 
 /// One execution of a stage: one node outside loops, one per iteration within.
 pub struct Node {
@@ -366,12 +366,41 @@ impl<'a> Unrolled<'a> {
             id,
             stage: stage.stage.clone(),
             iteration,
-            inputs: links.iter().filter_map(edge).collect(),
+            inputs: links
+                .iter()
+                .filter_map(edge)
+                .chain(iteration.into_iter().flat_map(|iteration| self.previous(stage, iteration)))
+                .collect(),
             stop_conditions: iteration.map_or_else(Vec::new, |iteration| {
                 self.goal(iteration).into_iter().chain(self.idle(iteration)).collect()
             }),
             awaited: iteration.and_then(|iteration| self.awaited(stage, iteration)),
         }
+    }
+
+    /// What a stage reads of its own in the iteration before, without being told to.
+    fn previous(
+        &self,
+        ParsedStage { name, stage, inputs, .. }: &ParsedStage<'_>,
+        Iteration { loop_index, number }: Iteration,
+    ) -> Vec<InputEdge> {
+        let position = self.parsed.loops[loop_index].stages.iter().position(|other| other.name == *name);
+        let (Some(at), Some(earlier)) = (position, number.checked_sub(1).filter(|earlier| *earlier > 0))
+        else {
+            return Vec::new();
+        };
+        let node = self.inner(loop_index, earlier, at);
+        let is_open = |role: &String| !inputs.iter().any(|given| given.role == *role);
+        let roles = stage.card.inputs.iter().filter(|(role, input)| input.previous && is_open(role));
+        let edge = |(role, input): (&String, &Role)| {
+            let port = stage.card.output_of_type(&input.artifact)?.to_owned();
+            Some(InputEdge {
+                role: role.clone(),
+                name: role.clone(),
+                from: InputSource::Output { node, port },
+            })
+        };
+        roles.filter_map(edge).collect()
     }
 
     fn awaited(

@@ -36,6 +36,7 @@ mod references;
 mod report;
 mod resample;
 mod schema;
+mod scored;
 mod section;
 mod server;
 mod source;
@@ -73,7 +74,8 @@ use std::{
 };
 
 use self::{
-    graph::Graph, identity::ServerIdentity, key::KeyEnvironment, layers::Layers, reader::Reader, source::join,
+    graph::Graph, identity::ServerIdentity, key::KeyEnvironment, layers::Layers, reader::Reader,
+    scored::with_scored_by, source::join,
 };
 use crate::{
     engine::EngineSpec,
@@ -176,7 +178,7 @@ impl Plan {
         let reader = Reader::new(mistakes);
         let parsed = parse::parse(&reader, &layers, &kinds, cards, files);
         // Runs even if parsing found mistakes, so that all of them are reported at once.
-        let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed));
+        let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed)).map(with_scored_by);
         let (parsed, graph) = reader.finish(parsed.zip(graph))?;
         let identity = match &parsed.servers {
             Some(servers) => Some(ServerIdentity::of_all(servers, &absolute(source.folder()), files)?),

@@ -399,7 +399,8 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
         );
         page.push(Block::Plots(vec![plot], caption));
     }
-    let charts: [(&str, OfPoint, Scale); 11] = [
+    let charts: [(&str, OfPoint, Scale); 12] = [
+        ("Success on tasks drawn for the first time", |point| point.success_new, Scale::Percent),
         ("Mean reward", |point| point.reward, Scale::Values),
         ("Loss", |point| point.loss, Scale::Values),
         ("Gradient norm", |point| point.gradient_norm, Scale::Values),

@@ -84,6 +84,9 @@ pub struct Role {
     pub many: bool,
     #[serde(default)]
     pub optional: bool,
+    /// In a loop, an input that the run file leaves out is the stage's own output of this type in the iteration before.
+    #[serde(default)]
+    pub previous: bool,
     /// Which output is meant where a stage writes several of the type and the run file does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefers: Option<String>,

@@ -21,6 +21,29 @@ use crate::{
 
 pub type StageFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// What decides about the rewards of episodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum ScoredBy {
+    /// Known answers and checks alone.
+    Answers,
+    /// Judges that see neither.
+    Judges,
+    Both,
+}
+
+impl ScoredBy {
+    /// The parameter of stages that play by it.
+    pub const PARAM: &str = "scored_by";
+
+    /// What decides if another stage scores the episodes too.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Both }
+    }
+}
+
 /// A stage with its parameters.
 pub trait StageKind: Send + Sync {
     /// Reads the inputs and writes every output.
@@ -60,6 +83,11 @@ pub trait StageKind: Send + Sync {
     /// Whether the stage uses the frozen model of the policy in this role, and so shares it with other stages.
     fn shares_model(&self, _role: &str) -> bool {
         false
+    }
+
+    /// What decides about the rewards that the stage writes. `Both` if it writes none, or they are another program's.
+    fn scored_by(&self) -> ScoredBy {
+        ScoredBy::Both
     }
 
     /// The role of the policy whose model the written adapter belongs to. None if the stage writes no adapter.

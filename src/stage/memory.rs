@@ -74,7 +74,7 @@ impl<'a> Load<'a> {
             threads: self.engine.all_threads(),
             devices: self.engine.devices.len(),
             copies: self.engine.copies(),
-            adapter: policy.adapter,
+            adapter: policy.adapter_size(),
         };
         Footprint::sampling(&policy.config, format, &load)
     }
@@ -187,7 +187,7 @@ mod tests {
         let activations = |budget: usize| {
             let (update, engine) = stage("grpo", json!({ "tokens_per_microbatch": budget }));
             let mut inputs = inputs();
-            let episodes = ExpectedEpisodes { count: 1000, longest: 4000 };
+            let episodes = ExpectedEpisodes { count: 1000, longest: 4000, altered: None };
             inputs
                 .insert("trajectories".into(), vec![("rollout".into(), ExpectedOutput::Episodes(episodes))]);
             update.memory(&Load { inputs: &inputs, ..Load::of(&engine) }).unwrap().activations

@@ -45,7 +45,7 @@ pub use context::{Artifacts, Context, EarlierResult, Input, Rows, Shard};
 pub use embedded::embedded;
 pub use error::StageError;
 pub use judge::{RewardChange, compare_rewards};
-pub use kind::StageKind;
+pub use kind::{ScoredBy, StageKind};
 pub use metrics::Metrics;
 use metrics::{known_metrics, mean, metrics, share_right};
 pub use parts::{CardFile, CardParts};

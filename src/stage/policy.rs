@@ -8,7 +8,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Artifacts, Context, Input, SharedModels, memory::workspace_bytes, preflight::ExpectedPolicy};
+use super::{
+    Artifacts, Context, Input, SharedModels,
+    memory::workspace_bytes,
+    preflight::{ExpectedAdapter, ExpectedPolicy},
+};
 use crate::{
     engine::{Checkpoint, DeviceSet, EngineSpec, Footprint, Sampler},
     error::{At, Diagnostic, Result},
@@ -96,7 +100,7 @@ impl PolicyFolder {
     pub fn expected(&self) -> Result<ExpectedPolicy> {
         let config = ModelConfig::load(self.model())?;
         let adapter = match &self.base {
-            Some(_) => AdapterConfig::load(&self.folder)?.size(&config).ok(),
+            Some(_) => ExpectedAdapter::new(AdapterConfig::load(&self.folder)?, &config).ok(),
             None => None,
         };
         let stored = Weights::open(self.model())?.format();

@@ -18,7 +18,7 @@ use crate::{
     engine::EngineSpec,
     error::Failure,
     hash::Digest,
-    model::{AdapterSize, ModelConfig, kernels::Format},
+    model::{AdapterConfig, AdapterSize, ModelConfig, kernels::Format},
     usage::Prices,
 };
 
@@ -61,10 +61,31 @@ pub struct ExpectedPolicy {
     pub config: ModelConfig,
     /// The type of its model's weights in their files.
     pub stored: Format,
-    /// The size of its adapter, if it is one.
-    pub adapter: Option<AdapterSize>,
+    /// Its adapter, if it is one.
+    pub adapter: Option<ExpectedAdapter>,
     /// Where its model's tokenizer and template are, if they exist yet.
     pub folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpectedAdapter {
+    pub config: AdapterConfig,
+    /// On the policy's model.
+    pub size: AdapterSize,
+}
+
+impl ExpectedAdapter {
+    /// # Errors
+    /// Fails if one of its patterns is invalid.
+    pub fn new(config: AdapterConfig, model: &ModelConfig) -> Result<Self, String> {
+        Ok(Self { size: config.size(model)?, config })
+    }
+}
+
+impl ExpectedPolicy {
+    pub fn adapter_size(&self) -> Option<AdapterSize> {
+        self.adapter.as_ref().map(|adapter| adapter.size)
+    }
 }
 
 impl From<ExpectedPolicy> for ExpectedOutput {
@@ -91,12 +112,14 @@ impl ExpectedScenarios {
     }
 }
 
-/// Upper bounds of a table of trajectories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is known of a table of trajectories; the numbers are upper bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpectedEpisodes {
     pub count: usize,
     /// Tokens of the longest.
     pub longest: usize,
+    /// A sampling parameter with its value, if tokens are not drawn with the policy's own probabilities because of it.
+    pub altered: Option<(&'static str, f32)>,
 }
 
 /// Expected content of a stage's inputs by role, with their names. Lacks roles that are not given.
@@ -188,6 +211,14 @@ impl PreflightContext<'_> {
         self.inputs.get("scenarios")?.first()?.1.scenarios()
     }
 
+    /// The episodes, if known.
+    pub fn episodes(&self) -> Option<&ExpectedEpisodes> {
+        match self.inputs.get("trajectories")?.first()? {
+            (_, ExpectedOutput::Episodes(episodes)) => Some(episodes),
+            _ => None,
+        }
+    }
+
     /// The table of tools, if it exists.
     pub fn tools(&self) -> Option<&Path> {
         match self.inputs.get("tools")?.first()? {
@@ -209,7 +240,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{AdapterConfig, Design, ModelConfig, kernels::Heads},
+        model::{Design, ModelConfig, kernels::Heads},
         stage::Cards,
     };
 
@@ -226,7 +257,7 @@ mod tests {
             tied: true,
             design: Design::default(),
         };
-        let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
+        let adapter = rank.map(|rank| ExpectedAdapter::new(AdapterConfig::new(rank, 1.0), &config).unwrap());
         ExpectedPolicy { config, stored: Format::F32, adapter, folder: None }.into()
     }
 
@@ -277,19 +308,65 @@ mod tests {
     }
 
     #[test]
+    fn an_update_refuses_episodes_that_were_not_drawn_with_the_policys_own_probabilities() {
+        let refused = |params: Value| {
+            let (_, rollout) = preflight("rollout", &[], params);
+            let episodes = rollout.outputs["trajectories"].clone();
+            preflight("grpo", &[("trajectories", episodes)], json!({})).0
+        };
+        assert_eq!(refused(json!({})), [""; 0]);
+        for (name, value) in
+            [("temperature", json!(0.5)), ("top_p", json!(0.75)), ("top_k", json!(5)), ("min_p", json!(0.25))]
+        {
+            let [refusal] = &refused(json!({ name: value }))[..] else { panic!("{name}") };
+            let expected = format!("trajectories: the episodes are sampled with `{name} = {value}`");
+            assert!(refusal.starts_with(&expected), "{refusal}");
+        }
+    }
+
+    #[test]
     fn the_rank_of_the_adapter_that_an_update_writes_is_known_beforehand() {
         let rank = |from: Option<usize>, params: Value| {
             let (_, preflight) = preflight("grpo", &[("policy", policy(100, from))], params);
             let Some(ExpectedOutput::Policy(policy)) = preflight.outputs.get("policy") else {
                 panic!("a policy")
             };
-            policy.adapter.map(|size| size.ranks)
+            policy.adapter_size().map(|size| size.ranks)
         };
         // On seven linear layers of two decoder layers.
         assert_eq!(rank(None, json!({ "rank": 4 })), Some(2 * 7 * 4));
         assert_eq!(rank(None, json!({ "rank": 4, "targets": ["q_proj"] })), Some(2 * 4));
         assert_eq!(rank(Some(8), json!({ "rank": 4 })), Some(2 * 7 * 8), "the adapter is trained further");
         assert_eq!(rank(None, json!({ "lora": false })), None);
+    }
+
+    #[test]
+    fn parameters_of_an_adapter_that_is_there_already_do_not_apply_and_are_noted() {
+        let notes = |kind: &str, from: Option<usize>, params: Value| -> Vec<String> {
+            let (errors, preflight) = preflight(kind, &[("policy", policy(100, from))], params);
+            assert_eq!(errors, [""; 0]);
+            preflight
+                .findings
+                .iter()
+                .map(|found| format!("{}: {}", found.about.unwrap(), found.cause))
+                .collect()
+        };
+        let set =
+            json!({ "rank": 4, "alpha": 8, "targets": ["q_proj"], "rank_stabilised": true, "dropout": 0.5 });
+        assert_eq!(notes("grpo", None, set.clone()), [""; 0], "a new adapter has them");
+        for kind in ["grpo", "sft"] {
+            let expected = [
+                "rank: `rank = 4` does not apply: the policy is an adapter already, with 8",
+                "alpha: `alpha = 8.0` does not apply: the policy is an adapter already, with 1.0",
+                "rank_stabilised: `rank_stabilised = true` does not apply: the policy is an adapter already, with false",
+                "targets: `targets = [\"q_proj\"]` does not apply: the policy is an adapter already, with [\"all-linear\"]",
+            ];
+            assert_eq!(notes(kind, Some(8), set.clone()), expected);
+            assert_eq!(notes(kind, Some(8), json!({})), [""; 0], "defaults");
+            let same = json!({ "rank": 8, "alpha": 1, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                "up_proj", "down_proj"] });
+            assert_eq!(notes(kind, Some(8), same), [""; 0], "as it is");
+        }
     }
 
     #[test]

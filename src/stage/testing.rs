@@ -20,7 +20,7 @@ use crate::{
     hash::Digest,
     mcp::{ServerSpec, State, Transport},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
-    progress::NoProgress,
+    progress::{NoProgress, Observer},
 };
 
 /// Rows in memory, and a checkpoint in a temporary folder.
@@ -229,6 +229,16 @@ pub fn small_model() -> ModelConfig {
 /// Runs the stage that a context belongs to.
 pub async fn run(context: &Context) -> Result<Metrics> {
     super::parse(&context.card, &context.params)?.run(context).await
+}
+
+/// Notes of a stage.
+#[derive(Default)]
+pub struct Notes(pub Mutex<Vec<String>>);
+
+impl Observer for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap().push(text.to_owned());
+    }
 }
 
 struct NoArtifacts;

@@ -51,6 +51,8 @@ pub struct LoopProgress {
     pub seconds: Vec<f64>,
     /// Success of the iterations that reported it, in order.
     pub success: Vec<f64>,
+    /// That of the last one in tasks it drew for the first time.
+    pub success_new: Option<f64>,
     pub began_ms: u64,
     /// When an iteration last ended.
     pub last_ms: u64,
@@ -80,10 +82,11 @@ impl LoopProgress {
         )
     }
 
-    /// `success ▁▂▄▆ 0.61`; empty if no iteration reported it.
+    /// `success ▁▂▄▆ 0.61 (new 0.55)`; empty if no iteration reported it.
     pub fn status(&self) -> String {
         let sparks = share_sparkline(&self.success, SPARKS);
-        self.success.last().map_or(String::new(), |last| format!("success {sparks} {last:.2}"))
+        let new = self.success_new.map_or(String::new(), |new| format!(" (new {new:.2})"));
+        self.success.last().map_or(String::new(), |last| format!("success {sparks} {last:.2}{new}"))
     }
 
     /// The time until the last iteration ends, as long as the last ones took.
@@ -279,5 +282,7 @@ mod tests {
             progress.line(100, at(114)),
             "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 1.00"
         );
+        progress.success_new = Some(0.75);
+        assert_eq!(progress.status(), "success ▁▂▄▄▅▇█ 1.00 (new 0.75)");
     }
 }

@@ -15,8 +15,9 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// The most important metrics, in display order.
-pub const HEADLINES: [&str; 10] = [
+pub const HEADLINES: [&str; 11] = [
     "success",
+    "success_new",
     "all.gain",
     "reward",
     "loss",

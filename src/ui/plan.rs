@@ -239,6 +239,11 @@ fn waits_on(on: &[String], turn: Option<(&str, u32, &str)>) -> String {
             _ => stage_name(id),
         })
         .collect();
-    names.dedup();
+    // Several iterations before are all `previous`; the last counts.
+    for at in (0..names.len()).rev() {
+        if names[at + 1..].contains(&names[at]) {
+            names.remove(at);
+        }
+    }
     names.join(", ")
 }

@@ -346,6 +346,7 @@ impl Iterations {
         if let Some(of) = self.loops.get_mut(loop_of(name)) {
             of.done += 1;
             of.success.extend(iteration.metrics.get("success"));
+            of.success_new = iteration.metrics.get("success_new").copied();
             if let Some(seconds) = seconds {
                 of.seconds.push(seconds);
                 of.last_ms = now_ms();

@@ -74,6 +74,8 @@ pub struct Point {
     pub success: Option<f64>,
     /// Its interval, if the episodes are in the cache.
     pub interval: Option<Rate>,
+    /// The same of tasks that the loop drew for the first time.
+    pub success_new: Option<f64>,
     pub reward: Option<f64>,
     /// Means over the iteration's optimizer steps.
     pub loss: Option<f64>,
@@ -172,6 +174,7 @@ fn point(stages: &[&Stage]) -> Point {
             .or_else(|| of_rollout("success"))
             .or_else(|| metric("success")),
         interval,
+        success_new: of_rollout("success_new"),
         reward: mean(rewards.iter().flatten().map(|reward| f64::from(reward.reward)))
             .or_else(|| metric("reward")),
         loss: over(|step| Some(step.loss)).or_else(|| metric("loss")),

@@ -13,7 +13,7 @@ use super::{
     kind::StageFuture,
     metrics,
     policy::{AdapterOf, PolicyFolder},
-    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    preflight::{ExpectedAdapter, ExpectedPolicy, Preflight, PreflightContext},
 };
 use crate::{
     error::{At, Diagnostic, Result},
@@ -93,7 +93,8 @@ impl StageKind for AdapterStage {
             return preflight;
         }
         preflight.check("from", adapter.targets.check(&base.config));
-        let adapter = Some(adapter.size(&base.config).unwrap_or_default());
+        let size = adapter.size(&base.config).unwrap_or_default();
+        let adapter = Some(ExpectedAdapter { config: adapter, size });
         preflight.with("policy", ExpectedPolicy { adapter, ..base })
     }
 

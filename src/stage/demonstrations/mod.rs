@@ -157,7 +157,7 @@ impl StageKind for Demonstrations {
         if (context.finished)("trajectories").is_none() {
             prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes = ExpectedEpisodes { count, longest: self.play.agent.max_episode_tokens };
+        let episodes = ExpectedEpisodes { count, longest: self.play.agent.max_episode_tokens, altered: None };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 

@@ -25,7 +25,9 @@ use super::{
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{Learner, Training, batches, check_logprobs, check_rows, checkpoint, workspace},
+    training::{
+        Learner, LossState, Training, check_logprobs, check_rows, checkpoint, minibatches, workspace,
+    },
     typed,
 };
 use crate::{
@@ -76,9 +78,6 @@ impl GapBound {
     }
 }
 
-/// File of the optimizer's state in the policy's folder.
-const OPTIMIZER: &str = "optimizer.safetensors";
-
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
     loss: LossKind,
@@ -123,6 +122,12 @@ enum GrpoError {
     )]
     #[hint = "the rollouts may come from another machine or other kernels; run the rollout stage again"]
     Mismatch { mean: f64, max: f64, bound: GapBound },
+    #[error(
+        "the episodes are sampled with `{name} = {value}`, and an update takes them for draws from the policy itself"
+    )]
+    #[diagnostic(class = usage)]
+    #[hint = "leave `{name}` of the stage that plays them out, or train on right episodes with a stage of kind \"sft\""]
+    Altered { name: &'static str, value: f32 },
     #[error("`kl` is {kl}, but no reference policy is given")]
     #[diagnostic(class = usage)]
     #[hint = "name one, as in `reference = \"base\"`, or set `kl = 0`"]
@@ -215,7 +220,7 @@ impl Grpo {
         };
         let expected = policy.expected()?;
         let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
-        let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
+        let mut learner = Learner::load(&policy, training, LossState::Grpo, workspace, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());
@@ -230,13 +235,15 @@ impl Grpo {
         let schedule = training.schedule(training.total_steps);
         // Before a checkpoint is loaded, whose steps are this update's own.
         let before = learner.trainer.optimizer().steps();
-        let size = groups.len().div_ceil(params.minibatches);
-        let minibatches: Vec<Vec<&[Rollout<'_>]>> = batches(groups.len(), params.epochs, size, context.seed)
-            .into_iter()
-            .map(|minibatch| minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>())
-            // Without a gradient the optimizer must not step on its moments alone.
-            .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
-            .collect();
+        let minibatches: Vec<Vec<&[Rollout<'_>]>> =
+            minibatches(groups.len(), params.epochs, params.minibatches, context.seed)
+                .into_iter()
+                .map(|minibatch| {
+                    minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>()
+                })
+                // Without a gradient the optimizer must not step on its moments alone.
+                .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
+                .collect();
         context.observer.phase("steps", minibatches.len() as u64);
         let done = checkpoint::load(&mut learner.trainer, context)?.into_iter();
         let mut updates: Vec<Update> = done.map(Update::from_numbers).collect();

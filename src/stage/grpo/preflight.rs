@@ -21,6 +21,9 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
             preflight.error("reference", GrpoError::Vocabulary { reference, policy });
         }
     }
+    if let Some((name, value)) = context.episodes().and_then(|episodes| episodes.altered) {
+        preflight.error("trajectories", GrpoError::Altered { name, value });
+    }
     // Only the kernels' log-probabilities are exact enough to tell the difference.
     let on_cpu = context.engine.devices.iter().all(|device| device == "cpu");
     if let Some(policy) = context.policy("policy").filter(|_| on_cpu && !training.lora) {

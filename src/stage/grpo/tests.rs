@@ -418,6 +418,39 @@ async fn under_dropout_the_gap_is_that_of_a_scoring_pass_and_the_same_seed_drops
     assert_ne!(hall.fresh("none", json!({})).await.bytes(ADAPTER), first.bytes(ADAPTER));
     let config = String::from_utf8(first.bytes("adapter_config.json")).unwrap();
     assert!(config.contains("\"lora_dropout\": 0.2,"), "{config}");
+
+    // An adapter has no dropout of its own: the update decides.
+    let after = |out: &str, dropout: f64| {
+        let (mut context, _) = hall.context(&first.policy, None, out, json!({"dropout": dropout}));
+        // The base played.
+        context.inputs.get_mut("policy").unwrap()[0].digest = Digest::of(b"first");
+        context
+    };
+    let mut adapters = Vec::new();
+    for (out, dropout) in [("after", 0.0), ("dropped", 0.2)] {
+        let context = after(out, dropout);
+        let metrics = testing::run(&context).await.unwrap();
+        let done = Done::read(&context, metrics).unwrap();
+        let config = String::from_utf8(done.bytes("adapter_config.json")).unwrap();
+        assert!(config.contains(&format!("\"lora_dropout\": {dropout:?},")), "{config}");
+        adapters.push(done.bytes(ADAPTER));
+    }
+    assert_ne!(adapters[0], adapters[1]);
+}
+
+#[tokio::test]
+async fn groups_without_gradient_that_are_all_right_or_all_wrong_are_shares_of_all_groups() {
+    let hall = Hall::open();
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    // Of five groups one is right and has no gradient, two are wrong and have none, and one is wrong and has one.
+    for (index, reward) in rewards.iter_mut().enumerate() {
+        reward.correct = Some(index < 8);
+        reward.reward = if index / 4 == 0 || index / 4 == 4 { reward.reward } else { 1.0 };
+    }
+    data::write(&path, &rewards).unwrap();
+    let metrics = hall.fresh("update", json!({})).await.metrics;
+    assert_eq!((metrics["all_right"], metrics["all_wrong"], metrics["groups"]), (0.2, 0.4, 5.0));
 }
 
 #[tokio::test]

@@ -14,9 +14,7 @@ pub(super) enum JudgeStageError {
     #[error("no scenario has a known answer, and no language model judges")]
     #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people"]
     NothingToGoBy,
-    #[error(
-        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get no reward"
-    )]
+    #[error("only {known} of the {scenarios} scenarios have a known answer; the others are not trained on")]
     #[hint = "set `weights = {{ relative = 1.0 }}`, and `base_url` and `model` or `local_model`, to use a language model as judge, or `weights = {{ labels = 1.0 }}` and `labels_file` to use labels of people"]
     LittleToGoBy { known: usize, scenarios: usize },
     #[error("`weights.{name}` is {value}, and should be a number of 0 or more")]

@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     endpoint::reachable,
-    kind::{Requirement, StageFuture},
+    kind::{Requirement, ScoredBy, StageFuture},
     known_metrics,
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
     mean,
@@ -103,6 +103,11 @@ impl Judge {
     /// Whether a language model is asked.
     fn asks(&self) -> bool {
         self.shaping.uses(JudgeKind::Relative) || self.shaping.uses(JudgeKind::Rubric)
+    }
+
+    /// Whether a score besides ground truth is a part of the reward.
+    fn is_judged(&self) -> bool {
+        JudgeKind::ALL.into_iter().any(|kind| self.shaping.weight(kind) > 0.0)
     }
 
     /// Judges with the model that the stage asks for.
@@ -395,7 +400,7 @@ impl StageKind for Judge {
         if let Some((name, value)) = shaping.wrong_weight() {
             preflight.error("weights", JudgeStageError::Weight { name, value });
         }
-        let is_judged = JudgeKind::ALL.into_iter().any(|kind| shaping.weight(kind) > 0.0);
+        let is_judged = self.is_judged();
         if !is_judged && shaping.weights.truth == 0.0 {
             preflight.error("weights", JudgeStageError::NothingEarned);
         } else if let Some(tasks) = context.scenarios().filter(|_| !is_judged) {
@@ -412,6 +417,14 @@ impl StageKind for Judge {
 
     fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
         Box::pin(self.requirements())
+    }
+
+    fn scored_by(&self) -> ScoredBy {
+        match (self.shaping.sees_truth(), self.is_judged()) {
+            (true, false) => ScoredBy::Answers,
+            (false, true) => ScoredBy::Judges,
+            _ => ScoredBy::Both,
+        }
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

@@ -26,12 +26,12 @@ use crate::{
     error::Diagnostic,
     mcp::{McpError, Outcome},
     model::{Adapter, AdapterConfig, Decoder, Init, merge, write_safetensors},
-    progress::{NoProgress, Observer},
+    progress::NoProgress,
     stage::{
         self, SharedModels,
         model_files::RECORD,
         preflight::{ExpectedInputs, PreflightContext},
-        testing::{self, context},
+        testing::{self, Notes, context},
     },
     store::{FileDigests, Store},
 };
@@ -231,16 +231,6 @@ async fn a_long_context_needs_long_factors() {
     let output = tempfile::tempdir().unwrap();
     let (context, _) = context("model", &[], output.path(), params);
     assert_eq!(testing::run(&context).await.unwrap_err().code(), "model::no_long_factors");
-}
-
-/// Notes of a stage.
-#[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
-
-impl Observer for Notes {
-    fn note(&self, text: &str) {
-        self.0.lock().unwrap().push(text.to_owned());
-    }
 }
 
 /// Gives the rows of these tokens, and those that no token has, one and the same content in both embeddings.

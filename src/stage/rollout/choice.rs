@@ -11,6 +11,8 @@ use serde::Deserialize;
 use crate::{
     data::{PassRate, Scenario},
     hash::Encoder,
+    judge::truth,
+    stage::mean,
 };
 
 /// How to choose scenarios.
@@ -34,13 +36,18 @@ impl Draw {
 /// Weight in addition to p(1 − p), so that no scenario is given up.
 const FLOOR: f64 = 0.02;
 
+/// A scenario without a known answer never gets a pass rate: it weighs as much as the others do on average.
 fn weights(scenarios: &[Scenario], rates: &[PassRate]) -> Vec<f64> {
     let rates: BTreeMap<&str, &PassRate> =
         rates.iter().map(|rate| (rate.scenario_id.as_str(), rate)).collect();
-    let unknown = PassRate { scenario_id: String::new(), episodes: 0.0, right: 0.0 };
-    let of =
-        |scenario: &Scenario| rates.get(scenario.id.as_str()).copied().unwrap_or(&unknown).variance() + FLOOR;
-    scenarios.iter().map(of).collect()
+    let unknown = PassRate::unknown("");
+    let of = |scenario: &Scenario| match rates.get(scenario.id.as_str()) {
+        Some(rate) => Some(rate.variance() + FLOOR),
+        None => truth::is_known(scenario).then(|| unknown.variance() + FLOOR),
+    };
+    let weights: Vec<Option<f64>> = scenarios.iter().map(of).collect();
+    let mean = mean(weights.iter().flatten().copied()).unwrap_or(1.0);
+    weights.into_iter().map(|weight| weight.unwrap_or(mean)).collect()
 }
 
 /// A family: the square root of its size, and the scenarios that are left.
@@ -116,7 +123,8 @@ mod tests {
             split: "train".into(),
             family: format!("family {family}"),
             task: String::new(),
-            check: "none".into(),
+            answer: Some("7".into()),
+            check: "number".into(),
             ..Scenario::default()
         };
         sizes
@@ -146,7 +154,7 @@ mod tests {
     }
 
     fn rate(scenario: &Scenario, episodes: f64, right: f64) -> PassRate {
-        PassRate { scenario_id: scenario.id.clone(), episodes, right }
+        PassRate { episodes, right, ..PassRate::unknown(&scenario.id) }
     }
 
     #[test]
@@ -176,6 +184,19 @@ mod tests {
         let expected = wrong / (wrong + 2.0 * (0.25 + FLOOR));
         assert!((share(first[0]) - expected).abs() < 0.02, "{first:?}");
         assert!((share(first[1]) - share(first[2])).abs() < 0.04, "{first:?}");
+    }
+
+    #[test]
+    fn scenarios_without_a_known_answer_come_as_often_as_the_others_on_average() {
+        let mut scenarios = scenarios(&[4]);
+        // Two are always right, one is right half of the time.
+        let rates = [(0, 1e6), (1, 1e6), (2, 5e5)].map(|(index, right)| rate(&scenarios[index], 1e6, right));
+        scenarios[3].answer = None;
+        let weights = weights(&scenarios, &rates);
+        let expected = (2.0 * FLOOR + 0.25 + FLOOR) / 3.0;
+        assert!((weights[3] - expected).abs() < 1e-5, "{weights:?}");
+        scenarios.iter_mut().for_each(|scenario| scenario.answer = None);
+        assert_eq!(super::weights(&scenarios, &[]), [1.0; 4]);
     }
 
     #[test]

@@ -25,7 +25,10 @@ mod tests;
 
 pub use open_agent::{AgentSource, EndpointSource, OpenAgent, OpenEndpoint, OpenPolicy};
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -37,18 +40,20 @@ use self::{
     settings::PlaySettings,
 };
 use super::{
-    Context, Input, Metrics, StageError, StageKind,
+    Context, Input, Metrics, ScoredBy, StageError, StageKind,
     kind::StageFuture,
+    known_metrics,
     memory::Load,
     metrics,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
-    typed,
+    share_right, typed,
 };
 use crate::{
     chat::CallForm,
     data::{self, AnswerSource, Call, End, GroupSignal, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
+    judge::truth,
 };
 
 #[derive(Debug, Deserialize)]
@@ -62,6 +67,7 @@ pub(super) struct Params {
     /// Up to how many episodes groups grow that do not vary.
     max_group_size: Option<u32>,
     draw: Draw,
+    scored_by: Option<ScoredBy>,
     temperature: f32,
     top_p: f32,
     top_k: usize,
@@ -69,7 +75,7 @@ pub(super) struct Params {
 }
 
 #[derive(Debug, thiserror::Error, Diagnostic)]
-#[diagnostic(code = "rollout::no_scenarios")]
+#[diagnostic(area = "rollout")]
 enum RolloutError {
     #[error("{}", match others {
         0 => "no scenarios to train on".to_owned(),
@@ -80,6 +86,9 @@ enum RolloutError {
     #[hint("add tasks: each is either trained on or held out" if *others == 1)]
     #[hint = "lower `heldout_share`, or give tasks `\"split\": \"train\"`"]
     NoScenarios { others: usize },
+    #[error("none of the {tasks} tasks has a known answer or `checks`, and no judge scores their episodes")]
+    #[hint = "give tasks an `answer` or `checks`, or give a judge a weight in the stage that scores them"]
+    NothingScored { tasks: usize },
 }
 
 /// The episodes of one scenario.
@@ -99,10 +108,11 @@ impl Group {
         self.trajectories.iter().map(|trajectory| trajectory.correct)
     }
 
-    /// Whether the group gives a training signal, or perhaps does: without ground truth only a judge can tell. A group
-    /// whose episodes were all lost does not.
-    fn is_informative(&self) -> bool {
-        matches!(GroupSignal::of(self.outcomes()), Some(GroupSignal::Informative | GroupSignal::Unknown))
+    /// Whether the group gives a training signal, or perhaps does: where ground truth does not decide, only a judge can
+    /// tell. A group whose episodes were all lost does not.
+    fn is_informative(&self, params: &Params) -> bool {
+        let outcomes = self.outcomes().map(|correct| correct.filter(|_| params.sees_truth()));
+        matches!(GroupSignal::of(outcomes), Some(GroupSignal::Informative | GroupSignal::Unknown))
     }
 }
 
@@ -119,19 +129,29 @@ impl Rollout {
     async fn play(&self, context: &Context) -> Result<Metrics> {
         let Self { params, play } = self;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
-        if scenarios.is_empty() {
-            return Err(RolloutError::NoScenarios { others: 0 }.into());
+        let tasks = scenarios.len();
+        let scenarios = params.scored(scenarios);
+        match tasks - scenarios.len() {
+            _ if tasks == 0 => return Err(RolloutError::NoScenarios { others: 0 }.into()),
+            0 => {}
+            left_out if left_out == tasks => return Err(RolloutError::NothingScored { tasks }.into()),
+            left_out => context.observer.note(&format!(
+                "{left_out} of {tasks} tasks are left out: they have neither a known answer nor `checks`, and no judge scores \
+                 their episodes"
+            )),
         }
         let tools = &context.input("tools")?.path;
         let mut player =
             Player::open(context, context.input("policy")?, tools, &scenarios, play.clone()).await?;
         let rates: Vec<PassRate> = context.read_optional("pass_rates")?.unwrap_or_default();
-        if params.draw == Draw::PassRate && rates.is_empty() {
-            context.observer.note(
-                "no pass rates yet, so scenarios are drawn uniformly; in a loop, `pass_rates = \"@pass_rates\"` and \
-                 `yields = \"pass_rates\"` pass them on",
-            );
+        if params.draw == Draw::PassRate && !params.sees_truth() {
+            context.observer.note("judges alone score these episodes, so scenarios are drawn uniformly");
+        } else if params.draw == Draw::PassRate && rates.is_empty() {
+            context.observer.note("no pass rates yet, so scenarios are drawn uniformly");
         }
+        let drawn = rates.iter().filter(|rate| rate.rollouts > 0).map(|rate| rate.scenario_id.clone());
+        let drawn: BTreeSet<String> = drawn.collect();
+        player.set_drawn(drawn.clone());
         let groups = waves(context, params, (&scenarios, &rates), &mut player).await;
         let lost = player.lost();
         let unchecked = player.unchecked();
@@ -141,8 +161,10 @@ impl Rollout {
             return Ok(Metrics::new());
         }
 
-        let mut metrics = metrics_of(&groups);
+        let mut metrics = metrics_of(&groups, params);
         metrics.insert("lost".into(), lost as f64);
+        let new = groups.iter().filter(|group| !drawn.contains(&scenarios[group.index].id));
+        metrics.extend(known_metrics([("success_new", share_right(new.flat_map(Group::outcomes)))]));
         if params.draw == Draw::PassRate {
             let is_known =
                 |group: &&Group| rates.iter().any(|rate| rate.scenario_id == scenarios[group.index].id);
@@ -184,8 +206,11 @@ impl StageKind for Rollout {
             }
             prompts::check(context, "policy", &self.play.agent, &mut preflight);
         }
-        let episodes =
-            ExpectedEpisodes { count: self.episodes(), longest: self.play.agent.max_episode_tokens };
+        let episodes = ExpectedEpisodes {
+            count: self.episodes(),
+            longest: self.play.agent.max_episode_tokens,
+            altered: self.params.altered(),
+        };
         preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
     }
 
@@ -201,12 +226,12 @@ impl StageKind for Rollout {
     /// Rows of the first wave.
     fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
         let policy = inputs.get("policy")?.first()?.digest;
-        let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
+        let scenarios = self.params.scored(data::read(&inputs.get("scenarios")?.first()?.path).ok()?);
         let rates: Vec<PassRate> = match inputs.get("pass_rates").and_then(|inputs| inputs.first()) {
             Some(input) => data::read(&input.path).ok()?,
             None => Vec::new(),
         };
-        let order = self.params.draw.order(&scenarios, &rates, seed).into_iter();
+        let order = self.params.draw().order(&scenarios, &rates, seed).into_iter();
         let wave: Vec<Share> =
             order.take(self.params.prompts).map(|index| (index, 0..self.params.group_size)).collect();
         let attempts = attempts(&self.params, &scenarios, &wave, seed);
@@ -232,9 +257,8 @@ fn updated(rates: Vec<PassRate>, scenarios: &[Scenario], groups: &[Group]) -> Ve
             continue;
         }
         let id = &scenarios[group.index].id;
-        let unknown = PassRate { scenario_id: id.clone(), episodes: 0.0, right: 0.0 };
         let right = known.iter().filter(|right| **right).count();
-        let rate = rates.remove(id).unwrap_or(unknown).with_newer(known.len(), right);
+        let rate = rates.remove(id).unwrap_or_else(|| PassRate::unknown(id)).with_newer(known.len(), right);
         rates.insert(id.clone(), rate);
     }
     rates.into_values().collect()
@@ -246,13 +270,13 @@ async fn waves(
     (scenarios, rates): (&[Scenario], &[PassRate]),
     player: &mut Player,
 ) -> Result<Vec<Group>> {
-    let mut order = params.draw.order(scenarios, rates, context.seed).into_iter();
+    let mut order = params.draw().order(scenarios, rates, context.seed).into_iter();
     let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
-        let informative = groups.iter().filter(|group| group.is_informative()).count();
+        let informative = groups.iter().filter(|group| group.is_informative(params)).count();
         let missing = params.prompts.saturating_sub(informative);
         let played: usize = groups.iter().map(|group| group.size as usize).sum();
-        let grows = |group: &&mut Group| !group.is_informative() && group.size < params.most();
+        let grows = |group: &&mut Group| !group.is_informative(params) && group.size < params.most();
         let mut growing: Vec<&mut Group> = groups.iter_mut().filter(grows).take(missing).collect();
         let longer = growing.iter().map(|group| {
             (group.index, group.size..group.size.saturating_add(params.group_size).min(params.most()))
@@ -302,9 +326,38 @@ fn attempts<'a>(
 }
 
 impl Params {
+    /// Whether it may decide what is played that an answer is right.
+    fn sees_truth(&self) -> bool {
+        self.scored_by != Some(ScoredBy::Judges)
+    }
+
+    /// The scenarios whose episodes something can score.
+    fn scored(&self, mut scenarios: Vec<Scenario>) -> Vec<Scenario> {
+        if self.scored_by == Some(ScoredBy::Answers) {
+            scenarios.retain(truth::is_known);
+        }
+        scenarios
+    }
+
+    fn draw(&self) -> Draw {
+        if self.sees_truth() { self.draw } else { Draw::Uniform }
+    }
+
     /// The most episodes of a group.
     fn most(&self) -> u32 {
         self.max_group_size.unwrap_or(0).max(self.group_size)
+    }
+
+    /// The first sampling parameter that gives tokens other probabilities than the policy's, with its value.
+    fn altered(&self) -> Option<(&'static str, f32)> {
+        let Self { temperature, top_p, top_k, min_p, .. } = *self;
+        let changed = [
+            ("temperature", temperature, temperature != 1.0),
+            ("top_p", top_p, top_p < 1.0),
+            ("top_k", top_k as f32, top_k > 0),
+            ("min_p", min_p, min_p > 0.0),
+        ];
+        changed.into_iter().find_map(|(name, value, is_changed)| is_changed.then_some((name, value)))
     }
 
     fn sampling(&self) -> Sampling {
@@ -323,10 +376,10 @@ fn forms(calls: &[Call]) -> Metrics {
     CallForm::ALL.iter().copied().map(share).collect()
 }
 
-fn metrics_of(groups: &[Group]) -> Metrics {
+fn metrics_of(groups: &[Group], params: &Params) -> Metrics {
     let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let episodes = trajectories.len() as f64;
-    let informative = groups.iter().filter(|group| group.is_informative()).count();
+    let informative = groups.iter().filter(|group| group.is_informative(params)).count();
     let failures: u64 = trajectories.iter().map(|trajectory| u64::from(trajectory.parse_failures)).sum();
     let by_text =
         |trajectory: &&&Trajectory| trajectory.answer_source.as_deref() == Some(AnswerSource::Text.name());

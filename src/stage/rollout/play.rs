@@ -136,6 +136,8 @@ pub struct Player {
     play: PlaySettings,
     /// Whether finished episodes are recorded, and recorded ones are not played again.
     is_recorded: bool,
+    /// Ids of scenarios that earlier rollouts have played, for the progress shown.
+    drawn: BTreeSet<String>,
     /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
@@ -202,7 +204,7 @@ impl Player {
     }
 
     fn new(policy: Digest, actor: Actor, pools: Pools, play: PlaySettings) -> Self {
-        Self { policy, actor, pools, play, is_recorded: true, episodes: 0, lost: 0 }
+        Self { policy, actor, pools, play, is_recorded: true, drawn: BTreeSet::new(), episodes: 0, lost: 0 }
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -264,6 +266,11 @@ impl Player {
         Ok(Self::new(policy, Actor::Endpoint(agents), pools, play))
     }
 
+    /// Names the scenarios that earlier rollouts have played, for the progress shown.
+    pub fn set_drawn(&mut self, ids: BTreeSet<String>) {
+        self.drawn = ids;
+    }
+
     /// What stands for this policy in the ids of reference solutions.
     pub fn reference_policy(policy: &Digest) -> Digest {
         Encoder::new("mcprl reference solutions v1").digest(policy).finish()
@@ -285,7 +292,8 @@ impl Player {
             true => known(context, &self.policy, attempts)?,
             false => BTreeMap::new(),
         };
-        let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
+        let drawn = std::mem::take(&mut self.drawn);
+        let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens(), &drawn);
         let before = self.actor.usage();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
@@ -301,6 +309,7 @@ impl Player {
         let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
         let ended = self.play_missing(&mut progress).await;
         let Progress { played, tool_calls, cause, .. } = progress;
+        self.drawn = drawn;
         context.meter.add(Usage { tool_calls, ..self.actor.usage().since(before) });
         self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
@@ -605,7 +614,7 @@ struct Progress<'a> {
     context: &'a Context,
     attempts: &'a [RolloutSpec<'a>],
     played: Vec<Option<Trajectory>>,
-    scoreboard: Scoreboard,
+    scoreboard: Scoreboard<'a>,
     tool_calls: u64,
     /// The first error that lost the server.
     cause: Option<McpError>,

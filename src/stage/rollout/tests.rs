@@ -167,6 +167,70 @@ async fn groups_that_do_not_vary_grow_before_scenarios_are_drawn() {
 }
 
 #[tokio::test]
+async fn where_judges_alone_score_nothing_is_refilled_grown_or_drawn_by_what_is_right() {
+    let bench = Bench::new().await;
+    let rates = bench.path("rates.parquet");
+    let rate = |index: usize| data::PassRate {
+        episodes: 1e6,
+        right: 1e6,
+        ..data::PassRate::unknown(&format!("scenario {index}"))
+    };
+    data::write(&rates, &(0..3).map(rate).collect::<Vec<_>>()).unwrap();
+    let mut played = Vec::new();
+    for draw in ["uniform", "pass_rate"] {
+        let (mut context, _) =
+            bench.context(json!({"scored_by": "judges", "max_group_size": 5, "draw": draw}));
+        let mut input = context.inputs["scenarios"][0].clone();
+        input.path.clone_from(&rates);
+        context.inputs.insert("pass_rates".into(), vec![input]);
+        let metrics = testing::run(&context).await.unwrap();
+        // All episodes are wrong.
+        let counts = ["episodes", "groups", "grown_groups", "informative_groups"].map(|name| metrics[name]);
+        assert_eq!((counts, metrics["success"]), ([6.0, 2.0, 0.0, 2.0], 0.0));
+        played.push(bench.trajectories());
+    }
+    assert!(played[0] == played[1]);
+}
+
+#[tokio::test]
+async fn tasks_that_nothing_can_score_are_left_out() {
+    let bench = Bench::new().await;
+    let path = bench.path("scenarios.parquet");
+    let mut scenarios: Vec<Scenario> = data::read(&path).unwrap();
+    for scenario in &mut scenarios[1..5] {
+        scenario.answer = None;
+    }
+    data::write(&path, &scenarios).unwrap();
+    let played = |bench: &Bench| {
+        let mut ids: Vec<String> = bench.trajectories().into_iter().map(|row| row.scenario_id).collect();
+        ids.dedup();
+        ids
+    };
+    let all = json!({"prompts": 6, "refill_waves": 0, "group_size": 2, "scored_by": "both"});
+    testing::run(&bench.context(all.clone()).0).await.unwrap();
+    assert_eq!(played(&bench).len(), 6);
+
+    let mut answers = all;
+    answers["scored_by"] = "answers".into();
+    let (mut context, rows) = bench.context(answers.clone());
+    let notes = Arc::new(testing::Notes::default());
+    context.observer = notes.clone();
+    testing::run(&context).await.unwrap();
+    assert_eq!(played(&bench), ["scenario 0", "scenario 5"]);
+    let notes = notes.0.lock().unwrap().clone();
+    assert!(notes[0].starts_with("4 of 6 tasks are left out: "), "{notes:?}");
+    let inputs = context.inputs.clone();
+    let needed =
+        crate::stage::parse(&context.card, &context.params).unwrap().rows_needed(7, &inputs).unwrap();
+    assert!(needed.iter().all(|name| rows.finished().unwrap().contains_key(name)) && needed.len() == 4);
+
+    scenarios.iter_mut().for_each(|scenario| scenario.answer = None);
+    data::write(&path, &scenarios).unwrap();
+    let failure = testing::run(&bench.context(answers).0).await.unwrap_err();
+    assert_eq!(failure.code(), "rollout::nothing_scored");
+}
+
+#[tokio::test]
 async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     let bench = Bench::new().await;
     testing::run(&bench.context(json!({"refill_waves": 0})).0).await.unwrap();
@@ -177,9 +241,9 @@ async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     // All but two scenarios are always right: these two are drawn, and what is known of the others stays.
     let rates: Vec<data::PassRate> = (0..6)
         .map(|index| data::PassRate {
-            scenario_id: format!("scenario {index}"),
             episodes: 1e6,
             right: if index == 2 || index == 5 { 5e5 } else { 1e6 },
+            ..data::PassRate::unknown(&format!("scenario {index}"))
         })
         .collect();
     let path = bench.path("rates.parquet");
@@ -202,6 +266,36 @@ async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
     let after: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
     assert_eq!(after.len(), 6);
     assert_eq!(after.iter().filter(|rate| rate.episodes == 5e5 + 2.0).count(), 2);
+}
+
+#[tokio::test]
+async fn success_on_tasks_that_no_rollout_has_played_is_measured_apart() {
+    let call = json!({"name": "list_tables", "arguments": {}});
+    let bench = Bench::calling(sqlite_server().await, &[call]).await;
+    let path = bench.path("rates.parquet");
+    let play = async |rates: &[data::PassRate]| {
+        data::write(&path, rates).unwrap();
+        let (mut context, _) =
+            bench.context(json!({"prompts": 6, "group_size": 8, "refill_waves": 0, "max_turns": 1}));
+        let mut input = context.inputs["scenarios"][0].clone();
+        input.path.clone_from(&path);
+        context.inputs.insert("pass_rates".into(), vec![input]);
+        testing::run(&context).await.unwrap()
+    };
+    // The last has been tried, which trains nothing.
+    let known = |index: u32| data::PassRate {
+        rollouts: u32::from(index < 3),
+        ..data::PassRate::unknown(&format!("scenario {index}"))
+    };
+    let metrics = play(&(0..4).map(known).collect::<Vec<_>>()).await;
+    let of_new = bench.trajectories().into_iter().filter(|row| row.scenario_id.as_str() > "scenario 2");
+    let right: Vec<bool> = of_new.filter_map(|row| row.correct).collect();
+    let share = right.iter().filter(|right| **right).count() as f64 / 24.0;
+    assert_eq!((right.len(), metrics["success_new"]), (24, share));
+    assert!(share > 0.0 && share != metrics["success"], "{metrics:?}");
+    let after: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
+    assert_eq!(after.iter().map(|rate| rate.rollouts).collect::<Vec<_>>(), [2, 2, 2, 1, 1, 1]);
+    assert!(!play(&after).await.contains_key("success_new"));
 }
 
 #[tokio::test]

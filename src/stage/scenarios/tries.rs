@@ -123,7 +123,7 @@ impl Tries {
         let kept = |task: &Scenario| {
             let Outcomes { known, right } = of(&task.id);
             let (episodes, right) = (f64::from(known), f64::from(right));
-            (known > 0).then(|| PassRate { scenario_id: task.id.clone(), episodes, right })
+            (known > 0).then(|| PassRate { episodes, right, ..PassRate::unknown(&task.id) })
         };
         let rates = train.iter().filter_map(kept).collect();
         let known: Vec<f64> = outcomes.values().filter_map(|outcomes| outcomes.rate()).collect();

@@ -22,7 +22,7 @@ use super::{
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
-    training::{HeldOut, Learner, Steps, Training, batches, check_rows, workspace},
+    training::{HeldOut, Learner, LossState, Steps, Training, batches, check_rows, workspace},
     typed,
 };
 use crate::{
@@ -32,9 +32,6 @@ use crate::{
     hash::Encoder,
     random::permutation,
 };
-
-/// File of the optimizer's state in the policy's folder. `grpo` has another one: its schedule does not count these steps.
-const OPTIMIZER: &str = "sft_optimizer.safetensors";
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -171,7 +168,7 @@ impl Sft {
                 .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
         let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
-        let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
+        let mut learner = Learner::load(&policy, training, LossState::Sft, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
         if params.stop_rising && held_out.is_empty() && !is_skipped {
             return Err(SftError::NothingHeldOut.into());

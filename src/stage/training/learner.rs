@@ -1,6 +1,6 @@
 //! The policy in training: loading it with its optimizer, and saving it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -39,25 +39,44 @@ impl OptimizerKind {
     }
 }
 
+/// The loss that an optimizer's state belongs to: moments and the number of steps mean little to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossState {
+    Grpo,
+    Sft,
+}
+
+impl LossState {
+    const ALL: [Self; 2] = [Self::Grpo, Self::Sft];
+
+    /// The state's file in the policy's folder.
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::Grpo => "optimizer.safetensors",
+            Self::Sft => "sft_optimizer.safetensors",
+        }
+    }
+}
+
 /// A policy in training, with what is needed to save it.
 pub struct Learner {
     pub trainer: Trainer,
     /// None where all weights are trained.
     adapter: Option<AdapterConfig>,
-    /// File of the optimizer's state in the policy's folder.
-    state: &'static str,
+    state: LossState,
+    /// The folder with the optimizer states that the policy has so far, if its training continues.
+    continued: Option<PathBuf>,
 }
 
 impl Learner {
-    /// Training of an adapter, or of a model that was trained whole, continues with its optimizer state in the file `state`.
-    /// Each loss has a file of its own, because moments and the number of steps mean little to another loss. A model gets a
-    /// new adapter if adapters are trained.
+    /// Training of an adapter, or of a model that was trained whole, continues with its optimizer state of this loss. A model
+    /// gets a new adapter if adapters are trained.
     ///
     /// `workspace`: bytes that training needs in addition to the frozen weights.
     pub fn load(
         policy: &PolicyFolder,
         params: &Training,
-        state: &'static str,
+        state: LossState,
         workspace: usize,
         context: &Context,
     ) -> Result<Self> {
@@ -80,7 +99,8 @@ impl Learner {
         let adapter = match (params.lora, &policy.base) {
             (true, Some(_)) => {
                 fits(&AdapterConfig::load(&policy.folder)?)?;
-                Some(Adapter::load(&mut decoder, &policy.folder)?)
+                let adapter = Adapter::load(&mut decoder, &policy.folder)?;
+                Some(AdapterConfig { dropout: params.dropout, ..adapter })
             }
             (true, None) => {
                 let config = params.adapter();
@@ -95,10 +115,10 @@ impl Learner {
         (trainer.recompute, trainer.cancel) = (params.recompute, context.cancel.clone());
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
-        let path = policy.folder.join(state);
+        let continued = (policy.base.is_some() || adapter.is_none()).then(|| policy.folder.clone());
         // An imported adapter has none.
-        let continues = path.is_file() && (policy.base.is_some() || adapter.is_none());
-        if continues {
+        let path = continued.as_ref().map(|folder| folder.join(state.file())).filter(|path| path.is_file());
+        if let Some(path) = path {
             match trainer.resume_optimizer(&read_safetensors(&path)?)? {
                 Resumed::Restored => {}
                 Resumed::Mismatch => context.observer.note(
@@ -110,12 +130,13 @@ impl Learner {
                 }
             }
         }
-        Ok(Self { trainer, adapter, state })
+        Ok(Self { trainer, adapter, state, continued })
     }
 
-    /// Writes the policy after the last step, and its optimizer state.
+    /// Writes the policy after the last step, and its optimizer state. Those of other losses stay with it, so that stages of
+    /// both kinds can take turns.
     pub fn save(&mut self, policy: &PolicyFolder, folder: &Path) -> Result<()> {
-        let write = |path: std::path::PathBuf, source| ModelError::Write { path, source };
+        let write = |path: PathBuf, source| ModelError::Write { path, source };
         std::fs::create_dir_all(folder).map_err(|source| write(folder.to_owned(), source))?;
         match &self.adapter {
             Some(adapter) => {
@@ -133,9 +154,21 @@ impl Learner {
                 }
             }
         }
-        write_safetensors(&folder.join(self.state), &self.trainer.optimizer().state()?)?;
+        write_safetensors(&folder.join(self.state.file()), &self.trainer.optimizer().state()?)?;
+        let Some(before) = &self.continued else { return Ok(()) };
+        for other in LossState::ALL.into_iter().filter(|other| *other != self.state) {
+            let (from, to) = (before.join(other.file()), folder.join(other.file()));
+            if from.is_file() {
+                copy(&from, &to).map_err(|source| write(to, source))?;
+            }
+        }
         Ok(())
     }
+}
+
+/// Not `fs::copy`, which also copies permissions: files in a store are read-only.
+fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
+    std::io::copy(&mut std::fs::File::open(from)?, &mut std::fs::File::create(to)?)
 }
 
 impl Training {

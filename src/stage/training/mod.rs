@@ -9,14 +9,16 @@ mod supervised;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
-pub use learner::{Learner, OptimizerKind};
+pub use learner::{Learner, LossState, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
 
 use super::{
     memory::{Load, workspace_bytes},
     preflight::{
-        ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext,
+        ExpectedAdapter, ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy, Preflight,
+        PreflightContext,
     },
 };
 use crate::{
@@ -65,6 +67,10 @@ pub enum TrainingError {
     #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
     #[hint = "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`"]
     WholeAdapter,
+    #[error("`{name} = {set}` does not apply: the policy is an adapter already, with {has}")]
+    #[diagnostic(class = usage)]
+    #[hint = "set `{name}` in the first stage that trains it, or leave it out"]
+    Fixed { name: &'static str, set: Value, has: Value },
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     #[hint = "tokens, sampled and logprobs of a trajectory have one entry per token"]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
@@ -86,7 +92,8 @@ pub fn workspace(
     footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
 ) -> usize {
     let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
-    let episodes = ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0) };
+    let episodes =
+        ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0), altered: None };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
     let inputs = ExpectedInputs::from([("trajectories".to_owned(), vec![named])]);
     let peak = footprint(&Load { inputs: &inputs, ..Load::of(engine) });
@@ -99,6 +106,23 @@ pub fn batches(count: usize, passes: usize, size: usize, seed: u64) -> Vec<Vec<u
     let mut batches = Vec::new();
     for _ in 0..passes {
         batches.extend(permutation(count, &mut rng).chunks(size.max(1)).map(<[usize]>::to_vec));
+    }
+    batches
+}
+
+/// Indices below `count` in this many batches for each pass, or fewer so that none is empty. The batches of a pass differ by
+/// one in size at most, the larger ones first. Each pass is in seeded random order.
+pub fn minibatches(count: usize, passes: usize, most: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut batches = Vec::new();
+    for _ in 0..passes {
+        let order = permutation(count, &mut rng);
+        let (mut rest, most) = (order.as_slice(), most.clamp(1, count.max(1)));
+        for left in (1..=most).rev() {
+            let (batch, others) = rest.split_at(rest.len().div_ceil(left));
+            batches.extend((!batch.is_empty()).then(|| batch.to_vec()));
+            rest = others;
+        }
     }
     batches
 }
@@ -149,7 +173,7 @@ impl Training {
     ) -> Option<Footprint> {
         let config = &policy.config;
         let format = if self.lora { load.format(policy) } else { Format::F32 };
-        let adapter = match (self.lora, policy.adapter) {
+        let adapter = match (self.lora, policy.adapter_size()) {
             (false, _) => None,
             (true, Some(size)) => Some(size),
             (true, None) => Some(self.adapter().size(config).ok()?),
@@ -204,7 +228,7 @@ impl Training {
         }
         let Some(policy) = context.policy("policy") else { return };
         let mut trained = policy.clone();
-        match (self.lora, policy.adapter) {
+        match (self.lora, &policy.adapter) {
             (false, adapter) => {
                 if adapter.is_some() {
                     preflight.error("lora", TrainingError::WholeAdapter);
@@ -214,10 +238,59 @@ impl Training {
             (true, None) => {
                 let adapter = self.adapter();
                 preflight.check("targets", adapter.targets.check(&policy.config));
-                trained.adapter = adapter.size(&policy.config).ok();
+                trained.adapter = ExpectedAdapter::new(adapter, &policy.config).ok();
             }
-            (true, Some(_)) => {}
+            (true, Some(adapter)) => self.check_fixed(adapter, context, preflight),
         }
         preflight.outputs.insert("policy", trained.into());
+    }
+
+    /// Notes parameters of new adapters that are set to something else than this adapter has.
+    fn check_fixed(
+        &self,
+        ExpectedAdapter { config, size }: &ExpectedAdapter,
+        context: &PreflightContext<'_>,
+        preflight: &mut Preflight,
+    ) {
+        let model = context.policy("policy").map(|policy| &policy.config);
+        let retargeted = AdapterConfig { targets: Targets::from_names(&self.targets), ..config.clone() };
+        let same_targets = model.is_none_or(|model| retargeted.size(model).as_ref() == Ok(size));
+        let has = [
+            ("rank", json!(self.rank), json!(config.rank), self.rank == config.rank),
+            ("alpha", json!(self.alpha), json!(config.alpha), self.alpha == config.alpha),
+            (
+                "rank_stabilised",
+                json!(self.rank_stabilised),
+                json!(config.rank_stabilised),
+                self.rank_stabilised == config.rank_stabilised,
+            ),
+            ("targets", json!(self.targets), json!(config.targets.names()), same_targets),
+        ];
+        for (name, set, has, is_same) in has {
+            let default = context.card.params.get(name).and_then(|param| param.default.as_ref());
+            if !is_same && default != Some(&set) {
+                preflight.note(name, TrainingError::Fixed { name, set, has });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_spread_evenly_over_the_minibatches_of_a_pass() {
+        let sizes = |count: usize, most: usize| -> Vec<usize> {
+            minibatches(count, 1, most, 7).iter().map(Vec::len).collect()
+        };
+        assert_eq!(sizes(9, 8), [2, 1, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(sizes(9, 4), [3, 2, 2, 2]);
+        assert_eq!(sizes(3, 8), [1, 1, 1]);
+        assert_eq!(sizes(0, 2), [0; 0]);
+        assert_eq!(minibatches(15, 3, 2, 7), batches(15, 3, 8, 7), "halves as before");
+        let mut all = minibatches(9, 2, 4, 7).concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..9).flat_map(|group| [group, group]).collect::<Vec<_>>());
     }
 }

@@ -10,6 +10,7 @@ const SIGNAL = [["zero_variance", "all of the group alike"], ["at_mean", "at the
 
 const CHARTS = [
   { title: "Success in training", y: (point) => point.success, interval: true, range: [0, 1] },
+  { title: "Success on tasks drawn for the first time", y: (point) => point.success_new, range: [0, 1] },
   { title: "Reward", y: (point) => point.reward },
   { title: "Loss", y: (point) => point.loss },
   { title: "Gradient norm", y: (point) => point.gradient_norm },
@@ -40,8 +41,8 @@ function summary(run) {
   const facts = [];
   const fact = (name, ...value) => facts.push(h("div", {}, h("span", {}, name), value));
   if (run.headline) {
-    const { baseline, success } = run.headline;
-    fact(baseline === null ? "success" : "success, base → trained", h("b", {}, baseline === null ? percent(success) : `${percent(baseline)} → ${percent(success)}`));
+    const { baseline, success, success_new } = run.headline;
+    fact(baseline === null ? "success" : "success, base → trained", h("b", {}, baseline === null ? percent(success) : `${percent(baseline)} → ${percent(success)}`, success_new === undefined ? "" : ` (${percent(success_new)} on new tasks)`));
   }
   if (run.began_ms) fact("began", new Date(run.began_ms).toLocaleString());
   fact("running time", duration(run.seconds));
@@ -83,7 +84,7 @@ function iteration(run, point, close) {
   const steps = point.steps.slice(0, 200);
   const panel = h("section", { class: "card", "aria-label": `Iteration ${point.id}` },
     title,
-    h("p", {}, point.success !== null ? `success ${number(point.success)} · ` : "", point.reward !== null ? `reward ${number(point.reward)} · ` : "", h("a", { href: address(run, "episodes", { iteration: point.iteration }) }, "episodes of this iteration"), " · ", h("a", { href: address(run, "episodes", { iteration: point.iteration, outcome: "wrong" }) }, "the wrong ones")),
+    h("p", {}, point.success !== null ? `success ${number(point.success)} · ` : "", point.success_new !== null ? `on new tasks ${number(point.success_new)} · ` : "", point.reward !== null ? `reward ${number(point.reward)} · ` : "", h("a", { href: address(run, "episodes", { iteration: point.iteration }) }, "episodes of this iteration"), " · ", h("a", { href: address(run, "episodes", { iteration: point.iteration, outcome: "wrong" }) }, "the wrong ones")),
     steps.length ? h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "step"), fields.map((field) => h("th", { class: "number" }, field.replaceAll("_", " "))))), h("tbody", {}, steps.map((step) => h("tr", {}, h("td", {}, step.step), fields.map((field) => h("td", { class: "number" }, number(step[field])))))))) : h("p", { class: "quiet" }, "No optimizer step yet, or its table is no longer in the cache."),
     h("details", {}, h("summary", {}, "All metrics"), h("dl", {}, Object.entries(point.metrics).map(([name, value]) => [h("dt", {}, shown(name)), h("dd", {}, number(value))]))),
     h("button", { type: "button", onclick: close }, "Close"));

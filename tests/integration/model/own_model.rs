@@ -406,15 +406,13 @@ const LAGGED: &str = r#"
 [loop.train]
 iterations = 3
 patience = 0
-carry = { policy = "base", pass_rates = "" }
+carry = { policy = "base" }
 
 [loop.train.stages.rollout]
 kind = "rollout"
 policy = "@policy~1"
 tools = "tools"
 scenarios = "tasks.train"
-pass_rates = "@pass_rates"
-yields = "pass_rates"
 draw = "pass_rate"
 group_size = 2
 max_turns = 2
@@ -452,7 +450,11 @@ fn a_rollout_one_iteration_behind_is_trained_on_and_its_lag_is_reported() {
     for (iteration, off_policy, known) in [(1, 0.0, false), (2, 1.0, true)] {
         let update = metrics(iteration, "update");
         assert_eq!(update["off_policy"], off_policy, "{iteration}: {update}");
-        assert_eq!(metrics(iteration, "rollout")["known_pass_rates"].as_f64().unwrap() > 0.0, known);
+        let rollout = metrics(iteration, "rollout");
+        assert_eq!(rollout["known_pass_rates"].as_f64().unwrap() > 0.0, known, "it reads its own of before");
+        // Each iteration plays all tasks.
+        let new = if known { &serde_json::Value::Null } else { &rollout["success"] };
+        assert_eq!(&rollout["success_new"], new, "{iteration}: {rollout}");
     }
 }
 

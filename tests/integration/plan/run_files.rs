@@ -497,7 +497,7 @@ fn a_wrong_card_is_shown_with_its_place() {
       |
     8 | mony = true
       | ^^^^
-    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `prefers`, `rows`, `uses`, `agent`
+    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `previous`, `prefers`, `rows`, `uses`, `agent`
     error: stages/sum/card.toml: outputs.number.path should be a relative path, found "../number.txt"
     error: stages/sum/card.toml: outputs.report.path "number.txt/report.md" is, or lies within, outputs.number.path: each output needs its own
     error: stages/sum/card.toml: kind should be "sum", the folder's name, found "summe"

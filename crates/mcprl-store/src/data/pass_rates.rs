@@ -12,6 +12,8 @@ table! {
         episodes: f64,
         /// Those with the right answer.
         right: f64,
+        /// Rollouts that have played it; 0 for tries, which nothing is trained on.
+        rollouts: u32,
     }
 }
 
@@ -19,12 +21,18 @@ table! {
 const FADING: f64 = 0.5;
 
 impl PassRate {
-    /// Adds the outcomes of a newer group.
+    /// A scenario of which nothing is known.
+    pub fn unknown(scenario_id: &str) -> Self {
+        Self { scenario_id: scenario_id.to_owned(), episodes: 0.0, right: 0.0, rollouts: 0 }
+    }
+
+    /// Adds the outcomes of a newer rollout's group.
     #[must_use]
     pub fn with_newer(self, episodes: usize, right: usize) -> Self {
         Self {
             episodes: FADING * self.episodes + episodes as f64,
             right: FADING * self.right + right as f64,
+            rollouts: self.rollouts + 1,
             ..self
         }
     }
@@ -43,7 +51,7 @@ mod tests {
     use super::*;
 
     fn rate(episodes: f64, right: f64) -> PassRate {
-        PassRate { scenario_id: "s".into(), episodes, right }
+        PassRate { episodes, right, ..PassRate::unknown("s") }
     }
 
     #[test]
@@ -55,6 +63,6 @@ mod tests {
 
     #[test]
     fn earlier_outcomes_fade() {
-        assert_eq!(rate(8.0, 8.0).with_newer(8, 0), rate(12.0, 4.0));
+        assert_eq!(rate(8.0, 8.0).with_newer(8, 0), PassRate { rollouts: 1, ..rate(12.0, 4.0) });
     }
 }

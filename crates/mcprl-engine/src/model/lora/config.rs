@@ -250,6 +250,15 @@ impl Targets {
         }
     }
 
+    /// The inverse of [`Self::from_names`].
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::AllLinear => vec!["all-linear".into()],
+            Self::Names(names) => names.clone(),
+            Self::Pattern(pattern) => vec![format!("regex:{pattern}")],
+        }
+    }
+
     /// Whether layers of this role can be targets. PEFT does not treat routers and experts as linear layers,
     /// unless they are named.
     pub(super) fn include(&self, role: Role) -> bool {
