@@ -9,7 +9,7 @@ mod supervised;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use learner::{Learner, LossState, OptimizerKind};
 pub use supervised::{HeldOut, Steps};
@@ -70,7 +70,7 @@ pub enum TrainingError {
     #[error("`{name} = {set}` does not apply: the policy is an adapter already, with {has}")]
     #[diagnostic(class = usage)]
     #[hint = "set `{name}` in the first stage that trains it, or leave it out"]
-    Fixed { name: &'static str, set: Value, has: Value },
+    Fixed { name: &'static str, set: String, has: String },
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     #[hint = "tokens, sampled and logprobs of a trajectory have one entry per token"]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
@@ -255,20 +255,17 @@ impl Training {
         let model = context.policy("policy").map(|policy| &policy.config);
         let retargeted = AdapterConfig { targets: Targets::from_names(&self.targets), ..config.clone() };
         let same_targets = model.is_none_or(|model| retargeted.size(model).as_ref() == Ok(size));
-        let has = [
-            ("rank", json!(self.rank), json!(config.rank), self.rank == config.rank),
-            ("alpha", json!(self.alpha), json!(config.alpha), self.alpha == config.alpha),
-            (
-                "rank_stabilised",
-                json!(self.rank_stabilised),
-                json!(config.rank_stabilised),
-                self.rank_stabilised == config.rank_stabilised,
-            ),
-            ("targets", json!(self.targets), json!(config.targets.names()), same_targets),
+        let set_and_has = [
+            ("rank", json!(self.rank), json!(config.rank)),
+            ("alpha", json!(self.alpha), json!(config.alpha)),
+            ("rank_stabilised", json!(self.rank_stabilised), json!(config.rank_stabilised)),
+            ("targets", json!(self.targets), json!(config.targets.names())),
         ];
-        for (name, set, has, is_same) in has {
+        for (name, set, has) in set_and_has {
             let default = context.card.params.get(name).and_then(|param| param.default.as_ref());
+            let is_same = set == has || name == "targets" && same_targets;
             if !is_same && default != Some(&set) {
+                let (set, has) = (set.to_string(), has.to_string());
                 preflight.note(name, TrainingError::Fixed { name, set, has });
             }
         }
