@@ -9,7 +9,7 @@ use crate::data::{VerdictRow, is_of_trained_cases};
 /// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
-    /// `sampled`, or `greedy` if nothing was sampled.
+    /// `greedy`, or `sampled` if nothing was played so.
     pub mode: &'static str,
     pub tasks: u32,
     /// Whether the tasks ask about trained cases in other words, because none is of another kind.
@@ -30,8 +30,10 @@ pub struct Standing {
     /// The 95 % interval of `success`.
     pub low: f64,
     pub high: f64,
-    /// The success with greedy decoding, if it is not `success`.
-    pub greedy: Option<f64>,
+    /// The mean success of sampled episodes, if it is not `success`.
+    pub sampled: Option<f64>,
+    /// pass^k: the share of tasks whose every sampled episode is right, and the number of these. Not of a single one.
+    pub all_right: Option<(f64, u32)>,
     /// The share solved by protocol: every call in the form of the chat template, the answer given to `complete_task`.
     pub by_protocol: Option<f64>,
 }
@@ -47,6 +49,8 @@ pub struct Difference {
     pub high: f64,
     /// Adjusted for all policies, modes and steps. None if the difference is a sum of others.
     pub p: Option<f64>,
+    /// The smallest difference that so many tasks show, with 80 % power.
+    pub detectable: Option<f64>,
     #[serde(serialize_with = "label")]
     pub finding: Finding,
 }
@@ -75,18 +79,23 @@ impl Advice {
 pub fn headline(rows: &[VerdictRow]) -> Option<Headline> {
     let mode = reported_mode(rows);
     let all: Vec<&VerdictRow> = rows.iter().filter(|row| row.scope == "all" && row.mode == mode).collect();
-    let greedy = |policy: &str| {
+    let sampled = |policy: &str| {
         let is_it = |row: &&VerdictRow| {
-            row.scope == "all" && row.policy == policy && row.mode == Mode::Greedy.name() && row.mode != mode
+            row.scope == "all" && row.policy == policy && row.mode == Mode::Sampled.name()
         };
-        rows.iter().find(is_it).map(|row| row.success)
+        rows.iter().find(is_it)
+    };
+    let all_right = |row: &VerdictRow| {
+        let episodes = row.episodes / row.scenarios.max(1);
+        (episodes > 1 && row.success_any.is_none()).then_some((row.success_all, episodes))
     };
     let standing = |row: &&VerdictRow| Standing {
         policy: row.policy.clone(),
         success: row.success,
         low: row.success_low,
         high: row.success_high,
-        greedy: greedy(&row.policy),
+        sampled: sampled(&row.policy).filter(|row| row.mode != mode).map(|row| row.success),
+        all_right: sampled(&row.policy).and_then(all_right),
         by_protocol: row.success_strict,
     };
     let baseline = *all.first()?;
@@ -111,6 +120,7 @@ pub(super) fn to_baseline(row: &VerdictRow, baseline: &str) -> Option<Difference
         low: row.gain_low?,
         high: row.gain_high?,
         p: row.p_adjusted,
+        detectable: row.detectable,
         finding: Finding::of(row)?,
     })
 }
@@ -125,7 +135,8 @@ pub(super) fn to_previous(row: &VerdictRow) -> Option<Difference> {
         low,
         high,
         p: row.step_p_adjusted,
-        finding: Finding::of_difference((low, high), row.step_p_adjusted?),
+        detectable: None,
+        finding: Finding::of_test(row.step?, row.step_p_adjusted?),
     })
 }
 
@@ -150,7 +161,8 @@ fn between(policies: &[&VerdictRow], earlier: usize, later: usize) -> Option<Dif
         low: low.max(-1.0),
         high: high.min(1.0),
         p: None,
-        finding: Finding::of_difference((low, high), 0.0),
+        detectable: None,
+        finding: Finding::of_interval((low, high)),
     })
 }
 

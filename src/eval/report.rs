@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    headline::{Difference, Headline, headline, interval, points, to_baseline, to_previous},
+    headline::{Difference, Headline, Standing, headline, interval, points, to_baseline, to_previous},
     verdict::{Finding, reported_mode, splits},
 };
 use crate::data::{VerdictRow, is_of_trained_cases};
@@ -65,15 +65,21 @@ fn standings_title(found: &Headline) -> String {
 
 /// A line for each policy.
 fn standings(found: &Headline) -> String {
-    let greedy = if found.policies.iter().any(|standing| standing.greedy.is_some()) { "greedy" } else { "" };
-    let header = ["policy", "success", "95 %", greedy, "strict"].map(str::to_owned);
+    let any = |is: fn(&Standing) -> bool| found.policies.iter().any(is);
+    let sampled =
+        if any(|standing| standing.sampled.is_some()) { "sampled".to_owned() } else { String::new() };
+    let episodes = found.policies.iter().find_map(|standing| standing.all_right);
+    let all_right = episodes.map_or_else(String::new, |(_, episodes)| format!("pass^{episodes}"));
+    let [policy, success, interval, strict] = ["policy", "success", "95 %", "strict"].map(str::to_owned);
+    let header = [policy, success, interval, sampled, all_right, strict];
     let share = |share: Option<f64>| share.map_or_else(String::new, |share| percent(share, 1));
     let lines = found.policies.iter().map(|standing| {
         [
             short(&standing.policy, POLICY),
             percent(standing.success, 1),
             format!("{} to {}", percent(standing.low, 0), percent(standing.high, 0)),
-            share(standing.greedy),
+            share(standing.sampled),
+            share(standing.all_right.map(|(share, _)| share)),
             share(standing.by_protocol),
         ]
     });
@@ -120,7 +126,9 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
 }
 
 const STANDINGS: &str = "\
-Strict: solved by protocol, that is with every call in the form of the
+Success is that with greedy decoding, as an agent is served; sampled is
+the mean of episodes at temperature 1, and pass^k the share of tasks
+whose every one of k such episodes is right. Strict: solved by protocol, that is with every call in the form of the
 chat template and the answer given to complete_task. Use says which
 policy to take: the last one that is measurably better than the one
 that would be used without it.
@@ -133,8 +141,8 @@ together, so the interval counts whole families. Where a table's row
 has fewer than 10 families, it counts entities, then questions that are
 one but for their phrasing, then single tasks. Such a row applies to
 its own families only. p is the sign-flip test of the same clusters,
-adjusted by Holm's method for all policies, modes and steps. A gain is
-measurable (*) where its interval is clear of zero and p is below 0.05.
+adjusted by Holm's method for all policies, modes and steps. It alone
+decides: a gain is measurable (*) where p is below 0.05.
 ";
 
 const TRAINED_CASES: &str = "\
@@ -198,7 +206,7 @@ pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
 
 /// `trained beats base on held-out tasks: +43.3 points [+36, +50], p < 0.001; no measurable gain on c`.
 fn sentence(difference: &Difference, on: &str, by_split: &[(&str, Finding)], paint: Paint) -> String {
-    let Difference { policy, to, gain, p, finding, .. } = difference;
+    let Difference { policy, to, gain, p, finding, detectable, .. } = difference;
     let claim = match finding {
         Finding::Gain => format!("{policy} beats {to} on {on}"),
         Finding::NoMeasurableGain => format!("no measurable gain of {policy} over {to} on {on}"),
@@ -208,7 +216,11 @@ fn sentence(difference: &Difference, on: &str, by_split: &[(&str, Finding)], pai
         Some(bound) => format!(", p < {bound}"),
         None => format!(", p = {}", p_value(p)),
     });
-    let figures = format!("{} points {}{p}", points(*gain, 1), interval(difference));
+    let seen = detectable.filter(|_| *finding == Finding::NoMeasurableGain);
+    let seen = seen.map_or_else(String::new, |least| {
+        format!(" (not below 0.05; so many tasks show differences from {:.0} points)", 100.0 * least)
+    });
+    let figures = format!("{} points {}{p}{seen}", points(*gain, 1), interval(difference));
     let mut others: BTreeMap<Finding, Vec<&str>> = BTreeMap::new();
     for (slice, other) in by_split.iter().filter(|(_, other)| other != finding) {
         others.entry(*other).or_default().push(slice);

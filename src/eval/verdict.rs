@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Clusters, difference_interval, holm, rate_interval, sign_flip};
+use super::{Clusters, difference_interval, holm, rate_interval, sign_flip, smallest_difference};
 use crate::data::{Scenario, Sparse, VerdictRow, is_of_trained_cases};
 
 /// How the episodes of a comparison were sampled.
@@ -17,8 +17,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// A verdict's headline is of the first of these that was played.
-    pub const HEADLINE: [Self; 2] = [Self::Sampled, Self::Greedy];
+    /// A verdict's headline is of the first of these that was played: greedy, as an agent is served.
+    pub const HEADLINE: [Self; 2] = [Self::Greedy, Self::Sampled];
 
     /// The mode's name in [`VerdictRow::mode`].
     pub fn name(self) -> &'static str {
@@ -95,9 +95,10 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 let is_comparison_only = comparison.comparison_only.contains(policy);
                 let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping);
                 if index > 0 {
-                    let Paired { gain, low, high, better, worse, p_value } = to(0);
+                    let Paired { gain, low, high, better, worse, detectable, p_value } = to(0);
                     (row.gain, row.gain_low, row.gain_high) = (Some(gain), Some(low), Some(high));
                     (row.better, row.worse, row.p_value) = (Some(better), Some(worse), Some(p_value));
+                    row.detectable = Some(detectable);
                 }
                 if let Some(before) = previous.filter(|before| *before > 0 && !is_comparison_only) {
                     let Paired { gain, low, high, p_value, .. } = to(before);
@@ -304,6 +305,8 @@ struct Paired {
     high: f64,
     better: u32,
     worse: u32,
+    /// The smallest that would have been found.
+    detectable: f64,
     p_value: f64,
 }
 
@@ -314,12 +317,17 @@ impl Paired {
             shares.iter().zip(earlier).map(|(share, earlier)| share - earlier).collect();
         let clusters = Clusters::new(&differences, &grouping.members);
         let interval = difference_interval(&clusters);
+        let count =
+            |is: fn(f64) -> bool| differences.iter().filter(|difference| is(**difference)).count() as u32;
+        let (better, worse) = (count(|difference| difference > 0.0), count(|difference| difference < 0.0));
+        let discordance = f64::from(better + worse) / differences.len() as f64;
         Self {
             gain: mean(&differences),
             low: interval.low,
             high: interval.high,
-            better: differences.iter().filter(|difference| **difference > 0.0).count() as u32,
-            worse: differences.iter().filter(|difference| **difference < 0.0).count() as u32,
+            better,
+            worse,
+            detectable: smallest_difference(clusters.effective(), discordance),
             p_value: sign_flip(&clusters),
         }
     }
@@ -339,15 +347,23 @@ impl Finding {
 
     /// Of the difference to the baseline; `None` for the baseline.
     pub fn of(row: &VerdictRow) -> Option<Self> {
-        Some(Self::of_difference((row.gain_low?, row.gain_high?), row.p_adjusted?))
+        Some(Self::of_test(row.gain?, row.p_adjusted?))
     }
 
-    /// A difference is measurable if its interval excludes zero and the sign-flip test agrees: the interval is of
-    /// one difference, and the test is adjusted for all.
-    pub(super) fn of_difference((low, high): (f64, f64), p_value: f64) -> Self {
+    /// The sign-flip test decides, adjusted for all differences. The interval says how large one is.
+    pub(super) fn of_test(difference: f64, p_value: f64) -> Self {
         match p_value < Self::LEVEL {
-            true if low > 0.0 => Self::Gain,
-            true if high < 0.0 => Self::Regression,
+            true if difference > 0.0 => Self::Gain,
+            true if difference < 0.0 => Self::Regression,
+            _ => Self::NoMeasurableGain,
+        }
+    }
+
+    /// Of a difference that has no test.
+    pub(super) fn of_interval((low, high): (f64, f64)) -> Self {
+        match (low > 0.0, high < 0.0) {
+            (true, _) => Self::Gain,
+            (_, true) => Self::Regression,
             _ => Self::NoMeasurableGain,
         }
     }
@@ -362,7 +378,7 @@ impl Finding {
     }
 }
 
-/// The mode that the verdict reports: sampled if there is one, because agents mostly sample when they are used.
+/// The mode that the verdict reports: greedy if it was played, because an agent is served so.
 pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
     let is_played = |mode: &Mode| rows.iter().any(|row| row.mode == mode.name());
     Mode::HEADLINE.into_iter().find(is_played).unwrap_or(Mode::Greedy).name()

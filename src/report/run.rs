@@ -150,7 +150,8 @@ fn standings(headline: &Headline) -> Table {
             ("policy", Cell::code(standing.policy.clone())),
             ("success %", Cell::number(percent(standing.success))),
             ("95 %", Cell::number(format!("{} to {}", percent(standing.low), percent(standing.high)))),
-            ("greedy %", share(standing.greedy)),
+            ("sampled %", share(standing.sampled)),
+            ("all samples right %", share(standing.all_right.map(|(share, _)| share))),
             ("strict %", share(standing.by_protocol)),
             ("to use", Cell::text(if is_advised { "yes" } else { "" })),
         ]

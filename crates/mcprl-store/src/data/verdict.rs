@@ -46,6 +46,9 @@ table! {
         better: Option<u32>,
         /// Scenarios with fewer.
         worse: Option<u32>,
+        /// The smallest difference in success to the baseline that so many scenarios show with 80 % power. Absent in a verdict of an
+        /// earlier version.
+        detectable: Option<f64>,
         /// Two-sided sign-flip test of the clusters' differences.
         p_value: Option<f64>,
         /// The same, adjusted by Holm's method for all policies, modes and steps.
