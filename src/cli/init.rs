@@ -188,10 +188,11 @@ fn run_file(
     }
     let tasks = tasks.map(|tasks| if is_elsewhere { absolute(tasks) } else { tasks.to_owned() });
     text += "\n[stages.tasks]\n";
-    text += &match tasks {
+    text += &match &tasks {
         Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
         None => OWN_TASKS.to_owned(),
     };
+    text += exam(cfg!(feature = "cuda"), tasks.is_some());
     text + &agent(knows_thinking(model, folder))
 }
 
@@ -235,6 +236,17 @@ fn server_section(
         }
     }
     text
+}
+
+/// How large the exam is. The standard pipeline's is for a CPU: 100 explored tasks, two samples.
+fn exam(is_for_device: bool, has_file: bool) -> &'static str {
+    match (is_for_device, has_file) {
+        (false, _) => "",
+        (true, true) => "\n[stages.exam]\nsamples = 4\n",
+        (true, false) => {
+            "tasks = 1500            # a fifth of them for the exam\n\n[stages.exam]\nsamples = 4\n"
+        }
+    }
 }
 
 /// Under `[stages.tasks]`, where no file of tasks is given.

@@ -45,8 +45,8 @@ pub(super) struct Known<'a> {
 impl Known<'_> {
     /// Whether the answer is right.
     pub fn is_answered_by(&self, answer: &str) -> bool {
-        // What a sign of a currency says depends on the task.
-        let is_plain = self.check != "number" || !answer.contains(['$', '€', '£', '¥']);
+        // What the sign of a unit says depends on the task.
+        let is_plain = self.check != "number" || !answer.contains(['$', '€', '£', '¥', '%']);
         if is_plain && same(self.check, self.expected, answer) {
             return true;
         }

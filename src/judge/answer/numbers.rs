@@ -210,6 +210,13 @@ const QUANTITIES: [&[&[&str]]; 6] = [
 
 /// Whether the task asks for another unit of the same quantity.
 fn is_other_unit(unit: &str, task: &Text) -> bool {
+    let names = |quantity: &&[&[&str]]| {
+        task.words().any(|word| quantity.iter().any(|own| own.contains(&word.as_str())))
+    };
+    if unit == "%" {
+        let of_shares = ["percent", "percentage", "share", "rate"].iter().any(|word| task.has_word(word));
+        return !of_shares && !task.letters.contains(&'%') && QUANTITIES.iter().any(names);
+    }
     let Some((quantity, own)) = QUANTITIES.iter().find_map(|quantity| {
         quantity.iter().find(|spellings| spellings.contains(&unit)).map(|own| (quantity, own))
     }) else {
@@ -317,7 +324,7 @@ fn unit_behind(letters: &[char], end: usize) -> String {
     let mut unit =
         behind.clone().take_while(|letter| letter.is_alphabetic() || **letter == '°').collect::<String>();
     if unit.is_empty() {
-        unit.extend(behind.take(1).filter(|sign| "$€£¥".contains(**sign)));
+        unit.extend(behind.take(1).filter(|sign| "$€£¥%".contains(**sign)));
     }
     unit
 }
@@ -380,6 +387,9 @@ fn in_words(word: &dyn Fn(usize) -> Option<String>) -> Option<(i128, usize)> {
     let first = word(0)?;
     if matches!(first.as_str(), "no" | "none" | "nobody" | "nothing") {
         return Some((0, 1));
+    }
+    if first == "a" && word(1).is_some_and(|next| next == "single") {
+        return Some((1, 2));
     }
     let (mut sum, mut last, mut at) = (0, 0, 0);
     while let Some(next) = word(at) {

@@ -45,29 +45,24 @@ const BOUNDS: [&str; 11] = [
     "below",
 ];
 
-/// Words that correct, compare or go on.
-const CONTRASTS: [&str; 22] = [
-    "but",
-    "however",
+/// Words that take a value back, or say that it was one.
+const CORRECTIONS: [&str; 11] = [
     "instead",
     "rather",
-    "although",
-    "though",
     "formerly",
     "previously",
     "former",
     "previous",
     "until",
     "originally",
-    "whereas",
-    "unlike",
     "correction",
     "wrong",
     "incorrect",
-    "others",
-    "another",
-    "etc",
-    "also",
+];
+
+/// Words that compare or go on, after which another value may come. A number stands alone already if no other is there.
+const CONTRASTS: [&str; 11] = [
+    "but", "however", "although", "though", "whereas", "unlike", "others", "another", "etc", "also",
     "example",
 ];
 
@@ -208,7 +203,7 @@ impl<'a> Rest<'a> {
 
     /// Whether nothing takes back a yes or a no.
     pub fn is_plain_sentence(&self) -> bool {
-        !self.has(&HEDGES) && !self.has(&CONTRASTS)
+        !self.has(&HEDGES) && !self.has(&CORRECTIONS) && !self.has(&CONTRASTS)
     }
 
     /// Whether nothing takes back a number, or makes it a bound. No things are a number.
@@ -223,7 +218,10 @@ impl<'a> Rest<'a> {
             .iter()
             .map(|bound| format!(" {bound} "))
             .any(|it| in_words.contains(&it) && !of_task.contains(&it));
-        self.is_plain_sentence() && !is_bound && !self.text.words().any(|word| is_turned(&word))
+        !self.has(&HEDGES)
+            && !self.has(&CORRECTIONS)
+            && !is_bound
+            && !self.text.words().any(|word| is_turned(&word))
     }
 
     /// Whether no names and codes are left that the task does not have.

@@ -4,6 +4,7 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use serde_json::Value;
 
 use super::forms;
+use crate::answer::COMPLETE_TASK;
 
 /// Characters of the longest text that is an answer.
 const LONGEST: usize = 400;
@@ -44,7 +45,8 @@ pub fn said(answer: &str) -> Option<String> {
     let lower = text.to_lowercase();
     let mut words = lower.split_whitespace();
     let is_query = words.any(|word| word.ends_with("select")) && words.any(|word| word == "from");
-    let is_echo = ["[{", "[[", "[(", "<tool_", "<function"].iter().any(|mark| lower.contains(mark));
+    let is_echo =
+        ["[{", "[[", "[(", "<tool_", "<function", COMPLETE_TASK].iter().any(|mark| lower.contains(mark));
     let is_call = text.split_once('(').is_some_and(|(name, rest)| {
         !name.is_empty() && name.chars().all(|letter| is_word(letter) || letter == '.') && rest.ends_with(')')
     });
@@ -140,7 +142,8 @@ impl Text {
     /// Whether the text has the word, or its singular or plural.
     pub fn has_word(&self, word: &str) -> bool {
         let stem = |word: &str| word.trim_end_matches("'s").trim_end_matches('s').to_owned();
-        self.words().any(|own| own == word || stem(&own) == stem(word))
+        let is_it = |own: &str| own == word || stem(own) == stem(word);
+        self.words().any(|own| is_it(&own) || own.split('-').any(is_it))
     }
 
     /// Whether it asks for yes or no.

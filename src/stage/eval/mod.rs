@@ -37,7 +37,10 @@ use crate::{
     },
     engine::{Footprint, Sampling},
     error::{At, Diagnostic, Result},
-    eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
+    eval::{
+        Comparison, Episode, Mode, majority, metrics, report, reported_mode, smallest_difference,
+        tasks_needed, verdict, vote_name,
+    },
     hash::Digest,
     judge::truth,
     llm,
@@ -76,6 +79,9 @@ enum EvalError {
     #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
     #[hint = "give scenarios an `answer`: evaluation compares answers with known ones"]
     LittleTruth { known: usize, scenarios: usize },
+    #[error("an exam of {tasks} tasks shows differences from {:.0} points on; for 5 points it needs {}", 100.0 * smallest_difference(*tasks as f64, 0.0), tasks_needed(5.0))]
+    #[hint = "add held-out tasks, or raise `heldout_share`"]
+    SmallExam { tasks: usize },
     #[error("\"{name}\" is the name of a policy and of an endpoint")]
     #[hint = "give one of them another name"]
     SameName { name: String },
@@ -227,7 +233,7 @@ impl StageKind for Eval {
         prompts::check(context, "policies", &play.agent, &mut preflight);
         let policies = context.inputs.get("policies").map_or(&[][..], Vec::as_slice);
         for (name, endpoint) in &params.endpoints {
-            if policies.iter().any(|(policy, _)| policy == name) {
+            if policies.iter().any(|(policy, _)| policy == name) || idle::NAMES.contains(&name.as_str()) {
                 preflight.error("endpoints", EvalError::SameName { name: name.clone() });
             }
             let EndpointPolicy { base_url, api_key_env, examples, .. } = endpoint;
@@ -249,6 +255,9 @@ impl StageKind for Eval {
             Some((0, scenarios)) => preflight.error("scenarios", EvalError::NoTruth { scenarios }),
             Some((known, scenarios)) if known < scenarios => {
                 preflight.note("scenarios", EvalError::LittleTruth { known, scenarios });
+            }
+            Some((tasks, _)) if tasks < tasks_needed(5.0) as usize => {
+                preflight.note("scenarios", EvalError::SmallExam { tasks });
             }
             _ => {}
         }
