@@ -266,7 +266,7 @@ async fn an_evaluation_gives_the_same_bytes_at_any_concurrency_and_after_interru
 async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_has_failed() {
     let mut hall = Hall::open().await;
     let status = |arguments: &serde_json::Value| match arguments["how"].as_str() {
-        Some("refused") => 503,
+        Some("refused") => 408,
         Some("crash") => 500,
         _ => 200,
     };

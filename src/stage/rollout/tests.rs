@@ -453,7 +453,7 @@ async fn a_call_goes_to_the_server_of_its_tool() {
         .collect();
     let answers = |name: &str| -> std::collections::BTreeSet<&str> {
         let of_tool = messages.iter().filter(|message| message["name"] == name);
-        of_tool.map(|message| message["content"].as_str().unwrap()).collect()
+        of_tool.map(crate::agent::result_of).collect()
     };
     assert!(
         answers("db_list_tables").iter().all(|answer| answer.contains("employees")),
@@ -686,7 +686,7 @@ async fn a_call_that_a_gateway_gives_up_on_every_time_is_the_policys_failure_whe
 async fn a_process_that_each_call_ends_is_no_outage() {
     let bench = Bench::calling(tool_process(), &[call("crash")]).await;
     let metrics = testing::run(&bench.context(json!({"max_lost_share": 0.0})).0).await.unwrap();
-    assert_eq!((metrics["lost"], metrics["ended_server_down"]), (0.0, 1.0));
+    assert!(metrics["lost"] == 0.0 && metrics["ended_server_down"] > 0.0, "{metrics:?}");
 }
 
 #[tokio::test]
