@@ -68,7 +68,7 @@ pub struct Stage {
     pub params: Map<String, Value>,
     /// What the stage does. None if the parameters do not parse; preflight checks report why.
     pub kind: Option<Box<dyn StageKind>>,
-    /// Digests of the parameters of type `file`, by parameter, and of the words of commands, as `harness/1`.
+    /// Digests of the parameters of type `file`, by parameter, and of files within others, as `harness/1`.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
@@ -208,8 +208,8 @@ fn override_param(card: &Card) -> Option<&'static str> {
     (is_table && card.output_of_type("tools").is_some()).then_some(NAME)
 }
 
-/// A file or folder that a parameter, or an item of it, names; with its path and digest.
-type FoundFile = (Option<usize>, (PathBuf, Digest));
+/// A file or folder that a parameter names: where in its value, as a JSON pointer, with path and digest.
+type FoundFile = (String, (PathBuf, Digest));
 
 /// A stage's table in the run file.
 struct Table<'t, 'a> {
@@ -593,20 +593,21 @@ impl<'a> RunFileParser<'_, 'a> {
                 continue;
             }
             let found = match (param.kind, value.as_str()) {
-                (ParamType::File, Some(text)) => self.file(entry, text).map(|file| vec![(None, file)]),
+                (ParamType::File, Some(text)) => {
+                    self.file(entry, text).map(|file| vec![(String::new(), file)])
+                }
                 (ParamType::Model, Some(text)) => self.model(entry, text),
                 (ParamType::Command, _) => Some(self.words(entry, &value)),
                 (ParamType::Paths, _) => self.paths(entry, &value),
+                (ParamType::Prompts, _) => self.prompts(card, entry),
                 _ => Some(Vec::new()),
             };
             let Some(found) = found else { continue };
-            for (index, (path, digest)) in found {
-                let (named, name) = match index {
-                    Some(index) => (&mut value[index], format!("{param_name}/{index}")),
-                    None => (&mut value, param_name.clone()),
-                };
-                *named = path.display().to_string().into();
-                files.insert(name, digest);
+            for (pointer, (path, digest)) in found {
+                if let Some(named) = value.pointer_mut(&pointer) {
+                    *named = path.display().to_string().into();
+                    files.insert(format!("{param_name}{pointer}"), digest);
+                }
             }
             // `2` and `2.0` are equal numbers, so they must give the same key.
             if param.kind == ParamType::Number {
@@ -681,7 +682,25 @@ impl<'a> RunFileParser<'_, 'a> {
                 Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
             }
         };
-        paths.enumerate().map(|(index, text)| Some((Some(index), found(text)?))).collect()
+        paths.enumerate().map(|(index, text)| Some((format!("/{index}"), found(text)?))).collect()
+    }
+
+    /// The files that tables name under `system`, unless that is an input.
+    fn prompts(&self, card: &Card, entry: &Entry<'_>) -> Option<Vec<FoundFile>> {
+        let mut found = Vec::new();
+        for (name, table) in entry.fields()? {
+            if name.contains(['/', '~']) {
+                let message = format!("\"{name}\" should have neither `/` nor `~`");
+                return self.reader.wrong(&table, Part::Key, message, None);
+            }
+            let Some(system) = table.field("system") else { continue };
+            match system.text() {
+                Some(text) if card.inputs.contains_key(text) => {}
+                Some(text) => found.push((format!("/{name}/system"), self.file(&system, text)?)),
+                None => return self.reader.mistyped(&system, "a path or the name of an input"),
+            }
+        }
+        Some(found)
     }
 
     /// The words of a command that are files, with their paths and digests.
@@ -690,7 +709,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let file = |(index, word): (usize, &str)| {
             let path = Some(entry.absolute(word)).filter(|path| path.is_file() && !word.starts_with('/'))?;
             let digest = self.files.digest(&path).ok()?;
-            Some((Some(index), (path, digest)))
+            Some((format!("/{index}"), (path, digest)))
         };
         words.filter_map(file).collect()
     }
@@ -746,7 +765,7 @@ impl<'a> RunFileParser<'_, 'a> {
     fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Vec<FoundFile>> {
         let path = entry.absolute(text);
         if model::gguf::is_gguf(&path) {
-            return self.file(entry, text).map(|file| vec![(None, file)]);
+            return self.file(entry, text).map(|file| vec![(String::new(), file)]);
         }
         if !path.is_dir() {
             let owned = !text.starts_with(['.', '/', '~']) && text.matches('/').count() == 1;
@@ -760,7 +779,7 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         match self.files.folder(&path, ParamType::Model.wanted_in(&path)) {
-            Ok(digest) => Some(vec![(None, (path, digest))]),
+            Ok(digest) => Some(vec![(String::new(), (path, digest))]),
             Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
         }
     }

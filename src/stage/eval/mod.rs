@@ -10,10 +10,15 @@ mod examples;
 mod idle;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use std::collections::BTreeMap;
 
-use self::{aging::Aging, idle::Idle};
+use self::{
+    aging::Aging,
+    idle::Idle,
+    variants::{Prompted, Variant},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -24,7 +29,7 @@ use super::{
     memory::Load,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
     rollout::{
-        play::Player,
+        play::{OwnPrompt, Player},
         prompts,
         records::{RolloutSpec, episode_seed},
         settings::PlaySettings,
@@ -46,7 +51,7 @@ use crate::{
     llm,
 };
 
-/// The input with solved tasks for endpoints.
+/// The input with solved tasks.
 const EXAMPLES: &str = "examples";
 
 #[derive(Debug, Deserialize)]
@@ -60,6 +65,9 @@ pub(super) struct Params {
     /// Models behind endpoints, by the names that the verdict gives them.
     #[serde(default)]
     endpoints: BTreeMap<String, EndpointPolicy>,
+    /// Policies with a prompt of their own, by the names that the verdict gives them.
+    #[serde(default)]
+    variants: BTreeMap<String, Variant>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error, Diagnostic)]
@@ -82,12 +90,21 @@ enum EvalError {
     #[error("an exam of {tasks} tasks shows differences from {:.0} points on; for 5 points it needs {}", 100.0 * smallest_difference(*tasks as f64, 0.0), tasks_needed(5.0))]
     #[hint = "add held-out tasks, or raise `heldout_share`"]
     SmallExam { tasks: usize },
-    #[error("\"{name}\" is the name of a policy and of an endpoint")]
+    #[error("\"{name}\" is the name of two rows of the verdict")]
     #[hint = "give one of them another name"]
     SameName { name: String },
-    #[error("the endpoint \"{name}\" has `examples`, and no episodes are given")]
+    #[error("\"{name}\" has `examples`, and no episodes are given")]
     #[hint = "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"]
     NoExamples { name: String },
+    #[error("the variant \"{name}\" shows a guide, and none is given")]
+    #[hint = "name one, as in `guide = \"tasks\"`: a stage of kind \"scenarios\" writes it"]
+    NoGuide { name: String },
+    #[error("the variant \"{name}\" is of policy \"{policy}\", which the exam does not have")]
+    #[hint("policies: {known}")]
+    NoPolicy { name: String, policy: String, known: String },
+    #[error("the variant \"{name}\" has neither `system` nor `examples`, so it is its policy again")]
+    #[hint = "give it `system = \"guide\"`, the path of a system prompt, or `examples = 4`"]
+    NoOwnPrompt { name: String },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     #[hint = "start the server by hand, call a tool, and check that it keeps running"]
     ServerLost { lost: usize, episodes: usize },
@@ -127,7 +144,11 @@ impl Eval {
             context.observer.note(&note);
         }
         let solved: Vec<Trajectory> = context.read_optional(EXAMPLES)?.unwrap_or_default();
-        let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
+        let solved = examples::unseen(&solved, &scenarios);
+        let variants = variants::variants(params, &policies, &variants::guide(&context.inputs)?, &solved)?;
+        let entrants = Entrants::of(&policies, variants::fit(context, play, variants)?);
+        let baseline = entrants.names()[0].clone();
+        let plans = plans(&entrants, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
@@ -144,6 +165,12 @@ impl Eval {
             let mut player = match contestant {
                 Contestant::Policy(policy) => {
                     Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
+                }
+                Contestant::Variant(variant) => {
+                    let Prompted { name, policy, digest, .. } = variant;
+                    let own = OwnPrompt { name, digest: *digest, behind: variant.behind() };
+                    let play = variant.play(play);
+                    Player::open_with(context, policy, tools_path, &scenarios, play, Some(own)).await?
                 }
                 Contestant::Endpoint(name, endpoint, examples) => {
                     let model =
@@ -163,7 +190,7 @@ impl Eval {
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
-            if votes.is_empty() && params.vote > 0 && contestant.name() == policies[0].name {
+            if votes.is_empty() && params.vote > 0 && contestant.name() == baseline {
                 votes = vote(params, &scenarios, &there);
             }
             lost += played.len() - there.len();
@@ -177,7 +204,8 @@ impl Eval {
         context.write("calls", &made)?;
         context.write("replays", &aging.rows)?;
 
-        let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        let mut names = entrants.names();
+        let others = entrants.others.iter().map(|variant| variant.name.to_owned());
         let mut comparison_only: Vec<String> = params.endpoints.keys().cloned().collect();
         if params.vote > 0 {
             comparison_only.insert(0, vote_name(params.vote));
@@ -186,7 +214,7 @@ impl Eval {
         comparison_only.extend(idle::NAMES.map(str::to_owned));
         episodes.extend(idle.episodes.iter().cloned());
         // Behind the baseline, so that the last policy stays the one that is reported.
-        names.splice(1..1, comparison_only.iter().cloned());
+        names.splice(entrants.lead()..entrants.lead(), others.chain(comparison_only.iter().cloned()));
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
@@ -194,6 +222,7 @@ impl Eval {
             policies: &names,
             scenarios: &scenarios,
             comparison_only: &comparison_only,
+            variants: &entrants.variants(),
             tools: &tools,
         };
         let rows = verdict(&exam, &episodes);
@@ -203,6 +232,7 @@ impl Eval {
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
+        notes.extend(entrants.about());
         notes.extend(aging.paragraph());
         notes.extend(idle.paragraph());
         notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
@@ -245,6 +275,7 @@ impl StageKind for Eval {
                 preflight.unavailable("endpoints", cause);
             }
         }
+        variants::check(params, play, context, &mut preflight);
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
@@ -293,7 +324,11 @@ impl StageKind for Eval {
         let policies = baseline_first(inputs.get("policies")?);
         let solved = inputs.get(EXAMPLES).and_then(|inputs| inputs.first());
         let solved = solved.map(|solved| data::read(&solved.path)).transpose().ok()?.unwrap_or_default();
-        let plans = plans(&policies, &scenarios, &solved, &self.params, seed).ok()?;
+        let solved = examples::unseen(&solved, &scenarios);
+        let variants =
+            variants::variants(&self.params, &policies, &variants::guide(inputs).ok()?, &solved).ok()?;
+        let entrants = Entrants::of(&policies, variants);
+        let plans = plans(&entrants, &scenarios, &solved, &self.params, seed).ok()?;
         let rows = plans.iter().flat_map(|(contestant, attempts)| {
             let digest = contestant.digest();
             attempts.iter().map(move |attempt| attempt.row(&digest))
@@ -310,7 +345,7 @@ impl StageKind for Eval {
     }
 }
 
-/// The baseline is the policy named `base`, or else the first.
+/// The policy that is the baseline unless a variant is: the one named `base`, or else the first.
 fn baseline_first(policies: &[Input]) -> Vec<&Input> {
     let mut policies: Vec<&Input> = policies.iter().collect();
     policies.sort_by_key(|policy| policy.name != "base");
@@ -341,9 +376,59 @@ impl Params {
     }
 }
 
+/// The policies of an exam and their variants.
+struct Entrants<'p> {
+    /// The first is the baseline.
+    policies: &'p [&'p Input],
+    /// The variant that is the baseline in their place.
+    baseline: Option<Prompted<'p>>,
+    others: Vec<Prompted<'p>>,
+}
+
+impl<'p> Entrants<'p> {
+    fn of(policies: &'p [&'p Input], mut variants: Vec<Prompted<'p>>) -> Self {
+        let baseline = variants.iter().position(|variant| variant.name == variants::BASELINE);
+        let baseline = baseline.map(|place| variants.remove(place));
+        Self { policies, baseline, others: variants }
+    }
+
+    /// The baseline, and then the policies, without other variants.
+    fn names(&self) -> Vec<String> {
+        let policies = self.policies.iter().map(|policy| policy.name.clone());
+        self.baseline.iter().map(|variant| variant.name.to_owned()).chain(policies).collect()
+    }
+
+    /// How many of these names stand before those that are there for comparison: the baseline, and the policy that it is a
+    /// variant of unless that is the only one.
+    fn lead(&self) -> usize {
+        if self.baseline.is_some() && self.policies.len() > 1 { 2 } else { 1 }
+    }
+
+    /// Who plays, without endpoints, in the order of the verdict's rows.
+    fn contestants(&self) -> Vec<Contestant<'_>> {
+        let policies = self.policies.iter().map(|policy| Contestant::Policy(policy));
+        let mut all: Vec<_> = self.baseline.iter().map(Contestant::Variant).chain(policies).collect();
+        all.splice(self.lead()..self.lead(), self.others.iter().map(Contestant::Variant));
+        all
+    }
+
+    /// The names of variants with those of their policies.
+    fn variants(&self) -> Vec<(String, String)> {
+        let of = |variant: &Prompted<'_>| (variant.name.to_owned(), variant.policy.name.clone());
+        self.baseline.iter().chain(&self.others).map(of).collect()
+    }
+
+    /// What the variants are.
+    fn about(&self) -> Option<String> {
+        let lines: Vec<String> = self.baseline.iter().chain(&self.others).map(Prompted::about).collect();
+        (!lines.is_empty()).then(|| lines.join("\n\n"))
+    }
+}
+
 /// Who plays.
 enum Contestant<'p> {
     Policy(&'p Input),
+    Variant(&'p Prompted<'p>),
     /// A model behind an endpoint, by its name, and the examples in its prompt.
     Endpoint(&'p str, &'p EndpointPolicy, String),
 }
@@ -352,6 +437,7 @@ impl Contestant<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Policy(policy) => &policy.name,
+            Self::Variant(variant) => variant.name,
             Self::Endpoint(name, ..) => name,
         }
     }
@@ -360,6 +446,7 @@ impl Contestant<'_> {
     fn digest(&self) -> Digest {
         match self {
             Self::Policy(policy) => policy.digest,
+            Self::Variant(variant) => variant.digest,
             Self::Endpoint(_, endpoint, examples) => endpoint.digest(examples),
         }
     }
@@ -368,12 +455,12 @@ impl Contestant<'_> {
 /// Who plays, and the episodes.
 type Plan<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
 
-/// The episodes of every policy, and then of every endpoint. The baseline, which is the first, may play more samples, for the
-/// vote.
+/// The episodes of every policy and variant, and then of every endpoint. The baseline, which is the first, may play more samples,
+/// for the vote.
 fn plans<'p, 'a>(
-    policies: &[&'p Input],
+    entrants: &'p Entrants<'p>,
     scenarios: &'a [Scenario],
-    solved: &[Trajectory],
+    solved: &[&Trajectory],
     params: &'p Params,
     seed: u64,
 ) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
@@ -384,12 +471,10 @@ fn plans<'p, 'a>(
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
         (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
-    let solved = examples::unseen(solved, scenarios);
     let endpoints = params.endpoints.iter().map(|(name, endpoint)| {
-        Contestant::Endpoint(name, endpoint, examples::text(&solved, endpoint.examples))
+        Contestant::Endpoint(name, endpoint, examples::text(solved, endpoint.examples))
     });
-    let all = policies.iter().map(|policy| Contestant::Policy(policy)).chain(endpoints);
-    Ok(all.enumerate().map(of).collect())
+    Ok(entrants.contestants().into_iter().chain(endpoints).enumerate().map(of).collect())
 }
 
 /// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.

@@ -34,7 +34,14 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, temperature: 1.0, vote: 0, endpoints: BTreeMap::new() }
+    Params {
+        greedy,
+        samples,
+        temperature: 1.0,
+        vote: 0,
+        endpoints: BTreeMap::new(),
+        variants: BTreeMap::new(),
+    }
 }
 
 #[test]
@@ -75,7 +82,8 @@ fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
 #[test]
 fn an_exam_without_episodes_is_refused() {
     let scenarios = [scenario("s", "a", Some("1"))];
-    assert_eq!(plans(&[], &scenarios, &[], &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
+    let nobody = Entrants::of(&[], Vec::new());
+    assert_eq!(plans(&nobody, &scenarios, &[], &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
 }
 
 #[test]
