@@ -445,7 +445,7 @@ fn cases_that_were_trained_on_are_a_row_of_their_own_and_in_no_other() {
 }
 
 #[test]
-fn the_headline_is_sampled_with_greedy_beside_it() {
+fn the_headline_is_greedy_with_samples_beside_it() {
     let scenarios: Vec<_> = (0..20).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
     let of = |mode, base: usize, trained: usize| {
         scenarios.iter().enumerate().flat_map(move |(i, scenario)| {
@@ -456,18 +456,31 @@ fn the_headline_is_sampled_with_greedy_beside_it() {
     let greedy: Vec<_> = of(Mode::Greedy, 10, 12).collect();
     let both: Vec<_> = of(Mode::Sampled, 2, 19).chain(greedy.clone()).collect();
     let names = ["base", "trained"];
-    assert!(
-        summary(&rows_of(&names, &scenarios, &both), plain)
-            .contains("trained     95.0  72 to 100    60.0    95.0")
-    );
-    let found = headline(&rows_of(&names, &scenarios, &both)).unwrap();
-    assert_eq!(
-        (found.mode, found.policies[1].success, found.policies[1].greedy),
-        ("sampled", 0.95, Some(0.6))
-    );
-    assert_eq!(metrics(&rows_of(&names, &scenarios, &both))["all.gain"], 0.85);
-    let found = headline(&rows_of(&names, &scenarios, &greedy)).unwrap();
-    assert_eq!((found.mode, found.policies[1].success, found.policies[1].greedy), ("greedy", 0.6, None));
+    let of = |episodes: &[Episode]| {
+        let found = headline(&rows_of(&names, &scenarios, episodes)).unwrap();
+        let Standing { success, sampled, all_right, .. } = found.policies[1].clone();
+        (found.mode, success, sampled, all_right)
+    };
+    assert_eq!(of(&both), ("greedy", 0.6, Some(0.95), None));
+    assert!((metrics(&rows_of(&names, &scenarios, &both))["all.gain"] - 0.1).abs() < 1e-9);
+    assert_eq!(of(&greedy), ("greedy", 0.6, None, None));
+    let sampled: Vec<_> = both.iter().filter(|episode| episode.mode == Mode::Sampled).cloned().collect();
+    assert_eq!(of(&sampled), ("sampled", 0.95, None, None));
+    // Twice, and once wrong.
+    let again = sampled.iter().cloned().map(|episode| Episode { right: false, ..episode });
+    let twice: Vec<_> = sampled.iter().cloned().chain(again).chain(greedy).collect();
+    assert_eq!(of(&twice), ("greedy", 0.6, Some(0.475), Some((0.0, 2))));
+}
+
+#[test]
+fn no_measurable_gain_is_explained() {
+    let scenarios: Vec<_> = (0..20).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    let of = |(i, scenario): (usize, &Scenario)| {
+        [("base", 10), ("trained", 12)].map(|(name, right)| episode(&scenario.id, name, i < right))
+    };
+    let episodes: Vec<Episode> = scenarios.iter().enumerate().flat_map(of).collect();
+    let text = text(&rows_of(&["base", "trained"], &scenarios, &episodes));
+    assert!(text.contains("p = 0.500 (not below 0.05; so many tasks show differences from"), "{text}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod answer;
 mod compare;
 mod error;
 mod flags;
+mod idle;
 mod model;
 mod program;
 mod rank;
@@ -20,6 +21,7 @@ pub mod truth;
 
 pub use error::JudgeError;
 pub use flags::{Flag, flags};
+pub use idle::{DONE, commonest_answer, solved_idly};
 pub use model::{JudgeModel, ReplyCache};
 pub use program::{Program, program_words};
 pub use rank::{kendall, pairs, spearman};

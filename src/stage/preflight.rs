@@ -102,6 +102,8 @@ pub struct ExpectedScenarios {
     pub answered: usize,
     /// Number with a reference solution.
     pub solved: usize,
+    /// Texts of those that an agent solves which calls no tool (`judge/idle.rs`).
+    pub idle: Vec<String>,
     /// Number of tasks in the other split.
     pub others: usize,
 }

@@ -2,13 +2,11 @@
 //!
 //! What they solve, an exam does not measure. They are rows of the verdict, and the tasks that they solve are named.
 
-use std::collections::BTreeMap;
-
 use crate::{
     data::{Scenario, Trajectory},
     error::Result,
     eval::{Episode, Mode},
-    judge::truth,
+    judge::{DONE, commonest_answer, truth},
     stage::{
         Context, Input,
         rollout::{play::Player, records::of_references, settings::PlaySettings},
@@ -42,7 +40,7 @@ impl Idle {
         scenarios: &[Scenario],
         (play, modes): (&PlaySettings, &[Mode]),
     ) -> Result<Self> {
-        let answers = [commonest(scenarios), "done"];
+        let answers = [commonest_answer(scenarios), DONE];
         let mut idle = Self { tasks: scenarios.len(), ..Self::default() };
         let mut solves = vec![false; scenarios.len()];
         for (name, answer) in NAMES.into_iter().zip(answers) {
@@ -82,15 +80,6 @@ impl Idle {
         }
         Some(text)
     }
-}
-
-/// The answer that most tasks have; of several the first.
-fn commonest(scenarios: &[Scenario]) -> &str {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for answer in scenarios.iter().filter_map(|scenario| scenario.answer.as_deref()) {
-        *counts.entry(answer).or_default() += 1;
-    }
-    counts.into_iter().rev().max_by_key(|(_, count)| *count).map_or("0", |(answer, _)| answer)
 }
 
 /// The episodes of an agent that says this at once.

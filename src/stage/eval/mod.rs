@@ -51,6 +51,9 @@ use crate::{
     llm,
 };
 
+/// The share of tasks, one in so many, that an agent which knows nothing may solve unsaid.
+const IDLE: usize = 10;
+
 /// The input with solved tasks.
 const EXAMPLES: &str = "examples";
 
@@ -90,6 +93,11 @@ enum EvalError {
     #[error("an exam of {tasks} tasks shows differences from {:.0} points on; for 5 points it needs {}", 100.0 * smallest_difference(*tasks as f64, 0.0), tasks_needed(5.0))]
     #[hint = "add held-out tasks, or raise `heldout_share`"]
     SmallExam { tasks: usize },
+    #[error(
+        "{solved} of {tasks} tasks are solved without a call, by saying the commonest answer or \"done\"; the first: {first}"
+    )]
+    #[hint = "give them `checks`, or other answers"]
+    Idle { solved: usize, tasks: usize, first: String },
     #[error("\"{name}\" is the name of two rows of the verdict")]
     #[hint = "give one of them another name"]
     SameName { name: String },
@@ -291,6 +299,13 @@ impl StageKind for Eval {
                 preflight.note("scenarios", EvalError::SmallExam { tasks });
             }
             _ => {}
+        }
+        if let Some(scenarios) = context.scenarios()
+            && scenarios.idle.len() * IDLE > scenarios.count()
+            && let Some(first) = scenarios.idle.first()
+        {
+            let (solved, tasks, first) = (scenarios.idle.len(), scenarios.count(), aging::shown(Some(first)));
+            preflight.note("scenarios", EvalError::Idle { solved, tasks, first });
         }
         preflight
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     agent::AgentSettings,
     data::Scenario,
-    judge::truth,
+    judge::{solved_idly, truth},
     stage::{
         local_model::{self, LocalModelError},
         preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
@@ -88,6 +88,7 @@ fn expected(scenarios: &[Scenario], others: usize) -> ExpectedOutput {
         texts: scenarios.iter().map(|scenario| scenario.task.clone()).collect(),
         answered: scenarios.iter().filter(|scenario| truth::is_known(scenario)).count(),
         solved: scenarios.iter().filter(|scenario| scenario.reference.is_some()).count(),
+        idle: solved_idly(scenarios),
         others,
     })
 }

@@ -1,0 +1,61 @@
+//! What agents solve that know nothing and call no tool.
+
+use std::collections::BTreeMap;
+
+use super::truth::{self, Evidence};
+use crate::data::Scenario;
+
+/// What an agent says that has done nothing.
+pub const DONE: &str = "done";
+
+/// The answer that most tasks have; of several the first.
+pub fn commonest_answer(scenarios: &[Scenario]) -> &str {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for answer in scenarios.iter().filter_map(|scenario| scenario.answer.as_deref()) {
+        *counts.entry(answer).or_default() += 1;
+    }
+    counts.into_iter().rev().max_by_key(|(_, count)| *count).map_or("0", |(answer, _)| answer)
+}
+
+/// Texts of the tasks that are solved by saying one of both, before anything is played. Of a task whose state is checked that is
+/// not known, and it is left out.
+pub fn solved_idly(scenarios: &[Scenario]) -> Vec<String> {
+    let answers = [commonest_answer(scenarios), DONE];
+    let says = |scenario: &Scenario, answer| {
+        let evidence = Evidence { answer: Some(answer), messages: "[]", state: None };
+        truth::correct(scenario, evidence) == Some(true)
+    };
+    let is_solved = |scenario: &&Scenario| answers.iter().any(|answer| says(scenario, answer));
+    scenarios.iter().filter(is_solved).map(|scenario| scenario.task.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Json;
+
+    #[test]
+    fn the_commonest_answer_and_done_solve_tasks_without_a_call() {
+        let of = |task: &str, answer: Option<&str>, checks: Option<&str>| Scenario {
+            task: task.into(),
+            answer: answer.map(str::to_owned),
+            check: if answer.is_some() { "text" } else { "none" }.into(),
+            checks: checks.map(|checks| Json(checks.into())),
+            ..Scenario::default()
+        };
+        let called = r#"{"calls": {"required": [{"tool": "close"}]}}"#;
+        let state = r#"{"state": [{"tool": "get", "expect": {"equals": "closed"}}]}"#;
+        let scenarios = [
+            of("a", Some("Oslo"), None),
+            of("b", Some("Bern"), None),
+            of("c", Some("Oslo"), None),
+            of("d", Some("done"), None),
+            of("e", Some("done"), Some(called)),
+            of("f", None, Some(called)),
+            of("g", None, Some(state)),
+        ];
+        assert_eq!(commonest_answer(&scenarios[..4]), "Oslo");
+        assert_eq!(solved_idly(&scenarios[..4]), ["a", "c", "d"]);
+        assert_eq!(solved_idly(&scenarios[4..]), [""; 0]);
+    }
+}
