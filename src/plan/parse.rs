@@ -582,6 +582,10 @@ impl<'a> RunFileParser<'_, 'a> {
                     None => continue,
                 }
             }
+            if let (ParamType::Prompts, Some(tables)) = (param.kind, value.as_object_mut()) {
+                // One that another file has is taken out, as a stage is.
+                tables.retain(|_, table| *table != Value::Bool(false));
+            }
             // Texts about a tool's arguments are named as these.
             let is_about_tools = override_param(card) == Some(param_name.as_str());
             let is_checked = !matches!(param.kind, ParamType::File | ParamType::Paths) && !is_about_tools;
@@ -689,6 +693,9 @@ impl<'a> RunFileParser<'_, 'a> {
     fn prompts(&self, card: &Card, entry: &Entry<'_>) -> Option<Vec<FoundFile>> {
         let mut found = Vec::new();
         for (name, table) in entry.fields()? {
+            if table.json() == Value::Bool(false) {
+                continue;
+            }
             if name.contains(['/', '~']) {
                 let message = format!("\"{name}\" should have neither `/` nor `~`");
                 return self.reader.wrong(&table, Part::Key, message, None);
@@ -926,6 +933,44 @@ mod tests {
         ] {
             let found = values(folder.path(), given).unwrap_err();
             assert!(found.contains(expected) && found.contains("10"), "{given}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_system_prompt_in_a_table_is_a_file_by_its_content_or_the_name_of_an_input() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("own.txt"), "Be brief.").unwrap();
+        let exam = |variants: &str| {
+            let text = format!(
+                "model = \".\"\n[server]\ncommand = [\"server\"]\nstate = \"read-only\"\n[stages.tools]\nkind = \
+                 \"discover\"\n[stages.tasks]\nkind = \"scenarios\"\n[stages.exam]\nkind = \"eval\"\npolicies = {{ base = \
+                 \"base\" }}\nguide = \"tasks\"\nvariants = {variants}\n"
+            );
+            let source = Source::parse(&folder.path().join("run.toml"), text).unwrap();
+            let files = FileDigests::load(&Store::open(folder.path()).unwrap());
+            let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files)
+                .map_err(|cause| cause.to_string())?;
+            let stage = plan.order().iter().map(|index| plan.node(*index).stage.clone());
+            Ok::<_, String>(stage.into_iter().find(|stage| stage.name == "exam").unwrap())
+        };
+        let stage = exam("{ own = { policy = \"base\", system = \"own.txt\" }, \"base+\" = { policy = \"base\", system = \"guide\" } }")
+            .unwrap();
+        let names: Vec<&String> = stage.files.keys().collect();
+        assert_eq!(names, ["variants/own/system"]);
+        assert_eq!(stage.file(names[0]), folder.path().join("own.txt"));
+        assert_eq!(stage.param_type(names[0]), ParamType::Prompts);
+        assert_eq!(stage.params["variants"]["base+"]["system"], "guide");
+        assert_eq!(exam("{ own = false }").unwrap().params["variants"], serde_json::json!({}));
+        for (variants, expected) in [
+            ("{ own = { policy = \"base\", system = \"none.txt\" } }", "cannot read \"none.txt\""),
+            (
+                "{ own = { policy = \"base\", system = 7 } }",
+                "should be a path or the name of an input, found an integer",
+            ),
+            ("{ \"a/b\" = { policy = \"base\", system = \"own.txt\" } }", "should have neither `/` nor `~`"),
+        ] {
+            let found = exam(variants).err().unwrap();
+            assert!(found.contains(expected), "{variants}: {found}");
         }
     }
 }
