@@ -155,7 +155,7 @@ impl Eval {
         let solved = examples::unseen(&solved, &scenarios);
         let variants = variants::variants(params, &policies, &variants::guide(&context.inputs)?, &solved)?;
         let entrants = Entrants::of(&policies, variants::fit(context, play, variants)?);
-        let baseline = entrants.names()[0].clone();
+        let voter = entrants.names()[0].clone();
         let plans = plans(&entrants, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
@@ -165,6 +165,7 @@ impl Eval {
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
+        let mut parts: Vec<usize> = Vec::new();
         for (contestant, attempts) in &plans {
             // The limits of an endpoint are for one process.
             if context.shard.is_some() && matches!(contestant, Contestant::Endpoint(..)) {
@@ -198,14 +199,23 @@ impl Eval {
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
-            if votes.is_empty() && params.vote > 0 && contestant.name() == baseline {
+            if votes.is_empty() && params.vote > 0 && contestant.name() == voter {
                 votes = vote(params, &scenarios, &there);
             }
             lost += played.len() - there.len();
             trajectories.extend(played.into_iter().flatten());
+            parts.push(trajectories.len());
         }
+        drop(plans);
         if context.shard.is_some() {
             return Ok(Metrics::new());
+        }
+        let (entrants, is_demoted) = entrants.with_stronger_baseline(&episodes, params.modes()[0]);
+        if let [first, second, ..] = parts[..]
+            && is_demoted
+        {
+            // As in the verdict's rows.
+            trajectories[..second].rotate_left(first);
         }
         let idle = Idle::of(context, policies[0], &scenarios, (play, &params.modes())).await?;
         context.write("episodes", &trajectories)?;
@@ -243,7 +253,7 @@ impl Eval {
         notes.extend(entrants.about());
         notes.extend(aging.paragraph());
         notes.extend(idle.paragraph());
-        notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
+        notes.extend((params.vote > 0).then(|| vote_note(params, &voter, &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
 
@@ -395,7 +405,7 @@ impl Params {
 struct Entrants<'p> {
     /// The first is the baseline.
     policies: &'p [&'p Input],
-    /// The variant that is the baseline in their place.
+    /// The variant that is the baseline in their place, if it solves as much as its policy.
     baseline: Option<Prompted<'p>>,
     others: Vec<Prompted<'p>>,
 }
@@ -431,6 +441,27 @@ impl<'p> Entrants<'p> {
     fn variants(&self) -> Vec<(String, String)> {
         let of = |variant: &Prompted<'_>| (variant.name.to_owned(), variant.policy.name.clone());
         self.baseline.iter().chain(&self.others).map(of).collect()
+    }
+
+    /// A prompt that makes its policy worse is no baseline: gains over it would be too large. Whether that is so.
+    fn with_stronger_baseline(mut self, episodes: &[Episode], mode: Mode) -> (Self, bool) {
+        let solved = |name: &str| {
+            let mut shares: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+            for episode in episodes.iter().filter(|episode| episode.policy == name && episode.mode == mode) {
+                shares.entry(&episode.scenario).or_default().push(episode.right);
+            }
+            shares
+        };
+        let is_weaker = self.baseline.as_ref().is_some_and(|variant| {
+            let (with, without) = (solved(variant.name), solved(&variant.policy.name));
+            let share = |all: &[bool]| all.iter().filter(|right| **right).count() as f64 / all.len() as f64;
+            let pairs = with.iter().filter_map(|(scenario, with)| Some((with, without.get(scenario)?)));
+            pairs.map(|(with, without)| share(with) - share(without)).sum::<f64>() < 0.0
+        });
+        if is_weaker && let Some(variant) = self.baseline.take() {
+            self.others.insert(0, variant);
+        }
+        (self, is_weaker)
     }
 
     /// What the variants are.

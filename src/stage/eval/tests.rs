@@ -578,6 +578,49 @@ async fn what_has_no_room_in_the_context_is_cut_and_a_variant_without_any_is_lef
 }
 
 #[test]
+fn a_prompt_that_makes_its_policy_worse_is_no_baseline() {
+    let policies = ["base", "trained"].map(|name| Input {
+        name: name.into(),
+        digest: Digest::of(name.as_bytes()),
+        path: "policy".into(),
+    });
+    let policies: Vec<&Input> = policies.iter().collect();
+    let variant = Variant { policy: "base".into(), system: Some(variants::GUIDE.into()), examples: 0 };
+    let params = Params { variants: BTreeMap::from([("base+".into(), variant)]), ..params(true, 0) };
+    let played = |name: &str, right: usize| -> Vec<Episode> {
+        let one = |task: usize| Episode {
+            scenario: task.to_string(),
+            policy: name.into(),
+            mode: Mode::Greedy,
+            right: task < right,
+            by_protocol: true,
+            any_right: None,
+            calls: 0,
+            turns: 1,
+            tokens: 0,
+            tool_errors: 0,
+            tools: Vec::new(),
+        };
+        (0..9).map(one).collect()
+    };
+    for (with, without, expected) in [
+        (3, 5, (vec!["base", "trained"], 1, true)),
+        (5, 5, (vec!["base+", "base", "trained"], 2, false)),
+        (6, 5, (vec!["base+", "base", "trained"], 2, false)),
+    ] {
+        let variants = variants::variants(&params, &policies, "Tables.", &[]).unwrap();
+        let episodes = [played("base+", with), played("base", without)].concat();
+        let (entrants, is_demoted) =
+            Entrants::of(&policies, variants).with_stronger_baseline(&episodes, Mode::Greedy);
+        assert_eq!(
+            (entrants.names().iter().map(String::as_str).collect(), entrants.lead(), is_demoted),
+            expected
+        );
+        assert_eq!(entrants.variants(), [("base+".to_owned(), "base".to_owned())]);
+    }
+}
+
+#[test]
 fn a_variant_that_names_what_is_not_there_is_refused_beforehand() {
     let refused = |variants: serde_json::Value| -> Vec<String> {
         let (context, _) =

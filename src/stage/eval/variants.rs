@@ -25,7 +25,7 @@ use crate::{
 
 /// The input with the guide, and the word for it in a variant.
 pub const GUIDE: &str = "guide";
-/// The variant that is the baseline if it is there.
+/// The variant that is the baseline if it solves as much as its policy.
 pub const BASELINE: &str = "base+";
 
 /// A further row of the exam.
