@@ -57,7 +57,7 @@ def main(stage, out):
     # Episodes have digests of policies, in the order of the verdict's names; those of a variant its name behind the digest. Others are
     # there for comparison, endpoints last. With greedy decoding, it is sample 0.
     digests = dict.fromkeys(row["policy"] for row in episodes if " " not in row["policy"])
-    policies = (row["policy"] for row in verdict if not row["comparison_only"] and not row["variant_of"])
+    policies = (row["policy"] for row in verdict if not row.get("comparison_only") and not row.get("variant_of"))
     names = dict(zip(digests, dict.fromkeys(policies)))
     named = lambda policy: names.get(policy, policy.split(" ")[-1][:24])
     has_greedy = any(row["mode"] == "greedy" for row in verdict)
