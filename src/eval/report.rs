@@ -23,7 +23,7 @@ const NAME: usize = 21;
 /// The same for a split.
 const SPLIT: usize = 16;
 /// The same for a policy.
-const POLICY: usize = 7;
+const POLICY: usize = 9;
 
 /// The tables by split, how well each policy does, and the verdict as [`text`] writes it.
 pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {

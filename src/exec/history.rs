@@ -572,8 +572,13 @@ mod tests {
                 }));
             }
         }
-        let compared =
-            Comparison { policies: &names, scenarios: &scenarios, comparison_only: &[], tools: &[] };
+        let compared = Comparison {
+            policies: &names,
+            scenarios: &scenarios,
+            comparison_only: &[],
+            idle: &[],
+            tools: &[],
+        };
         let rows = eval::verdict(&compared, &episodes);
         let verdict = eval::headline(&rows).unwrap();
         let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();

@@ -170,8 +170,13 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let episodes: Vec<Episode> =
         names.iter().zip(all).flat_map(|(name, played)| episodes_of(played, policy, name, mode)).collect();
     let scenarios = shown_tasks(&all[0], policy);
-    let compared =
-        Comparison { comparison_only: &[], policies: names, scenarios: &scenarios, tools: &all[0].tools };
+    let compared = Comparison {
+        comparison_only: &[],
+        idle: &[],
+        policies: names,
+        scenarios: &scenarios,
+        tools: &all[0].tools,
+    };
     let rows = verdict(&compared, &episodes);
     if rows.is_empty() {
         return false;

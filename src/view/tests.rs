@@ -219,6 +219,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
         policies: &names,
         scenarios: &scenarios,
         comparison_only: &[],
+        idle: &[],
         tools: &["look".to_owned()],
     };
     let verdict = made.table(&verdict(&comparison, &of_verdict));

@@ -189,7 +189,13 @@ fn examined() -> Project {
     };
     let episodes: Vec<_> =
         scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
-    let exam = eval::Comparison { policies: &names, scenarios: &scenarios, comparison_only: &[], tools: &[] };
+    let exam = eval::Comparison {
+        policies: &names,
+        scenarios: &scenarios,
+        comparison_only: &[],
+        idle: &[],
+        tools: &[],
+    };
     let verdict = project.path("made.parquet");
     data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
     let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
