@@ -23,7 +23,7 @@ const NAME: usize = 21;
 /// The same for a split.
 const SPLIT: usize = 16;
 /// The same for a policy.
-const POLICY: usize = 9;
+const POLICY: usize = 7;
 
 /// The tables by split, how well each policy does, and the verdict as [`text`] writes it.
 pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
@@ -128,10 +128,10 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
 const STANDINGS: &str = "\
 Success is that with greedy decoding, as an agent is served; sampled is
 the mean of episodes at temperature 1, and pass^k the share of tasks
-whose every one of k such episodes is right. Strict: solved by protocol, that is with every call in the form of the
-chat template and the answer given to complete_task. Use says which
-policy to take: the last one that is measurably better than the one
-that would be used without it.
+whose every one of k such episodes is right. Strict: solved by protocol,
+that is with every call in the form of the chat template and the answer
+given to complete_task. Use says which policy to take: the last one that
+is measurably better than the one that would be used without it.
 ";
 
 const MEANING: &str = "\
