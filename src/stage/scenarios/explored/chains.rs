@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::{
-    asking,
+    asking::{self, is_own_id},
     asks::{self, Asks, Column, Condition, Operation, Source, Test},
     graph::{self, Arg, Graph, Origin},
     pages,
@@ -35,6 +35,10 @@ const NAMES: [&str; 22] = [
     "name", "title", "message", "label", "id", "number", "no", "nr", "code", "key", "path", "uri", "url",
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
 ];
+/// Fields that are called like a question, and so are no nouns.
+const QUESTIONS: [&str; 5] = ["what", "how", "when", "who", "why"];
+/// In front of what a search looks for.
+const MATCHING: &str = " matching ";
 /// Longest task: a longer one describes values by values by values.
 const TASK: usize = 300;
 /// Longest value that a task says.
@@ -114,8 +118,11 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
             _ => 0,
         };
         for (number, rule) in rules.into_iter().enumerate() {
-            let variant = &variants[(start + number) % variants.len()];
-            candidates.extend(candidate(graph, profiles, index, variant, rule, seed));
+            // The plain way is the last.
+            let ways = [(start + number) % variants.len(), variants.len() - 1];
+            let mut ways = ways.iter().map(|way| &variants[*way]);
+            candidates
+                .extend(ways.find_map(|way| candidate(graph, profiles, index, way, rule.clone(), seed)));
         }
     }
     candidates
@@ -212,18 +219,16 @@ fn candidate(
     let answer = rule.answer(&[&seen.text]).ok()?;
     let list = rule.list();
     let thing = profiles[seen.tool].thing(list);
-    if is_detour(graph, index, variant.calls.len(), &rule, &thing) {
+    let of_moments = is_of_moments(seen, &rule, &answer);
+    if is_detour(graph, index, variant.calls.len(), &rule, &thing) || is_riddle(variant, &rule, &thing) {
         return None;
     }
-    let of_moments = match &rule {
-        AnswerRule::Measured { field, key: Some(_), .. } => {
-            let records =
-                seen.reading.lists.iter().filter(|one| one.name == *list).flat_map(|one| &one.records);
-            records.filter_map(|record| value_of(record, field)).all(is_moment)
-        }
-        _ => false,
-    };
-    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments });
+    if asked_field(&rule).is_some_and(|field| asking::is_odd(field, of_moments)) {
+        return None;
+    }
+    let is_count =
+        asked_field(&rule).is_some_and(|field| !is_set(graph, index, field)) && answer.parse::<f64>().is_ok();
+    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments, is_count });
     let mut entity = variant.entity.clone();
     let about = match &rule {
         AnswerRule::Field { key: Some((key, value)), field, .. } => {
@@ -272,6 +277,37 @@ fn candidate(
         asks: asks.map(|asks| asks.to_value()),
         ..Candidate::default()
     })
+}
+
+/// The field whose values are asked for or compared.
+fn asked_field(rule: &AnswerRule) -> Option<&str> {
+    match rule {
+        AnswerRule::Field { field, .. }
+        | AnswerRule::Column { field, .. }
+        | AnswerRule::Measured { field, .. } => Some(field),
+        _ => None,
+    }
+}
+
+/// Whether what is asked for or compared are dates or times.
+fn is_of_moments(seen: &graph::SuccessfulCall, rule: &AnswerRule, answer: &str) -> bool {
+    match rule {
+        AnswerRule::Measured { list, field, key: Some(_), .. } => {
+            let lists = seen.reading.lists.iter().filter(|one| one.name == *list);
+            lists.flat_map(|one| &one.records).filter_map(|record| value_of(record, field)).all(is_moment)
+        }
+        AnswerRule::Field { .. } => is_moment(answer),
+        _ => false,
+    }
+}
+
+/// Whether a question goes round in a circle, or about what nobody needs to ask: a field of one of the courses of the teacher of
+/// a course, of a thing that a search by its name finds, or the only record's name for itself.
+fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
+    let AnswerRule::Field { key, field, .. } = rule else { return false };
+    let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" the {thing} "));
+    let is_searched = key.is_some() && variant.place.contains(MATCHING);
+    is_circle || is_searched || key.is_none() && wording::field(field) == thing
 }
 
 /// Whether a field has texts that may look like numbers and are right as they are written.
@@ -423,6 +459,10 @@ fn descriptions(
     let record = &list.records[origin.record];
     let thing = profile.thing(&list.name);
     let value = &record[origin.field];
+    // What a call took is not found by it.
+    if seen.args.iter().any(|arg| arg.leaf.as_deref() == Some(value.value.as_str())) {
+        return Vec::new();
+    }
     let mut found = Vec::new();
     // What is found by something described is not described further, unless it is one thing: anything else is a riddle.
     let is_clear = |source: &Variant| source.calls.len() < 2 || asking::subject(&source.place).is_some();
@@ -467,7 +507,12 @@ fn descriptions(
         if list.is_nested {
             continue;
         }
+        // `the only requirements` of `requires`
+        let is_noun = words::spoken_field(&list.name) == words::spoken(&list.name);
         if list.records.len() == 1 && record.len() == 1 {
+            if !is_noun {
+                continue;
+            }
             found.push(of(format!("the only {thing}{within}"), None, Pick::Only));
             continue;
         }
@@ -491,26 +536,27 @@ fn descriptions(
         }
         let changing = graph.changing(origin.tool);
         let keys = keys(list, record, &value.name).into_iter().filter(|(key, _)| !changing.contains(key));
-        for (key, said) in keys.take(2) {
-            let shown = words::shown(&said);
-            // `the order 7`, where that is the order's own id.
-            let which = match is_own_id(&key, &thing) {
-                true => format!("the {thing} {shown}"),
-                false => format!("the {thing} whose {} is {shown}{behind}", words::spoken_field(&key)),
+        let mut keys: Vec<(String, String)> = keys.take(2).collect();
+        // Who knows the name says no number.
+        if keys.first().is_some_and(|(key, _)| words::has_any(key, &["name", "title"])) {
+            keys.truncate(1);
+        }
+        let search = seen.args.iter().find(|arg| is_search(arg));
+        for (key, said) in keys {
+            let tail = match search {
+                Some(search) if search.leaf.as_deref() == Some(said.as_str()) => String::new(),
+                Some(_) => continue,
+                None if is_said => String::new(),
+                // A number that needs no list is found without one.
+                None if is_own_id(&key, &thing) && !seen.args.is_empty() => continue,
+                None => asking::behind(&thing, &source.place),
             };
-            let words = format!("{}{which}", part(&value.name, &thing));
+            let which = asking::named(&thing, &key, &said);
+            let words = format!("{}{which}{tail}", part(&value.name, &thing));
             found.push(of(words, Some((key, said)), Pick::Only));
         }
     }
     found
-}
-
-/// Whether a field says which one of these things a record is: `id` and `order_id` of an order.
-fn is_own_id(field: &str, thing: &str) -> bool {
-    let keys = ["id", "no", "nr", "number", "code"];
-    let (of_field, of_thing) = (words::tokens(field), words::tokens(thing));
-    let is_key = |word: &String| keys.contains(&word.as_str());
-    of_field.iter().any(is_key) && of_field.iter().all(|word| is_key(word) || of_thing.contains(word))
 }
 
 /// Whether another call gives the field of a record by the record's key alone, as people ask for it.
@@ -562,8 +608,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     let is_named = |name: &str| words::has_any(name, &NAMES);
     let has_names = record.iter().any(|field| is_named(&field.name) && !field.is_set);
     let is_sure = |name: &str| if list.is_part { is_id(name) } else { is_named(name) || !has_names };
-    let is_odd =
-        |name: &str| words::is_preposition(name) || ["what", "how", "when", "who", "why"].contains(&name);
+    let is_odd = |name: &str| words::is_preposition(name) || QUESTIONS.contains(&name);
     let mut keys: Vec<(String, String)> = record
         .iter()
         .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
@@ -593,6 +638,7 @@ pub fn place(
 ) -> String {
     let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
+    let mut owner = None;
     // `a booking by its code` is the booking with this code.
     let is_one =
         |head: &String| head.contains(" of a ") || head.contains(" of an ") || !words::is_plural(head);
@@ -607,6 +653,13 @@ pub fn place(
         let form = [" of a ", " of an "].iter().find(|of| text.ends_with(&format!("{of}{said}")));
         if let Some(of) = form.filter(|_| slot.as_ref().is_none_or(|slot| slot.param != param.name)) {
             text.truncate(text.len() - of.len() - said.len());
+            let given = args.iter().position(|arg| arg.name == param.name);
+            if let Some(at) = given.filter(|at| !covered.contains(at)) {
+                let words =
+                    described.filter(|(position, _)| *position == at).map(|(_, words)| words.to_owned());
+                within = format!(" of {}", words.unwrap_or_else(|| format!("the {said} {}", args[at].shown)));
+                owner = Some(at);
+            }
         }
     }
     if let ([only], None) = (args, slot)
@@ -620,7 +673,8 @@ pub fn place(
         text.truncate(text.find(" by ").unwrap_or(text.len()));
     }
     let mut is_described = false;
-    for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
+    let others = args.iter().enumerate();
+    for (index, arg) in others.filter(|(index, _)| !covered.contains(index) && owner != Some(*index)) {
         let preposition = words::preposition_of(&arg.name);
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
@@ -643,7 +697,7 @@ pub fn place(
             (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
-            (None, None, None) if is_search(arg) => within += &format!(" matching {}", arg.shown),
+            (None, None, None) if is_search(arg) => within += &format!("{MATCHING}{}", arg.shown),
             (None, words, Some(preposition)) => {
                 within += &format!(" {preposition} {}", words.unwrap_or(&arg.shown));
             }
@@ -675,7 +729,9 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         return in_line(seen, line).into_iter().collect();
     }
     let changing = graph.changing(seen.tool);
-    let tells = |field: &Field| tells(field) && !changing.contains(&field.name);
+    let tells = |field: &Field| {
+        tells(field) && !changing.contains(&field.name) && !QUESTIONS.contains(&field.name.as_str())
+    };
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
@@ -737,12 +793,12 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 let of_field = || list.records.iter().flatten().filter(|other| other.name == field.name);
                 let values: BTreeSet<&str> = of_field().map(|field| field.value.as_str()).collect();
-                let are_numbers =
-                    of_field().all(|field| !field.is_text && field.value.parse::<f64>().is_ok());
+                let look_like_numbers = of_field().all(|field| field.value.parse::<f64>().is_ok());
+                let are_numbers = look_like_numbers && of_field().all(|field| !field.is_text);
                 let is_number = are_numbers && is_quantity(&field.name);
+                let is_id = words::is_identifier(&field.name);
                 // Nobody wants a list of amounts.
-                let is_own = has_name && words::is_identifier(&field.name);
-                if values.len() > 1 && !is_number && !is_own {
+                if values.len() > 1 && !is_number && !(has_name && is_id) && !(look_like_numbers && !is_id) {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
                 if is_number || is_moment(&field.value) {

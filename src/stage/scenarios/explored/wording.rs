@@ -6,8 +6,10 @@ use crate::stage::scenarios::{candidate::AnswerRule, words};
 pub struct Scene<'a> {
     pub place: &'a str,
     pub thing: &'a str,
-    /// What is compared are dates or times.
+    /// What is asked for or compared are dates or times.
     pub of_moments: bool,
+    /// What is asked for is a number of what the field is called.
+    pub is_count: bool,
 }
 
 pub const ALL: &str = "Give all of them, separated by commas.";
@@ -65,7 +67,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
         ],
         AnswerRule::Column { field: wanted, .. } => {
             let f = match field(wanted) {
-                odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
+                odd if odd.ends_with('"') => format!("values of {odd}"),
                 name => words::plural(&name),
             };
             vec![

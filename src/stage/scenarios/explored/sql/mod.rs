@@ -427,7 +427,10 @@ impl<'g> Table<'g> {
     /// Whether a row says little but which rows of other tables belong together.
     fn is_link(&self, references: &[Reference<'_, '_>]) -> bool {
         let direct = references.iter().filter(|reference| reference.is_direct()).count();
-        direct >= 2 && self.name().is_none() && self.facts().next().is_none()
+        // Where it comes among the others says little more.
+        let is_place =
+            |column: &str| words::has_any(column, &["position", "order", "sequence", "index", "rank"]);
+        direct >= 2 && self.name().is_none() && self.facts().all(is_place)
     }
 
     /// The column that names a row in words.
@@ -620,6 +623,13 @@ impl<'g> Table<'g> {
         let is_noun = names(column, &to.called).is_some()
             || key != column
                 && role.last().is_some_and(|last| !phrases::PREPOSITIONS.contains(&last.as_str()));
+        // `from_account`
+        if let [first, _, ..] = &mut *role
+            && let Some((_, end)) =
+                [("from", "source"), ("to", "target")].iter().find(|(word, _)| word == first)
+        {
+            *first = (*end).to_owned();
+        }
         let role = if is_noun && !role.is_empty() { role.join(" ") } else { to.thing.clone() };
         Reference {
             joins: vec![Join { from: self, column, to, key }],

@@ -65,8 +65,11 @@ const SENSES: [(Sense, &[&str]); 10] = [
     ),
 ];
 
+/// Words behind what is counted.
+const LEFT: [&str; 3] = ["left", "remaining", "used"];
+
 /// Words for people, who have no article and no "it".
-const PERSONS: [&str; 27] = [
+const PERSONS: [&str; 31] = [
     "customer",
     "client",
     "user",
@@ -94,6 +97,10 @@ const PERSONS: [&str; 27] = [
     "staff",
     "buyer",
     "seller",
+    "agent",
+    "holder",
+    "recipient",
+    "lead",
 ];
 
 /// What people do in a row of such a table: past and plain form, and what one does with the row itself.
@@ -121,7 +128,13 @@ impl Sense {
         let said = words::split(column);
         let has_unit = said.len() > 1
             && words::UNITS.iter().any(|(unit, _)| said.last().is_some_and(|last| last == unit));
-        let is_plural = !has_unit && said.last().is_some_and(|last| words::singular(last) != *last);
+        let is_many = |word: &String| words::singular(word) != *word || words::is_uncountable(word);
+        // `uses_left`
+        let counted = match &*said {
+            [rest @ .., last] if LEFT.contains(&last.as_str()) => rest.last(),
+            all => all.last(),
+        };
+        let is_plural = !has_unit && counted.is_some_and(is_many);
         let are_numbers = table.numbers.contains(column);
         match Self::of_name(column) {
             Self::Other if is_plural && are_numbers => Self::Units,
@@ -198,6 +211,40 @@ fn participle(column: &str) -> Option<String> {
     words::split(column).into_iter().find(is_participle)
 }
 
+/// What people and things do themselves, by the participle.
+const DOES: [(&str, &str); 8] = [
+    ("joined", "join"),
+    ("arrived", "arrive"),
+    ("departed", "depart"),
+    ("started", "start"),
+    ("ended", "end"),
+    ("expired", "expire"),
+    ("retired", "retire"),
+    ("graduated", "graduate"),
+];
+
+fn does(done: &str) -> Option<&'static str> {
+    DOES.iter().find(|(past, _)| *past == done).map(|(_, plain)| *plain)
+}
+
+/// `was the account opened`, `did the driver join`
+fn was_it(who: &str, done: &str) -> String {
+    match does(done) {
+        Some(plain) => format!("did {who} {plain}"),
+        None => format!("was {who} {done}"),
+    }
+}
+
+/// What several did, or what was done with them: `joined`, `were opened`.
+fn were(done: &str) -> String {
+    if does(done).is_some() { done.to_owned() } else { format!("were {done}") }
+}
+
+/// The same behind a noun: `that joined`, `opened`.
+fn that_were(done: &str) -> String {
+    if does(done).is_some() { format!("that {done}") } else { done.to_owned() }
+}
+
 /// What abbreviations in the names of columns stand for.
 const ABBREVIATIONS: [(&str, &str); 12] = [
     ("no", "number"),
@@ -214,9 +261,23 @@ const ABBREVIATIONS: [(&str, &str); 12] = [
     ("cat", "category"),
 ];
 
+/// What the first of several words stands for: `from_zone`, `per_head`.
+const FIRST: [(&str, &str); 3] = [("from", "start"), ("to", "end"), ("per", "price per")];
+
+/// Words for a weight, where its name has the unit alone: `gross_kg`.
+const WEIGHTS: [&str; 3] = ["gross", "net", "tare"];
+
 /// A column as a noun: `date held` for `held_on`, `year hired`, `order number` for the key `ord_no`. `since` is no noun.
 pub fn noun(table: &Table<'_>, column: &str) -> String {
-    let names = words::split(column);
+    let mut names = words::split(column);
+    if let [first, _, ..] = &mut *names
+        && let Some((_, full)) = FIRST.iter().find(|(word, _)| word == first)
+    {
+        *first = (*full).to_owned();
+    }
+    if names.last().is_some_and(|last| last == "phone") {
+        names.push("number".to_owned());
+    }
     let full = |name: &String| {
         let found = ABBREVIATIONS.iter().find(|(short, _)| short == name);
         found.map_or_else(|| name.clone(), |(_, full)| (*full).to_owned())
@@ -230,6 +291,9 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
         _ => None,
     };
     if let Some(moment) = moment {
+        if participle(column).is_some_and(|done| done == "born") {
+            return format!("{moment} of birth");
+        }
         if names == ["since"] {
             let since = if table.is_of_people() { "joining" } else { "starting" };
             return format!("{since} {moment}");
@@ -241,6 +305,7 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
         {
             let rest = rest.join(" ");
             match last.as_str() {
+                "until" | "till" if rest == "valid" => return format!("expiry {moment}"),
                 "until" | "till" => return format!("{rest} until {moment}"),
                 last if PREPOSITIONS.contains(&last) => return format!("{rest} {moment}"),
                 _ => {}
@@ -258,7 +323,10 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
         && let Some((_, unit)) =
             words::UNITS.iter().find(|(short, _)| short == unit).filter(|_| !rest.is_empty())
     {
-        return format!("{} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
+        let is_weight =
+            WEIGHTS.contains(&rest[rest.len() - 1].as_str()) && ["kg", "g", "mg", "lb"].contains(unit);
+        let weight = if is_weight { " weight" } else { "" };
+        return format!("{}{weight} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
     }
     names.iter().map(full).collect::<Vec<_>>().join(" ")
 }
@@ -293,7 +361,10 @@ fn is_adjective(word: &str) -> bool {
 pub fn is_odd_flag(table: &Table<'_>, column: &str) -> bool {
     let said = words::split(column);
     let has_verb = said.len() > 1 && ["is", "has", "was", "are"].contains(&said[0].as_str());
-    is_flag(table, column) && !has_verb && !said.iter().any(|word| is_adjective(word))
+    // Yes, no or unknown is no kind of thing.
+    let values: BTreeSet<String> = table.distinct(column).into_iter().map(str::to_lowercase).collect();
+    let is_answer = values.len() > 2 && ["yes", "no"].iter().all(|answer| values.contains(*answer));
+    is_answer || is_flag(table, column) && !has_verb && !said.iter().any(|word| is_adjective(word))
 }
 
 fn last_word(thing: &str) -> &str {
@@ -326,8 +397,11 @@ pub fn is_name(column: &str) -> bool {
 pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String> {
     let shown = words::shown(value);
     if is_name(key) {
-        let mut names =
-            vec![format!("the {thing} {shown}"), value.to_owned(), format!("the {thing} {value}")];
+        let mut names = vec![format!("the {thing} {shown}"), format!("the {thing} {value}")];
+        // A single word may be anything.
+        if table.is_of_people() || value.contains(' ') {
+            names.push(value.to_owned());
+        }
         if words::tokens(key).contains("title") {
             names.push(shown);
         } else if is_person(thing) || table.is_of_people() {
@@ -337,8 +411,9 @@ pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String
         }
         return names;
     }
-    let mut names =
-        vec![format!("the {thing} with the {} {shown}", noun(table, key)), format!("{thing} {shown}")];
+    let k = noun(table, key);
+    let k = k.strip_prefix(&format!("{thing} ")).unwrap_or(&k);
+    let mut names = vec![format!("the {thing} with the {k} {shown}"), format!("{thing} {shown}")];
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         names.extend(["number ", "#", "no. "].map(|number| format!("{thing} {number}{value}")));
     }
@@ -352,13 +427,12 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         return flagged(&things, column, value);
     }
     if let (Some(done), Sense::Date) = (done(thing, column), Sense::of(table, column)) {
-        return vec![format!("{things} {done} on {value}"), format!("{things} that were {done} on {value}")];
+        return vec![
+            format!("{things} {} on {value}", that_were(&done)),
+            format!("{things} that {} on {value}", were(&done)),
+        ];
     }
-    let mut sets = vec![
-        format!("{things} with the {c} {v}"),
-        format!("{things} whose {c} is {v}"),
-        format!("{things} that have the {c} {v}"),
-    ];
+    let mut sets = vec![format!("{things} with the {c} {v}")];
     let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
     match Sense::of(table, column) {
         Sense::State => {
@@ -366,7 +440,7 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
             sets.push(format!("{value} {things}"));
         }
         Sense::Kind => {
-            sets.extend([format!("{things} in the {c} {v}"), format!("{things} of the {c} {v}")]);
+            sets.push(format!("{things} {} the {c} {v}", within(&c)));
             sets.extend([format!("{value} {things}"), format!("{value} {things}")]);
         }
         Sense::Place => {
@@ -412,9 +486,16 @@ fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
     }
 }
 
-/// Questions for the number of `{rows}` that have a value too.
-pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
-    let condition = match (is_flag(table, column), Sense::of(table, column)) {
+/// `in` a team or a class, `of` a kind.
+fn within(kind: &str) -> &'static str {
+    let places = ["category", "class", "group", "department", "team", "section", "division"];
+    if places.contains(&last_word(kind)) { "in" } else { "of" }
+}
+
+/// That rows have a value, behind "how many": `are of the kind senior`, `were returned on 2023-01-28`.
+pub fn condition(table: &Table<'_>, column: &str, value: &str) -> String {
+    let (c, v) = (noun(table, column), words::shown(value));
+    match (is_flag(table, column), Sense::of(table, column)) {
         (true, _) => match (flag(column), is_yes(value)) {
             ((what, true), true) => format!("have {what}"),
             ((what, true), false) => format!("have no {what}"),
@@ -422,12 +503,28 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
             ((what, false), false) => format!("are not {what}"),
         },
         (false, Sense::State) => format!("are {value}"),
+        (false, Sense::Kind) => format!("are {} the {c} {v}", within(&c)),
+        (false, Sense::Place) if table.is_of_people() => format!("are from {value}"),
+        (false, Sense::Place) => format!("are in {value}"),
         (false, Sense::Date) => match done(&table.thing, column) {
-            Some(done) => format!("were {done} on {value}"),
-            None => format!("have the {} {value}", noun(table, column)),
+            Some(done) => format!("{} on {value}", were(&done)),
+            None => format!("have the {c} {value}"),
         },
-        (false, _) => format!("have the {} {}", noun(table, column), words::shown(value)),
-    };
+        (false, _) => format!("have the {c} {v}"),
+    }
+}
+
+/// The same behind a noun: `with the kind senior`.
+pub fn with(table: &Table<'_>, column: &str, value: &str) -> String {
+    match (done(&table.thing, column), Sense::of(table, column)) {
+        (Some(done), Sense::Date) => format!("that {} on {value}", were(&done)),
+        _ => format!("with the {} {}", noun(table, column), words::shown(value)),
+    }
+}
+
+/// Questions for the number of `{rows}` that have a value too.
+pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
+    let condition = condition(table, column, value);
     vec![
         format!("How many of the {{rows}} {condition}?"),
         format!("Count the {{rows}} that {condition}."),
@@ -440,7 +537,14 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
 pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
     let its = if table.is_of_people() { "their" } else { "its" };
-    if matches!(Sense::of(table, column), Sense::Date) && done(thing, column).is_some() {
+    if let [rest @ .., last] = &*words::split(column)
+        && !rest.is_empty()
+        && ["until", "till"].contains(&last.as_str())
+    {
+        return vec![format!("Until when is {{row}} {}?", rest.join(" "))];
+    }
+    let is_moment = matches!(Sense::of(table, column), Sense::Date | Sense::Year);
+    if is_moment && (done(thing, column).is_some() || words::tokens(column).contains("since")) {
         return moment(table, thing, column);
     }
     if is_flag(table, column) {
@@ -458,7 +562,6 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         format!("Tell me the {c} of {{row}}."),
         format!("Find {{row}}. What is {its} {c}?"),
         format!("I need the {c} of {{row}}."),
-        format!("What {c} does {{row}} have?"),
         format!("Can you look up the {c} of {{row}}?"),
     ];
     let live = |place: &str| format!("{place} does {{row}} live?");
@@ -505,10 +608,9 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Units => {
             return vec![
                 format!("How many {c} does {{row}} have?"),
-                format!("How many {c} are given for {{row}}?"),
                 format!("What is the number of {c} of {{row}}?"),
-                format!("I need the {c} of {{row}}."),
-                format!("Can you look up the {c} of {{row}}?"),
+                format!("I need the number of {c} of {{row}}."),
+                format!("Can you look up the number of {c} of {{row}}?"),
             ];
         }
         Sense::Other => {}
@@ -529,20 +631,26 @@ fn done(thing: &str, column: &str) -> Option<String> {
 /// Questions for the date or year of `{row}`.
 fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
-    let tokens = words::tokens(column);
     let unit = if Sense::of(table, column) == Sense::Year { "In which year" } else { "On which date" };
-    if tokens.contains("since") {
-        return vec![
-            format!("Since when is {{row}} a {thing}?"),
-            format!("Since which year is {{row}} a {thing}?"),
-        ];
-    }
-    match (participle(column), event(thing)) {
-        (Some(done), _) => vec![format!("When was {{row}} {done}?"), format!("{unit} was {{row}} {done}?")],
-        (None, Some((.., placed, _))) => {
-            vec![format!("When was {{row}} {placed}?"), format!("{unit} was {{row}} {placed}?")]
+    match &*words::split(column) {
+        [since] if since == "since" && table.is_of_people() => {
+            return vec!["When did {row} join?".to_owned()];
         }
-        (None, None) => vec![format!("Which {c} is given for {{row}}?")],
+        [since] if since == "since" => return vec!["Since when does {row} exist?".to_owned()],
+        [what @ .., since] if since == "since" => {
+            let what = what.join(" ");
+            let what = if is_adjective(&what) { what } else { a(&what) };
+            return vec![format!("Since when is {{row}} {what}?")];
+        }
+        _ => {}
+    }
+    let done = participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()));
+    match done {
+        Some(done) => {
+            let was = was_it("{row}", &done);
+            vec![format!("When {was}?"), format!("{unit} {was}?")]
+        }
+        None => vec![format!("Which {c} is given for {{row}}?")],
     }
 }
 
@@ -574,12 +682,12 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
     if is_flag(table, column) {
         return Vec::new();
     }
-    let mut texts = vec![format!("How many {things} have the {c} {v}?")];
+    let mut texts = vec![
+        format!("How many {things} {}?", condition(table, column, value)),
+        format!("Count the {things} whose {c} is {v}."),
+    ];
     match Sense::of(table, column) {
-        Sense::State => texts.extend([
-            format!("How many {things} are {value}?"),
-            format!("How many of the {things} are {value}?"),
-        ]),
+        Sense::State => texts.push(format!("How many of the {things} are {value}?")),
         Sense::Place if is_person(thing) => {
             texts.extend([
                 format!("How many {things} live in {value}?"),
@@ -617,16 +725,25 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
             texts = vec![
                 format!("How many {things} have {} than {value} {n}?", pick("more", "fewer")),
                 format!("Count the {things} with {} than {value} {n}.", pick("more", "fewer")),
-                format!("For how many {things} are the {n} {} {value}?", pick("over", "under")),
+                format!("For how many {things} is the number of {n} {} {value}?", pick("over", "under")),
             ];
+            let is_time = ["minutes", "hours", "days", "weeks", "months"].contains(&n.as_str());
+            if is_time && !table.is_of_people() {
+                let than = format!("{} than {value} {n}", pick("more", "less"));
+                texts = vec![
+                    format!("How many {things} of {than} are there?"),
+                    format!("Count the {things} of {than}."),
+                ];
+            }
         }
         Sense::Year | Sense::Date => {
             let when = pick("after", "before");
             if let Some(done) = done(thing, column) {
+                let (were, that) = (were(&done), that_were(&done));
                 return vec![
-                    format!("How many {things} were {done} {when} {value}?"),
-                    format!("Count the {things} that were {done} {when} {value}."),
-                    format!("What is the number of {things} {done} {when} {value}?"),
+                    format!("How many {things} {were} {when} {value}?"),
+                    format!("Count the {things} that {were} {when} {value}."),
+                    format!("What is the number of {things} {that} {when} {value}?"),
                 ];
             }
             texts = vec![
@@ -667,12 +784,22 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
         Operation::Average => &["average", "mean"],
     };
     if let Some(done) = done(&table.thing, column).filter(|_| is_moment) {
-        let last = if operation == Operation::Highest { "last" } else { "first" };
+        let is_last = operation == Operation::Highest;
+        let one = match (done.as_str(), is_last) {
+            ("born", true) => "youngest",
+            ("born", false) => "oldest",
+            (_, true) => "last",
+            (_, false) => "first",
+        };
+        let was = was_it(&format!("the {one} of {{rows}}"), &done);
+        let unit = if sense == Sense::Year { "In which year" } else { "On which date" };
+        return vec![format!("When {was}?"), format!("{unit} {was}?")];
+    }
+    if sense == Sense::Units && matches!(operation, Operation::Highest | Operation::Lowest) {
+        let size = if operation == Operation::Highest { "largest" } else { "smallest" };
         return vec![
-            format!("When was the {last} of {{rows}} {done}?"),
-            format!("When were {{rows}} {done} for the {last} time? Give the date.")
-                .replace("for the first time", "first")
-                .replace("for the last time", "last"),
+            format!("What is the {size} number of {n} among {{rows}}?"),
+            format!("Tell me the {size} number of {n} among {{rows}}."),
         ];
     }
     // Nobody says `the total total`.
@@ -713,7 +840,7 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
             texts = vec![
                 format!("How many {n} do {{rows}} have on average{decimals}?"),
                 format!("What is the average number of {n} of {{rows}}{decimals}?"),
-                format!("What is the mean of the {n} of {{rows}}{decimals}?"),
+                format!("What is the mean number of {n} of {{rows}}{decimals}?"),
             ];
         }
         Operation::Average => texts.push(format!("What {n} do {{rows}} have on average{decimals}?")),
@@ -749,9 +876,10 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     }
     if let Some(done) = done(thing, column).filter(|_| matches!(sense, Sense::Date | Sense::Year)) {
         let order = ["last", "first"][end];
+        let was = if does(&done).is_some() { done } else { format!("was {done}") };
         texts.clear();
-        texts.push(format!("Which {{one}} was {done} {order}? Give the {k}."));
-        texts.push(format!("What is the {k} of the {{one}} that was {done} {order}?"));
+        texts.push(format!("Which {{one}} {was} {order}? Give the {k}."));
+        texts.push(format!("What is the {k} of the {{one}} that {was} {order}?"));
     } else if let Some(extremes) = sense.extremes() {
         let adjective = extremes[end];
         texts.push(format!("What is the {k} of the {adjective} {{one}}?"));
@@ -794,8 +922,10 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     let Reference { to, role, .. } = reference;
     let c = noun(to, column);
     if let Some(done_by) = done_by(reference) {
+        let (done, link) = done_by.split_once(' ').unwrap_or((&done_by, "by"));
+        let link = if link == "to" { "To" } else { "By" };
         return match to.name() == Some(column) {
-            true => vec![format!("By whom was {{row}} {}?", done_by.trim_end_matches(" by"))],
+            true => vec![format!("{link} whom was {{row}} {done}?")],
             false => Vec::new(),
         };
     }
@@ -804,11 +934,13 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         format!("What is the {c} of the {role} of {{row}}?"),
         format!("Tell me the {c} of the {role} of {{row}}."),
         format!("Find {{row}}. What is the {c} of {its} {role}?"),
-        format!("What {c} does the {role} of {{row}} have?"),
     ];
     let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        texts.push(format!("Which {role} does {{row}} have?"));
+        texts.push(match Sense::of_name(role) == Sense::Kind && table.is_of_people() {
+            true => format!("Which {role} is {{row}} in?"),
+            false => format!("Which {role} does {{row}} have?"),
+        });
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
@@ -828,7 +960,13 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     match Sense::of(to, column) {
         Sense::Date if done(&to.thing, column).is_some() => {
             let done = done(&to.thing, column).unwrap_or_default();
-            return vec![format!("When was the {role} of {{row}} {done}?")];
+            return vec![format!("When {}?", was_it(&format!("the {role} of {{row}}"), &done))];
+        }
+        Sense::Units => {
+            return vec![
+                format!("How many {c} does the {role} of {{row}} have?"),
+                format!("What is the number of {c} of the {role} of {{row}}?"),
+            ];
         }
         Sense::Place if is_person => {
             texts.extend([
@@ -852,11 +990,12 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     texts
 }
 
-/// What was done by the other row, by the column's name: `seen by`.
+/// What was done by or to the other row, by the column's name: `seen by`.
 pub fn done_by(reference: &Reference<'_, '_>) -> Option<String> {
     let [join] = &*reference.joins else { return None };
     let said = words::split(join.column);
-    let is_done = matches!(&*said, [done, by] if by == "by" && participle(done).is_some());
+    let is_done =
+        matches!(&*said, [done, by] if ["by", "to"].contains(&by.as_str()) && participle(done).is_some());
     (reference.is_one_of_several && is_done).then(|| said.join(" "))
 }
 
@@ -897,7 +1036,13 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
             "How many {things} are there for {row}?",
         ],
     };
-    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+    // Nobody is "for" somebody.
+    let is_for = |text: &&&str| text.contains(" for ");
+    let mut texts: Vec<String> = texts
+        .iter()
+        .filter(|text| !table.is_of_people() || !is_for(text))
+        .map(|text| (*text).to_owned())
+        .collect();
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match reference.to.is_of_people() {
             true => vec![
@@ -969,7 +1114,10 @@ pub fn most_of(table: &Table<'_>, reference: &Reference<'_, '_>, name: &str) -> 
 pub fn count_of_set(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
     let is_person = reference.to.is_of_people();
     let mut texts =
-        vec!["How many {things} are there for {set}?".to_owned(), "Count the {things} of {set}.".to_owned()];
+        vec!["How many {things} of {set} are there?".to_owned(), "Count the {things} of {set}.".to_owned()];
+    if !table.is_of_people() {
+        texts.push("How many {things} are there for {set}?".to_owned());
+    }
     texts.extend(is_person.then(|| "How many {things} belong to {set}?".to_owned()));
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match is_person {
@@ -1008,7 +1156,7 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
         Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
         Sense::Date => {
-            let done = done(thing, column).map(|done| format!("{thing} {done} on {value}"));
+            let done = done(thing, column).map(|done| format!("{thing} {} on {value}", that_were(&done)));
             vec![done.unwrap_or_else(|| format!("{thing} with the {c} {v}"))]
         }
         _ => vec![format!("{thing} with the {c} {v}"), format!("{thing} of {c} {v}")],
@@ -1023,9 +1171,13 @@ pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<Stri
     let (things, c) = (words::plural(thing), noun(table, column));
     Some(match done(thing, column) {
         Some(done) => vec![
-            format!("How many {things} were {done} in {name} {year}?"),
-            format!("Count the {things} that were {done} in {name} {year}."),
-            format!("What is the number of {things} {done} in {name} {year}?"),
+            format!("How many {things} {} in {name} {year}?", were(&done)),
+            format!("Count the {things} that {} in {name} {year}.", were(&done)),
+            format!("What is the number of {things} {} in {name} {year}?", that_were(&done)),
+        ],
+        None if ["day", "date"].contains(&column.to_lowercase().as_str()) => vec![
+            format!("How many {things} were there in {name} {year}?"),
+            format!("Count the {things} in {name} {year}."),
         ],
         None => vec![
             format!("How many {things} have {} in {name} {year}?", a(&c)),

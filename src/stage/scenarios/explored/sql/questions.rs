@@ -158,7 +158,7 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         // A text that looks like a number is right as it is written.
         let is_text = match &rule {
             AnswerRule::Field { field, .. } | AnswerRule::Measured { key: Some(field), .. } => {
-                !words::is_amount(field) && self.tables.iter().all(|table| !table.numbers.contains(field))
+                self.tables.iter().all(|table| !table.numbers.contains(field))
             }
             _ => false,
         };
@@ -755,10 +755,19 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
     }
 }
 
+/// Whether no two rows refer to one: of a team's only lead, nothing is counted.
+fn is_one_to_one(reference: &Reference<'_, '_>) -> bool {
+    let [join] = &*reference.joins else { return false };
+    join.from.distinct(join.column).len() == join.from.values(join.column).len()
+}
+
 /// What is asked about all rows that refer to a named one.
 fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
+    if is_one_to_one(reference) {
+        return;
+    }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
     for value in to.said(name) {
         let rows = phrases::row(to, role, name, value);
@@ -804,17 +813,18 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         }
         for (category, values) in table.categories().filter(|(column, _)| !super::is_flag(table, column)) {
             for which in values.into_iter().take(4) {
-                let (c, v) = (phrases::noun(table, category), words::shown(which));
                 let has = "How many {set} does {row} have?".to_owned();
                 let mut texts: Vec<String> = to.is_of_people().then_some(has).into_iter().collect();
-                texts.extend([
-                    "How many {set} are there for {row}?".to_owned(),
-                    "Count the {set} of {row}.".to_owned(),
-                    format!("How many of the {things} of {{row}} have the {c} {v}?"),
-                ]);
-                if Sense::of(table, category) == Sense::State {
-                    texts.push(format!("How many of the {things} of {{row}} are {which}?"));
+                if !table.is_of_people() {
+                    texts.push("How many {set} are there for {row}?".to_owned());
                 }
+                texts.extend([
+                    format!("Count the {things} of {{row}} {}.", phrases::with(table, category, which)),
+                    format!(
+                        "How many of the {things} of {{row}} {}?",
+                        phrases::condition(table, category, which)
+                    ),
+                ]);
                 asked.push(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
@@ -838,6 +848,9 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
 fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
+    if is_one_to_one(reference) {
+        return;
+    }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
     let n = phrases::noun(to, name);
     let grouped = |what: &str| {
@@ -938,45 +951,53 @@ fn with_and_without(
         quoted(&to.name),
         quoted(reference.key())
     );
-    let without = |field: Option<Column>| {
-        let of = to.column(reference.key());
-        table.asked(asks::Operation::Without { of, by: by.clone(), field })
-    };
-    asked.push(
-        &format!("{roles} without {things}"),
-        &[],
-        Query::value(format!("SELECT COUNT(*) {none}"), without(None)),
-        &Wordings::of([
-            format!("How many {roles} have no {things}?"),
-            format!("How many {roles} are without any {thing}?"),
-        ]),
-    );
-    asked.push(
-        &format!("{ns} of {roles} without {things}"),
-        &[],
-        Query::new(format!("SELECT {} {none}", to.shown(name)), column(name), without(Some(to.column(name)))),
-        &Wordings::of([
-            format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
-            format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
-        ]),
-    );
-    asked.push(
-        &format!("{roles} with {things}"),
-        &[],
-        Query::value(
-            format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
-            table.asked(asks::Operation::CountDistinct { field: by.clone() }),
-        ),
-        &Wordings::of([
-            format!("How many different {roles} have {things}?"),
-            format!("How many {roles} have at least one {thing}?"),
-            format!("Count the distinct {roles} of the {things}."),
-        ]),
-    );
+    // A lead is who leads something.
+    if *role == to.thing {
+        let without = |field: Option<Column>| {
+            let of = to.column(reference.key());
+            table.asked(asks::Operation::Without { of, by: by.clone(), field })
+        };
+        asked.push(
+            &format!("{roles} without {things}"),
+            &[],
+            Query::value(format!("SELECT COUNT(*) {none}"), without(None)),
+            &Wordings::of([
+                format!("How many {roles} have no {things}?"),
+                format!("How many {roles} are without any {thing}?"),
+            ]),
+        );
+        asked.push(
+            &format!("{ns} of {roles} without {things}"),
+            &[],
+            Query::new(
+                format!("SELECT {} {none}", to.shown(name)),
+                column(name),
+                without(Some(to.column(name))),
+            ),
+            &Wordings::of([
+                format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
+                format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
+            ]),
+        );
+        asked.push(
+            &format!("{roles} with {things}"),
+            &[],
+            Query::value(
+                format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
+                table.asked(asks::Operation::CountDistinct { field: by.clone() }),
+            ),
+            &Wordings::of([
+                format!("How many different {roles} have {things}?"),
+                format!("How many {roles} have at least one {thing}?"),
+                format!("Count the distinct {roles} of the {things}."),
+            ]),
+        );
+    }
     for (many, sign, words) in
         (1..4).flat_map(|many| [(many, ">", "more than"), (many + 1, ">=", "at least")])
     {
         let size = if sign == ">" { Size::MoreThan(many) } else { Size::AtLeast(many) };
+        let many_things = if many == 1 { format!("one {thing}") } else { format!("{many} {things}") };
         asked.push(
             &format!("{roles} with several {things}"),
             &[("many", &many.to_string())],
@@ -987,8 +1008,8 @@ fn with_and_without(
                 table.asked(asks::Operation::Groups { group: by.clone(), size }),
             ),
             &Wordings::of([
-                format!("How many {roles} have {words} {many} {things}?"),
-                format!("Count the {roles} that have {words} {many} {things}."),
+                format!("How many {roles} have {words} {many_things}?"),
+                format!("Count the {roles} that have {words} {many_things}."),
             ]),
         );
     }
@@ -1067,25 +1088,38 @@ fn linked(
                 format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
             ],
         };
+        let asks = |operation: asks::Operation| {
+            Asks::new(operation, source(table, &[reference, other]))
+                .filtered([reference.to.fits(name, value)])
+        };
+        let rows = phrases::row(reference.to, &reference.role, name, value);
+        let condition = reference.to.is_of(name, value);
+        if is_link {
+            asked.push(
+                &format!("number of {o} by {}", reference.role),
+                &[(name, value)],
+                Query::value(
+                    format!("SELECT COUNT(DISTINCT {}) FROM {from} WHERE {condition}", other.to.of(wanted)),
+                    asks(asks::Operation::CountDistinct { field: other.to.column(wanted) }),
+                ),
+                &Wordings::of([
+                    format!("How many {o} does {{row}} have?"),
+                    format!("What is the number of {o} of {{row}}?"),
+                ])
+                .with("{row}", rows.clone()),
+            );
+        }
         let text = phrases::linked(table, reference, other);
         texts.extend(text.map(|text| format!("{text} {ALL}")));
         asked.push(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],
             Query::new(
-                format!(
-                    "SELECT DISTINCT {} FROM {from} WHERE {}",
-                    other.to.shown_of(wanted),
-                    reference.to.is_of(name, value)
-                ),
+                format!("SELECT DISTINCT {} FROM {from} WHERE {condition}", other.to.shown_of(wanted)),
                 column(wanted),
-                Asks::new(
-                    asks::Operation::List { field: other.to.column(wanted) },
-                    source(table, &[reference, other]),
-                )
-                .filtered([reference.to.fits(name, value)]),
+                asks(asks::Operation::List { field: other.to.column(wanted) }),
             ),
-            &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
+            &Wordings::of(texts).with("{row}", rows),
         );
     }
 }
