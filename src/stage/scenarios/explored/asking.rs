@@ -4,7 +4,7 @@
 //! places ([`wording`]).
 
 use super::{
-    sql::{Sense, is_person},
+    sql::{Sense, is_person, was, was_it},
     wording::{self, ALL, Scene, be, field},
 };
 use crate::stage::scenarios::{
@@ -108,8 +108,7 @@ pub fn is_odd(name: &str, of_moments: bool) -> bool {
 fn of_one(wanted: &str, one: &str, scene: &Scene<'_>) -> Vec<String> {
     let f = field(wanted);
     if let Some(done) = done(&f).filter(|_| scene.of_moments) {
-        let is = if done == "joined" { format!("did {one} join") } else { format!("was {one} {done}") };
-        return vec![format!("When {is}?"), format!("Tell me when {}.", said_when(one, done))];
+        return vec![format!("When {}?", was_it(one, done)), format!("Tell me when {one} {}.", was(done))];
     }
     if let Some((many, done)) = counted(&f).filter(|_| scene.is_count) {
         let is_of_person = words::head(one).split(' ').any(is_person);
@@ -131,15 +130,10 @@ fn of_one(wanted: &str, one: &str, scene: &Scene<'_>) -> Vec<String> {
     ]
 }
 
-/// `the device 5 was installed`
-fn said_when(one: &str, done: &str) -> String {
-    if done == "joined" { format!("{one} joined") } else { format!("{one} was {done}") }
-}
-
 /// Questions about the numbers or moments of several records.
 fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<String> {
     let AnswerRule::Measured { field: name, key, wanted, .. } = rule else { return Vec::new() };
-    let (f, fs, thing, things) = (field(name), fields(name), scene.thing, words::plural(scene.thing));
+    let (f, thing, things) = (field(name), scene.thing, words::plural(scene.thing));
     // How to find the records, all of them, and one of them behind "which".
     let (look, all, one) = match place {
         Place::Subject(subject) => (
@@ -157,23 +151,7 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
         ),
     };
     let is_listing = matches!(place, Place::Listing(_));
-    let Some(key) = key else {
-        if words::is_plural(&f) {
-            return vec![
-                format!("How many {f} do {all} have together?"),
-                format!("{look} and add up the {f}. What is the sum?"),
-            ];
-        }
-        let add = match is_listing {
-            true => format!("add up the {fs} of {all}"),
-            false => format!("{look} and add up the {fs} of the {things}"),
-        };
-        let mut texts = vec![format!("What is the total {f} of {all}?"), format!("{add}. What is the sum?")];
-        if let Place::Subject(subject) = place {
-            texts.push(format!("For {subject}, how much is the {f} of all {things} together?"));
-        }
-        return texts;
-    };
+    let Some(key) = key else { return added(name, place, &look, &all, &things) };
     let pick = |[most, least]: [&'static str; 2]| if *wanted == Wanted::Least { least } else { most };
     let k = field(key);
     // What is called like its record names it.
@@ -185,10 +163,10 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
     if let Some(f) = done(&f).filter(|_| scene.of_moments) {
         let last = pick(["last", "first"]);
         return match key == name {
-            true => vec![format!("When was the {last} of {all} {f}?")],
+            true => vec![format!("When {}?", was_it(&format!("the {last} of {all}"), f))],
             false => vec![
-                format!("Which {one} was {f} {last}?{give}"),
-                format!("{look}. Which {thing} was {f} {last}?{give}"),
+                format!("Which {one} {} {last}?{give}", was(f)),
+                format!("{look}. Which {thing} {} {last}?{give}", was(f)),
             ],
         };
     }
@@ -237,6 +215,26 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
         false => Sense::of_name(name).extremes(),
     };
     texts.extend(called.map(|called| format!("Which {one} is the {}?{give}", pick(called))));
+    texts
+}
+
+/// Questions for the sum of a field's numbers. `look` is how to find the records, `all` is all of them.
+fn added(name: &str, place: Place<'_>, look: &str, all: &str, things: &str) -> Vec<String> {
+    let (f, fs) = (field(name), fields(name));
+    if words::is_plural(&f) {
+        return vec![
+            format!("How many {f} do {all} have together?"),
+            format!("{look} and add up the {f}. What is the sum?"),
+        ];
+    }
+    let add = match matches!(place, Place::Listing(_)) {
+        true => format!("add up the {fs} of {all}"),
+        false => format!("{look} and add up the {fs} of the {things}"),
+    };
+    let mut texts = vec![format!("What is the total {f} of {all}?"), format!("{add}. What is the sum?")];
+    if let Place::Subject(subject) = place {
+        texts.push(format!("For {subject}, how much is the {f} of all {things} together?"));
+    }
     texts
 }
 
@@ -435,6 +433,60 @@ mod tests {
                 expected
             );
         }
+    }
+
+    #[test]
+    fn things_are_named_numbers_are_counted_and_moments_have_a_when() {
+        let of = |key: Option<(&str, &str)>, field: &str| AnswerRule::Field {
+            list: String::new(),
+            key: key.map(|(key, value)| (key.to_owned(), value.to_owned())),
+            field: field.into(),
+        };
+        let statistics = || Some(("title", "Statistics"));
+        let column = |field: &str| AnswerRule::Column { list: String::new(), field: field.into() };
+        let of_teacher = "courses of the teacher T05";
+        for (rule, place, expected) in [
+            (
+                of(statistics(), "room"),
+                of_teacher,
+                "What is the room of the course Statistics of the teacher T05?",
+            ),
+            (
+                of(statistics(), "seats"),
+                of_teacher,
+                "How many seats does the course Statistics of the teacher T05 have?",
+            ),
+            (of(None, "seats"), of_teacher, "How many seats does the only course of the teacher T05 have?"),
+            (
+                of(Some(("slot", "B")), "room"),
+                of_teacher,
+                "What is the room of the course with the slot B of the teacher T05?",
+            ),
+            (
+                of(None, "nights_stayed"),
+                "details of the guest 60",
+                "How many nights has the guest 60 stayed?",
+            ),
+            (
+                column("title"),
+                of_teacher,
+                "Which courses of the teacher T05 are there? Give their titles, separated by commas.",
+            ),
+            (
+                column("course"),
+                of_teacher,
+                "Which courses of the teacher T05 are there? Give all of them, separated by commas.",
+            ),
+        ] {
+            let scene = Scene { place, thing: "course", of_moments: false, is_count: true };
+            let scene =
+                if expected.starts_with("How many") { scene } else { Scene { is_count: false, ..scene } };
+            assert_eq!(ask(&rule, &scene)[0].1, expected);
+        }
+        let scene =
+            Scene { place: "details of the device 5", thing: "entry", of_moments: true, is_count: false };
+        assert_eq!(ask(&of(None, "installed"), &scene)[0].1, "When was the device 5 installed?");
+        assert!(is_odd("installed", false) && !is_odd("installed", true) && !is_odd("room", false));
     }
 
     #[test]

@@ -37,6 +37,20 @@ const NAMES: [&str; 22] = [
 ];
 /// Fields that are called like a question, and so are no nouns.
 const QUESTIONS: [&str; 5] = ["what", "how", "when", "who", "why"];
+/// Fields that say something about a list.
+const ABOUT_LISTS: [&str; 11] = [
+    "page",
+    "pages",
+    "total",
+    "count",
+    "next",
+    "limit",
+    "offset",
+    "cursor",
+    "truncated",
+    "per_page",
+    "has_more",
+];
 /// In front of what a search looks for.
 const MATCHING: &str = " matching ";
 /// Longest task: a longer one describes values by values by values.
@@ -441,6 +455,16 @@ fn record_of<'g>(graph: &'g Graph, origin: &Origin) -> &'g Record {
     &graph.seen[origin.call].reading.lists[origin.list].records[origin.record]
 }
 
+/// Whether a value is not found by its call: this changes something, shows a part or anything, or took the value.
+fn says_nothing(graph: &Graph, profiles: &[ToolProfile], origin: &Origin) -> bool {
+    let seen = &graph.seen[origin.call];
+    let value = &record_of(graph, origin)[origin.field].value;
+    super::changes::writes(graph, profiles, origin.call)
+        || pages::is_paged(seen, &profiles[seen.tool])
+        || graph.is_random(origin.tool)
+        || seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(value))
+}
+
 /// Ways to describe a value without saying it. `entity` is what the task says anyway.
 fn descriptions(
     graph: &Graph,
@@ -451,18 +475,13 @@ fn descriptions(
 ) -> Vec<Description> {
     let seen = &graph.seen[origin.call];
     let profile = &profiles[seen.tool];
-    let is_paged = pages::is_paged(seen, profile);
-    if super::changes::writes(graph, profiles, origin.call) || is_paged || graph.is_random(origin.tool) {
+    if says_nothing(graph, profiles, origin) {
         return Vec::new();
     }
     let list = &seen.reading.lists[origin.list];
     let record = &list.records[origin.record];
     let thing = profile.thing(&list.name);
     let value = &record[origin.field];
-    // What a call took is not found by it.
-    if seen.args.iter().any(|arg| arg.leaf.as_deref() == Some(value.value.as_str())) {
-        return Vec::new();
-    }
     let mut found = Vec::new();
     // What is found by something described is not described further, unless it is one thing: anything else is a riddle.
     let is_clear = |source: &Variant| source.calls.len() < 2 || asking::subject(&source.place).is_some();
@@ -534,29 +553,38 @@ fn descriptions(
                 continue;
             }
         }
-        let changing = graph.changing(origin.tool);
-        let keys = keys(list, record, &value.name).into_iter().filter(|(key, _)| !changing.contains(key));
-        let mut keys: Vec<(String, String)> = keys.take(2).collect();
-        // Who knows the name says no number.
-        if keys.first().is_some_and(|(key, _)| words::has_any(key, &["name", "title"])) {
-            keys.truncate(1);
-        }
-        let search = seen.args.iter().find(|arg| is_search(arg));
-        for (key, said) in keys {
-            let tail = match search {
-                Some(search) if search.leaf.as_deref() == Some(said.as_str()) => String::new(),
-                Some(_) => continue,
-                None if is_said => String::new(),
-                // A number that needs no list is found without one.
-                None if is_own_id(&key, &thing) && !seen.args.is_empty() => continue,
-                None => asking::behind(&thing, &source.place),
-            };
+        for (key, said) in describing(graph, origin, &thing, is_said) {
             let which = asking::named(&thing, &key, &said);
+            let is_searched = seen.args.iter().any(|arg| is_search(arg) && arg.leaf.as_ref() == Some(&said));
+            let tail = match is_said || is_searched {
+                true => String::new(),
+                false => asking::behind(&thing, &source.place),
+            };
             let words = format!("{}{which}{tail}", part(&value.name, &thing));
             found.push(of(words, Some((key, said)), Pick::Only));
         }
     }
     found
+}
+
+/// Fields by which people find the record of a result. `is_said`: the task says what its call takes anyway.
+fn describing(graph: &Graph, origin: &Origin, thing: &str, is_said: bool) -> Vec<(String, String)> {
+    let seen = &graph.seen[origin.call];
+    let (list, record) = (&seen.reading.lists[origin.list], record_of(graph, origin));
+    let changing = graph.changing(origin.tool);
+    let keys = keys(list, record, &record[origin.field].name).into_iter();
+    let mut keys: Vec<(String, String)> = keys.filter(|(key, _)| !changing.contains(key)).take(2).collect();
+    // Who knows the name says no number.
+    if keys.first().is_some_and(|(key, _)| words::has_any(key, &["name", "title"])) {
+        keys.truncate(1);
+    }
+    // A search finds what it looks for, and a number needs no list.
+    let search = seen.args.iter().find(|arg| is_search(arg));
+    keys.retain(|(key, said)| match search {
+        Some(search) => search.leaf.as_ref() == Some(said),
+        None => is_said || seen.args.is_empty() || !is_own_id(key, thing),
+    });
+    keys
 }
 
 /// Whether another call gives the field of a record by the record's key alone, as people ask for it.
@@ -742,23 +770,8 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         };
         if let ([record], false) = (list.records.as_slice(), list.is_list || list.is_part) {
             // What is said about a list is not asked.
-            let is_about_list = |field: &Field| {
-                seen.reading.lists.len() > 1
-                    && [
-                        "page",
-                        "pages",
-                        "total",
-                        "count",
-                        "next",
-                        "limit",
-                        "offset",
-                        "cursor",
-                        "truncated",
-                        "per_page",
-                        "has_more",
-                    ]
-                    .contains(&field.name.as_str())
-            };
+            let is_about_list =
+                |field: &Field| seen.reading.lists.len() > 1 && ABOUT_LISTS.contains(&field.name.as_str());
             let tells = |field: &Field| tells(field) && !is_about_list(field);
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));

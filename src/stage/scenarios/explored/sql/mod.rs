@@ -6,6 +6,7 @@
 mod phrases;
 mod questions;
 mod schema;
+mod senses;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Map;
 
-pub use self::phrases::{Sense, is_person};
 use self::schema::{SQLITE, STANDARD, Schema, Type};
+pub use self::senses::{Sense, is_person, was, was_it};
 use super::{
     asks::{self, Column, Condition, Test},
     graph::{Graph, SuccessfulCall},
@@ -379,7 +380,7 @@ impl<'g> Table<'g> {
             [] => {}
             [only] => {
                 let key = self.columns.iter().find(|column| column.eq_ignore_ascii_case(only))?;
-                return (!phrases::is_name(key) && self.is_unique(key)).then_some(key);
+                return (!senses::is_name(key) && self.is_unique(key)).then_some(key);
             }
             // None of several identifies a row by itself.
             _ => return None,
@@ -447,7 +448,7 @@ impl<'g> Table<'g> {
                 && self.is_told_apart(column)
         };
         let mut columns = self.columns.iter().filter(names).map(String::as_str);
-        columns.find(|column| phrases::is_name(column))
+        columns.find(|column| senses::is_name(column))
     }
 
     /// The column that tasks name a row by.
@@ -467,8 +468,8 @@ impl<'g> Table<'g> {
                 && !is_part(column)
                 && !self.odd.contains(*column)
                 && !names_itself(column)
-                && !phrases::is_odd_flag(self, column)
-                && !phrases::is_odd_moment(self, column)
+                && !senses::is_odd_flag(self, column)
+                && !senses::is_odd_moment(self, column)
         })
     }
 
@@ -497,7 +498,7 @@ impl<'g> Table<'g> {
             !is_number(column)
                 && !words::has_any(column, &tells_apart)
                 && (!is_amount(column) || is_flag(self, column))
-                && (Sense::of(self, column) != Sense::Date || phrases::is_done_on(self, column))
+                && (Sense::of(self, column) != Sense::Date || senses::is_done_on(self, column))
         };
         self.facts().filter(is_one).filter_map(|column| {
             let distinct = self.distinct(column);
@@ -520,7 +521,7 @@ impl<'g> Table<'g> {
             self.numbers.contains(*column)
                 && !is_flag(self, column)
                 && !words::is_identifier(column)
-                && !phrases::is_odd_moment(self, column)
+                && !senses::is_odd_moment(self, column)
                 && !self.schema.keys.iter().any(|key| key == column)
                 && !self
                     .values(column)
@@ -622,7 +623,7 @@ impl<'g> Table<'g> {
         // `appt` and `seen by` are no nouns.
         let is_noun = names(column, &to.called).is_some()
             || key != column
-                && role.last().is_some_and(|last| !phrases::PREPOSITIONS.contains(&last.as_str()));
+                && role.last().is_some_and(|last| !senses::PREPOSITIONS.contains(&last.as_str()));
         // `from_account`
         if let [first, _, ..] = &mut *role
             && let Some((_, end)) =

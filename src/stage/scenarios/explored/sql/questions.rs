@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Reference, Table,
-    phrases::{self, Operation, Sense},
+    phrases::{self, Operation},
     quoted,
+    senses::{self, Sense},
 };
 use crate::{
     chat::ToolCall,
@@ -317,7 +318,7 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
             AnswerRule::Absent { .. } => asks::Operation::Absent { field },
             _ => asks::Operation::Field { field },
         };
-        let (t, c) = (&table.thing, phrases::noun(table, column));
+        let (t, c) = (&table.thing, senses::noun(table, column));
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
@@ -338,9 +339,9 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
 /// The rows that share a value, and the values themselves.
 fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let table = asked.table();
-    let (things, names) = (words::plural(&table.thing), words::plural(&phrases::noun(table, name)));
+    let (things, names) = (words::plural(&table.thing), words::plural(&senses::noun(table, name)));
     for (category, values) in table.categories() {
-        let cs = words::plural(&phrases::noun(table, category));
+        let cs = words::plural(&senses::noun(table, category));
         if !super::is_flag(table, category) {
             asked.push(
                 &format!("values of {category}"),
@@ -385,7 +386,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                     format!("What are the {names} of the {{rows}}? {ALL}"),
                     format!("Which {{rows}} are there? Give their {names}, separated by commas."),
                     format!("List the {names} of all {{rows}}. {ALL}"),
-                    format!("List all {{rows}}, by {}. {ALL}", phrases::noun(table, name)),
+                    format!("List all {{rows}}, by {}. {ALL}", senses::noun(table, name)),
                 ])
                 .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
@@ -414,7 +415,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
     for (category, values) in &categories {
-        let c = phrases::noun(table, category);
+        let c = senses::noun(table, category);
         for value in values.iter().take(VALUES) {
             let mut texts = phrases::count();
             texts.extend(phrases::count_by(table, &table.thing, category, value));
@@ -460,7 +461,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         );
     }
     for column in table.facts().filter(|column| table.has_gaps(column)) {
-        let c = phrases::noun(table, column);
+        let c = senses::noun(table, column);
         asked.push(
             &format!("count without {column}"),
             &[],
@@ -852,7 +853,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         return;
     }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
-    let n = phrases::noun(to, name);
+    let n = senses::noun(to, name);
     let grouped = |what: &str| {
         format!(
             "SELECT {name}, {what} AS total FROM {from} GROUP BY {key} ORDER BY total DESC LIMIT 3",
@@ -873,7 +874,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
     );
     let [join] = &*reference.joins else { return };
     for (number, _) in table.quantities().filter(|(number, _)| words::is_added_up(number)) {
-        let q = phrases::noun(table, number);
+        let q = senses::noun(table, number);
         let total =
             if words::tokens(number).contains("total") { words::plural(&q) } else { format!("total {q}") };
         asked.push(
@@ -939,7 +940,7 @@ fn with_and_without(
     let table = asked.table();
     let Reference { to, role, .. } = reference;
     let (thing, things, roles) = (&table.thing, words::plural(&table.thing), words::plural(role));
-    let (from, ns) = (quoted(&table.name), words::plural(&phrases::noun(to, name)));
+    let (from, ns) = (quoted(&table.name), words::plural(&senses::noun(to, name)));
     let (own, by) = (quoted(referring), table.column(referring));
     // What refers to nothing belongs to no row, and is in no list of keys.
     let filled = match table.filled(referring) {
@@ -1074,7 +1075,7 @@ fn linked(
     let Some(wanted) = other.to.name() else { return };
     let from = joined(table, &[reference, other]);
     let (things, o, w) =
-        (words::plural(&table.thing), words::plural(&other.role), phrases::noun(other.to, wanted));
+        (words::plural(&table.thing), words::plural(&other.role), senses::noun(other.to, wanted));
     for value in reference.to.said(name) {
         let mut texts = match is_link {
             true => vec![
