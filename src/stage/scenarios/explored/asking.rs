@@ -107,6 +107,11 @@ pub fn is_odd(name: &str, of_moments: bool) -> bool {
 /// Questions for a field of one thing.
 fn of_one(wanted: &str, one: &str, scene: &Scene<'_>) -> Vec<String> {
     let f = field(wanted);
+    // The number of a student is no student number.
+    let of_thing = f.split_once(' ').filter(|(thing, _)| {
+        [format!("the {thing} "), format!("the only {thing} ")].iter().any(|start| one.starts_with(start))
+    });
+    let f = of_thing.map_or(f.as_str(), |(_, rest)| rest).to_owned();
     if let Some(done) = done(&f).filter(|_| scene.of_moments) {
         return vec![format!("When {}?", was_it(one, done)), format!("Tell me when {one} {}.", was(done))];
     }
@@ -180,7 +185,8 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
     if is_counted {
         return vec![format!("What is the {} number of {f} among {all}?", pick(["largest", "smallest"]))];
     }
-    let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
+    let is_late = scene.of_moments || words::has_any(name, &["hour", "year"]);
+    let most = pick(if is_late { ["latest", "earliest"] } else { ["highest", "lowest"] });
     if key == name {
         let them = if is_listing { "them".to_owned() } else { format!("the {things}") };
         return vec![
@@ -302,6 +308,13 @@ fn is_name(name: &str) -> bool {
 
 fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String> {
     let thing = scene.thing;
+    // The courses of a teacher are what the teacher has.
+    let owner = listing.strip_prefix(&format!("{} of ", words::plural(thing)));
+    if let (Some(owner), AnswerRule::Count { .. } | AnswerRule::Column { .. }) =
+        (owner.filter(|owner| owner.starts_with("the ")), rule)
+    {
+        return of_subject(rule, owner, scene);
+    }
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } if is_itself(wanted, thing) => {
             let (k, v) = (field(key), words::shown(value));
@@ -470,12 +483,12 @@ mod tests {
             (
                 column("title"),
                 of_teacher,
-                "Which courses of the teacher T05 are there? Give their titles, separated by commas.",
+                "Which courses does the teacher T05 have? Give their titles, separated by commas.",
             ),
             (
                 column("course"),
                 of_teacher,
-                "Which courses of the teacher T05 are there? Give all of them, separated by commas.",
+                "Which courses does the teacher T05 have? Give all of them, separated by commas.",
             ),
         ] {
             let scene = Scene { place, thing: "course", of_moments: false, is_count: true };

@@ -35,8 +35,8 @@ const NAMES: [&str; 22] = [
     "name", "title", "message", "label", "id", "number", "no", "nr", "code", "key", "path", "uri", "url",
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
 ];
-/// Fields that are called like a question, and so are no nouns.
-const QUESTIONS: [&str; 5] = ["what", "how", "when", "who", "why"];
+/// Fields that are called like no noun.
+const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
 /// Fields that say something about a list.
 const ABOUT_LISTS: [&str; 11] = [
     "page",
@@ -320,7 +320,7 @@ fn is_of_moments(seen: &graph::SuccessfulCall, rule: &AnswerRule, answer: &str) 
 fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
     let AnswerRule::Field { key, field, .. } = rule else { return false };
     let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" the {thing} "));
-    let is_searched = key.is_some() && variant.place.contains(MATCHING);
+    let is_searched = variant.place.contains(MATCHING);
     is_circle || is_searched || key.is_none() && wording::field(field) == thing
 }
 
@@ -578,11 +578,13 @@ fn describing(graph: &Graph, origin: &Origin, thing: &str, is_said: bool) -> Vec
     if keys.first().is_some_and(|(key, _)| words::has_any(key, &["name", "title"])) {
         keys.truncate(1);
     }
-    // A search finds what it looks for, and a number needs no list.
+    // A search finds what it looks for, a number needs no list, and what is said once is enough.
     let search = seen.args.iter().find(|arg| is_search(arg));
+    let is_taken = |said: &String| seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(said));
+    let is_number = |key: &str| is_own_id(key, thing) || words::is_identifier(key);
     keys.retain(|(key, said)| match search {
         Some(search) => search.leaf.as_ref() == Some(said),
-        None => is_said || seen.args.is_empty() || !is_own_id(key, thing),
+        None => is_said || seen.args.is_empty() || !is_number(key) && !is_taken(said),
     });
     keys
 }
@@ -636,7 +638,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     let is_named = |name: &str| words::has_any(name, &NAMES);
     let has_names = record.iter().any(|field| is_named(&field.name) && !field.is_set);
     let is_sure = |name: &str| if list.is_part { is_id(name) } else { is_named(name) || !has_names };
-    let is_odd = |name: &str| words::is_preposition(name) || QUESTIONS.contains(&name);
+    let is_odd = |name: &str| words::is_preposition(name) || NO_NOUNS.contains(&name);
     let mut keys: Vec<(String, String)> = record
         .iter()
         .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
@@ -758,7 +760,7 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     }
     let changing = graph.changing(seen.tool);
     let tells = |field: &Field| {
-        tells(field) && !changing.contains(&field.name) && !QUESTIONS.contains(&field.name.as_str())
+        tells(field) && !changing.contains(&field.name) && !NO_NOUNS.contains(&field.name.as_str())
     };
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {

@@ -106,6 +106,8 @@ pub fn named(rule: &AnswerRule, texts: &[String]) -> Vec<(String, String)> {
 /// Capital first letter, single spaces, no article twice.
 pub fn sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace("the the ", "the ");
+    // A name may end with a point.
+    let text = text.strip_suffix("..").map_or(text.clone(), |text| format!("{text}."));
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -500,7 +500,11 @@ impl<'g> Table<'g> {
                 && (!is_amount(column) || is_flag(self, column))
                 && (Sense::of(self, column) != Sense::Date || senses::is_done_on(self, column))
         };
-        self.facts().filter(is_one).filter_map(|column| {
+        // A text that somebody wrote is no kind of thing.
+        let is_prose = |column: &&str| {
+            words::has_any(column, &["body", "text", "note", "comment", "description", "message"])
+        };
+        self.facts().filter(move |column| is_one(column) && !is_prose(column)).filter_map(|column| {
             let distinct = self.distinct(column);
             let is_category = distinct.len() >= 2
                 && distinct.len() * 3 <= self.rows.len() * 2

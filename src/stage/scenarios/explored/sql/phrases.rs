@@ -7,8 +7,8 @@ use chrono::Month;
 use super::{
     Reference, Table, is_flag,
     senses::{
-        Event, Sense, a, done, event, is_adjective, is_name, is_person, last_word, noun, participle,
-        that_were, was, was_it, were,
+        Event, Sense, a, done, event, is_adjective, is_name, is_own_date, is_person, last_word, noun,
+        participle, that_were, was, was_it, were,
     },
 };
 use crate::stage::scenarios::words;
@@ -18,10 +18,6 @@ pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String
     let shown = words::shown(value);
     if is_name(key) {
         let mut names = vec![format!("the {thing} {shown}"), format!("the {thing} {value}")];
-        // A single word may be anything.
-        if table.is_of_people() || value.contains(' ') {
-            names.push(value.to_owned());
-        }
         if words::tokens(key).contains("title") {
             names.push(shown);
         } else if is_person(thing) || table.is_of_people() {
@@ -53,7 +49,6 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         ];
     }
     let mut sets = vec![format!("{things} with the {c} {v}")];
-    let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
     match Sense::of(table, column) {
         Sense::State => {
             sets.extend([format!("{value} {things}"), format!("{things} that are {value}")]);
@@ -61,19 +56,19 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         }
         Sense::Kind => {
             sets.push(format!("{things} {} the {c} {v}", within(&c)));
-            sets.extend([format!("{value} {things}"), format!("{value} {things}")]);
+            sets.extend(is_in_front(column, value).then(|| format!("{value} {things}")));
         }
         Sense::Place => {
             sets.extend([format!("{things} from {value}"), format!("{things} in {value}")]);
-            sets.push(if is_person(thing) {
-                format!("{things} who live in {value}")
-            } else {
-                format!("{value} {things}")
+            sets.push(match is_person(thing) {
+                true if is_lived_in(column) => format!("{things} who live in {value}"),
+                true => format!("{things} from {value}"),
+                false => format!("{value} {things}"),
             });
         }
         Sense::Date => sets.extend([format!("{things} on {value}"), format!("{things} of {value}")]),
         Sense::Year => sets.extend([format!("{things} from {value}"), format!("{things} of {value}")]),
-        _ if is_plain => sets.push(format!("{value} {things}")),
+        _ if is_in_front(column, value) => sets.push(format!("{value} {things}")),
         _ => {}
     }
     sets
@@ -106,6 +101,19 @@ fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
     }
 }
 
+/// Whether a value may stand in front of its thing: `kitchen products`, `green lines`; not `B- patients` or `en books`.
+fn is_in_front(column: &str, value: &str) -> bool {
+    let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
+    let is_kind =
+        Sense::of_name(column) == Sense::Kind || words::has_any(column, &["color", "colour", "plan"]);
+    is_plain && !words::is_plural(value) && (is_kind || is_adjective(last_word(value)))
+}
+
+/// Whether people live there: they come from a country.
+fn is_lived_in(column: &str) -> bool {
+    !words::has_any(column, &["country"])
+}
+
 /// `in` a team or a class, `of` a kind.
 fn within(kind: &str) -> &'static str {
     let places = ["category", "class", "group", "department", "team", "section", "division"];
@@ -123,7 +131,7 @@ pub fn condition(table: &Table<'_>, column: &str, value: &str) -> String {
             ((what, false), false) => format!("are not {what}"),
         },
         (false, Sense::State) => format!("are {value}"),
-        (false, Sense::Kind) => format!("are {} the {c} {v}", within(&c)),
+        (false, Sense::Kind) if !c.contains(' ') => format!("are {} the {c} {v}", within(&c)),
         (false, Sense::Place) if table.is_of_people() => format!("are from {value}"),
         (false, Sense::Place) => format!("are in {value}"),
         (false, Sense::Date) => match done(&table.thing, column) {
@@ -156,6 +164,7 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
 /// Questions for a column of `{row}`.
 pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
+    let c = c.strip_prefix(&format!("{} ", table.thing)).unwrap_or(&c);
     let its = if table.is_of_people() { "their" } else { "its" };
     if let [rest @ .., last] = &*words::split(column)
         && !rest.is_empty()
@@ -205,11 +214,10 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Pieces => texts
             .extend([format!("How large is the {c} of {{row}}?"), "How many pieces does {row} have?".into()]),
         Sense::Place if table.is_of_people() => {
-            texts.extend([
-                live("Where"),
-                live(&format!("In which {c}")),
-                format!("Which {c} is {{row}} from?"),
-            ]);
+            texts.push(format!("Which {c} is {{row}} from?"));
+            if is_lived_in(column) {
+                texts.extend([live("Where"), live(&format!("In which {c}"))]);
+            }
         }
         Sense::Place => texts.extend([
             "Where is {row}?".into(),
@@ -219,6 +227,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::State => {
             texts.extend([format!("What {c} is {{row}} in?"), format!("Which {c} does {{row}} have?")])
         }
+        Sense::Kind if within(&c) == "of" => texts.push(format!("Of which {c} is {{row}}?")),
         Sense::Kind => texts.extend([
             format!("Which {c} does {{row}} belong to?"),
             format!("To which {c} does {{row}} belong?"),
@@ -243,19 +252,17 @@ fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
     let unit = if Sense::of(table, column) == Sense::Year { "In which year" } else { "On which date" };
     match &*words::split(column) {
-        [since] if since == "since" && table.is_of_people() => {
-            return vec!["When did {row} join?".to_owned()];
+        [since] if since == "since" && done(thing, column).is_none() => {
+            return vec!["Since when does {row} exist?".to_owned()];
         }
-        [since] if since == "since" => return vec!["Since when does {row} exist?".to_owned()],
-        [what @ .., since] if since == "since" => {
+        [what @ .., since] if since == "since" && !what.is_empty() => {
             let what = what.join(" ");
             let what = if is_adjective(&what) { what } else { a(&what) };
             return vec![format!("Since when is {{row}} {what}?")];
         }
         _ => {}
     }
-    let done = participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()));
-    match done {
+    match done(thing, column) {
         Some(done) => {
             let was = was_it("{row}", &done);
             vec![format!("When {was}?"), format!("{unit} {was}?")]
@@ -299,13 +306,11 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
     match Sense::of(table, column) {
         Sense::State => texts.push(format!("How many of the {things} are {value}?")),
         Sense::Place if is_person(thing) => {
-            texts.extend([
-                format!("How many {things} live in {value}?"),
-                format!("How many of our {things} are from {value}?"),
-            ]);
+            texts.push(format!("How many of our {things} are from {value}?"));
+            texts.extend(is_lived_in(column).then(|| format!("How many {things} live in {value}?")));
         }
         Sense::Place => texts.push(format!("How many of the {things} are in {value}?")),
-        Sense::Kind => texts.push(format!("How many {things} belong to the {c} {v}?")),
+        Sense::Kind if within(&c) == "in" => texts.push(format!("How many {things} belong to the {c} {v}?")),
         _ => {}
     }
     texts
@@ -360,14 +365,22 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
                 format!("How many {things} have {} {when} {value}?", a(&n)),
                 format!("Count the {things} whose {n} is {when} {value}."),
             ];
-            texts.push(match () {
-                () if words::tokens(column).contains("since") && table.is_of_people() => {
-                    format!("How many {things} joined {when} {value}?")
-                }
-                () => format!("For how many {things} is the {n} {when} {value}?"),
-            });
+            texts.push(format!("For how many {things} is the {n} {when} {value}?"));
+            if is_own_date(thing, column) {
+                texts = vec![
+                    format!("How many {things} were there {when} {value}?"),
+                    format!("Count the {things} {when} {value}."),
+                ];
+            }
         }
         _ => {}
+    }
+    // `a weight of less than 67.9 kg`
+    if let Some((what, unit)) = n.rsplit_once(" in ")
+        && words::UNITS.iter().any(|(_, said)| *said == unit)
+    {
+        let than = format!("{} of {} than {value} {unit}", a(what), pick("more", "less"));
+        return vec![format!("How many {things} have {than}?"), format!("Count the {things} with {than}.")];
     }
     texts
 }
@@ -404,6 +417,13 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
         let was = was_it(&format!("the {one} of {{rows}}"), &done);
         let unit = if sense == Sense::Year { "In which year" } else { "On which date" };
         return vec![format!("When {was}?"), format!("{unit} {was}?")];
+    }
+    if is_moment && is_own_date(&table.thing, column) {
+        let last = if operation == Operation::Highest { "last" } else { "first" };
+        return vec![
+            format!("When was the {last} of {{rows}}?"),
+            format!("What is the date of the {last} of {{rows}}?"),
+        ];
     }
     if sense == Sense::Units && matches!(operation, Operation::Highest | Operation::Lowest) {
         let size = if operation == Operation::Highest { "largest" } else { "smallest" };
@@ -453,7 +473,7 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
                 format!("What is the mean number of {n} of {{rows}}{decimals}?"),
             ];
         }
-        Operation::Average => texts.push(format!("What {n} do {{rows}} have on average{decimals}?")),
+        Operation::Average => {}
         Operation::Highest if sense == Sense::Price => {
             texts.push("How much does the most expensive of {rows} cost?".into())
         }
@@ -470,6 +490,7 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     let (sense, thing) = (Sense::of(table, column), table.thing.as_str());
     let (n, k) = (noun(table, column), noun(table, key));
     let end = if is_largest { 0 } else { 1 };
+    let its = if table.is_of_people() { "their" } else { "its" };
     let sizes: &[&str] = match (sense, is_largest) {
         (Sense::Date | Sense::Year, true) => &["latest", "most recent"],
         (Sense::Date | Sense::Year, false) => &["earliest"],
@@ -478,7 +499,7 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     };
     let mut texts = Vec::new();
     for size in sizes {
-        texts.push(format!("Which of {{rows}} has the {size} {n}? Give its {k}."));
+        texts.push(format!("Which of {{rows}} has the {size} {n}? Give {its} {k}."));
         texts.push(format!("What is the {k} of the {{one}} with the {size} {n}?"));
         if is_name(key) {
             texts.push(format!("Which {{one}} has the {size} {n}?"));
@@ -511,10 +532,17 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     let most = if is_largest { "most" } else { "fewest" };
     if sense == Sense::Units {
         texts = vec![
-            format!("Which of {{rows}} has the {most} {n}? Give its {k}."),
+            format!("Which of {{rows}} has the {most} {n}? Give {its} {k}."),
             format!("What is the {k} of the {{one}} with the {most} {n}?"),
         ];
         texts.extend(is_name(key).then(|| format!("Which {{one}} has the {most} {n}?")));
+    }
+    // What is called like its row names it.
+    if k == thing {
+        return vec![format!(
+            "Which {{one}} has the {} {n}?",
+            if sense == Sense::Units { most } else { sizes[0] }
+        )];
     }
     if sense == Sense::Pieces && is_name(key) {
         texts.push(format!("Of which {{one}} do we have the {most} pieces?"));
@@ -558,11 +586,7 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
-                true => vec![
-                    format!("Who has {placed} {{row}}?"),
-                    format!("By whom was {{row}} {placed}?"),
-                    format!("Whose is {{row}}?"),
-                ],
+                true => vec![format!("Who has {placed} {{row}}?"), format!("By whom was {{row}} {placed}?")],
                 false => vec![
                     format!("What was {past} with {{row}}?"),
                     format!("Which {role} was {past} in {{row}}?"),
@@ -582,7 +606,7 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
                 format!("What is the number of {c} of the {role} of {{row}}?"),
             ];
         }
-        Sense::Place if is_person => {
+        Sense::Place if is_person && is_lived_in(column) => {
             texts.extend([
                 format!("Where does the {role} of {{row}} live?"),
                 format!("In which {c} does the {role} of {{row}} live?"),
@@ -592,7 +616,9 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
             format!("How much does the {role} of {{row}} cost?"),
             format!("What does the {role} of {{row}} cost?"),
         ]),
-        Sense::Kind => texts.push(format!("Which {c} does the {role} of {{row}} belong to?")),
+        Sense::Kind if within(&c) == "in" => {
+            texts.push(format!("Which {c} does the {role} of {{row}} belong to?"));
+        }
         _ => {}
     }
     if let Some((.., placed, _)) = event_with(table, reference).filter(|_| is_person) {
@@ -627,7 +653,7 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
         let between = words::plural(&first.to.thing);
         return vec![
             format!("How many {{things}} are there for the {between} of {{row}}?"),
-            format!("Count the {{things}} for the {between} of {{row}}."),
+            format!("Count the {{things}} of the {between} of {{row}}."),
         ];
     }
     if reference.is_one_of_several {
@@ -767,13 +793,17 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
             .collect();
     }
     match Sense::of(table, column) {
-        Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::State => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::Kind => {
+            let in_front = is_in_front(column, value).then(|| format!("{value} {thing}"));
+            in_front.into_iter().chain([format!("{thing} with the {c} {v}")]).collect()
+        }
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
         Sense::Date => {
             let done = done(thing, column).map(|done| format!("{thing} {} on {value}", that_were(&done)));
             vec![done.unwrap_or_else(|| format!("{thing} with the {c} {v}"))]
         }
-        _ => vec![format!("{thing} with the {c} {v}"), format!("{thing} of {c} {v}")],
+        _ => vec![format!("{thing} with the {c} {v}")],
     }
 }
 
@@ -789,7 +819,7 @@ pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<Stri
             format!("Count the {things} that {} in {name} {year}.", were(&done)),
             format!("What is the number of {things} {} in {name} {year}?", that_were(&done)),
         ],
-        None if ["day", "date"].contains(&column.to_lowercase().as_str()) => vec![
+        None if is_own_date(thing, column) => vec![
             format!("How many {things} were there in {name} {year}?"),
             format!("Count the {things} in {name} {year}."),
         ],

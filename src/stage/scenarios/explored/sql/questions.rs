@@ -453,7 +453,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                 }),
             ),
             &Wordings::of([
-                format!("Which {c} do most {things} have?"),
+                format!("Which {c} is the most common among the {things}?"),
                 format!("What is the most frequent {c} of the {things}?"),
                 format!("Which {c} has the most {things}?"),
                 format!("What is the most common {c} among the {things}?"),
@@ -550,6 +550,12 @@ fn is_compared(table: &Table<'_>, column: &str) -> bool {
     Sense::of(table, column) == Sense::Date || words::is_compared(column)
 }
 
+/// Whether people add up a column: nobody does so with what people weigh.
+fn is_added_up(table: &Table<'_>, column: &str) -> bool {
+    let is_of_body = matches!(Sense::of(table, column), Sense::Weight | Sense::Height | Sense::Length);
+    words::is_added_up(column) && !(is_of_body && table.is_of_people())
+}
+
 /// What questions say about digits.
 const DECIMALS: &str = ", rounded to two decimals";
 
@@ -589,7 +595,7 @@ fn operations_on(
     ];
     // Nobody adds up ages, and years have no mean.
     if !matches!(sense, Sense::Year | Sense::Date) {
-        if words::is_added_up(number) {
+        if is_added_up(table, number) {
             let (sum, decimals) = total(column, is_whole);
             operations.push((Operation::Total, sum, decimals));
         }
@@ -873,7 +879,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         &Wordings::of(phrases::most_of(table, reference, name)),
     );
     let [join] = &*reference.joins else { return };
-    for (number, _) in table.quantities().filter(|(number, _)| words::is_added_up(number)) {
+    for (number, _) in table.quantities().filter(|(number, _)| is_added_up(table, number)) {
         let q = senses::noun(table, number);
         let total =
             if words::tokens(number).contains("total") { words::plural(&q) } else { format!("total {q}") };
@@ -1074,21 +1080,18 @@ fn linked(
     let table = asked.table();
     let Some(wanted) = other.to.name() else { return };
     let from = joined(table, &[reference, other]);
-    let (things, o, w) =
-        (words::plural(&table.thing), words::plural(&other.role), senses::noun(other.to, wanted));
+    let (o, w) = (words::plural(&other.role), senses::noun(other.to, wanted));
     for value in reference.to.said(name) {
-        let mut texts = match is_link {
-            true => vec![
+        let mut texts: Vec<String> = phrases::linked(table, reference, other)
+            .map(|text| format!("{text} {ALL}"))
+            .into_iter()
+            .collect();
+        if is_link {
+            texts.extend([
                 format!("Which {o} does {{row}} have? {ALL}"),
                 format!("List the {} of the {o} of {{row}}. {ALL}", words::plural(&w)),
-            ],
-            false => vec![
-                format!(
-                    "Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."
-                ),
-                format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
-            ],
-        };
+            ]);
+        }
         let asks = |operation: asks::Operation| {
             Asks::new(operation, source(table, &[reference, other]))
                 .filtered([reference.to.fits(name, value)])
@@ -1110,8 +1113,6 @@ fn linked(
                 .with("{row}", rows.clone()),
             );
         }
-        let text = phrases::linked(table, reference, other);
-        texts.extend(text.map(|text| format!("{text} {ALL}")));
         asked.push(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],

@@ -248,7 +248,9 @@ pub(super) fn that_were(done: &str) -> String {
 }
 
 /// What abbreviations in the names of columns stand for.
-const ABBREVIATIONS: [(&str, &str); 12] = [
+const ABBREVIATIONS: [(&str, &str); 14] = [
+    ("percent", "percentage"),
+    ("pct", "percentage"),
     ("no", "number"),
     ("nr", "number"),
     ("num", "number"),
@@ -296,6 +298,9 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
         if participle(column).is_some_and(|done| done == "born") {
             return format!("{moment} of birth");
         }
+        if participle(column).is_some_and(|done| repeats(&done, &table.thing)) {
+            return moment.to_owned();
+        }
         if names == ["since"] {
             let since = if table.is_of_people() { "joining" } else { "starting" };
             return format!("{since} {moment}");
@@ -340,9 +345,13 @@ pub fn is_moment_name(column: &str) -> bool {
         || participle(column).is_some() && said.len() == 1
 }
 
-/// Whether a column has numbers where its name says when something was done, or by whom.
+/// Whether a column has numbers where its name says when something was done, or by whom, or how often.
 pub fn is_odd_moment(table: &Table<'_>, column: &str) -> bool {
-    table.numbers.contains(column) && is_moment_name(column) && Sense::of(table, column) != Sense::Year
+    // `times_reopened` counts something, and is called like nothing.
+    let is_count = matches!(&*words::split(column), [.., many, done]
+        if done.ends_with("ed") && !LEFT.contains(&done.as_str()) && words::singular(many) != *many);
+    table.numbers.contains(column)
+        && (is_count || is_moment_name(column) && Sense::of(table, column) != Sense::Year)
 }
 
 /// A noun with its article.
@@ -400,5 +409,22 @@ pub fn is_done_on(table: &Table<'_>, column: &str) -> bool {
 
 /// What was done with a row at the time in this column.
 pub(super) fn done(thing: &str, column: &str) -> Option<String> {
-    participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
+    if words::split(column) == ["since"] && is_person(thing) {
+        return Some("joined".to_owned());
+    }
+    let done = participle(column).filter(|done| !repeats(done, thing));
+    done.or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
+}
+
+/// Whether a participle says no more than the thing: a delivery is delivered.
+fn repeats(done: &str, thing: &str) -> bool {
+    let stem: String = last_word(thing).chars().take(5).collect();
+    stem.chars().count() > 3 && done.starts_with(&stem)
+}
+
+/// Whether a column is the date of a thing itself: the `day` of an absence.
+pub fn is_own_date(thing: &str, column: &str) -> bool {
+    done(thing, column).is_none()
+        && (["day", "date"].contains(&column.to_lowercase().as_str())
+            || participle(column).is_some_and(|done| repeats(&done, thing)))
 }
