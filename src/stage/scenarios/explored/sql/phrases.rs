@@ -247,10 +247,19 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     texts
 }
 
+/// How one asks for a year, a day or a time.
+fn moment_of(table: &Table<'_>, column: &str) -> &'static str {
+    match Sense::of(table, column) {
+        Sense::Year => "In which year",
+        _ if table.values(column).iter().all(|day| day.len() == 10) => "On which date",
+        _ => "At what time",
+    }
+}
+
 /// Questions for the date or year of `{row}`.
 fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
-    let unit = if Sense::of(table, column) == Sense::Year { "In which year" } else { "On which date" };
+    let unit = moment_of(table, column);
     match &*words::split(column) {
         [since] if since == "since" && done(thing, column).is_none() => {
             return vec!["Since when does {row} exist?".to_owned()];
@@ -415,7 +424,7 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
             (_, false) => "first",
         };
         let was = was_it(&format!("the {one} of {{rows}}"), &done);
-        let unit = if sense == Sense::Year { "In which year" } else { "On which date" };
+        let unit = moment_of(table, column);
         return vec![format!("When {was}?"), format!("{unit} {was}?")];
     }
     if is_moment && is_own_date(&table.thing, column) {
@@ -569,6 +578,15 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         return match to.name() == Some(column) {
             true => vec![format!("{link} whom was {{row}} {done}?")],
             false => Vec::new(),
+        };
+    }
+    // Two references away, what is between must be said.
+    if let [first, _, ..] = &*reference.joins {
+        let one = format!("{role} of the {} of {{row}}", first.to.thing);
+        let who = if to.is_of_people() { "Who" } else { "What" };
+        return match to.name() == Some(column) {
+            true => vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")],
+            false => vec![format!("What is the {c} of the {one}?"), format!("Tell me the {c} of the {one}.")],
         };
     }
     let its = if table.is_of_people() { "their" } else { "its" };
