@@ -54,13 +54,17 @@ def main(stage, out):
     tables = [table.read(["id", "answer"]) for table in tables if {"task", "answer"} <= set(table.schema.names)]
     answers = {task["id"]: task["answer"] for table in tables for task in table.to_pylist()}
     episodes, verdict = (parquet.read_table(stage / f"{name}.parquet").to_pylist() for name in ("episodes", "verdict"))
-    # Episodes have digests of policies, in the order of the verdict's names. With greedy decoding, it is sample 0.
-    names = dict(zip(dict.fromkeys(row["policy"] for row in episodes), dict.fromkeys(row["policy"] for row in verdict)))
+    # Episodes have digests of policies, in the order of the verdict's names; those of a variant its name behind the digest. Others are
+    # there for comparison, endpoints last. With greedy decoding, it is sample 0.
+    digests = dict.fromkeys(row["policy"] for row in episodes if " " not in row["policy"])
+    policies = (row["policy"] for row in verdict if not row.get("comparison_only") and not row.get("variant_of"))
+    names = dict(zip(digests, dict.fromkeys(policies)))
+    named = lambda policy: names.get(policy, policy.split(" ")[-1][:24])
     has_greedy = any(row["mode"] == "greedy" for row in verdict)
     logs = {}
     for row in episodes:
         mode = "greedy" if has_greedy and row["sample"] == 0 else "sampled"
-        logs.setdefault((names[row["policy"]], mode), []).append(row)
+        logs.setdefault((named(row["policy"]), mode), []).append(row)
     for (policy, mode), rows in logs.items():
         samples = [sample(row, answers, int(has_greedy and mode == "sampled")) for row in rows]
         spec = EvalSpec(

@@ -167,7 +167,8 @@ fn between(policies: &[&VerdictRow], earlier: usize, later: usize) -> Option<Dif
 }
 
 /// A later policy takes more to make, so it has to be measurably better than the one that would be used without it. A vote is
-/// left out, because it is a way to use the baseline at several times its cost, and so is a model behind an endpoint.
+/// left out, because it is a way to use the baseline at several times its cost, and so is a model behind an endpoint. A baseline
+/// that has a prompt of its own takes more than its policy, which is used if it is not measurably worse.
 fn advice(all: &[&VerdictRow]) -> Option<Advice> {
     let policies: Vec<&VerdictRow> = all.iter().copied().filter(|row| row.is_candidate()).collect();
     if policies.len() < 2 {
@@ -175,14 +176,18 @@ fn advice(all: &[&VerdictRow]) -> Option<Advice> {
     }
     let mut chosen = vec![0];
     for later in 1..policies.len() {
-        let difference = between(&policies, *chosen.last()?, later)?;
-        if difference.finding == Finding::Gain {
+        let last = *chosen.last()?;
+        let difference = between(&policies, last, later)?;
+        let is_plain = policies[last].variant_of.as_ref() == Some(&policies[later].policy);
+        if is_plain && difference.finding == Finding::NoMeasurableGain {
+            chosen = vec![later];
+        } else if difference.finding == Finding::Gain {
             chosen.push(later);
         }
     }
-    let winner = chosen.pop()?;
+    let (first, winner) = (chosen[0], chosen.pop()?);
     let mut reasons = Vec::new();
-    if winner > 0 {
+    if winner > first {
         let mut over = vec![0];
         over.extend(chosen.last());
         over.dedup();
@@ -192,6 +197,11 @@ fn advice(all: &[&VerdictRow]) -> Option<Advice> {
             format!("{gain} points more than {} {}", found.to, interval(&found))
         });
         reasons.push(format!("it solves {}", parts.collect::<Vec<_>>().join(" and ")));
+    }
+    if winner == first && first > 0 {
+        let found = between(&policies, 0, first)?;
+        let figures = format!("{} {}", points(found.gain, 1), interval(&found));
+        reasons.push(format!("without the prompt of {} it is not measurably worse ({figures})", found.to));
     }
     for later in winner + 1..policies.len() {
         let found = between(&policies, winner, later)?;

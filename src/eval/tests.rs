@@ -39,7 +39,7 @@ fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> V
     let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
     let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
     let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, comparison_only, idle: &[], tools }, episodes)
+    verdict(&Comparison { policies, scenarios, comparison_only, idle: &[], variants: &[], tools }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -627,4 +627,66 @@ fn tables_are_at_most_seventy_columns_wide() {
     let page = report(&rows, &[]);
     let tables: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
     assert!(tables.len() > 10 && tables.iter().all(|line| line.chars().count() <= 70), "{page}");
+}
+
+/// Rows over all of forty tasks, of which these policies solve so many. `base+` is `base` with another prompt, and so is `few`.
+fn with_variants(solve: &[(&str, usize)]) -> Vec<VerdictRow> {
+    let scenarios: Vec<_> = (0..40).map(|i| scenario(&format!("s{i:02}"), "a", "f")).collect();
+    let of = |(name, solved): &(&str, usize)| -> Vec<Episode> {
+        scenarios.iter().enumerate().map(|(i, scenario)| episode(&scenario.id, name, i < *solved)).collect()
+    };
+    let episodes: Vec<Episode> = solve.iter().flat_map(of).collect();
+    let policies: Vec<String> = solve.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let variants = [("base+", "base"), ("few", "start")].map(|(name, own)| (name.to_owned(), own.to_owned()));
+    let exam = Comparison {
+        policies: &policies,
+        scenarios: &scenarios,
+        variants: &variants,
+        ..Comparison::default()
+    };
+    verdict(&exam, &episodes).into_iter().filter(|row| row.scope == "all").collect()
+}
+
+#[test]
+fn gains_are_over_the_base_with_a_better_prompt_and_steps_over_the_base_itself() {
+    let rows = with_variants(&[("base+", 8), ("base", 0), ("few", 28), ("start", 24), ("trained", 25)]);
+    let shown: Vec<_> = rows
+        .iter()
+        .map(|row| (row.policy.as_str(), row.gain, row.previous.as_deref(), row.step, row.is_candidate()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("base+", None, None, None, true),
+            ("base", Some(-0.2), None, None, true),
+            ("few", Some(0.5), Some("start"), Some(0.1), false),
+            ("start", Some(0.4), Some("base"), Some(0.6), true),
+            ("trained", Some(0.425), Some("start"), Some(0.025), true),
+        ]
+    );
+    assert_eq!(rows[0].variant_of.as_deref(), Some("base"));
+    assert_eq!(metrics(&rows)["all.gain"], 0.425);
+    let found = headline(&rows).unwrap();
+    assert_eq!(found.differences[0].to, "base+");
+    let advice = found.advice.unwrap();
+    assert!(advice.policy == "start" && advice.why.contains("40.0 points more than base+ "), "{advice:?}");
+}
+
+#[test]
+fn a_prompt_that_does_not_help_is_not_advised() {
+    let rows = with_variants(&[("base+", 4), ("base", 4), ("start", 5)]);
+    let advice = headline(&rows).unwrap().advice.unwrap();
+    assert_eq!(advice.policy, "base");
+    assert!(
+        advice.why.starts_with("without the prompt of base+ it is not measurably worse (0.0 ["),
+        "{advice:?}"
+    );
+    let helped = with_variants(&[("base+", 20), ("base", 2), ("start", 20)]);
+    assert_eq!(headline(&helped).unwrap().advice.unwrap().policy, "base+");
+    let trained = with_variants(&[("base+", 4), ("base", 4), ("start", 30)]);
+    let advice = headline(&trained).unwrap().advice.unwrap();
+    assert!(
+        advice.policy == "start" && advice.why.starts_with("it solves 65.0 points more than base+ "),
+        "{advice:?}"
+    );
 }

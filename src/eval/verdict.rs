@@ -53,7 +53,7 @@ pub struct Episode {
 }
 
 /// What is compared.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Comparison<'a> {
     /// The first policy is the baseline.
     pub policies: &'a [String],
@@ -62,13 +62,16 @@ pub struct Comparison<'a> {
     pub comparison_only: &'a [String],
     /// Those of them that are not compared with the others: agents that know nothing.
     pub idle: &'a [String],
+    /// Those that are another of the policies with a prompt of their own, each with that one.
+    pub variants: &'a [(String, String)],
     /// Tools to form slices by. A scenario is in a tool's slice if its reference solution or any policy
     /// called the tool: the same slice for all policies.
     pub tools: &'a [String],
 }
 
 /// Rows ordered by scope, slice, mode and policy; slices by name. Each policy is compared with the first, and with the one before
-/// it. Those in [`Comparison::comparison_only`] are no policies that another one continues.
+/// it; a variant with its own policy instead. Those in [`Comparison::comparison_only`] are no policies that another one continues,
+/// and neither are variants, but for one that is the baseline.
 pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     let modes = [Mode::Greedy, Mode::Sampled]
         .map(|mode| (mode, by_scenario(comparison, episodes.iter().filter(|episode| episode.mode == mode))));
@@ -94,7 +97,9 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 let episodes: Vec<&Episode> =
                     paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
                 let mut row = policy_row(&shares[index], &episodes, &grouping);
-                let is_comparison_only = comparison.comparison_only.contains(policy);
+                let own = comparison.variants.iter().find(|(name, _)| name == policy).map(|(_, own)| own);
+                let is_comparison_only =
+                    comparison.comparison_only.contains(policy) || own.is_some() && index > 0;
                 let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping);
                 if index > 0 && !comparison.idle.contains(policy) {
                     let Paired { gain, low, high, better, worse, detectable, p_value } = to(0);
@@ -102,7 +107,13 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                     (row.better, row.worse, row.p_value) = (Some(better), Some(worse), Some(p_value));
                     row.detectable = Some(detectable);
                 }
-                if let Some(before) = previous.filter(|before| *before > 0 && !is_comparison_only) {
+                let before = match own {
+                    Some(own) => {
+                        comparison.policies.iter().position(|name| name == own).filter(|_| index > 0)
+                    }
+                    None => previous.filter(|_| !is_comparison_only),
+                };
+                if let Some(before) = before.filter(|before| *before > 0) {
                     let Paired { gain, low, high, p_value, .. } = to(before);
                     row.previous = Some(comparison.policies[before].clone());
                     (row.step, row.step_low, row.step_high) = (Some(gain), Some(low), Some(high));
@@ -113,6 +124,7 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 } else {
                     previous = Some(index);
                 }
+                row.variant_of = own.cloned();
                 row.success_strict = Some(mean(&strict[index]));
                 rows.push(VerdictRow {
                     scope: scope.to_owned(),

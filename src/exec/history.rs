@@ -577,6 +577,7 @@ mod tests {
             scenarios: &scenarios,
             comparison_only: &[],
             idle: &[],
+            variants: &[],
             tools: &[],
         };
         let rows = eval::verdict(&compared, &episodes);

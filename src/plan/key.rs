@@ -105,7 +105,7 @@ impl KeyFields {
             let content = json!({ "file": digest });
             match name.split_once('/') {
                 None => _ = params.insert(name.clone(), content),
-                // A word of a command.
+                // Such as a word of a command.
                 Some((param, word)) => {
                     let word = params.get_mut(param).and_then(|words| words.pointer_mut(&format!("/{word}")));
                     word.into_iter().for_each(|word| *word = content.clone());

@@ -68,7 +68,7 @@ pub struct Stage {
     pub params: Map<String, Value>,
     /// What the stage does. None if the parameters do not parse; preflight checks report why.
     pub kind: Option<Box<dyn StageKind>>,
-    /// Digests of the parameters of type `file`, by parameter, and of the words of commands, as `harness/1`.
+    /// Digests of the parameters of type `file`, by parameter, and of files within others, as `harness/1`.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
@@ -208,8 +208,8 @@ fn override_param(card: &Card) -> Option<&'static str> {
     (is_table && card.output_of_type("tools").is_some()).then_some(NAME)
 }
 
-/// A file or folder that a parameter, or an item of it, names; with its path and digest.
-type FoundFile = (Option<usize>, (PathBuf, Digest));
+/// A file or folder that a parameter names: where in its value, as a JSON pointer, with path and digest.
+type FoundFile = (String, (PathBuf, Digest));
 
 /// A stage's table in the run file.
 struct Table<'t, 'a> {
@@ -582,6 +582,10 @@ impl<'a> RunFileParser<'_, 'a> {
                     None => continue,
                 }
             }
+            if let (ParamType::Prompts, Some(tables)) = (param.kind, value.as_object_mut()) {
+                // One that another file has is taken out, as a stage is.
+                tables.retain(|_, table| *table != Value::Bool(false));
+            }
             // Texts about a tool's arguments are named as these.
             let is_about_tools = override_param(card) == Some(param_name.as_str());
             let is_checked = !matches!(param.kind, ParamType::File | ParamType::Paths) && !is_about_tools;
@@ -593,20 +597,21 @@ impl<'a> RunFileParser<'_, 'a> {
                 continue;
             }
             let found = match (param.kind, value.as_str()) {
-                (ParamType::File, Some(text)) => self.file(entry, text).map(|file| vec![(None, file)]),
+                (ParamType::File, Some(text)) => {
+                    self.file(entry, text).map(|file| vec![(String::new(), file)])
+                }
                 (ParamType::Model, Some(text)) => self.model(entry, text),
                 (ParamType::Command, _) => Some(self.words(entry, &value)),
                 (ParamType::Paths, _) => self.paths(entry, &value),
+                (ParamType::Prompts, _) => self.prompts(card, entry),
                 _ => Some(Vec::new()),
             };
             let Some(found) = found else { continue };
-            for (index, (path, digest)) in found {
-                let (named, name) = match index {
-                    Some(index) => (&mut value[index], format!("{param_name}/{index}")),
-                    None => (&mut value, param_name.clone()),
-                };
-                *named = path.display().to_string().into();
-                files.insert(name, digest);
+            for (pointer, (path, digest)) in found {
+                if let Some(named) = value.pointer_mut(&pointer) {
+                    *named = path.display().to_string().into();
+                    files.insert(format!("{param_name}{pointer}"), digest);
+                }
             }
             // `2` and `2.0` are equal numbers, so they must give the same key.
             if param.kind == ParamType::Number {
@@ -681,7 +686,28 @@ impl<'a> RunFileParser<'_, 'a> {
                 Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
             }
         };
-        paths.enumerate().map(|(index, text)| Some((Some(index), found(text)?))).collect()
+        paths.enumerate().map(|(index, text)| Some((format!("/{index}"), found(text)?))).collect()
+    }
+
+    /// The files that tables name under `system`, unless that is an input.
+    fn prompts(&self, card: &Card, entry: &Entry<'_>) -> Option<Vec<FoundFile>> {
+        let mut found = Vec::new();
+        for (name, table) in entry.fields()? {
+            if table.json() == Value::Bool(false) {
+                continue;
+            }
+            if name.contains(['/', '~']) {
+                let message = format!("\"{name}\" should have neither `/` nor `~`");
+                return self.reader.wrong(&table, Part::Key, message, None);
+            }
+            let Some(system) = table.field("system") else { continue };
+            match system.text() {
+                Some(text) if card.inputs.contains_key(text) => {}
+                Some(text) => found.push((format!("/{name}/system"), self.file(&system, text)?)),
+                None => return self.reader.mistyped(&system, "a path or the name of an input"),
+            }
+        }
+        Some(found)
     }
 
     /// The words of a command that are files, with their paths and digests.
@@ -690,7 +716,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let file = |(index, word): (usize, &str)| {
             let path = Some(entry.absolute(word)).filter(|path| path.is_file() && !word.starts_with('/'))?;
             let digest = self.files.digest(&path).ok()?;
-            Some((Some(index), (path, digest)))
+            Some((format!("/{index}"), (path, digest)))
         };
         words.filter_map(file).collect()
     }
@@ -746,7 +772,7 @@ impl<'a> RunFileParser<'_, 'a> {
     fn model(&self, entry: &Entry<'_>, text: &str) -> Option<Vec<FoundFile>> {
         let path = entry.absolute(text);
         if model::gguf::is_gguf(&path) {
-            return self.file(entry, text).map(|file| vec![(None, file)]);
+            return self.file(entry, text).map(|file| vec![(String::new(), file)]);
         }
         if !path.is_dir() {
             let owned = !text.starts_with(['.', '/', '~']) && text.matches('/').count() == 1;
@@ -760,7 +786,7 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         match self.files.folder(&path, ParamType::Model.wanted_in(&path)) {
-            Ok(digest) => Some(vec![(None, (path, digest))]),
+            Ok(digest) => Some(vec![(String::new(), (path, digest))]),
             Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
         }
     }
@@ -907,6 +933,44 @@ mod tests {
         ] {
             let found = values(folder.path(), given).unwrap_err();
             assert!(found.contains(expected) && found.contains("10"), "{given}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_system_prompt_in_a_table_is_a_file_by_its_content_or_the_name_of_an_input() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("own.txt"), "Be brief.").unwrap();
+        let exam = |variants: &str| {
+            let text = format!(
+                "model = \".\"\n[server]\ncommand = [\"server\"]\nstate = \"read-only\"\n[stages.tools]\nkind = \
+                 \"discover\"\n[stages.tasks]\nkind = \"scenarios\"\n[stages.exam]\nkind = \"eval\"\npolicies = {{ base = \
+                 \"base\" }}\nguide = \"tasks\"\nvariants = {variants}\n"
+            );
+            let source = Source::parse(&folder.path().join("run.toml"), text).unwrap();
+            let files = FileDigests::load(&Store::open(folder.path()).unwrap());
+            let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files)
+                .map_err(|cause| cause.to_string())?;
+            let stage = plan.order().iter().map(|index| plan.node(*index).stage.clone());
+            Ok::<_, String>(stage.into_iter().find(|stage| stage.name == "exam").unwrap())
+        };
+        let stage = exam("{ own = { policy = \"base\", system = \"own.txt\" }, \"base+\" = { policy = \"base\", system = \"guide\" } }")
+            .unwrap();
+        let names: Vec<&String> = stage.files.keys().collect();
+        assert_eq!(names, ["variants/own/system"]);
+        assert_eq!(stage.file(names[0]), folder.path().join("own.txt"));
+        assert_eq!(stage.param_type(names[0]), ParamType::Prompts);
+        assert_eq!(stage.params["variants"]["base+"]["system"], "guide");
+        assert_eq!(exam("{ own = false }").unwrap().params["variants"], serde_json::json!({}));
+        for (variants, expected) in [
+            ("{ own = { policy = \"base\", system = \"none.txt\" } }", "cannot read \"none.txt\""),
+            (
+                "{ own = { policy = \"base\", system = 7 } }",
+                "should be a path or the name of an input, found an integer",
+            ),
+            ("{ \"a/b\" = { policy = \"base\", system = \"own.txt\" } }", "should have neither `/` nor `~`"),
+        ] {
+            let found = exam(variants).err().unwrap();
+            assert!(found.contains(expected), "{variants}: {found}");
         }
     }
 }

@@ -222,6 +222,9 @@ fn parameter(param: &Param) -> Value {
             json!({ "type": "array", "items": { "type": "string" } })
         }
         ParamType::Table => json!({ "type": "object" }),
+        ParamType::Prompts => {
+            json!({ "type": "object", "additionalProperties": { "type": ["object", "boolean"] } })
+        }
         ParamType::Values => {
             let value = json!({ "type": ["string", "number", "boolean"] });
             let list = json!({ "type": "array", "minItems": 1, "items": value });

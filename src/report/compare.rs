@@ -173,6 +173,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let compared = Comparison {
         comparison_only: &[],
         idle: &[],
+        variants: &[],
         policies: names,
         scenarios: &scenarios,
         tools: &all[0].tools,

@@ -51,6 +51,7 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
             scenarios: &scenarios,
             comparison_only: &[],
             idle: &[],
+            variants: &[],
             tools: &[],
         };
         let mut rows = verdict(&comparison, episodes);

@@ -122,6 +122,8 @@ pub enum ParamType {
     /// Names with lists of values, or with text files relative to the run file that have a value a line. The values are in
     /// the key.
     Values,
+    /// Names with tables, of which `system` is the name of an input, or a path relative to the run file; keyed by content.
+    Prompts,
 }
 
 impl ParamType {
@@ -136,7 +138,7 @@ impl ParamType {
             Self::Model => "a folder, a GGUF file or a hub id",
             Self::Strings | Self::Command => "a list of strings",
             Self::Paths => "a list of paths",
-            Self::Table | Self::Values => "a table",
+            Self::Table | Self::Values | Self::Prompts => "a table",
         }
     }
 
@@ -157,7 +159,7 @@ impl ParamType {
             Self::Strings | Self::Command | Self::Paths => {
                 value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
             }
-            Self::Table | Self::Values => value.is_object(),
+            Self::Table | Self::Values | Self::Prompts => value.is_object(),
         }
     }
 }

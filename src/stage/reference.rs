@@ -113,7 +113,7 @@ fn parameter((name, param): (&String, &Param)) -> String {
         ParamType::Strings => "strings",
         ParamType::Command => "words of a command",
         ParamType::Paths => "paths",
-        ParamType::Table => "table",
+        ParamType::Table | ParamType::Prompts => "table",
         ParamType::Values => "table of lists or paths",
     };
     let kind = match &param.unit {

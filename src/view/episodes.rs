@@ -233,15 +233,17 @@ impl EpisodeTable {
         rows.map(|(row, _)| row).collect()
     }
 
-    pub fn policy_name(&self, digest: &str) -> String {
-        let name = self.source.policies.get(digest).cloned();
+    pub fn policy_name(&self, policy: &str) -> String {
+        let (digest, variant) = data::policy_parts(policy);
+        let name = variant.map(str::to_owned).or_else(|| self.source.policies.get(digest).cloned());
         name.unwrap_or_else(|| digest.chars().take(12).collect())
     }
 
     /// The policy whose tokenizer wrote an episode: the one that sampled it, or for a reference solution the one that its stage
     /// reads.
     pub fn writer_of<'a>(&'a self, policy: &'a str) -> &'a str {
-        self.source.policy.as_deref().filter(|_| policy == data::REFERENCE).unwrap_or(policy)
+        let reads = self.source.policy.as_deref().filter(|_| policy == data::REFERENCE);
+        reads.unwrap_or_else(|| data::policy_parts(policy).0)
     }
 
     /// The texts of all conversations; kept if there is room.

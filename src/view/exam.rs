@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Missing, Run, Stage};
 use crate::{
-    data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow},
+    data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow, policy_parts},
     eval::{self, Finding, Headline, Mode},
 };
 
@@ -158,8 +158,12 @@ pub fn by_policy<'e>(
         let is_new = last.is_some_and(|last| last != policy) || !seen.insert(key);
         if is_new && last.is_some() {
             seen = BTreeSet::from([key]);
-            // By digest, since every episode of a policy may have been lost.
-            let next = (part + 1..of.len()).find(|index| named(&of[*index].0).as_deref() == Some(policy));
+            // By name or digest, since every episode of a policy may have been lost.
+            let is_it = |name: &str| match policy_parts(policy) {
+                (_, Some(variant)) => name == variant,
+                (digest, None) => named(name).as_deref() == Some(digest),
+            };
+            let next = (part + 1..of.len()).find(|index| is_it(&of[*index].0));
             part = next.unwrap_or(part + 1);
         }
         last = Some(policy);

@@ -220,6 +220,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
         scenarios: &scenarios,
         comparison_only: &[],
         idle: &[],
+        variants: &[],
         tools: &["look".to_owned()],
     };
     let verdict = made.table(&verdict(&comparison, &of_verdict));

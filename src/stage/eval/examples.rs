@@ -1,4 +1,4 @@
-//! Solved tasks in the system prompt of a model behind an endpoint.
+//! Solved tasks in a system prompt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,19 +23,28 @@ pub fn unseen<'t>(episodes: &'t [Trajectory], exam: &[Scenario]) -> Vec<&'t Traj
     episodes.iter().filter(is_unseen).collect()
 }
 
-/// The text of this many right episodes, of as many families as there are. Empty if there are none.
+/// The text of this many right episodes, as it stands behind a system prompt. Empty if there are none.
 pub fn text(episodes: &[&Trajectory], count: usize) -> String {
+    joined(&texts(episodes, count))
+}
+
+/// These texts behind a system prompt.
+pub fn joined(examples: &[String]) -> String {
+    if examples.is_empty() {
+        return String::new();
+    }
+    format!("\n\nExamples of solved tasks:\n\n{}", examples.join("\n\n"))
+}
+
+/// This many right episodes, of as many families as there are.
+pub fn texts(episodes: &[&Trajectory], count: usize) -> Vec<String> {
     let mut by_family: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
     for episode in episodes.iter().copied().filter(|episode| episode.correct == Some(true)) {
         by_family.entry(&episode.family).or_default().push(episode);
     }
     let rounds = by_family.values().map(Vec::len).max().unwrap_or_default();
     let in_turn = (0..rounds).flat_map(|round| by_family.values().filter_map(move |all| all.get(round)));
-    let examples: Vec<String> = in_turn.take(count).map(|episode| example(episode)).collect();
-    if examples.is_empty() {
-        return String::new();
-    }
-    format!("\n\nExamples of solved tasks:\n\n{}", examples.join("\n\n"))
+    in_turn.take(count).map(|episode| example(episode)).collect()
 }
 
 fn example(episode: &Trajectory) -> String {

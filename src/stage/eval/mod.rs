@@ -10,10 +10,15 @@ mod examples;
 mod idle;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use std::collections::BTreeMap;
 
-use self::{aging::Aging, idle::Idle};
+use self::{
+    aging::Aging,
+    idle::Idle,
+    variants::{Prompted, Variant},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -24,7 +29,7 @@ use super::{
     memory::Load,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
     rollout::{
-        play::Player,
+        play::{OwnPrompt, Player},
         prompts,
         records::{RolloutSpec, episode_seed},
         settings::PlaySettings,
@@ -49,7 +54,7 @@ use crate::{
 /// The share of tasks, one in so many, that an agent which knows nothing may solve unsaid.
 const IDLE: usize = 10;
 
-/// The input with solved tasks for endpoints.
+/// The input with solved tasks.
 const EXAMPLES: &str = "examples";
 
 #[derive(Debug, Deserialize)]
@@ -63,6 +68,9 @@ pub(super) struct Params {
     /// Models behind endpoints, by the names that the verdict gives them.
     #[serde(default)]
     endpoints: BTreeMap<String, EndpointPolicy>,
+    /// Policies with a prompt of their own, by the names that the verdict gives them.
+    #[serde(default)]
+    variants: BTreeMap<String, Variant>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error, Diagnostic)]
@@ -90,12 +98,21 @@ enum EvalError {
     )]
     #[hint = "give them `checks`, or other answers"]
     Idle { solved: usize, tasks: usize, first: String },
-    #[error("\"{name}\" is the name of a policy and of an endpoint")]
+    #[error("\"{name}\" is the name of two rows of the verdict")]
     #[hint = "give one of them another name"]
     SameName { name: String },
-    #[error("the endpoint \"{name}\" has `examples`, and no episodes are given")]
+    #[error("\"{name}\" has `examples`, and no episodes are given")]
     #[hint = "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"]
     NoExamples { name: String },
+    #[error("the variant \"{name}\" shows a guide, and none is given")]
+    #[hint = "name one, as in `guide = \"tasks\"`: a stage of kind \"scenarios\" writes it"]
+    NoGuide { name: String },
+    #[error("the variant \"{name}\" is of policy \"{policy}\", which the exam does not have")]
+    #[hint("policies: {known}")]
+    NoPolicy { name: String, policy: String, known: String },
+    #[error("the variant \"{name}\" has neither `system` nor `examples`, so it is its policy again")]
+    #[hint = "give it `system = \"guide\"`, the path of a system prompt, or `examples = 4`"]
+    NoOwnPrompt { name: String },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     #[hint = "start the server by hand, call a tool, and check that it keeps running"]
     ServerLost { lost: usize, episodes: usize },
@@ -135,7 +152,11 @@ impl Eval {
             context.observer.note(&note);
         }
         let solved: Vec<Trajectory> = context.read_optional(EXAMPLES)?.unwrap_or_default();
-        let plans = plans(&policies, &scenarios, &solved, params, context.seed)?;
+        let solved = examples::unseen(&solved, &scenarios);
+        let variants = variants::variants(params, &policies, &variants::guide(&context.inputs)?, &solved)?;
+        let entrants = Entrants::of(&policies, variants::fit(context, play, variants)?);
+        let voter = entrants.names()[0].clone();
+        let plans = plans(&entrants, &scenarios, &solved, params, context.seed)?;
         let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
@@ -144,6 +165,7 @@ impl Eval {
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
+        let mut parts: Vec<usize> = Vec::new();
         for (contestant, attempts) in &plans {
             // The limits of an endpoint are for one process.
             if context.shard.is_some() && matches!(contestant, Contestant::Endpoint(..)) {
@@ -152,6 +174,12 @@ impl Eval {
             let mut player = match contestant {
                 Contestant::Policy(policy) => {
                     Player::open(context, policy, tools_path, &scenarios, play.clone()).await?
+                }
+                Contestant::Variant(variant) => {
+                    let Prompted { name, policy, digest, .. } = variant;
+                    let own = OwnPrompt { name, digest: *digest, behind: variant.behind() };
+                    let play = variant.play(play);
+                    Player::open_with(context, policy, tools_path, &scenarios, play, Some(own)).await?
                 }
                 Contestant::Endpoint(name, endpoint, examples) => {
                     let model =
@@ -171,21 +199,31 @@ impl Eval {
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
-            if votes.is_empty() && params.vote > 0 && contestant.name() == policies[0].name {
+            if votes.is_empty() && params.vote > 0 && contestant.name() == voter {
                 votes = vote(params, &scenarios, &there);
             }
             lost += played.len() - there.len();
             trajectories.extend(played.into_iter().flatten());
+            parts.push(trajectories.len());
         }
+        drop(plans);
         if context.shard.is_some() {
             return Ok(Metrics::new());
+        }
+        let (entrants, is_demoted) = entrants.with_stronger_baseline(&episodes, params.modes()[0]);
+        if let [first, second, ..] = parts[..]
+            && is_demoted
+        {
+            // As in the verdict's rows.
+            trajectories[..second].rotate_left(first);
         }
         let idle = Idle::of(context, policies[0], &scenarios, (play, &params.modes())).await?;
         context.write("episodes", &trajectories)?;
         context.write("calls", &made)?;
         context.write("replays", &aging.rows)?;
 
-        let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        let mut names = entrants.names();
+        let others = entrants.others.iter().map(|variant| variant.name.to_owned());
         let mut comparison_only: Vec<String> = params.endpoints.keys().cloned().collect();
         if params.vote > 0 {
             comparison_only.insert(0, vote_name(params.vote));
@@ -195,7 +233,7 @@ impl Eval {
         comparison_only.extend(idle_names.iter().cloned());
         episodes.extend(idle.episodes.iter().cloned());
         // Behind the baseline, so that the last policy stays the one that is reported.
-        names.splice(1..1, comparison_only.iter().cloned());
+        names.splice(entrants.lead()..entrants.lead(), others.chain(comparison_only.iter().cloned()));
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
@@ -204,6 +242,7 @@ impl Eval {
             scenarios: &scenarios,
             comparison_only: &comparison_only,
             idle: &idle_names,
+            variants: &entrants.variants(),
             tools: &tools,
         };
         let rows = verdict(&exam, &episodes);
@@ -213,9 +252,10 @@ impl Eval {
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
+        notes.extend(entrants.about());
         notes.extend(aging.paragraph());
         notes.extend(idle.paragraph());
-        notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &rows)));
+        notes.extend((params.vote > 0).then(|| vote_note(params, &voter, &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
 
@@ -255,6 +295,7 @@ impl StageKind for Eval {
                 preflight.unavailable("endpoints", cause);
             }
         }
+        variants::check(params, play, context, &mut preflight);
         if !params.greedy && params.samples == 0 {
             preflight.error("samples", EvalError::NothingToPlay);
         }
@@ -310,7 +351,11 @@ impl StageKind for Eval {
         let policies = baseline_first(inputs.get("policies")?);
         let solved = inputs.get(EXAMPLES).and_then(|inputs| inputs.first());
         let solved = solved.map(|solved| data::read(&solved.path)).transpose().ok()?.unwrap_or_default();
-        let plans = plans(&policies, &scenarios, &solved, &self.params, seed).ok()?;
+        let solved = examples::unseen(&solved, &scenarios);
+        let variants =
+            variants::variants(&self.params, &policies, &variants::guide(inputs).ok()?, &solved).ok()?;
+        let entrants = Entrants::of(&policies, variants);
+        let plans = plans(&entrants, &scenarios, &solved, &self.params, seed).ok()?;
         let rows = plans.iter().flat_map(|(contestant, attempts)| {
             let digest = contestant.digest();
             attempts.iter().map(move |attempt| attempt.row(&digest))
@@ -327,7 +372,7 @@ impl StageKind for Eval {
     }
 }
 
-/// The baseline is the policy named `base`, or else the first.
+/// The policy that is the baseline unless a variant is: the one named `base`, or else the first.
 fn baseline_first(policies: &[Input]) -> Vec<&Input> {
     let mut policies: Vec<&Input> = policies.iter().collect();
     policies.sort_by_key(|policy| policy.name != "base");
@@ -358,9 +403,80 @@ impl Params {
     }
 }
 
+/// The policies of an exam and their variants.
+struct Entrants<'p> {
+    /// The first is the baseline.
+    policies: &'p [&'p Input],
+    /// The variant that is the baseline in their place, if it solves as much as its policy.
+    baseline: Option<Prompted<'p>>,
+    others: Vec<Prompted<'p>>,
+}
+
+impl<'p> Entrants<'p> {
+    fn of(policies: &'p [&'p Input], mut variants: Vec<Prompted<'p>>) -> Self {
+        let baseline = variants.iter().position(|variant| variant.name == variants::BASELINE);
+        let baseline = baseline.map(|place| variants.remove(place));
+        Self { policies, baseline, others: variants }
+    }
+
+    /// The baseline, and then the policies, without other variants.
+    fn names(&self) -> Vec<String> {
+        let policies = self.policies.iter().map(|policy| policy.name.clone());
+        self.baseline.iter().map(|variant| variant.name.to_owned()).chain(policies).collect()
+    }
+
+    /// How many of these names stand before those that are there for comparison: the baseline, and the policy that it is a
+    /// variant of unless that is the only one.
+    fn lead(&self) -> usize {
+        if self.baseline.is_some() && self.policies.len() > 1 { 2 } else { 1 }
+    }
+
+    /// Who plays, without endpoints, in the order of the verdict's rows.
+    fn contestants(&self) -> Vec<Contestant<'_>> {
+        let policies = self.policies.iter().map(|policy| Contestant::Policy(policy));
+        let mut all: Vec<_> = self.baseline.iter().map(Contestant::Variant).chain(policies).collect();
+        all.splice(self.lead()..self.lead(), self.others.iter().map(Contestant::Variant));
+        all
+    }
+
+    /// The names of variants with those of their policies.
+    fn variants(&self) -> Vec<(String, String)> {
+        let of = |variant: &Prompted<'_>| (variant.name.to_owned(), variant.policy.name.clone());
+        self.baseline.iter().chain(&self.others).map(of).collect()
+    }
+
+    /// A prompt that makes its policy worse is no baseline: gains over it would be too large. Whether that is so.
+    fn with_stronger_baseline(mut self, episodes: &[Episode], mode: Mode) -> (Self, bool) {
+        let solved = |name: &str| {
+            let mut shares: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+            for episode in episodes.iter().filter(|episode| episode.policy == name && episode.mode == mode) {
+                shares.entry(&episode.scenario).or_default().push(episode.right);
+            }
+            shares
+        };
+        let is_weaker = self.baseline.as_ref().is_some_and(|variant| {
+            let (with, without) = (solved(variant.name), solved(&variant.policy.name));
+            let share = |all: &[bool]| all.iter().filter(|right| **right).count() as f64 / all.len() as f64;
+            let pairs = with.iter().filter_map(|(scenario, with)| Some((with, without.get(scenario)?)));
+            pairs.map(|(with, without)| share(with) - share(without)).sum::<f64>() < 0.0
+        });
+        if is_weaker && let Some(variant) = self.baseline.take() {
+            self.others.insert(0, variant);
+        }
+        (self, is_weaker)
+    }
+
+    /// What the variants are.
+    fn about(&self) -> Option<String> {
+        let lines: Vec<String> = self.baseline.iter().chain(&self.others).map(Prompted::about).collect();
+        (!lines.is_empty()).then(|| lines.join("\n\n"))
+    }
+}
+
 /// Who plays.
 enum Contestant<'p> {
     Policy(&'p Input),
+    Variant(&'p Prompted<'p>),
     /// A model behind an endpoint, by its name, and the examples in its prompt.
     Endpoint(&'p str, &'p EndpointPolicy, String),
 }
@@ -369,6 +485,7 @@ impl Contestant<'_> {
     fn name(&self) -> &str {
         match self {
             Self::Policy(policy) => &policy.name,
+            Self::Variant(variant) => variant.name,
             Self::Endpoint(name, ..) => name,
         }
     }
@@ -377,6 +494,7 @@ impl Contestant<'_> {
     fn digest(&self) -> Digest {
         match self {
             Self::Policy(policy) => policy.digest,
+            Self::Variant(variant) => variant.digest,
             Self::Endpoint(_, endpoint, examples) => endpoint.digest(examples),
         }
     }
@@ -385,12 +503,12 @@ impl Contestant<'_> {
 /// Who plays, and the episodes.
 type Plan<'p, 'a> = (Contestant<'p>, Vec<RolloutSpec<'a>>);
 
-/// The episodes of every policy, and then of every endpoint. The baseline, which is the first, may play more samples, for the
-/// vote.
+/// The episodes of every policy and variant, and then of every endpoint. The baseline, which is the first, may play more samples,
+/// for the vote.
 fn plans<'p, 'a>(
-    policies: &[&'p Input],
+    entrants: &'p Entrants<'p>,
     scenarios: &'a [Scenario],
-    solved: &[Trajectory],
+    solved: &[&Trajectory],
     params: &'p Params,
     seed: u64,
 ) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
@@ -401,12 +519,10 @@ fn plans<'p, 'a>(
         let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
         (contestant, attempts(scenarios, (params.greedy, samples, params.temperature), seed))
     };
-    let solved = examples::unseen(solved, scenarios);
     let endpoints = params.endpoints.iter().map(|(name, endpoint)| {
-        Contestant::Endpoint(name, endpoint, examples::text(&solved, endpoint.examples))
+        Contestant::Endpoint(name, endpoint, examples::text(solved, endpoint.examples))
     });
-    let all = policies.iter().map(|policy| Contestant::Policy(policy)).chain(endpoints);
-    Ok(all.enumerate().map(of).collect())
+    Ok(entrants.contestants().into_iter().chain(endpoints).enumerate().map(of).collect())
 }
 
 /// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.

@@ -34,7 +34,14 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, temperature: 1.0, vote: 0, endpoints: BTreeMap::new() }
+    Params {
+        greedy,
+        samples,
+        temperature: 1.0,
+        vote: 0,
+        endpoints: BTreeMap::new(),
+        variants: BTreeMap::new(),
+    }
 }
 
 #[test]
@@ -75,7 +82,8 @@ fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
 #[test]
 fn an_exam_without_episodes_is_refused() {
     let scenarios = [scenario("s", "a", Some("1"))];
-    assert_eq!(plans(&[], &scenarios, &[], &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
+    let nobody = Entrants::of(&[], Vec::new());
+    assert_eq!(plans(&nobody, &scenarios, &[], &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
 }
 
 #[test]
@@ -483,4 +491,176 @@ async fn a_vote_uses_the_episodes_that_are_there_and_changes_nothing_else() {
     let (_, rows, _) = examined(&hall, &[("samples", json!(0)), ("vote", json!(3))]).await;
     let modes: Vec<_> = rows.iter().map(|row| (row.policy.as_str(), row.mode.as_str())).collect();
     assert_eq!(modes, [("base", "greedy"), ("maj@3", "greedy"), ("trained", "greedy")]);
+}
+
+/// Adds a guide, a solved task and these variants to an exam.
+fn with_variants(hall: &Hall, output: &str, guide: &str, variants: serde_json::Value) -> Context {
+    std::fs::write(hall.path("guide.md"), guide).unwrap();
+    let messages =
+        json!([{"role": "user", "content": "How many dogs?"}, {"role": "assistant", "content": "Many."}]);
+    let solved = Trajectory {
+        scenario_id: "training".into(),
+        family: "dogs".into(),
+        answer: Some("9".into()),
+        correct: Some(true),
+        messages: messages.to_string(),
+        ..Trajectory::default()
+    };
+    data::write(&hall.path("solved.parquet"), &[solved]).unwrap();
+    let mut context = hall.context(output, 2, 8);
+    for (role, file) in [(variants::GUIDE, "guide.md"), (EXAMPLES, "solved.parquet")] {
+        let input = Input { name: role.into(), digest: Digest::of(file.as_bytes()), path: hall.path(file) };
+        context.inputs.insert(role.into(), vec![input]);
+    }
+    context.params.insert("variants".into(), variants);
+    context
+}
+
+/// Names of the rows over all scenarios that play, and the episodes with their system prompts.
+fn played(context: &Context) -> (Vec<String>, Vec<(String, String)>) {
+    let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
+    let is_shown = |row: &&VerdictRow| {
+        row.scope == "all" && row.mode == "greedy" && !idle::NAMES.contains(&row.policy.as_str())
+    };
+    let names = rows.iter().filter(is_shown).map(|row| row.policy.clone()).collect();
+    let episodes: Vec<Trajectory> = data::read(&context.output_folder.join("episodes.parquet")).unwrap();
+    let system = |episode: Trajectory| {
+        let messages: Vec<serde_json::Value> = serde_json::from_str(&episode.messages).unwrap();
+        let first = messages.iter().find(|message| message["role"] == "system");
+        (episode.policy, first.map_or_else(String::new, |first| first["content"].as_str().unwrap().into()))
+    };
+    (names, episodes.into_iter().map(system).collect())
+}
+
+#[tokio::test]
+async fn a_variant_is_its_policy_with_a_prompt_of_its_own() {
+    let hall = Hall::open().await;
+    std::fs::write(hall.path("own.txt"), "Be brief.").unwrap();
+    let variants = json!({
+        "base+": {"policy": "base", "system": "guide", "examples": 4},
+        "brief": {"policy": "trained", "system": hall.path("own.txt")},
+    });
+    let context = with_variants(&hall, "out", "It holds teams.", variants);
+    let needed = crate::stage::parse(&context.card, &context.params).unwrap();
+    let needed = needed.rows_needed(context.seed, &context.inputs).unwrap();
+    let metrics = testing::run(&context).await.unwrap();
+    let (names, episodes) = played(&context);
+    assert_eq!(names, ["base+", "base", "brief", "trained"]);
+    assert_eq!(episodes.len(), 4 * 3 * 2);
+    let base = Digest::of(b"base").to_string();
+    assert_eq!(episodes[0].0, format!("{base} base+"), "both are named");
+    assert_eq!(episodes[6].0, base);
+    assert!(episodes[12].0.ends_with(" brief") && episodes[12].1 == "Be brief.");
+    let (plain, shown) = (&episodes[6].1, &episodes[0].1);
+    let behind = "\n\nIt holds teams.\n\nExamples of solved tasks:\n\nTask: How many dogs?\nMany.\nAnswer: 9";
+    assert_eq!(*shown, format!("{plain}{behind}").trim_start());
+    assert!(metrics.contains_key("all.base.gain") && !metrics.contains_key("all.base+.gain"));
+    assert_eq!(metrics["all.gain"], metrics["all.trained.gain"]);
+    let report = std::fs::read_to_string(hall.path("out/report.md")).unwrap();
+    assert!(report.contains("base+: base with a guide of 15 characters and 1 solved task."), "{report}");
+    let recorded: std::collections::BTreeSet<String> =
+        hall.recorded.0.lock().unwrap().keys().cloned().collect();
+    assert_eq!(needed.into_iter().collect::<std::collections::BTreeSet<_>>(), recorded);
+}
+
+#[tokio::test]
+async fn what_has_no_room_in_the_context_is_cut_and_a_variant_without_any_is_left_out() {
+    let hall = Hall::open().await;
+    let variants = json!({"base+": {"policy": "base", "system": "guide", "examples": 1}});
+    let lines: Vec<String> = (0..400).map(|n| format!("- table {n} has columns")).collect();
+    let context = with_variants(&hall, "cut", &lines.join("\n"), variants.clone());
+    testing::run(&context).await.unwrap();
+    let (names, episodes) = played(&context);
+    assert_eq!(names, ["base+", "base", "trained"]);
+    let shown = &episodes[0].1;
+    assert!(shown.contains("- table 0 has") && !shown.contains("- table 399 has"), "{shown}");
+    assert!(!shown.contains("Examples of solved tasks"), "the tasks go first");
+
+    let context = with_variants(&hall, "none", &"word ".repeat(4000), variants.clone());
+    testing::run(&context).await.unwrap();
+    assert_eq!(played(&context).0, ["base", "trained"]);
+    let mut context = with_variants(&hall, "nothing", "", variants);
+    context.inputs.remove(EXAMPLES);
+    testing::run(&context).await.unwrap();
+    assert_eq!(played(&context).0, ["base", "trained"], "there is nothing to show");
+}
+
+#[test]
+fn a_prompt_that_makes_its_policy_worse_is_no_baseline() {
+    let policies = ["base", "trained"].map(|name| Input {
+        name: name.into(),
+        digest: Digest::of(name.as_bytes()),
+        path: "policy".into(),
+    });
+    let policies: Vec<&Input> = policies.iter().collect();
+    let variant = Variant { policy: "base".into(), system: Some(variants::GUIDE.into()), examples: 0 };
+    let params = Params { variants: BTreeMap::from([("base+".into(), variant)]), ..params(true, 0) };
+    let played = |name: &str, right: usize| -> Vec<Episode> {
+        let one = |task: usize| Episode {
+            scenario: task.to_string(),
+            policy: name.into(),
+            mode: Mode::Greedy,
+            right: task < right,
+            by_protocol: true,
+            any_right: None,
+            calls: 0,
+            turns: 1,
+            tokens: 0,
+            tool_errors: 0,
+            tools: Vec::new(),
+        };
+        (0..9).map(one).collect()
+    };
+    for (with, without, expected) in [
+        (3, 5, (vec!["base", "trained"], 1, true)),
+        (5, 5, (vec!["base+", "base", "trained"], 2, false)),
+        (6, 5, (vec!["base+", "base", "trained"], 2, false)),
+    ] {
+        let variants = variants::variants(&params, &policies, "Tables.", &[]).unwrap();
+        let episodes = [played("base+", with), played("base", without)].concat();
+        let (entrants, is_demoted) =
+            Entrants::of(&policies, variants).with_stronger_baseline(&episodes, Mode::Greedy);
+        assert_eq!(
+            (entrants.names().iter().map(String::as_str).collect(), entrants.lead(), is_demoted),
+            expected
+        );
+        assert_eq!(entrants.variants(), [("base+".to_owned(), "base".to_owned())]);
+    }
+}
+
+#[test]
+fn a_variant_that_names_what_is_not_there_is_refused_beforehand() {
+    let refused = |variants: serde_json::Value| -> Vec<String> {
+        let (context, _) =
+            testing::context("eval", &[], &std::env::temp_dir().join("x"), json!({"variants": variants}));
+        let inputs = BTreeMap::from([(
+            "policies".to_owned(),
+            vec![("base".to_owned(), super::super::preflight::ExpectedOutput::Unknown)],
+        )]);
+        let preflight =
+            crate::stage::parse(&context.card, &context.params).unwrap().preflight(&PreflightContext {
+                card: &context.card,
+                seed: 1,
+                inputs: &inputs,
+                engine: &context.engine,
+                prices: None,
+                finished: &|_| None,
+                shared: &context.models,
+            });
+        preflight.findings.iter().map(|found| found.cause.to_string()).collect()
+    };
+    for (variants, expected) in [
+        (
+            json!({"v": {"policy": "bass", "examples": 1}}),
+            "is of policy \"bass\", which the exam does not have",
+        ),
+        (json!({"base": {"policy": "base", "examples": 1}}), "\"base\" is the name of two rows"),
+        (json!({"v": {"policy": "base"}}), "neither `system` nor `examples`"),
+        (json!({"v": {"policy": "base", "system": "guide"}}), "shows a guide, and none is given"),
+        (json!({"v": {"policy": "base", "examples": 2}}), "\"v\" has `examples`, and no episodes are given"),
+    ] {
+        let found = refused(variants);
+        assert!(found.iter().any(|found| found.contains(expected)), "{expected}: {found:?}");
+    }
+    assert!(refused(json!({})).is_empty());
 }

@@ -94,7 +94,7 @@ impl OpenAgent {
         tools: &Path,
         settings: &AgentSettings,
     ) -> Result<Self> {
-        let (agents, pools) = prepare(context, (policy, &open.folder), tools, &[], settings)?;
+        let (agents, pools) = prepare(context, (policy, &open.folder), tools, &[], (settings, ""))?;
         Ok(Self { agent: agents.all, tools: data::read(tools)?, sampler: open.model.sampler.clone(), pools })
     }
 

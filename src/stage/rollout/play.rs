@@ -46,7 +46,7 @@ use crate::{
         endpoint_episode, episode,
     },
     chat::ToolCall,
-    data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory},
+    data::{Checks, End, REFERENCE, Scenario, StateCheck, Trajectory, labelled},
     engine::Sampler,
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
@@ -127,10 +127,23 @@ impl Actor {
     }
 }
 
+/// What a policy is shown in addition.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnPrompt<'a> {
+    /// The name of the policy with it.
+    pub name: &'a str,
+    /// Of both, in the ids of episodes.
+    pub digest: Digest,
+    /// Behind the system prompt.
+    pub behind: &'a str,
+}
+
 /// A policy, or the reference solutions or a model behind an endpoint in its place, and a server, ready to play.
 pub struct Player {
     /// In the ids of trajectories.
     policy: Digest,
+    /// What trajectories name as their policy, if not this digest.
+    label: Option<String>,
     pub(super) actor: Actor,
     pub(super) pools: Pools,
     play: PlaySettings,
@@ -184,8 +197,24 @@ impl Player {
         scenarios: &[Scenario],
         play: PlaySettings,
     ) -> Result<Self> {
+        Self::open_with(context, input, tools, scenarios, play, None).await
+    }
+
+    /// The same with a prompt of its own.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_with(
+        context: &Context,
+        input: &Input,
+        tools: &Path,
+        scenarios: &[Scenario],
+        play: PlaySettings,
+        own: Option<OwnPrompt<'_>>,
+    ) -> Result<Self> {
         let folder = PolicyFolder::open(input, context)?;
-        let (agents, pools) = prepare(context, (input, &folder), tools, scenarios, &play.agent)?;
+        let behind = own.map_or("", |own| own.behind);
+        let (agents, pools) = prepare(context, (input, &folder), tools, scenarios, (&play.agent, behind))?;
         let named = || format!("policy \"{}\"", input.name);
         let expected = folder.expected().at(named)?;
         let peak = play.footprint(&Load::of(&context.engine), &expected, usize::MAX);
@@ -200,11 +229,14 @@ impl Player {
                 Actor::Harness(Box::new(harness), agents)
             }
         };
-        Ok(Self::new(input.digest, actor, pools, play))
+        let label = own.map(|own| labelled(&input.digest, own.name));
+        let digest = own.map_or(input.digest, |own| own.digest);
+        Ok(Self { label, ..Self::new(digest, actor, pools, play) })
     }
 
     fn new(policy: Digest, actor: Actor, pools: Pools, play: PlaySettings) -> Self {
-        Self { policy, actor, pools, play, is_recorded: true, drawn: BTreeSet::new(), episodes: 0, lost: 0 }
+        let drawn = BTreeSet::new();
+        Self { policy, label: None, actor, pools, play, is_recorded: true, drawn, episodes: 0, lost: 0 }
     }
 
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
@@ -223,7 +255,7 @@ impl Player {
         // A sampler has this limit by itself.
         let context_tokens = ModelConfig::load(folder.model())?.context;
         play.agent.max_episode_tokens = play.agent.max_episode_tokens.min(context_tokens);
-        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
+        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, (&play.agent, ""))?;
         let policy = Self::reference_policy(&policy.digest);
         Ok(Self::new(policy, Actor::Reference(agents), pools, play))
     }
@@ -243,7 +275,7 @@ impl Player {
         (play.agent.result_chars, play.max_lost_share) = (usize::MAX, 1.0);
         play.agent.repeats = Repeats::Run;
         let folder = PolicyFolder::open(policy, context)?;
-        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, &play.agent)?;
+        let (agents, pools) = prepare(context, (policy, &folder), tools, scenarios, (&play.agent, ""))?;
         let policy = Self::reference_policy(&policy.digest);
         Ok(Self { is_recorded: false, ..Self::new(policy, Actor::Reference(agents), pools, play) })
     }
@@ -504,7 +536,8 @@ impl Player {
         let correct = truth::correct(scenario, (&trajectory).into());
         match self.actor {
             Actor::Policy(..) | Actor::Harness(..) | Actor::Endpoint(_) => {
-                Trajectory { correct, ..trajectory }
+                let policy = self.label.clone().unwrap_or(trajectory.policy);
+                Trajectory { correct, policy, ..trajectory }
             }
             // The answer is the known one, so that the calls decide.
             Actor::Reference(_) => {

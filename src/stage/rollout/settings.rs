@@ -14,6 +14,7 @@ use crate::{
     error::{At, Result},
     llm::Client,
     mcp::Pools,
+    model::ModelConfig,
     offered,
     stage::{
         Context, Input, StageError, card::SYSTEM, memory::Load, policy::PolicyFolder,
@@ -86,17 +87,17 @@ pub(super) fn chat(
         .with_history(settings.history_thinking)
 }
 
-/// The agents of a policy for these scenarios, and the server's sessions.
+/// The agents of a policy for these scenarios, and the server's sessions. `behind` stands behind its system prompt.
 pub fn prepare(
     context: &Context,
     (policy, folder): (&Input, &PolicyFolder),
     tools: &Path,
     scenarios: &[Scenario],
-    settings: &AgentSettings,
+    (settings, behind): (&AgentSettings, &str),
 ) -> Result<(Agents, Pools)> {
     let (agents, pools) = agents(context, tools, scenarios, settings, |toolbox, system| {
         let chat = chat(context, folder, settings)
-            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
+            .and_then(|chat| chat.with_tools(&joined(&system, behind), toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         Ok(Agent { chat, toolbox, settings: settings.clone() })
     })?;
@@ -117,10 +118,44 @@ pub fn prepare_endpoint(
     scenarios: &[Scenario],
     settings: &AgentSettings,
 ) -> Result<(Agents<EndpointAgent>, Pools)> {
-    agents(context, tools, scenarios, settings, |toolbox, mut system| {
-        system += examples;
+    agents(context, tools, scenarios, settings, |toolbox, system| {
+        let system = joined(&system, examples);
         Ok(EndpointAgent { client: client.clone(), system, toolbox, settings: settings.clone() })
     })
+}
+
+/// A system prompt with what stands behind it.
+fn joined(system: &str, behind: &str) -> String {
+    format!("{system}{behind}").trim_start().to_owned()
+}
+
+/// The position of the first of these texts that, behind a policy's system prompt, leaves half of an episode's room behind the
+/// prompt of all tools. None if no text does.
+pub fn fitting(
+    context: &Context,
+    policy: &Input,
+    tools: &Path,
+    settings: &AgentSettings,
+    texts: &[String],
+) -> Result<Option<usize>> {
+    let folder = PolicyFolder::open(policy, context)?;
+    let longest = settings.max_episode_tokens.min(ModelConfig::load(folder.model())?.context);
+    let toolbox = Toolbox::of_table(tools, &data::read::<data::Tool>(tools)?)?;
+    let system = settings.system_prompt(context.text(SYSTEM), toolbox.functions())?;
+    let named = || format!("policy \"{}\"", policy.name);
+    let tokens = |behind: &str| -> Result<usize> {
+        let chat = chat(context, &folder, settings)
+            .and_then(|chat| chat.with_tools(&joined(&system, behind), toolbox.functions()));
+        let prompt = chat.and_then(|chat| chat.prompt("a")).at(named)?;
+        Ok(prompt.shared.len() + prompt.task.len())
+    };
+    let plain = tokens("")?;
+    for (place, text) in texts.iter().enumerate() {
+        if tokens(text)?.saturating_sub(plain) <= longest.saturating_sub(plain) / 2 {
+            return Ok(Some(place));
+        }
+    }
+    Ok(None)
 }
 
 /// Agents with the tools of these scenarios; `agent` makes one of a toolbox and a system prompt.

@@ -108,13 +108,17 @@ impl Scenarios {
         let (mut start, train) = split::start(made.train, params.start_share, context.seed);
         made.train = train;
         held_out.extend(Facts::of_exam(&made.heldout));
-        sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
+        let lessons = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
+        let guide = made.guide.take().or(lessons).unwrap_or_default();
+        let guide = guide.text(&[made.heldout.as_slice(), &others].concat());
         split::mark(&mut start, &mut made.train, &mut made.heldout);
         context.write("start", &start)?;
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;
         context.write("pass_rates", &tried.rates)?;
+        let path = context.output("guide", "guide")?;
+        std::fs::write(&path, guide).map_err(|source| StageError::Write { path, source })?;
         let mut metrics = metrics::metrics(&made);
         metrics.insert("start".into(), start.len() as f64);
         metrics.extend(tried.metrics);

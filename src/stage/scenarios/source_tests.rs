@@ -20,6 +20,7 @@ struct Output {
     train: Vec<Scenario>,
     heldout: Vec<Scenario>,
     admission: Vec<Admission>,
+    guide: String,
 }
 
 impl Output {
@@ -48,6 +49,7 @@ async fn stage_with(server: &ServerSpec, tools: &[Tool], params: Value) -> Resul
         train: data::read(&output.join("train.parquet")).unwrap(),
         heldout: data::read(&output.join("heldout.parquet")).unwrap(),
         admission: data::read(&output.join("admission.parquet")).unwrap(),
+        guide: std::fs::read_to_string(output.join("guide.md")).unwrap(),
     })
 }
 
@@ -121,6 +123,20 @@ async fn exploration_depends_on_the_seed_and_the_state_alone() {
     let first = stage(&one, explored()).await.unwrap();
     let again = stage(&other, explored()).await.unwrap();
     assert_eq!((first.train, first.heldout, first.admission), (again.train, again.heldout, again.admission));
+    assert_eq!(first.guide, again.guide);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exploration_writes_what_the_server_holds_and_how_it_is_called() {
+    let demo = Demo::start().await;
+    let output = stage(&demo, explored()).await.unwrap();
+    let guide = &output.guide;
+    assert!(guide.chars().count() <= 1500, "{guide}");
+    assert!(guide.starts_with("What the server holds:\n- "), "{guide}");
+    assert!(guide.contains(" number key") && guide.contains(" number of "), "{guide}");
+    for tool in &demo.tools {
+        assert!(tool.synthetic || guide.contains(&format!("\n- {}(", tool.name)), "{}: {guide}", tool.name);
+    }
 }
 
 /// A server whose tools behave badly: a clock, a counter that calls change, errors, and a tool that is declared destructive.

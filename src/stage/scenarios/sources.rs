@@ -10,7 +10,7 @@ use super::{
     admission::{self, Admitted, Judged, Reason, Refusal, admitted, asked_by, mark_refused, refused},
     candidate::Candidate,
     error::ScenarioError,
-    explored::{self, Coverage},
+    explored::{self, Coverage, Guide},
     families::Families,
     file,
     grounded::{self, Grounded, QuestionCounts},
@@ -47,6 +47,8 @@ pub struct SourceOutput {
     pub admission: Vec<Admission>,
     pub dropped: BTreeMap<Dropped, usize>,
     pub coverage: Option<Coverage>,
+    /// What exploration knows of the server.
+    pub guide: Option<Guide>,
 }
 
 /// Makes the tasks of the stage's source.
@@ -167,7 +169,7 @@ async fn from_families(context: &Context, params: &Params) -> Result<SourceOutpu
     });
     let admission = made.train.iter().chain(&made.heldout).map(admitted).chain(refused).collect();
     let Grounded { train, heldout, dropped, .. } = made;
-    Ok(SourceOutput { train, heldout, admission, dropped, coverage: None })
+    Ok(SourceOutput { train, heldout, admission, dropped, ..SourceOutput::default() })
 }
 
 async fn explore(
@@ -185,11 +187,12 @@ async fn explore(
 
 async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let explored = explore(context, params, params.budget(), held_out).await?;
-    divided(context, params, explored.judged, Some(explored.coverage)).await
+    let made = divided(context, params, explored.judged, Some(explored.coverage)).await?;
+    Ok(SourceOutput { guide: Some(explored.guide), ..made })
 }
 
 /// Adds explored tasks to those for a start, up to `lessons`, where the tasks lack reference solutions. None is asked for
-/// elsewhere. No lesson asks what a held-out task asks.
+/// elsewhere. No lesson asks what a held-out task asks. Returns what exploration knows of the server.
 ///
 /// # Errors
 /// If the server cannot be explored. A server that gives no task is noted.
@@ -199,10 +202,10 @@ pub async fn add_lessons(
     start: &mut Vec<Scenario>,
     train: &[Scenario],
     held_out: &Facts,
-) -> Result<()> {
+) -> Result<Option<Guide>> {
     let wanted = params.lessons().saturating_sub(start.len());
     if wanted == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
     let explored = explore(context, params, budget, held_out).await?;
@@ -213,7 +216,7 @@ pub async fn add_lessons(
     context
         .observer
         .note(&format!("exploration adds {} tasks with solutions to `start`", start.len() - before));
-    Ok(())
+    Ok(Some(explored.guide))
 }
 
 async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput> {
@@ -235,8 +238,10 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
         true => Some(sample(context, params, &tools, 2 * tools.len()).await?),
         false => None,
     };
+    let guide = sampled.as_ref().map(explored::Sampled::guide);
     let judged = admit(context, params, &tools, candidates, sampled).await?;
-    finish(context, params, &tools, judged, early).await
+    let made = finish(context, params, &tools, judged, early).await?;
+    Ok(SourceOutput { guide, ..made })
 }
 
 /// The client of the endpoint that writes tasks.
@@ -323,8 +328,10 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
             Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, &detail)),
         }
     }
+    let guide = Some(sampled.guide());
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
-    finish(context, params, &tools, judged, early).await
+    let made = finish(context, params, &tools, judged, early).await?;
+    Ok(SourceOutput { guide, ..made })
 }
 
 fn task<'a>(
@@ -456,6 +463,7 @@ async fn mixed(
             *all.dropped.entry(why).or_default() += count;
         }
         all.coverage = made.coverage.or(all.coverage);
+        all.guide = all.guide.or(made.guide);
         parts.push((*weight, made.train, made.heldout));
     }
     // Before the draw, so that other tasks take their place.

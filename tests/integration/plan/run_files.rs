@@ -395,6 +395,12 @@ fn the_standard_needs_a_model_and_a_server_and_takes_a_file_of_tasks() {
     for stage in ["tools", "tasks", "tries", "solved", "start", "train[0001]/rollout", "exam"] {
         assert!(explored.out.contains(&format!("run     {stage} ")), "{stage}: {}", explored.out);
     }
+    let expanded = project.mcprl(&["plan", "run.toml", "--expand"]).out;
+    assert!(
+        expanded
+            .contains("variants = { \"base+\" = { policy = \"base\", system = \"guide\", examples = 4 } }"),
+        "{expanded}"
+    );
     let own = plan("[stages.tasks]\nfile = \"tasks.jsonl\"\n");
     assert_eq!(own.code, Some(0), "{}", own.err);
     let run = ["run", "run.toml", "--until", "tasks"];
@@ -402,6 +408,8 @@ fn the_standard_needs_a_model_and_a_server_and_takes_a_file_of_tasks() {
     let start: Vec<mcprl::data::Scenario> =
         mcprl::data::read(&project.newest().join("tasks/start.parquet")).unwrap();
     assert!(start.len() > 20 && start.iter().all(|task| task.reference.is_some()), "{}", start.len());
+    let guide = std::fs::read_to_string(project.newest().join("tasks/guide.md")).unwrap();
+    assert!(guide.contains("Calls that work:\n- "), "{guide}");
     let without = plan("[stages]\ntries = false\nsolved = false\nstart = false\n");
     assert!(without.err.contains("names \"start\", which is not a stage"), "{}", without.err);
 }

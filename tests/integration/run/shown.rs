@@ -194,6 +194,7 @@ fn examined() -> Project {
         scenarios: &scenarios,
         comparison_only: &[],
         idle: &[],
+        variants: &[],
         tools: &[],
     };
     let verdict = project.path("made.parquet");

@@ -39,7 +39,8 @@ pub use table::{DataError, Json, ServerName, Sparse, Table, Working, read, read_
 pub use traces::TraceRow;
 pub use trajectories::{
     AnswerSource, End, EpisodeMessages, EpisodeRow, GroupKey, GroupSignal, OutcomeRow, REFERENCE, Reward,
-    RewardComponents, RewardValue, Row, Trajectory, groups, keeps_protocol, read_rewards,
+    RewardComponents, RewardValue, Row, Trajectory, groups, keeps_protocol, labelled, policy_parts,
+    read_rewards,
 };
 pub use verdict::VerdictRow;
 

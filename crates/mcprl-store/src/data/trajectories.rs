@@ -12,6 +12,16 @@ use super::{
 /// What [`Trajectory::policy`] says of a reference solution, which no policy sampled.
 pub const REFERENCE: &str = "reference";
 
+/// The policy of an episode that was played with a prompt of its own: its digest, and the name that it has with this prompt.
+pub fn labelled(digest: &impl std::fmt::Display, name: &str) -> String {
+    format!("{digest} {name}")
+}
+
+/// The digest in the policy of an episode, and the name of a prompt of its own.
+pub fn policy_parts(policy: &str) -> (&str, Option<&str>) {
+    policy.split_once(' ').map_or((policy, None), |(digest, name)| (digest, Some(name)))
+}
+
 table! {
     /// One episode. `tokens`, `sampled` and `logprobs` have equal length.
     Trajectory in "trajectories" {
@@ -25,8 +35,8 @@ table! {
         split: String,
         /// Index of the episode within its group (the rollouts of one scenario by one policy).
         sample: u32,
-        /// Digest of the policy that sampled it; `reference` for a reference solution, whose tokens count as sampled with
-        /// probability 1.
+        /// Digest of the policy that sampled it; of a variant of an exam, with a space and the variant's name behind it. `reference`
+        /// for a reference solution, whose tokens count as sampled with probability 1.
         policy: String,
         /// Sampling seed.
         seed: u64,

@@ -29,9 +29,11 @@ table! {
         /// pass@N: share of scenarios with a right one among the N episodes that vote. An upper bound for any way to choose one.
         /// Absent but for the vote `maj@N`.
         success_any: Option<f64>,
-        /// True for a policy that is there for comparison alone: a vote, or one behind an endpoint. Absent if
+        /// True for a policy that is there for comparison alone: a vote, a variant that is not the baseline, or one behind an endpoint. Absent if
         /// there is none.
         comparison_only: Option<bool>,
+        /// The policy whose weights it has, where it plays with a prompt of its own. Absent if there is none.
+        variant_of: Option<String>,
         /// Lower end of the 95 % interval of `success`, widened for scenarios that go together.
         success_low: f64,
         /// Upper end.

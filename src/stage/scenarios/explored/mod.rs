@@ -13,6 +13,7 @@ mod chains;
 mod changes;
 mod examples;
 mod graph;
+mod guide;
 mod pages;
 mod seeds;
 mod sql;
@@ -34,6 +35,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use self::examples::Examples;
+pub use self::guide::Guide;
 pub use self::tools::profiles;
 use self::{
     graph::{Changing, Graph},
@@ -88,6 +90,7 @@ pub struct Budget {
 pub struct Explored {
     pub judged: Judged,
     pub coverage: Coverage,
+    pub guide: Guide,
     /// Calls made.
     pub calls: usize,
 }
@@ -221,7 +224,8 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     if !coverage.uncovered.is_empty() {
         task.observer.note(&format!("no task uses {}", coverage.uncovered.join(", ")));
     }
-    Ok(Explored { judged, coverage, calls: runners.iter().map(Runner::calls).sum() })
+    let (guide, calls) = (sampled.guide(), runners.iter().map(Runner::calls).sum());
+    Ok(Explored { judged, coverage, guide, calls })
 }
 
 impl Task<'_> {
@@ -422,6 +426,11 @@ impl Sampled {
             text.char_indices().take_while(|(at, _)| *at < bytes).map(|(_, letter)| letter).collect()
         };
         calls.take(most).map(|seen| (seen.call.clone(), cut(&seen.text))).collect()
+    }
+
+    /// What is known of the server.
+    pub fn guide(&self) -> Guide {
+        Guide::of(&self.graph, &self.profiles, &self.breaking)
     }
 
     /// Tools that may be called.

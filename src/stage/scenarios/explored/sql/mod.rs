@@ -735,6 +735,39 @@ pub fn subject(candidate: &Candidate) -> (usize, String) {
 
 /// Candidates about every table that was sampled.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
+    let mut tables = related(graph, profiles);
+    let is_clear = tables.iter().map(|table| !table.is_called_like_a_part(&tables)).collect::<Vec<_>>();
+    let mut is_clear = is_clear.into_iter();
+    // Of one row, nothing is counted or compared.
+    tables.retain(|table| is_clear.next() == Some(true) && table.rows.len() > 1);
+    questions::candidates(&tables, seed)
+}
+
+/// Every table that was sampled, with its columns: what each holds, whether it identifies a row, and what it refers to.
+pub fn described(graph: &Graph, profiles: &[ToolProfile]) -> Vec<(String, Vec<String>)> {
+    let tables = related(graph, profiles);
+    let described = |table: &Table<'_>| {
+        let column = |column: &String| {
+            let kind = match () {
+                () if table.numbers.contains(column) => "number",
+                () if Sense::of(table, column) == Sense::Date => "date",
+                () => "text",
+            };
+            let is_key = table.schema.keys.contains(column) || table.id() == Some(column);
+            let key = if is_key { " key" } else { "" };
+            let reference = table.reference(column, &tables);
+            let reference =
+                reference.and_then(|reference| reference.joins.first().map(|join| join.to.of(join.key)));
+            let reference = reference.map_or_else(String::new, |other| format!(" of {other}"));
+            format!("{} {kind}{key}{reference}", quoted(column))
+        };
+        (quoted(&table.name), table.columns.iter().map(column).collect())
+    };
+    tables.iter().map(described).collect()
+}
+
+/// The tables that were sampled, with what refers to others.
+fn related<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> {
     let mut tables = sampled(graph, profiles);
     let things: Vec<String> = tables.iter().map(|table| table.called.clone()).collect();
     for table in &mut tables {
@@ -750,11 +783,7 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
     for (table, referring) in tables.iter_mut().zip(referring) {
         table.referring = referring;
     }
-    let is_clear = tables.iter().map(|table| !table.is_called_like_a_part(&tables)).collect::<Vec<_>>();
-    let mut is_clear = is_clear.into_iter();
-    // Of one row, nothing is counted or compared.
-    tables.retain(|table| is_clear.next() == Some(true) && table.rows.len() > 1);
-    questions::candidates(&tables, seed)
+    tables
 }
 
 fn sampled<'g>(graph: &'g Graph, profiles: &'g [ToolProfile]) -> Vec<Table<'g>> {
