@@ -1,6 +1,7 @@
-"""One pretrained model on one published server: base, start and trained, as `mcprl init` sets it up.
+"""One pretrained model on one published server: base, base+, start and trained, as `mcprl init` sets it up.
 
     benches/cells/cell.py MODEL SERVER [--seed N] [--set KEY=VALUE ...]    # runs a cell, writes results/MODEL-SERVER-SEED.json
+    benches/cells/cell.py MODEL SERVER --no-practice                     # base, base+ and start alone
     benches/cells/cell.py MODEL SERVER --go-on                           # goes on with a cell that was stopped
     benches/cells/cell.py MODEL SERVER --judge GRADER                    # the same cell, trained by what the model GRADER says alone
     benches/cells/cell.py overlap [SERVER ...] [--seed N]                # explores alone, prints what exams and training share
@@ -93,8 +94,63 @@ file = "{file}"
 [stages.people]
 kind = "eval"
 policies = {{ base = "base", start = "start", trained = "train.policy" }}
+variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
+guide = "tasks"
+examples = "solved"
 tools = "tools"
 scenarios = "questions.heldout"
+"""
+
+# Without practice: the base, the base with a better prompt, and the start, greedy; and four samples of the start.
+START = """
+[stages]
+exam = false
+
+[loop]
+train = false
+
+# Questions in people's words.
+[stages.questions]
+kind = "scenarios"
+tools = "tools"
+source = "file"
+file = "{file}"
+
+[stages.test]
+kind = "eval"
+policies = {{ base = "base", start = "start" }}
+variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
+guide = "tasks"
+examples = "solved"
+tools = "tools"
+scenarios = "tasks.heldout"
+samples = 0
+
+[stages.test_samples]
+kind = "eval"
+policies = {{ start = "start" }}
+tools = "tools"
+scenarios = "tasks.heldout"
+greedy = false
+samples = 4
+
+[stages.people]
+kind = "eval"
+policies = {{ base = "base", start = "start" }}
+variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
+guide = "tasks"
+examples = "solved"
+tools = "tools"
+scenarios = "questions.heldout"
+samples = 0
+
+[stages.people_samples]
+kind = "eval"
+policies = {{ start = "start" }}
+tools = "tools"
+scenarios = "questions.heldout"
+greedy = false
+samples = 4
 """
 
 # No answer is looked at in training: the reward is how probable GRADER finds it that the answer is right.
@@ -137,7 +193,7 @@ def newest(folder):
     return sorted((folder / "cache/runs").iterdir())[-1]
 
 
-def prepare(model, server, folder):
+def prepare(model, server, folder, exams=PEOPLE):
     """Writes the run file that `init` writes, and the exam in people's words behind it."""
     spec = SERVERS[server]
     shutil.rmtree(folder, ignore_errors=True)
@@ -148,7 +204,7 @@ def prepare(model, server, folder):
     file, people = folder / "run.toml", folder / "people.jsonl"
     run([MCPRL, "init", "--model", model, "--out", file, *env, "--", *command], check=True)
     shutil.copy(HERE / spec["people"], people)
-    file.write_text(file.read_text() + PEOPLE.format(file=people))
+    file.write_text(file.read_text() + exams.format(file=people))
 
 
 def settings(server, seed, more=()):
@@ -193,11 +249,11 @@ def overlaps(servers, seed):
         print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
-def cell(model, server, seed, more, goes_on, judge):
+def cell(model, server, seed, more, goes_on, judge, practises):
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
     file = folder / "run.toml"
     if not goes_on and not (judge and file.exists()):
-        prepare(REPO / f"target/weights/{model}.gguf", server, folder)
+        prepare(REPO / f"target/weights/{model}.gguf", server, folder, PEOPLE if practises else START)
     if judge:
         text = file.read_text()
         file = folder / "judge.toml"
@@ -223,11 +279,12 @@ def cell(model, server, seed, more, goes_on, judge):
         "idle": ended["idle"],
         "overlap": overlap(newest(folder)),
     }
-    for stage in ("exam", "people"):
+    for stage in ("exam", "test", "test_samples", "people", "people_samples"):
         if (newest(folder) / stage / "verdict.parquet").exists():
             record[stage] = verdict(newest(folder), stage)
     (HERE / "results").mkdir(exist_ok=True)
-    path = HERE / "results" / f"{model}-{server}-{seed}{'-judge' if judge else ''}.json"
+    kind = "-judge" if judge else "" if practises else "-start"
+    path = HERE / "results" / f"{model}-{server}-{seed}{kind}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(path)
 
@@ -278,5 +335,6 @@ if __name__ == "__main__":
         parser.add_argument("--set", action="append", default=[])
         parser.add_argument("--go-on", action="store_true")
         parser.add_argument("--judge")
+        parser.add_argument("--no-practice", action="store_true")
         given = parser.parse_args()
-        cell(given.model, given.server, given.seed, given.set, given.go_on, given.judge)
+        cell(given.model, given.server, given.seed, given.set, given.go_on, given.judge, not given.no_practice)

@@ -26,8 +26,8 @@ COPY_DRILLS = 10_000
 TOKENS_PER_STEP = 2048
 
 # How often the sloppy worker makes each mistake.
-GUESS = 0.25        # begins with a call that fails, because a name in it is cut short
-GIVE_UP = 0.50      # ends after such a failure
+GUESS = 0.60        # begins with a call that fails, because a name in it is cut short
+GIVE_UP = 0.60      # ends after such a failure
 MIX_UP = 0.15       # solves another task about the same thing
 MISREAD = 0.20      # asks for another column of the same table, where the solution is one query
 FORGET = 0.15       # writes the answer as text instead of calling `complete_task`

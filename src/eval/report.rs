@@ -128,10 +128,10 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
 const STANDINGS: &str = "\
 Success is that with greedy decoding, as an agent is served; sampled is
 the mean of episodes at temperature 1, and pass^k the share of tasks
-whose every one of k such episodes is right. Strict: solved by protocol, that is with every call in the form of the
-chat template and the answer given to complete_task. Use says which
-policy to take: the last one that is measurably better than the one
-that would be used without it.
+whose every one of k such episodes is right. Strict: solved by protocol,
+that is with every call in the form of the chat template and the answer
+given to complete_task. Use says which policy to take: the last one that
+is measurably better than the one that would be used without it.
 ";
 
 const MEANING: &str = "\

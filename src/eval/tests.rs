@@ -39,7 +39,7 @@ fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> V
     let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
     let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
     let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, comparison_only, variants: &[], tools }, episodes)
+    verdict(&Comparison { policies, scenarios, comparison_only, idle: &[], variants: &[], tools }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -165,7 +165,7 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
     insta::assert_snapshot!(exams.map(verdict).join("\n"), @r"
     trained beats base on held-out tasks: +66.7 points [+51, +78], p < 0.001
     trained beats base on held-out tasks: +29.8 points [+15, +44], p < 0.001; no measurable gain on c; worse on d
-    no measurable gain of trained over base on held-out tasks: 0.0 points [-18, +18], p = 1.000
+    no measurable gain of trained over base on held-out tasks: 0.0 points [-18, +18], p = 1.000 (not below 0.05; so many tasks show differences from 32 points)
     trained is worse than base on held-out tasks: -35.3 points [-53, -13], p = 0.004; no measurable gain on a
     ");
 }
@@ -511,19 +511,21 @@ fn the_report_reads_as_plain_text() {
     insta::assert_snapshot!(page, @r"
     # Verdict
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654; better on a; worse on d  
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (not below 0.05; so many tasks show differences from 32 points); better on a; worse on d  
     Use base: trained is not measurably better (+14.0 [-10, +37]).
 
     43 held-out tasks, greedy, success in %:
 
-        policy   success      95 %    strict
-        base        44.2  30 to 60      44.2
-        trained     58.1  43 to 72      58.1
+        policy   success      95 %      strict
+        base        44.2  30 to 60        44.2
+        trained     58.1  43 to 72        58.1
 
-    Strict: solved by protocol, that is with every call in the form of the
-    chat template and the answer given to complete_task. Use says which
-    policy to take: the last one that is measurably better than the one
-    that would be used without it.
+    Success is that with greedy decoding, as an agent is served; sampled is
+    the mean of episodes at temperature 1, and pass^k the share of tasks
+    whose every one of k such episodes is right. Strict: solved by protocol,
+    that is with every call in the form of the chat template and the answer
+    given to complete_task. Use says which policy to take: the last one that
+    is measurably better than the one that would be used without it.
 
     A note.
 
@@ -560,8 +562,8 @@ fn the_report_reads_as_plain_text() {
     has fewer than 10 families, it counts entities, then questions that are
     one but for their phrasing, then single tasks. Such a row applies to
     its own families only. p is the sign-flip test of the same clusters,
-    adjusted by Holm's method for all policies, modes and steps. A gain is
-    measurable (*) where its interval is clear of zero and p is below 0.05.
+    adjusted by Holm's method for all policies, modes and steps. It alone
+    decides: a gain is measurable (*) where p is below 0.05.
 
     ## Protocol
 
@@ -602,11 +604,11 @@ fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
 
     43 held-out tasks, greedy, success in %
 
-    policy   success      95 %    strict
-    base        44.2  30 to 60      44.2
-    trained     58.1  43 to 72      58.1
+    policy   success      95 %      strict
+    base        44.2  30 to 60        44.2
+    trained     58.1  43 to 72        58.1
 
-    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654;_better_on_a; worse on d
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-10, +37], p = 0.654 (not below 0.05; so many tasks show differences from 32 points);_better_on_a; worse on d
     Use base: trained is not measurably better (+14.0 [-10, +37]).
     ");
 }

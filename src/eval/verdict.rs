@@ -60,6 +60,8 @@ pub struct Comparison<'a> {
     pub scenarios: &'a [Scenario],
     /// Those of the policies that are there for comparison alone.
     pub comparison_only: &'a [String],
+    /// Those of them that are not compared with the others: agents that know nothing.
+    pub idle: &'a [String],
     /// Those that are another of the policies with a prompt of their own, each with that one.
     pub variants: &'a [(String, String)],
     /// Tools to form slices by. A scenario is in a tool's slice if its reference solution or any policy
@@ -99,7 +101,7 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                 let is_comparison_only =
                     comparison.comparison_only.contains(policy) || own.is_some() && index > 0;
                 let to = |other: usize| Paired::of(&shares[other], &shares[index], &grouping);
-                if index > 0 {
+                if index > 0 && !comparison.idle.contains(policy) {
                     let Paired { gain, low, high, better, worse, detectable, p_value } = to(0);
                     (row.gain, row.gain_low, row.gain_high) = (Some(gain), Some(low), Some(high));
                     (row.better, row.worse, row.p_value) = (Some(better), Some(worse), Some(p_value));

@@ -555,7 +555,7 @@ mod tests {
             .collect();
         let names = ["base", "start", "trained"].map(str::to_owned);
         let mut episodes = Vec::new();
-        for (mode, right) in [(Mode::Greedy, [1, 2, 3]), (Mode::Sampled, [2, 7, 5])] {
+        for (mode, right) in [(Mode::Greedy, [2, 7, 5]), (Mode::Sampled, [1, 2, 3])] {
             for (index, scenario) in scenarios.iter().enumerate() {
                 episodes.extend(names.iter().zip(right).map(|(name, right)| Episode {
                     scenario: scenario.id.clone(),
@@ -576,6 +576,7 @@ mod tests {
             policies: &names,
             scenarios: &scenarios,
             comparison_only: &[],
+            idle: &[],
             variants: &[],
             tools: &[],
         };

@@ -172,6 +172,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let scenarios = shown_tasks(&all[0], policy);
     let compared = Comparison {
         comparison_only: &[],
+        idle: &[],
         variants: &[],
         policies: names,
         scenarios: &scenarios,

@@ -50,6 +50,7 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
             policies: &policies,
             scenarios: &scenarios,
             comparison_only: &[],
+            idle: &[],
             variants: &[],
             tools: &[],
         };

@@ -219,6 +219,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
         policies: &names,
         scenarios: &scenarios,
         comparison_only: &[],
+        idle: &[],
         variants: &[],
         tools: &["look".to_owned()],
     };

@@ -538,6 +538,10 @@ def other_words(task: str, asks: dict, rest: str) -> str | None:
     return None
 
 
+# How tasks call the two ends of something: `from_account` is the source account.
+ENDS = {"from": "from|source|start", "to": "to|target|end"}
+
+
 def which_reference(name: str, task: str, asks: dict) -> str | None:
     """Of two columns that refer to one table, the task must say which is meant."""
     for join in (asks.get("source") or {}).get("joins") or []:
@@ -548,7 +552,7 @@ def which_reference(name: str, task: str, asks: dict) -> str | None:
         words = lambda column: set(re.findall(r"[a-z]+", column.rsplit(".", 1)[1].lower()))
         for rival in set(rivals) - {join["column"]}:
             own = words(join["column"]) - words(rival) - {"id", "by"}
-            if own and not any(has(f"{word[:5]}\\w*" if len(word) > 4 else word, task) for word in own):
+            if own and not any(has(ENDS.get(word) or (f"{word[:5]}\\w*" if len(word) > 4 else word), task) for word in own):
                 return f"does not say which of {join['column']} and {rival}"
     return None
 

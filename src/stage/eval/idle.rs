@@ -17,7 +17,7 @@ use crate::{
 const NAMED: usize = 20;
 
 /// The names that the verdict gives them.
-pub const NAMES: [&str; 2] = ["commonest", "done"];
+pub const NAMES: [&str; 2] = ["common", "done"];
 
 /// What they solve.
 #[derive(Debug, Default)]

@@ -229,7 +229,8 @@ impl Eval {
             comparison_only.insert(0, vote_name(params.vote));
             episodes.extend(votes);
         }
-        comparison_only.extend(idle::NAMES.map(str::to_owned));
+        let idle_names = idle::NAMES.map(str::to_owned);
+        comparison_only.extend(idle_names.iter().cloned());
         episodes.extend(idle.episodes.iter().cloned());
         // Behind the baseline, so that the last policy stays the one that is reported.
         names.splice(entrants.lead()..entrants.lead(), others.chain(comparison_only.iter().cloned()));
@@ -240,6 +241,7 @@ impl Eval {
             policies: &names,
             scenarios: &scenarios,
             comparison_only: &comparison_only,
+            idle: &idle_names,
             variants: &entrants.variants(),
             tools: &tools,
         };

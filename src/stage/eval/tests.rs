@@ -222,6 +222,11 @@ fn files(output: &Path) -> Vec<Vec<u8>> {
     ["verdict.parquet", "episodes.parquet", "report.md"].map(read).into()
 }
 
+/// Whether the row is of an agent that knows nothing.
+fn is_idle(row: &VerdictRow) -> bool {
+    super::idle::NAMES.contains(&row.policy.as_str())
+}
+
 #[tokio::test]
 async fn policies_sit_the_same_exam_on_a_live_server() {
     let hall = Hall::open().await;
@@ -232,7 +237,7 @@ async fn policies_sit_the_same_exam_on_a_live_server() {
     let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
     let all: Vec<_> = rows
         .iter()
-        .filter(|row| row.scope == "all")
+        .filter(|row| row.scope == "all" && !is_idle(row))
         .map(|row| (row.policy.as_str(), row.mode.as_str(), row.episodes, row.gain.is_some()))
         .collect();
     assert_eq!(
@@ -296,8 +301,11 @@ async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_h
     assert!(metrics["lost"] > 0.0 && metrics["lost"] + episodes.len() as f64 == 48.0, "{metrics:?}");
     assert!(episodes.iter().any(|episode| episode.end == "server_down"));
     let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
-    let played: Vec<_> =
-        rows.iter().filter(|row| row.scope == "all").map(|row| (row.policy.as_str(), row.episodes)).collect();
+    let played: Vec<_> = rows
+        .iter()
+        .filter(|row| row.scope == "all" && !is_idle(row))
+        .map(|row| (row.policy.as_str(), row.episodes))
+        .collect();
     assert_eq!(played, [("base", 24), ("trained", episodes.len() as u32 - 24)]);
 }
 
@@ -416,7 +424,7 @@ async fn examined(
     }
     let metrics = testing::run(&context).await.unwrap();
     let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
-    let rows = rows.into_iter().filter(|row| row.scope == "all").collect();
+    let rows = rows.into_iter().filter(|row| row.scope == "all" && !is_idle(row)).collect();
     (metrics, rows, data::read(&context.output_folder.join("episodes.parquet")).unwrap())
 }
 

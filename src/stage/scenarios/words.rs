@@ -315,7 +315,9 @@ pub fn is_amount(identifier: &str) -> bool {
 }
 
 /// Amounts whose sum says nothing.
-const MEANS: [&str; 32] = [
+const MEANS: [&str; 34] = [
+    "priority",
+    "sequence",
     "age",
     "average",
     "avg",
@@ -620,6 +622,10 @@ pub fn spoken_field(name: &str) -> String {
     {
         return format!("{rest} in {unit}");
     }
+    let words = match words.rsplit_once(' ') {
+        Some((rest, "no" | "nr" | "num")) => format!("{rest} number"),
+        _ => words,
+    };
     let known = SAID.iter().find(|(written, _)| *written == words);
     match known {
         Some((_, said)) => (*said).to_owned(),

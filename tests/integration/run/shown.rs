@@ -193,6 +193,7 @@ fn examined() -> Project {
         policies: &names,
         scenarios: &scenarios,
         comparison_only: &[],
+        idle: &[],
         variants: &[],
         tools: &[],
     };

@@ -4,7 +4,7 @@
 //! places ([`wording`]).
 
 use super::{
-    sql::Sense,
+    sql::{Sense, is_person, was, was_it},
     wording::{self, ALL, Scene, be, field},
 };
 use crate::stage::scenarios::{
@@ -30,7 +30,7 @@ pub fn within(place: &str) -> String {
 
 /// Ways to ask, by name.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
-    let Scene { place, thing, .. } = scene;
+    let Scene { place, thing, .. } = *scene;
     let place = match subject(place) {
         Some(subject) => Place::Subject(subject),
         None if words::head(place).to_lowercase() == words::plural(thing) => Place::Listing(place),
@@ -38,8 +38,8 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
     };
     let texts = match place {
         _ if matches!(rule, AnswerRule::Measured { .. }) => measured(rule, scene, place),
-        Place::Subject(subject) => of_subject(rule, subject, thing),
-        Place::Listing(listing) => of_listing(rule, listing, thing),
+        Place::Subject(subject) => of_subject(rule, subject, scene),
+        Place::Listing(listing) => of_listing(rule, listing, scene),
         Place::Other(_) => Vec::new(),
     };
     if texts.is_empty() { wording::ask(rule, scene) } else { wording::named(rule, &texts) }
@@ -56,10 +56,89 @@ enum Place<'a> {
     Other(&'a str),
 }
 
+/// Whether a field says which one of these things a record is: `id` and `order_id` of an order.
+pub fn is_own_id(field: &str, thing: &str) -> bool {
+    is_own(field, thing, &["id", "no", "nr", "number", "code"])
+}
+
+/// Whether a field is one of these of a thing: `name` and `course_name` of a course.
+fn is_own(field: &str, thing: &str, keys: &[&str]) -> bool {
+    let (of_field, of_thing) = (words::tokens(field), words::tokens(thing));
+    let is_key = |word: &String| keys.contains(&word.as_str());
+    of_field.iter().any(is_key) && of_field.iter().all(|word| is_key(word) || of_thing.contains(word))
+}
+
+/// One of several things, by one of its fields: `the course Statistics`, `the student with the number 01051`.
+pub fn named(thing: &str, key: &str, value: &str) -> String {
+    let (k, shown) = (field(key), words::shown(value));
+    if k == thing || is_own(key, thing, &["name", "title"]) || is_own_id(key, thing) {
+        return format!("the {thing} {shown}");
+    }
+    let k = k.strip_prefix(&format!("{thing} ")).unwrap_or(&k);
+    format!("the {thing} with the {k} {shown}")
+}
+
+/// What stands behind one of the things that a place has: ` of the teacher T05` for `courses of the teacher T05`.
+pub fn behind(thing: &str, place: &str) -> String {
+    let listed =
+        place.strip_prefix(&words::plural(thing)).filter(|rest| rest.is_empty() || rest.starts_with(' '));
+    listed.map_or_else(|| format!(" {}", within(place)), str::to_owned)
+}
+
+/// A number of things as a field: what they are, and what was done with them: `nights` and `stayed`.
+fn counted(f: &str) -> Option<(&str, &str)> {
+    if words::is_plural(f) {
+        return Some((f, ""));
+    }
+    let (many, done) = f.rsplit_once(' ')?;
+    (done.ends_with("ed") && words::is_plural(many)).then_some((many, done))
+}
+
+/// What was done, by a field of moments: `installed`.
+fn done(f: &str) -> Option<&str> {
+    (f.ends_with("ed") && !f.contains(' ')).then_some(f)
+}
+
+/// Whether a field is a participle and has no moments: nobody asks for `the installed`.
+pub fn is_odd(name: &str, of_moments: bool) -> bool {
+    done(&field(name)).is_some() && !of_moments
+}
+
+/// Questions for a field of one thing.
+fn of_one(wanted: &str, one: &str, scene: &Scene<'_>) -> Vec<String> {
+    let f = field(wanted);
+    // The number of a student is no student number.
+    let of_thing = f.split_once(' ').filter(|(thing, _)| {
+        [format!("the {thing} "), format!("the only {thing} ")].iter().any(|start| one.starts_with(start))
+    });
+    let f = of_thing.map_or(f.as_str(), |(_, rest)| rest).to_owned();
+    if let Some(done) = done(&f).filter(|_| scene.of_moments) {
+        return vec![format!("When {}?", was_it(one, done)), format!("Tell me when {one} {}.", was(done))];
+    }
+    if let Some((many, done)) = counted(&f).filter(|_| scene.is_count) {
+        let is_of_person = words::head(one).split(' ').any(is_person);
+        return match is_of_person && !done.is_empty() {
+            true => vec![format!("How many {many} has {one} {done}?")],
+            false => vec![
+                format!("How many {f} does {one} have?"),
+                format!("What is the number of {f} of {one}?"),
+                format!("Tell me the number of {f} of {one}."),
+            ],
+        };
+    }
+    let be = if is_person(&f) { "Who is".to_owned() } else { format!("What {}", be(&f)) };
+    vec![
+        format!("{be} the {f} of {one}?"),
+        format!("Tell me the {f} of {one}."),
+        format!("I need the {f} of {one}."),
+        format!("Can you look up the {f} of {one}?"),
+    ]
+}
+
 /// Questions about the numbers or moments of several records.
 fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<String> {
     let AnswerRule::Measured { field: name, key, wanted, .. } = rule else { return Vec::new() };
-    let (f, fs, thing, things) = (field(name), fields(name), scene.thing, words::plural(scene.thing));
+    let (f, thing, things) = (field(name), scene.thing, words::plural(scene.thing));
     // How to find the records, all of them, and one of them behind "which".
     let (look, all, one) = match place {
         Place::Subject(subject) => (
@@ -77,50 +156,37 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
         ),
     };
     let is_listing = matches!(place, Place::Listing(_));
-    let Some(key) = key else {
-        if words::is_plural(&f) {
-            return vec![
-                format!("How many {f} do {all} have together?"),
-                format!("{look} and add up the {f}. What is the sum?"),
-            ];
-        }
-        let add = match is_listing {
-            true => format!("add up the {fs} of {all}"),
-            false => format!("{look} and add up the {fs} of the {things}"),
-        };
-        let mut texts = vec![format!("What is the total {f} of {all}?"), format!("{add}. What is the sum?")];
-        if let Place::Subject(subject) = place {
-            texts.push(format!("For {subject}, how much is the {f} of all {things} together?"));
-        }
-        return texts;
-    };
+    let Some(key) = key else { return added(name, place, &look, &all, &things) };
     let pick = |[most, least]: [&'static str; 2]| if *wanted == Wanted::Least { least } else { most };
+    let k = field(key);
+    // What is called like its record names it.
+    let give = match k == thing {
+        true => String::new(),
+        false => format!(" Give {} {k}.", if is_person(thing) { "their" } else { "its" }),
+    };
     // `raised`
-    if scene.of_moments && f.ends_with("ed") && !f.contains(' ') {
+    if let Some(f) = done(&f).filter(|_| scene.of_moments) {
         let last = pick(["last", "first"]);
         return match key == name {
-            true => vec![format!("When was the {last} of {all} {f}?")],
-            false => {
-                let k = field(key);
-                vec![
-                    format!("Which {one} was {f} {last}? Give its {k}."),
-                    format!("{look}. Which {thing} was {f} {last}? Give its {k}."),
-                ]
-            }
+            true => vec![format!("When {}?", was_it(&format!("the {last} of {all}"), f))],
+            false => vec![
+                format!("Which {one} {} {last}?{give}", was(f)),
+                format!("{look}. Which {thing} {} {last}?{give}", was(f)),
+            ],
         };
     }
     let is_counted = words::is_plural(&f) && !scene.of_moments;
     if is_counted && key != name {
-        let k = field(key);
         return vec![
-            format!("Which {one} has the {} {f}? Give its {k}.", pick(["most", "fewest"])),
-            format!("{look}. Which {thing} has the {} {f}? Give its {k}.", pick(["most", "fewest"])),
+            format!("Which {one} has the {} {f}?{give}", pick(["most", "fewest"])),
+            format!("{look}. Which {thing} has the {} {f}?{give}", pick(["most", "fewest"])),
         ];
     }
     if is_counted {
         return vec![format!("What is the {} number of {f} among {all}?", pick(["largest", "smallest"]))];
     }
-    let most = pick(if scene.of_moments { ["latest", "earliest"] } else { ["highest", "lowest"] });
+    let is_late = scene.of_moments || words::has_any(name, &["hour", "year"]);
+    let most = pick(if is_late { ["latest", "earliest"] } else { ["highest", "lowest"] });
     if key == name {
         let them = if is_listing { "them".to_owned() } else { format!("the {things}") };
         return vec![
@@ -128,17 +194,20 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
             format!("{look}. What is the {most} {f} among {them}?"),
         ];
     }
-    let k = field(key);
     let what = format!("the {k} of the {} with the {most} {f}", if is_listing { "one" } else { thing });
-    let mut texts = vec![format!("Which {one} has the {most} {f}? Give its {k}.")];
+    let mut texts = vec![format!("Which {one} has the {most} {f}?{give}")];
     texts.extend(match place {
+        _ if k == thing => [
+            format!("Which {one} is the one with the {most} {f}?"),
+            format!("{look}. Which {thing} has the {most} {f}?"),
+        ],
         Place::Subject(subject) => [
             format!("For {subject}, what is {what}?"),
-            format!("Look up {subject}. Which {thing} has the {most} {f}? Give its {k}."),
+            format!("Look up {subject}. Which {thing} has the {most} {f}?{give}"),
         ],
         Place::Listing(listing) => [
             format!("Of the {listing}, what is {what}?"),
-            format!("Find the {listing}. Which one has the {most} {f}? Give its {k}."),
+            format!("Find the {listing}. Which one has the {most} {f}?{give}"),
         ],
         Place::Other(place) => [
             format!("Look at the {place}. What is {what}?"),
@@ -151,14 +220,34 @@ fn measured(rule: &AnswerRule, scene: &Scene<'_>, place: Place<'_>) -> Vec<Strin
         true => Some(["youngest", "oldest"]).filter(|_| is_birth),
         false => Sense::of_name(name).extremes(),
     };
-    texts.extend(called.map(|called| format!("Which {one} is the {}? Give its {k}.", pick(called))));
+    texts.extend(called.map(|called| format!("Which {one} is the {}?{give}", pick(called))));
+    texts
+}
+
+/// Questions for the sum of a field's numbers. `look` is how to find the records, `all` is all of them.
+fn added(name: &str, place: Place<'_>, look: &str, all: &str, things: &str) -> Vec<String> {
+    let (f, fs) = (field(name), fields(name));
+    if words::is_plural(&f) {
+        return vec![
+            format!("How many {f} do {all} have together?"),
+            format!("{look} and add up the {f}. What is the sum?"),
+        ];
+    }
+    let add = match matches!(place, Place::Listing(_)) {
+        true => format!("add up the {fs} of {all}"),
+        false => format!("{look} and add up the {fs} of the {things}"),
+    };
+    let mut texts = vec![format!("What is the total {f} of {all}?"), format!("{add}. What is the sum?")];
+    if let Place::Subject(subject) = place {
+        texts.push(format!("For {subject}, how much is the {f} of all {things} together?"));
+    }
     texts
 }
 
 /// The names of a field's values.
 fn fields(name: &str) -> String {
     match field(name) {
-        odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
+        odd if odd.ends_with('"') => format!("values of {odd}"),
         name => {
             let end = [" of ", " for "].iter().filter_map(|link| name.find(link)).min();
             let (noun, rest) = name.split_at(end.unwrap_or(name.len()));
@@ -167,43 +256,35 @@ fn fields(name: &str) -> String {
     }
 }
 
-fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
-    let things = words::plural(thing);
+fn of_subject(rule: &AnswerRule, subject: &str, scene: &Scene<'_>) -> Vec<String> {
+    let (thing, things) = (scene.thing, words::plural(scene.thing));
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            let (f, k, v) = (field(wanted), field(key), words::shown(value));
-            let be = be(&f);
-            vec![
-                format!("For {subject}, what {be} the {f} of the {thing} with the {k} {v}?"),
-                format!("For {subject}, tell me the {f} of the {thing} whose {k} is {v}."),
-                format!("Look up {subject}. What {be} the {f} of the {thing} with the {k} {v}?"),
-                format!("I need the {f} of the {thing} whose {k} is {v}, for {subject}."),
-            ]
+            of_one(wanted, &format!("{} of {subject}", named(thing, key, value)), scene)
         }
-        AnswerRule::Field { key: None, field: wanted, list } => {
-            let f = field(wanted);
-            let be = be(&f);
-            // The only record of a list.
-            let only = if list.is_empty() { String::new() } else { format!(" of the only {thing}") };
-            vec![
-                format!("What {be} the {f}{only} of {subject}?"),
-                format!("Tell me the {f}{only} of {subject}."),
-                format!("Look up {subject}. What {be} the {f}{only}?"),
-                format!("I need the {f}{only} of {subject}."),
-                format!("Find the {f}{only} of {subject}."),
-            ]
+        // The only record of a list.
+        AnswerRule::Field { key: None, field: wanted, list } if !list.is_empty() => {
+            of_one(wanted, &format!("the only {thing} of {subject}"), scene)
         }
+        AnswerRule::Field { key: None, field: wanted, .. } => of_one(wanted, subject, scene),
         AnswerRule::Count { .. } => vec![
             format!("How many {things} does {subject} have?"),
             format!("Count the {things} of {subject}."),
             format!("Look up {subject}. How many {things} are there?"),
             format!("What is the number of {things} of {subject}?"),
         ],
-        AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => vec![
+        AnswerRule::Column { field: wanted, .. } if is_itself(wanted, thing) => vec![
             format!("Which {things} does {subject} have? {ALL}"),
             format!("List the {things} of {subject}. {ALL}"),
             format!("Look up {subject}. Which {things} are there? {ALL}"),
         ],
+        AnswerRule::Column { field: wanted, .. } if is_name(wanted) => {
+            let f = fields(wanted);
+            vec![
+                format!("Which {things} does {subject} have? Give their {f}, separated by commas."),
+                format!("List the {f} of the {things} of {subject}. {ALL}"),
+            ]
+        }
         AnswerRule::Column { field: wanted, .. } => {
             let f = fields(wanted);
             vec![
@@ -216,24 +297,34 @@ fn of_subject(rule: &AnswerRule, subject: &str, thing: &str) -> Vec<String> {
     }
 }
 
-fn of_listing(rule: &AnswerRule, listing: &str, thing: &str) -> Vec<String> {
+/// Whether a field is what its record is: nothing, or called like it.
+fn is_itself(wanted: &str, thing: &str) -> bool {
+    wanted.is_empty() || field(wanted) == thing
+}
+
+fn is_name(name: &str) -> bool {
+    words::has_any(name, &["name", "title"])
+}
+
+fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String> {
+    let thing = scene.thing;
+    // The courses of a teacher are what the teacher has.
+    let owner = listing.strip_prefix(&format!("{} of ", words::plural(thing)));
+    if let (Some(owner), AnswerRule::Count { .. } | AnswerRule::Column { .. }) =
+        (owner.filter(|owner| owner.starts_with("the ")), rule)
+    {
+        return of_subject(rule, owner, scene);
+    }
     match rule {
+        AnswerRule::Field { key: Some((key, value)), field: wanted, .. } if is_itself(wanted, thing) => {
+            let (k, v) = (field(key), words::shown(value));
+            vec![format!("Which of the {listing} has the {k} {v}?")]
+        }
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            let (f, k, v) = (field(wanted), field(key), words::shown(value));
-            let be = be(&f);
-            vec![
-                format!("Of the {listing}, what {be} the {f} of the one whose {k} is {v}?"),
-                format!("Look at the {listing}. What {be} the {f} of the {thing} with the {k} {v}?"),
-                format!("Of the {listing}, take the one with the {k} {v} and tell me its {f}."),
-            ]
+            of_one(wanted, &format!("{}{}", named(thing, key, value), behind(thing, listing)), scene)
         }
         AnswerRule::Field { key: None, field: wanted, .. } => {
-            let f = field(wanted);
-            let be = be(&f);
-            vec![
-                format!("What {be} the {f} of the only {}?", words::singular_head(listing)),
-                format!("Find the only {}. What {be} its {f}?", words::singular_head(listing)),
-            ]
+            of_one(wanted, &format!("the only {}", words::singular_head(listing)), scene)
         }
         AnswerRule::Count { .. } => vec![
             format!("How many {listing} are there?"),
@@ -241,8 +332,15 @@ fn of_listing(rule: &AnswerRule, listing: &str, thing: &str) -> Vec<String> {
             format!("Find the {listing}. How many are there?"),
             format!("What is the number of {listing}?"),
         ],
-        AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => {
+        AnswerRule::Column { field: wanted, .. } if is_itself(wanted, thing) => {
             vec![format!("Which {listing} are there? {ALL}"), format!("List the {listing}. {ALL}")]
+        }
+        AnswerRule::Column { field: wanted, .. } if is_name(wanted) => {
+            let f = fields(wanted);
+            vec![
+                format!("Which {listing} are there? Give their {f}, separated by commas."),
+                format!("List the {f} of the {listing}. {ALL}"),
+            ]
         }
         AnswerRule::Column { field: wanted, .. } => {
             let f = fields(wanted);
@@ -285,7 +383,7 @@ mod tests {
                 of(Some(("origin", "JFK")), "flights", "price"),
                 "details of the trip 7",
                 "flight",
-                "For the trip 7, what is the price of the flight with the origin JFK?",
+                "What is the price of the flight with the origin JFK of the trip 7?",
             ),
             (
                 AnswerRule::Count { list: list() },
@@ -343,8 +441,65 @@ mod tests {
                 "What is the highest price of the flights of the trip 7?",
             ),
         ] {
-            assert_eq!(ask(&rule, &Scene { place, thing, of_moments: false })[0].1, expected);
+            assert_eq!(
+                ask(&rule, &Scene { place, thing, of_moments: false, is_count: false })[0].1,
+                expected
+            );
         }
+    }
+
+    #[test]
+    fn things_are_named_numbers_are_counted_and_moments_have_a_when() {
+        let of = |key: Option<(&str, &str)>, field: &str| AnswerRule::Field {
+            list: String::new(),
+            key: key.map(|(key, value)| (key.to_owned(), value.to_owned())),
+            field: field.into(),
+        };
+        let statistics = || Some(("title", "Statistics"));
+        let column = |field: &str| AnswerRule::Column { list: String::new(), field: field.into() };
+        let of_teacher = "courses of the teacher T05";
+        for (rule, place, expected) in [
+            (
+                of(statistics(), "room"),
+                of_teacher,
+                "What is the room of the course Statistics of the teacher T05?",
+            ),
+            (
+                of(statistics(), "seats"),
+                of_teacher,
+                "How many seats does the course Statistics of the teacher T05 have?",
+            ),
+            (of(None, "seats"), of_teacher, "How many seats does the only course of the teacher T05 have?"),
+            (
+                of(Some(("slot", "B")), "room"),
+                of_teacher,
+                "What is the room of the course with the slot B of the teacher T05?",
+            ),
+            (
+                of(None, "nights_stayed"),
+                "details of the guest 60",
+                "How many nights has the guest 60 stayed?",
+            ),
+            (
+                column("title"),
+                of_teacher,
+                "Which courses does the teacher T05 have? Give their titles, separated by commas.",
+            ),
+            (
+                column("course"),
+                of_teacher,
+                "Which courses does the teacher T05 have? Give all of them, separated by commas.",
+            ),
+        ] {
+            let scene = Scene { place, thing: "course", of_moments: false, is_count: true };
+            let scene =
+                if expected.starts_with("How many") { scene } else { Scene { is_count: false, ..scene } };
+            assert_eq!(ask(&rule, &scene)[0].1, expected);
+        }
+        let scene =
+            Scene { place: "details of the device 5", thing: "entry", of_moments: true, is_count: false };
+        assert_eq!(ask(&of(None, "installed"), &scene)[0].1, "When was the device 5 installed?");
+        assert!(is_odd("installed", false) && !is_odd("installed", true) && !is_odd("room", false));
     }
 
     #[test]
@@ -364,7 +519,10 @@ mod tests {
             (smallest("dob"), true, "earliest date of birth", "is the oldest?"),
             (largest("bags"), false, "has the most bags?", "has the most bags?"),
         ] {
-            let asked = ask(&rule, &Scene { place: "details of the trip 7", thing: "leg", of_moments });
+            let asked = ask(
+                &rule,
+                &Scene { place: "details of the trip 7", thing: "leg", of_moments, is_count: false },
+            );
             assert!(asked[0].1.contains(first), "{asked:?}");
             assert!(asked.last().unwrap().1.contains(last), "{asked:?}");
         }

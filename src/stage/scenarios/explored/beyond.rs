@@ -27,7 +27,9 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
     let mut found: Vec<(u64, [Candidate; 2])> = Vec::new();
     for (index, seen) in graph.seen.iter().enumerate() {
         let profile = &profiles[seen.tool];
-        let is_odd = graph.is_random(seen.tool) || pages::is_paged(seen, profile);
+        // A list that happens to have one thing is no thing.
+        let is_list = seen.reading.lists.iter().any(|list| list.is_list && list.name.is_empty());
+        let is_odd = is_list || graph.is_random(seen.tool) || pages::is_paged(seen, profile);
         if is_odd || !changes::reads(profile) || super::sql::is_sql(graph, profiles, index) {
             continue;
         }
@@ -153,13 +155,15 @@ pub fn without_calls(
     let mut said: Vec<(u64, &Arg)> = Vec::new();
     for (seen, arg) in graph.seen.iter().flat_map(|seen| seen.args.iter().map(move |arg| (seen, arg))) {
         let tokens = words::tokens(&arg.name);
+        // What finds nothing may be no such thing.
+        let finds = seen.reading.lists.iter().any(|list| !list.records.is_empty());
         // What the server itself calls so: a call with a table named 54 may succeed too.
         let fits = |leaf: &String| {
             let known = graph.known.get(leaf).map(|known| &known.words);
             let is_known = known.is_some_and(|words| !tokens.is_disjoint(words));
             let is_table = !tokens.contains("table") || tables.is_empty() || tables.contains(leaf);
             let is_of = tables.contains(leaf) || graph.is_of(&profiles[seen.tool], &arg.name, leaf);
-            is_known && is_table && is_of && (2..=40).contains(&leaf.len()) && !leaf.contains('\n')
+            finds && is_known && is_table && is_of && (2..=40).contains(&leaf.len()) && !leaf.contains('\n')
         };
         if arg.leaf.as_ref().is_some_and(fits) && said.iter().all(|(_, other)| other.leaf != arg.leaf) {
             said.push((graph::rank(seed, "said", &arg.shown), arg));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::{
-    asking,
+    asking::{self, is_own_id},
     asks::{self, Asks, Column, Condition, Operation, Source, Test},
     graph::{self, Arg, Graph, Origin},
     pages,
@@ -35,6 +35,24 @@ const NAMES: [&str; 22] = [
     "name", "title", "message", "label", "id", "number", "no", "nr", "code", "key", "path", "uri", "url",
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
 ];
+/// Fields that are called like no noun.
+const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
+/// Fields that say something about a list.
+const ABOUT_LISTS: [&str; 11] = [
+    "page",
+    "pages",
+    "total",
+    "count",
+    "next",
+    "limit",
+    "offset",
+    "cursor",
+    "truncated",
+    "per_page",
+    "has_more",
+];
+/// In front of what a search looks for.
+const MATCHING: &str = " matching ";
 /// Longest task: a longer one describes values by values by values.
 const TASK: usize = 300;
 /// Longest value that a task says.
@@ -114,8 +132,11 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
             _ => 0,
         };
         for (number, rule) in rules.into_iter().enumerate() {
-            let variant = &variants[(start + number) % variants.len()];
-            candidates.extend(candidate(graph, profiles, index, variant, rule, seed));
+            // The plain way is the last.
+            let ways = [(start + number) % variants.len(), variants.len() - 1];
+            let mut ways = ways.iter().map(|way| &variants[*way]);
+            candidates
+                .extend(ways.find_map(|way| candidate(graph, profiles, index, way, rule.clone(), seed)));
         }
     }
     candidates
@@ -212,18 +233,16 @@ fn candidate(
     let answer = rule.answer(&[&seen.text]).ok()?;
     let list = rule.list();
     let thing = profiles[seen.tool].thing(list);
-    if is_detour(graph, index, variant.calls.len(), &rule, &thing) {
+    let of_moments = is_of_moments(seen, &rule, &answer);
+    if is_detour(graph, index, variant.calls.len(), &rule, &thing) || is_riddle(variant, &rule, &thing) {
         return None;
     }
-    let of_moments = match &rule {
-        AnswerRule::Measured { field, key: Some(_), .. } => {
-            let records =
-                seen.reading.lists.iter().filter(|one| one.name == *list).flat_map(|one| &one.records);
-            records.filter_map(|record| value_of(record, field)).all(is_moment)
-        }
-        _ => false,
-    };
-    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments });
+    if asked_field(&rule).is_some_and(|field| asking::is_odd(field, of_moments)) {
+        return None;
+    }
+    let is_count =
+        asked_field(&rule).is_some_and(|field| !is_set(graph, index, field)) && answer.parse::<f64>().is_ok();
+    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments, is_count });
     let mut entity = variant.entity.clone();
     let about = match &rule {
         AnswerRule::Field { key: Some((key, value)), field, .. } => {
@@ -272,6 +291,37 @@ fn candidate(
         asks: asks.map(|asks| asks.to_value()),
         ..Candidate::default()
     })
+}
+
+/// The field whose values are asked for or compared.
+fn asked_field(rule: &AnswerRule) -> Option<&str> {
+    match rule {
+        AnswerRule::Field { field, .. }
+        | AnswerRule::Column { field, .. }
+        | AnswerRule::Measured { field, .. } => Some(field),
+        _ => None,
+    }
+}
+
+/// Whether what is asked for or compared are dates or times.
+fn is_of_moments(seen: &graph::SuccessfulCall, rule: &AnswerRule, answer: &str) -> bool {
+    match rule {
+        AnswerRule::Measured { list, field, key: Some(_), .. } => {
+            let lists = seen.reading.lists.iter().filter(|one| one.name == *list);
+            lists.flat_map(|one| &one.records).filter_map(|record| value_of(record, field)).all(is_moment)
+        }
+        AnswerRule::Field { .. } => is_moment(answer),
+        _ => false,
+    }
+}
+
+/// Whether a question goes round in a circle, or about what nobody needs to ask: a field of one of the courses of the teacher of
+/// a course, of a thing that a search by its name finds, or the only record's name for itself.
+fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
+    let AnswerRule::Field { key, field, .. } = rule else { return false };
+    let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" the {thing} "));
+    let is_searched = variant.place.contains(MATCHING);
+    is_circle || is_searched || key.is_none() && wording::field(field) == thing
 }
 
 /// Whether a field has texts that may look like numbers and are right as they are written.
@@ -405,6 +455,16 @@ fn record_of<'g>(graph: &'g Graph, origin: &Origin) -> &'g Record {
     &graph.seen[origin.call].reading.lists[origin.list].records[origin.record]
 }
 
+/// Whether a value is not found by its call: this changes something, shows a part or anything, or took the value.
+fn says_nothing(graph: &Graph, profiles: &[ToolProfile], origin: &Origin) -> bool {
+    let seen = &graph.seen[origin.call];
+    let value = &record_of(graph, origin)[origin.field].value;
+    super::changes::writes(graph, profiles, origin.call)
+        || pages::is_paged(seen, &profiles[seen.tool])
+        || graph.is_random(origin.tool)
+        || seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(value))
+}
+
 /// Ways to describe a value without saying it. `entity` is what the task says anyway.
 fn descriptions(
     graph: &Graph,
@@ -415,8 +475,7 @@ fn descriptions(
 ) -> Vec<Description> {
     let seen = &graph.seen[origin.call];
     let profile = &profiles[seen.tool];
-    let is_paged = pages::is_paged(seen, profile);
-    if super::changes::writes(graph, profiles, origin.call) || is_paged || graph.is_random(origin.tool) {
+    if says_nothing(graph, profiles, origin) {
         return Vec::new();
     }
     let list = &seen.reading.lists[origin.list];
@@ -467,7 +526,12 @@ fn descriptions(
         if list.is_nested {
             continue;
         }
+        // `the only requirements` of `requires`
+        let is_noun = words::spoken_field(&list.name) == words::spoken(&list.name);
         if list.records.len() == 1 && record.len() == 1 {
+            if !is_noun {
+                continue;
+            }
             found.push(of(format!("the only {thing}{within}"), None, Pick::Only));
             continue;
         }
@@ -489,28 +553,40 @@ fn descriptions(
                 continue;
             }
         }
-        let changing = graph.changing(origin.tool);
-        let keys = keys(list, record, &value.name).into_iter().filter(|(key, _)| !changing.contains(key));
-        for (key, said) in keys.take(2) {
-            let shown = words::shown(&said);
-            // `the order 7`, where that is the order's own id.
-            let which = match is_own_id(&key, &thing) {
-                true => format!("the {thing} {shown}"),
-                false => format!("the {thing} whose {} is {shown}{behind}", words::spoken_field(&key)),
+        for (key, said) in describing(graph, origin, &thing, is_said) {
+            let which = asking::named(&thing, &key, &said);
+            let is_searched = seen.args.iter().any(|arg| is_search(arg) && arg.leaf.as_ref() == Some(&said));
+            let tail = match is_said || is_searched {
+                true => String::new(),
+                false => asking::behind(&thing, &source.place),
             };
-            let words = format!("{}{which}", part(&value.name, &thing));
+            let words = format!("{}{which}{tail}", part(&value.name, &thing));
             found.push(of(words, Some((key, said)), Pick::Only));
         }
     }
     found
 }
 
-/// Whether a field says which one of these things a record is: `id` and `order_id` of an order.
-fn is_own_id(field: &str, thing: &str) -> bool {
-    let keys = ["id", "no", "nr", "number", "code"];
-    let (of_field, of_thing) = (words::tokens(field), words::tokens(thing));
-    let is_key = |word: &String| keys.contains(&word.as_str());
-    of_field.iter().any(is_key) && of_field.iter().all(|word| is_key(word) || of_thing.contains(word))
+/// Fields by which people find the record of a result. `is_said`: the task says what its call takes anyway.
+fn describing(graph: &Graph, origin: &Origin, thing: &str, is_said: bool) -> Vec<(String, String)> {
+    let seen = &graph.seen[origin.call];
+    let (list, record) = (&seen.reading.lists[origin.list], record_of(graph, origin));
+    let changing = graph.changing(origin.tool);
+    let keys = keys(list, record, &record[origin.field].name).into_iter();
+    let mut keys: Vec<(String, String)> = keys.filter(|(key, _)| !changing.contains(key)).take(2).collect();
+    // Who knows the name says no number.
+    if keys.first().is_some_and(|(key, _)| words::has_any(key, &["name", "title"])) {
+        keys.truncate(1);
+    }
+    // A search finds what it looks for, a number needs no list, and what is said once is enough.
+    let search = seen.args.iter().find(|arg| is_search(arg));
+    let is_taken = |said: &String| seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(said));
+    let is_number = |key: &str| is_own_id(key, thing) || words::is_identifier(key);
+    keys.retain(|(key, said)| match search {
+        Some(search) => search.leaf.as_ref() == Some(said),
+        None => is_said || seen.args.is_empty() || !is_number(key) && !is_taken(said),
+    });
+    keys
 }
 
 /// Whether another call gives the field of a record by the record's key alone, as people ask for it.
@@ -562,8 +638,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     let is_named = |name: &str| words::has_any(name, &NAMES);
     let has_names = record.iter().any(|field| is_named(&field.name) && !field.is_set);
     let is_sure = |name: &str| if list.is_part { is_id(name) } else { is_named(name) || !has_names };
-    let is_odd =
-        |name: &str| words::is_preposition(name) || ["what", "how", "when", "who", "why"].contains(&name);
+    let is_odd = |name: &str| words::is_preposition(name) || NO_NOUNS.contains(&name);
     let mut keys: Vec<(String, String)> = record
         .iter()
         .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
@@ -593,6 +668,7 @@ pub fn place(
 ) -> String {
     let words::Phrase { text, slot } = &profile.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
+    let mut owner = None;
     // `a booking by its code` is the booking with this code.
     let is_one =
         |head: &String| head.contains(" of a ") || head.contains(" of an ") || !words::is_plural(head);
@@ -607,6 +683,13 @@ pub fn place(
         let form = [" of a ", " of an "].iter().find(|of| text.ends_with(&format!("{of}{said}")));
         if let Some(of) = form.filter(|_| slot.as_ref().is_none_or(|slot| slot.param != param.name)) {
             text.truncate(text.len() - of.len() - said.len());
+            let given = args.iter().position(|arg| arg.name == param.name);
+            if let Some(at) = given.filter(|at| !covered.contains(at)) {
+                let words =
+                    described.filter(|(position, _)| *position == at).map(|(_, words)| words.to_owned());
+                within = format!(" of {}", words.unwrap_or_else(|| format!("the {said} {}", args[at].shown)));
+                owner = Some(at);
+            }
         }
     }
     if let ([only], None) = (args, slot)
@@ -620,7 +703,8 @@ pub fn place(
         text.truncate(text.find(" by ").unwrap_or(text.len()));
     }
     let mut is_described = false;
-    for (index, arg) in args.iter().enumerate().filter(|(index, _)| !covered.contains(index)) {
+    let others = args.iter().enumerate();
+    for (index, arg) in others.filter(|(index, _)| !covered.contains(index) && owner != Some(*index)) {
         let preposition = words::preposition_of(&arg.name);
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
@@ -643,7 +727,7 @@ pub fn place(
             (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
-            (None, None, None) if is_search(arg) => within += &format!(" matching {}", arg.shown),
+            (None, None, None) if is_search(arg) => within += &format!("{MATCHING}{}", arg.shown),
             (None, words, Some(preposition)) => {
                 within += &format!(" {preposition} {}", words.unwrap_or(&arg.shown));
             }
@@ -675,7 +759,9 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         return in_line(seen, line).into_iter().collect();
     }
     let changing = graph.changing(seen.tool);
-    let tells = |field: &Field| tells(field) && !changing.contains(&field.name);
+    let tells = |field: &Field| {
+        tells(field) && !changing.contains(&field.name) && !NO_NOUNS.contains(&field.name.as_str())
+    };
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
@@ -686,23 +772,8 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         };
         if let ([record], false) = (list.records.as_slice(), list.is_list || list.is_part) {
             // What is said about a list is not asked.
-            let is_about_list = |field: &Field| {
-                seen.reading.lists.len() > 1
-                    && [
-                        "page",
-                        "pages",
-                        "total",
-                        "count",
-                        "next",
-                        "limit",
-                        "offset",
-                        "cursor",
-                        "truncated",
-                        "per_page",
-                        "has_more",
-                    ]
-                    .contains(&field.name.as_str())
-            };
+            let is_about_list =
+                |field: &Field| seen.reading.lists.len() > 1 && ABOUT_LISTS.contains(&field.name.as_str());
             let tells = |field: &Field| tells(field) && !is_about_list(field);
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));
@@ -737,12 +808,12 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 let of_field = || list.records.iter().flatten().filter(|other| other.name == field.name);
                 let values: BTreeSet<&str> = of_field().map(|field| field.value.as_str()).collect();
-                let are_numbers =
-                    of_field().all(|field| !field.is_text && field.value.parse::<f64>().is_ok());
+                let look_like_numbers = of_field().all(|field| field.value.parse::<f64>().is_ok());
+                let are_numbers = look_like_numbers && of_field().all(|field| !field.is_text);
                 let is_number = are_numbers && is_quantity(&field.name);
+                let is_id = words::is_identifier(&field.name);
                 // Nobody wants a list of amounts.
-                let is_own = has_name && words::is_identifier(&field.name);
-                if values.len() > 1 && !is_number && !is_own {
+                if values.len() > 1 && !is_number && !(has_name && is_id) && !(look_like_numbers && !is_id) {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
                 if is_number || is_moment(&field.value) {

@@ -6,8 +6,10 @@ use crate::stage::scenarios::{candidate::AnswerRule, words};
 pub struct Scene<'a> {
     pub place: &'a str,
     pub thing: &'a str,
-    /// What is compared are dates or times.
+    /// What is asked for or compared are dates or times.
     pub of_moments: bool,
+    /// What is asked for is a number of what the field is called.
+    pub is_count: bool,
 }
 
 pub const ALL: &str = "Give all of them, separated by commas.";
@@ -65,7 +67,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
         ],
         AnswerRule::Column { field: wanted, .. } => {
             let f = match field(wanted) {
-                odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
+                odd if odd.ends_with('"') => format!("values of {odd}"),
                 name => words::plural(&name),
             };
             vec![
@@ -104,6 +106,8 @@ pub fn named(rule: &AnswerRule, texts: &[String]) -> Vec<(String, String)> {
 /// Capital first letter, single spaces, no article twice.
 pub fn sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace("the the ", "the ");
+    // A name may end with a point.
+    let text = text.strip_suffix("..").map_or(text.clone(), |text| format!("{text}."));
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

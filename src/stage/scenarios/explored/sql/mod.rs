@@ -6,6 +6,7 @@
 mod phrases;
 mod questions;
 mod schema;
+mod senses;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Map;
 
-pub use self::phrases::{Sense, is_person};
 use self::schema::{SQLITE, STANDARD, Schema, Type};
+pub use self::senses::{Sense, is_person, was, was_it};
 use super::{
     asks::{self, Column, Condition, Test},
     graph::{Graph, SuccessfulCall},
@@ -379,7 +380,7 @@ impl<'g> Table<'g> {
             [] => {}
             [only] => {
                 let key = self.columns.iter().find(|column| column.eq_ignore_ascii_case(only))?;
-                return (!phrases::is_name(key) && self.is_unique(key)).then_some(key);
+                return (!senses::is_name(key) && self.is_unique(key)).then_some(key);
             }
             // None of several identifies a row by itself.
             _ => return None,
@@ -427,7 +428,10 @@ impl<'g> Table<'g> {
     /// Whether a row says little but which rows of other tables belong together.
     fn is_link(&self, references: &[Reference<'_, '_>]) -> bool {
         let direct = references.iter().filter(|reference| reference.is_direct()).count();
-        direct >= 2 && self.name().is_none() && self.facts().next().is_none()
+        // Where it comes among the others says little more.
+        let is_place =
+            |column: &str| words::has_any(column, &["position", "order", "sequence", "index", "rank"]);
+        direct >= 2 && self.name().is_none() && self.facts().all(is_place)
     }
 
     /// The column that names a row in words.
@@ -444,7 +448,7 @@ impl<'g> Table<'g> {
                 && self.is_told_apart(column)
         };
         let mut columns = self.columns.iter().filter(names).map(String::as_str);
-        columns.find(|column| phrases::is_name(column))
+        columns.find(|column| senses::is_name(column))
     }
 
     /// The column that tasks name a row by.
@@ -464,8 +468,8 @@ impl<'g> Table<'g> {
                 && !is_part(column)
                 && !self.odd.contains(*column)
                 && !names_itself(column)
-                && !phrases::is_odd_flag(self, column)
-                && !phrases::is_odd_moment(self, column)
+                && !senses::is_odd_flag(self, column)
+                && !senses::is_odd_moment(self, column)
         })
     }
 
@@ -494,9 +498,13 @@ impl<'g> Table<'g> {
             !is_number(column)
                 && !words::has_any(column, &tells_apart)
                 && (!is_amount(column) || is_flag(self, column))
-                && (Sense::of(self, column) != Sense::Date || phrases::is_done_on(self, column))
+                && (Sense::of(self, column) != Sense::Date || senses::is_done_on(self, column))
         };
-        self.facts().filter(is_one).filter_map(|column| {
+        // A text that somebody wrote is no kind of thing.
+        let is_prose = |column: &&str| {
+            words::has_any(column, &["body", "text", "note", "comment", "description", "message"])
+        };
+        self.facts().filter(move |column| is_one(column) && !is_prose(column)).filter_map(|column| {
             let distinct = self.distinct(column);
             let is_category = distinct.len() >= 2
                 && distinct.len() * 3 <= self.rows.len() * 2
@@ -517,7 +525,7 @@ impl<'g> Table<'g> {
             self.numbers.contains(*column)
                 && !is_flag(self, column)
                 && !words::is_identifier(column)
-                && !phrases::is_odd_moment(self, column)
+                && !senses::is_odd_moment(self, column)
                 && !self.schema.keys.iter().any(|key| key == column)
                 && !self
                     .values(column)
@@ -619,7 +627,14 @@ impl<'g> Table<'g> {
         // `appt` and `seen by` are no nouns.
         let is_noun = names(column, &to.called).is_some()
             || key != column
-                && role.last().is_some_and(|last| !phrases::PREPOSITIONS.contains(&last.as_str()));
+                && role.last().is_some_and(|last| !senses::PREPOSITIONS.contains(&last.as_str()));
+        // `from_account`
+        if let [first, _, ..] = &mut *role
+            && let Some((_, end)) =
+                [("from", "source"), ("to", "target")].iter().find(|(word, _)| word == first)
+        {
+            *first = (*end).to_owned();
+        }
         let role = if is_noun && !role.is_empty() { role.join(" ") } else { to.thing.clone() };
         Reference {
             joins: vec![Join { from: self, column, to, key }],

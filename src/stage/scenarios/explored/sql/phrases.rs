@@ -1,333 +1,23 @@
 //! How people ask about tables: several wordings of each question, and several names of what it is about.
 //!
-//! A small grammar. What a column means ([`Sense`]) follows from its name and its values, by words that are common in any
-//! database; a column that says nothing is asked about by its name.
-
-use std::collections::BTreeSet;
+//! A small grammar. A column that says nothing ([`Sense`]) is asked about by its name.
 
 use chrono::Month;
 
-use super::{Reference, Table, is_flag};
+use super::{
+    Reference, Table, is_flag,
+    senses::{
+        Event, Sense, a, done, event, is_adjective, is_name, is_own_date, is_person, last_word, noun,
+        participle, that_were, was, was_it, were,
+    },
+};
 use crate::stage::scenarios::words;
-
-/// What the values of a column say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sense {
-    Price,
-    Pay,
-    Age,
-    Weight,
-    Height,
-    Length,
-    Pieces,
-    Place,
-    State,
-    Kind,
-    Year,
-    Date,
-    /// A number of what the column is called: `minutes`, `seats`.
-    Units,
-    Other,
-}
-
-const SENSES: [(Sense, &[&str]); 10] = [
-    (Sense::Price, &["price", "cost", "fee", "fare", "rent"]),
-    (Sense::Pay, &["salary", "wage", "pay"]),
-    (Sense::Age, &["age"]),
-    (Sense::Weight, &["weight"]),
-    (Sense::Height, &["height"]),
-    (Sense::Length, &["length", "duration"]),
-    (Sense::Pieces, &["quantity", "stock", "copies", "units", "pieces", "qty"]),
-    (Sense::Place, &["city", "country", "town", "location", "region", "village"]),
-    (Sense::State, &["status", "state", "stage", "phase", "condition"]),
-    (
-        Sense::Kind,
-        &[
-            "category",
-            "type",
-            "kind",
-            "genre",
-            "class",
-            "group",
-            "department",
-            "team",
-            "family",
-            "species",
-            "breed",
-            "brand",
-            "topic",
-            "subject",
-            "specialty",
-            "speciality",
-            "section",
-            "division",
-        ],
-    ),
-];
-
-/// Words for people, who have no article and no "it".
-const PERSONS: [&str; 27] = [
-    "customer",
-    "client",
-    "user",
-    "member",
-    "person",
-    "employee",
-    "worker",
-    "colleague",
-    "student",
-    "pupil",
-    "teacher",
-    "author",
-    "artist",
-    "patient",
-    "doctor",
-    "nurse",
-    "physician",
-    "driver",
-    "player",
-    "manager",
-    "guest",
-    "passenger",
-    "contact",
-    "owner",
-    "staff",
-    "buyer",
-    "seller",
-];
-
-/// What people do in a row of such a table: past and plain form, and what one does with the row itself.
-const EVENTS: [(&str, &str, &str, &str, &str); 11] = [
-    ("order", "ordered", "order", "placed", "place"),
-    ("purchase", "bought", "buy", "made", "make"),
-    ("sale", "bought", "buy", "made", "make"),
-    ("loan", "borrowed", "borrow", "taken", "take"),
-    ("rental", "rented", "rent", "made", "make"),
-    ("booking", "booked", "book", "made", "make"),
-    ("reservation", "reserved", "reserve", "made", "make"),
-    ("review", "reviewed", "review", "written", "write"),
-    ("payment", "paid for", "pay for", "made", "make"),
-    ("visit", "visited", "visit", "made", "make"),
-    ("appointment", "booked", "book", "made", "make"),
-];
-
-impl Sense {
-    pub(super) fn of(table: &Table<'_>, column: &str) -> Self {
-        let values = table.distinct(column);
-        if is_dates(&values) {
-            return Self::Date;
-        }
-        let is_year = |value: &&str| value.parse::<i64>().is_ok_and(|year| (1800..2200).contains(&year));
-        let said = words::split(column);
-        let has_unit = said.len() > 1
-            && words::UNITS.iter().any(|(unit, _)| said.last().is_some_and(|last| last == unit));
-        let is_plural = !has_unit && said.last().is_some_and(|last| words::singular(last) != *last);
-        let are_numbers = table.numbers.contains(column);
-        match Self::of_name(column) {
-            Self::Other if is_plural && are_numbers => Self::Units,
-            Self::Other if are_numbers && !values.is_empty() && values.iter().all(is_year) => Self::Year,
-            sense => sense,
-        }
-    }
-
-    /// By the name alone.
-    pub fn of_name(name: &str) -> Self {
-        let said = words::split(name);
-        let says = |known: &[&str], word: &String| {
-            known.contains(&word.as_str()) || known.contains(&words::singular(word).as_str())
-        };
-        let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| says(words, word));
-        SENSES.iter().find(fits).map_or(Self::Other, |(sense, _)| *sense)
-    }
-
-    /// What the row with the largest value is called, and that with the smallest.
-    pub fn extremes(self) -> Option<[&'static str; 2]> {
-        match self {
-            Self::Price => Some(["most expensive", "cheapest"]),
-            Self::Pay => Some(["best paid", "worst paid"]),
-            Self::Age => Some(["oldest", "youngest"]),
-            Self::Weight => Some(["heaviest", "lightest"]),
-            Self::Height => Some(["tallest", "shortest"]),
-            Self::Length => Some(["longest", "shortest"]),
-            Self::Date | Self::Year => Some(["latest", "earliest"]),
-            Self::Pieces | Self::Units | Self::Place | Self::State | Self::Kind | Self::Other => None,
-        }
-    }
-}
-
-/// Whether all of these are dates, perhaps with a time, and their order as texts is that in time: `2025-03-01`.
-fn is_dates(values: &BTreeSet<&str>) -> bool {
-    let shape = |value: &str| -> String {
-        value.chars().map(|letter| if letter.is_ascii_digit() { '9' } else { letter }).collect()
-    };
-    let Some(first) = values.first().map(|value| shape(value)) else { return false };
-    // The hours of other time zones are others.
-    let zone = |value: &&str| value.get(19..).map(str::to_owned);
-    let is_local = first.len() <= 23 || values.iter().map(zone).collect::<BTreeSet<_>>().len() == 1;
-    first.starts_with("9999-99-99")
-        && first.len() <= 32
-        && is_local
-        && values.iter().all(|value| shape(value) == first)
-}
-
-/// Words that end a name which is no noun: `seen_by`.
-pub const PREPOSITIONS: [&str; 9] = ["by", "to", "at", "in", "on", "for", "of", "from", "with"];
-
-/// Past participles that do not end in "ed" or "wn".
-const PARTICIPLES: [&str; 12] =
-    ["held", "made", "sent", "paid", "built", "sold", "bought", "taken", "given", "born", "written", "seen"];
-
-/// Adjectives that do not end like one.
-const ADJECTIVES: [&str; 16] = [
-    "open", "new", "private", "free", "full", "ready", "late", "urgent", "hidden", "complete", "online",
-    "secret", "done", "void", "vip", "remote",
-];
-
-/// Names of the day on which somebody is born.
-const BIRTHS: [&str; 4] = ["dob", "birth", "birthday", "birthdate"];
-
-/// What was done, by a column's name: `held` of `held_on`, `hired`, `born`.
-fn participle(column: &str) -> Option<String> {
-    if words::split(column).iter().any(|word| BIRTHS.contains(&word.as_str())) {
-        return Some("born".to_owned());
-    }
-    let is_participle = |word: &String| {
-        PARTICIPLES.contains(&word.as_str())
-            || word.len() > 4 && (word.ends_with("ed") || word.ends_with("wn"))
-    };
-    words::split(column).into_iter().find(is_participle)
-}
-
-/// What abbreviations in the names of columns stand for.
-const ABBREVIATIONS: [(&str, &str); 12] = [
-    ("no", "number"),
-    ("nr", "number"),
-    ("num", "number"),
-    ("qty", "quantity"),
-    ("amt", "amount"),
-    ("dob", "date of birth"),
-    ("dept", "department"),
-    ("addr", "address"),
-    ("desc", "description"),
-    ("descr", "description"),
-    ("tel", "telephone number"),
-    ("cat", "category"),
-];
-
-/// A column as a noun: `date held` for `held_on`, `year hired`, `order number` for the key `ord_no`. `since` is no noun.
-pub fn noun(table: &Table<'_>, column: &str) -> String {
-    let names = words::split(column);
-    let full = |name: &String| {
-        let found = ABBREVIATIONS.iter().find(|(short, _)| short == name);
-        found.map_or_else(|| name.clone(), |(_, full)| (*full).to_owned())
-    };
-    if let ([_, last], true) = (&*names, table.id() == Some(column)) {
-        return format!("{} {}", table.thing, full(last));
-    }
-    let moment = match Sense::of(table, column) {
-        Sense::Date => Some("date"),
-        Sense::Year => Some("year"),
-        _ => None,
-    };
-    if let Some(moment) = moment {
-        if names == ["since"] {
-            let since = if table.is_of_people() { "joining" } else { "starting" };
-            return format!("{since} {moment}");
-        }
-        // `due_on`, `valid_until`
-        if let [rest @ .., last] = &*names
-            && !rest.is_empty()
-            && participle(column).is_none()
-        {
-            let rest = rest.join(" ");
-            match last.as_str() {
-                "until" | "till" => return format!("{rest} until {moment}"),
-                last if PREPOSITIONS.contains(&last) => return format!("{rest} {moment}"),
-                _ => {}
-            }
-        }
-        let mut kept = names.iter().filter(|name| !PREPOSITIONS.contains(&name.as_str()));
-        if let (Some(only), None) = (kept.next(), kept.next())
-            && participle(column).is_some_and(|done| done == *only)
-        {
-            return format!("{moment} {only}");
-        }
-    }
-    // `weight_kg`
-    if let [rest @ .., unit] = &*names
-        && let Some((_, unit)) =
-            words::UNITS.iter().find(|(short, _)| short == unit).filter(|_| !rest.is_empty())
-    {
-        return format!("{} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
-    }
-    names.iter().map(full).collect::<Vec<_>>().join(" ")
-}
-
-/// Whether a column's name says when something was done, or by whom: `moved_at`, `closed_by`. Its numbers count nothing.
-pub fn is_moment_name(column: &str) -> bool {
-    let said = words::split(column);
-    said.last().is_some_and(|last| PREPOSITIONS.contains(&last.as_str()) || last == "since")
-        || participle(column).is_some() && said.len() == 1
-}
-
-/// Whether a column has numbers where its name says when something was done, or by whom.
-pub fn is_odd_moment(table: &Table<'_>, column: &str) -> bool {
-    table.numbers.contains(column) && is_moment_name(column) && Sense::of(table, column) != Sense::Year
-}
-
-/// A noun with its article.
-fn a(noun: &str) -> String {
-    let article = if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
-    format!("{article} {noun}")
-}
-
-/// Whether a word says how something is: `active`, `paid`.
-fn is_adjective(word: &str) -> bool {
-    let ends = ["able", "ible", "ive", "al", "ent", "ant", "ic", "ful", "ous", "ary", "ed", "wn", "less"];
-    PARTICIPLES.contains(&word)
-        || ADJECTIVES.contains(&word)
-        || word.len() > 4 && ends.iter().any(|end| word.ends_with(end))
-}
-
-/// Whether a yes or no has a name that says neither what a row is nor what it has: `newsletter`.
-pub fn is_odd_flag(table: &Table<'_>, column: &str) -> bool {
-    let said = words::split(column);
-    let has_verb = said.len() > 1 && ["is", "has", "was", "are"].contains(&said[0].as_str());
-    is_flag(table, column) && !has_verb && !said.iter().any(|word| is_adjective(word))
-}
-
-fn last_word(thing: &str) -> &str {
-    thing.rsplit(' ').next().unwrap_or(thing)
-}
-
-pub fn is_person(thing: &str) -> bool {
-    PERSONS.contains(&last_word(thing))
-}
-
-fn event(
-    thing: &str,
-) -> Option<&'static (&'static str, &'static str, &'static str, &'static str, &'static str)> {
-    EVENTS.iter().find(|event| event.0 == last_word(thing))
-}
-
-impl Table<'_> {
-    /// Whether rows are things with a price or a stock.
-    fn is_ware(&self) -> bool {
-        self.quantities().any(|(column, _)| matches!(Sense::of(self, column), Sense::Price | Sense::Pieces))
-    }
-}
-
-/// Whether a column holds names.
-pub fn is_name(column: &str) -> bool {
-    words::has_any(column, &["name", "title"])
-}
 
 /// A row by its key: `the product "Desk Lamp"`, `order number 17`.
 pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String> {
     let shown = words::shown(value);
     if is_name(key) {
-        let mut names =
-            vec![format!("the {thing} {shown}"), value.to_owned(), format!("the {thing} {value}")];
+        let mut names = vec![format!("the {thing} {shown}"), format!("the {thing} {value}")];
         if words::tokens(key).contains("title") {
             names.push(shown);
         } else if is_person(thing) || table.is_of_people() {
@@ -337,8 +27,9 @@ pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String
         }
         return names;
     }
-    let mut names =
-        vec![format!("the {thing} with the {} {shown}", noun(table, key)), format!("{thing} {shown}")];
+    let k = noun(table, key);
+    let k = k.strip_prefix(&format!("{thing} ")).unwrap_or(&k);
+    let mut names = vec![format!("the {thing} with the {k} {shown}"), format!("{thing} {shown}")];
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         names.extend(["number ", "#", "no. "].map(|number| format!("{thing} {number}{value}")));
     }
@@ -352,34 +43,32 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         return flagged(&things, column, value);
     }
     if let (Some(done), Sense::Date) = (done(thing, column), Sense::of(table, column)) {
-        return vec![format!("{things} {done} on {value}"), format!("{things} that were {done} on {value}")];
+        return vec![
+            format!("{things} {} on {value}", that_were(&done)),
+            format!("{things} that {} on {value}", were(&done)),
+        ];
     }
-    let mut sets = vec![
-        format!("{things} with the {c} {v}"),
-        format!("{things} whose {c} is {v}"),
-        format!("{things} that have the {c} {v}"),
-    ];
-    let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
+    let mut sets = vec![format!("{things} with the {c} {v}")];
     match Sense::of(table, column) {
         Sense::State => {
             sets.extend([format!("{value} {things}"), format!("{things} that are {value}")]);
             sets.push(format!("{value} {things}"));
         }
         Sense::Kind => {
-            sets.extend([format!("{things} in the {c} {v}"), format!("{things} of the {c} {v}")]);
-            sets.extend([format!("{value} {things}"), format!("{value} {things}")]);
+            sets.push(format!("{things} {} the {c} {v}", within(&c)));
+            sets.extend(is_in_front(column, value).then(|| format!("{value} {things}")));
         }
         Sense::Place => {
             sets.extend([format!("{things} from {value}"), format!("{things} in {value}")]);
-            sets.push(if is_person(thing) {
-                format!("{things} who live in {value}")
-            } else {
-                format!("{value} {things}")
+            sets.push(match is_person(thing) {
+                true if is_lived_in(column) => format!("{things} who live in {value}"),
+                true => format!("{things} from {value}"),
+                false => format!("{value} {things}"),
             });
         }
         Sense::Date => sets.extend([format!("{things} on {value}"), format!("{things} of {value}")]),
         Sense::Year => sets.extend([format!("{things} from {value}"), format!("{things} of {value}")]),
-        _ if is_plain => sets.push(format!("{value} {things}")),
+        _ if is_in_front(column, value) => sets.push(format!("{value} {things}")),
         _ => {}
     }
     sets
@@ -412,9 +101,29 @@ fn flagged(things: &str, column: &str, value: &str) -> Vec<String> {
     }
 }
 
-/// Questions for the number of `{rows}` that have a value too.
-pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
-    let condition = match (is_flag(table, column), Sense::of(table, column)) {
+/// Whether a value may stand in front of its thing: `kitchen products`, `green lines`; not `B- patients` or `en books`.
+fn is_in_front(column: &str, value: &str) -> bool {
+    let is_plain = value.chars().all(|letter| letter.is_lowercase() || letter == '-' || letter == ' ');
+    let is_kind =
+        Sense::of_name(column) == Sense::Kind || words::has_any(column, &["color", "colour", "plan"]);
+    is_plain && !words::is_plural(value) && (is_kind || is_adjective(last_word(value)))
+}
+
+/// Whether people live there: they come from a country.
+fn is_lived_in(column: &str) -> bool {
+    !words::has_any(column, &["country"])
+}
+
+/// `in` a team or a class, `of` a kind.
+fn within(kind: &str) -> &'static str {
+    let places = ["category", "class", "group", "department", "team", "section", "division"];
+    if places.contains(&last_word(kind)) { "in" } else { "of" }
+}
+
+/// That rows have a value, behind "how many": `are of the kind senior`, `were returned on 2023-01-28`.
+pub fn condition(table: &Table<'_>, column: &str, value: &str) -> String {
+    let (c, v) = (noun(table, column), words::shown(value));
+    match (is_flag(table, column), Sense::of(table, column)) {
         (true, _) => match (flag(column), is_yes(value)) {
             ((what, true), true) => format!("have {what}"),
             ((what, true), false) => format!("have no {what}"),
@@ -422,12 +131,28 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
             ((what, false), false) => format!("are not {what}"),
         },
         (false, Sense::State) => format!("are {value}"),
+        (false, Sense::Kind) if !c.contains(' ') => format!("are {} the {c} {v}", within(&c)),
+        (false, Sense::Place) if table.is_of_people() => format!("are from {value}"),
+        (false, Sense::Place) => format!("are in {value}"),
         (false, Sense::Date) => match done(&table.thing, column) {
-            Some(done) => format!("were {done} on {value}"),
-            None => format!("have the {} {value}", noun(table, column)),
+            Some(done) => format!("{} on {value}", were(&done)),
+            None => format!("have the {c} {value}"),
         },
-        (false, _) => format!("have the {} {}", noun(table, column), words::shown(value)),
-    };
+        (false, _) => format!("have the {c} {v}"),
+    }
+}
+
+/// The same behind a noun: `with the kind senior`.
+pub fn with(table: &Table<'_>, column: &str, value: &str) -> String {
+    match (done(&table.thing, column), Sense::of(table, column)) {
+        (Some(done), Sense::Date) => format!("that {} on {value}", were(&done)),
+        _ => format!("with the {} {}", noun(table, column), words::shown(value)),
+    }
+}
+
+/// Questions for the number of `{rows}` that have a value too.
+pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
+    let condition = condition(table, column, value);
     vec![
         format!("How many of the {{rows}} {condition}?"),
         format!("Count the {{rows}} that {condition}."),
@@ -439,8 +164,16 @@ pub fn also(table: &Table<'_>, column: &str, value: &str) -> Vec<String> {
 /// Questions for a column of `{row}`.
 pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
+    let c = c.strip_prefix(&format!("{} ", table.thing)).unwrap_or(&c);
     let its = if table.is_of_people() { "their" } else { "its" };
-    if matches!(Sense::of(table, column), Sense::Date) && done(thing, column).is_some() {
+    if let [rest @ .., last] = &*words::split(column)
+        && !rest.is_empty()
+        && ["until", "till"].contains(&last.as_str())
+    {
+        return vec![format!("Until when is {{row}} {}?", rest.join(" "))];
+    }
+    let is_moment = matches!(Sense::of(table, column), Sense::Date | Sense::Year);
+    if is_moment && (done(thing, column).is_some() || words::tokens(column).contains("since")) {
         return moment(table, thing, column);
     }
     if is_flag(table, column) {
@@ -458,7 +191,6 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         format!("Tell me the {c} of {{row}}."),
         format!("Find {{row}}. What is {its} {c}?"),
         format!("I need the {c} of {{row}}."),
-        format!("What {c} does {{row}} have?"),
         format!("Can you look up the {c} of {{row}}?"),
     ];
     let live = |place: &str| format!("{place} does {{row}} live?");
@@ -482,11 +214,10 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Pieces => texts
             .extend([format!("How large is the {c} of {{row}}?"), "How many pieces does {row} have?".into()]),
         Sense::Place if table.is_of_people() => {
-            texts.extend([
-                live("Where"),
-                live(&format!("In which {c}")),
-                format!("Which {c} is {{row}} from?"),
-            ]);
+            texts.push(format!("Which {c} is {{row}} from?"));
+            if is_lived_in(column) {
+                texts.extend([live("Where"), live(&format!("In which {c}"))]);
+            }
         }
         Sense::Place => texts.extend([
             "Where is {row}?".into(),
@@ -496,6 +227,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::State => {
             texts.extend([format!("What {c} is {{row}} in?"), format!("Which {c} does {{row}} have?")])
         }
+        Sense::Kind if within(&c) == "of" => texts.push(format!("Of which {c} is {{row}}?")),
         Sense::Kind => texts.extend([
             format!("Which {c} does {{row}} belong to?"),
             format!("To which {c} does {{row}} belong?"),
@@ -505,10 +237,9 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Units => {
             return vec![
                 format!("How many {c} does {{row}} have?"),
-                format!("How many {c} are given for {{row}}?"),
                 format!("What is the number of {c} of {{row}}?"),
-                format!("I need the {c} of {{row}}."),
-                format!("Can you look up the {c} of {{row}}?"),
+                format!("I need the number of {c} of {{row}}."),
+                format!("Can you look up the number of {c} of {{row}}?"),
             ];
         }
         Sense::Other => {}
@@ -516,33 +247,36 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     texts
 }
 
-/// Whether a column of days says when something was done.
-pub fn is_done_on(table: &Table<'_>, column: &str) -> bool {
-    done(&table.thing, column).is_some() && table.values(column).iter().all(|day| day.len() == 10)
-}
-
-/// What was done with a row at the time in this column.
-fn done(thing: &str, column: &str) -> Option<String> {
-    participle(column).or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
+/// How one asks for a year, a day or a time.
+fn moment_of(table: &Table<'_>, column: &str) -> &'static str {
+    match Sense::of(table, column) {
+        Sense::Year => "In which year",
+        _ if table.values(column).iter().all(|day| day.len() == 10) => "On which date",
+        _ => "At what time",
+    }
 }
 
 /// Questions for the date or year of `{row}`.
 fn moment(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     let c = noun(table, column);
-    let tokens = words::tokens(column);
-    let unit = if Sense::of(table, column) == Sense::Year { "In which year" } else { "On which date" };
-    if tokens.contains("since") {
-        return vec![
-            format!("Since when is {{row}} a {thing}?"),
-            format!("Since which year is {{row}} a {thing}?"),
-        ];
-    }
-    match (participle(column), event(thing)) {
-        (Some(done), _) => vec![format!("When was {{row}} {done}?"), format!("{unit} was {{row}} {done}?")],
-        (None, Some((.., placed, _))) => {
-            vec![format!("When was {{row}} {placed}?"), format!("{unit} was {{row}} {placed}?")]
+    let unit = moment_of(table, column);
+    match &*words::split(column) {
+        [since] if since == "since" && done(thing, column).is_none() => {
+            return vec!["Since when does {row} exist?".to_owned()];
         }
-        (None, None) => vec![format!("Which {c} is given for {{row}}?")],
+        [what @ .., since] if since == "since" && !what.is_empty() => {
+            let what = what.join(" ");
+            let what = if is_adjective(&what) { what } else { a(&what) };
+            return vec![format!("Since when is {{row}} {what}?")];
+        }
+        _ => {}
+    }
+    match done(thing, column) {
+        Some(done) => {
+            let was = was_it("{row}", &done);
+            vec![format!("When {was}?"), format!("{unit} {was}?")]
+        }
+        None => vec![format!("Which {c} is given for {{row}}?")],
     }
 }
 
@@ -574,20 +308,18 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
     if is_flag(table, column) {
         return Vec::new();
     }
-    let mut texts = vec![format!("How many {things} have the {c} {v}?")];
+    let mut texts = vec![
+        format!("How many {things} {}?", condition(table, column, value)),
+        format!("Count the {things} whose {c} is {v}."),
+    ];
     match Sense::of(table, column) {
-        Sense::State => texts.extend([
-            format!("How many {things} are {value}?"),
-            format!("How many of the {things} are {value}?"),
-        ]),
+        Sense::State => texts.push(format!("How many of the {things} are {value}?")),
         Sense::Place if is_person(thing) => {
-            texts.extend([
-                format!("How many {things} live in {value}?"),
-                format!("How many of our {things} are from {value}?"),
-            ]);
+            texts.push(format!("How many of our {things} are from {value}?"));
+            texts.extend(is_lived_in(column).then(|| format!("How many {things} live in {value}?")));
         }
         Sense::Place => texts.push(format!("How many of the {things} are in {value}?")),
-        Sense::Kind => texts.push(format!("How many {things} belong to the {c} {v}?")),
+        Sense::Kind if within(&c) == "in" => texts.push(format!("How many {things} belong to the {c} {v}?")),
         _ => {}
     }
     texts
@@ -617,30 +349,47 @@ pub fn compared(table: &Table<'_>, thing: &str, column: &str, value: &str, is_ab
             texts = vec![
                 format!("How many {things} have {} than {value} {n}?", pick("more", "fewer")),
                 format!("Count the {things} with {} than {value} {n}.", pick("more", "fewer")),
-                format!("For how many {things} are the {n} {} {value}?", pick("over", "under")),
+                format!("For how many {things} is the number of {n} {} {value}?", pick("over", "under")),
             ];
+            let is_time = ["minutes", "hours", "days", "weeks", "months"].contains(&n.as_str());
+            if is_time && !table.is_of_people() {
+                let than = format!("{} than {value} {n}", pick("more", "less"));
+                texts = vec![
+                    format!("How many {things} of {than} are there?"),
+                    format!("Count the {things} of {than}."),
+                ];
+            }
         }
         Sense::Year | Sense::Date => {
             let when = pick("after", "before");
             if let Some(done) = done(thing, column) {
+                let (were, that) = (were(&done), that_were(&done));
                 return vec![
-                    format!("How many {things} were {done} {when} {value}?"),
-                    format!("Count the {things} that were {done} {when} {value}."),
-                    format!("What is the number of {things} {done} {when} {value}?"),
+                    format!("How many {things} {were} {when} {value}?"),
+                    format!("Count the {things} that {were} {when} {value}."),
+                    format!("What is the number of {things} {that} {when} {value}?"),
                 ];
             }
             texts = vec![
                 format!("How many {things} have {} {when} {value}?", a(&n)),
                 format!("Count the {things} whose {n} is {when} {value}."),
             ];
-            texts.push(match () {
-                () if words::tokens(column).contains("since") && table.is_of_people() => {
-                    format!("How many {things} joined {when} {value}?")
-                }
-                () => format!("For how many {things} is the {n} {when} {value}?"),
-            });
+            texts.push(format!("For how many {things} is the {n} {when} {value}?"));
+            if is_own_date(thing, column) {
+                texts = vec![
+                    format!("How many {things} were there {when} {value}?"),
+                    format!("Count the {things} {when} {value}."),
+                ];
+            }
         }
         _ => {}
+    }
+    // `a weight of less than 67.9 kg`
+    if let Some((what, unit)) = n.rsplit_once(" in ")
+        && words::UNITS.iter().any(|(_, said)| *said == unit)
+    {
+        let than = format!("{} of {} than {value} {unit}", a(what), pick("more", "less"));
+        return vec![format!("How many {things} have {than}?"), format!("Count the {things} with {than}.")];
     }
     texts
 }
@@ -667,12 +416,29 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
         Operation::Average => &["average", "mean"],
     };
     if let Some(done) = done(&table.thing, column).filter(|_| is_moment) {
+        let is_last = operation == Operation::Highest;
+        let one = match (done.as_str(), is_last) {
+            ("born", true) => "youngest",
+            ("born", false) => "oldest",
+            (_, true) => "last",
+            (_, false) => "first",
+        };
+        let was = was_it(&format!("the {one} of {{rows}}"), &done);
+        let unit = moment_of(table, column);
+        return vec![format!("When {was}?"), format!("{unit} {was}?")];
+    }
+    if is_moment && is_own_date(&table.thing, column) {
         let last = if operation == Operation::Highest { "last" } else { "first" };
         return vec![
-            format!("When was the {last} of {{rows}} {done}?"),
-            format!("When were {{rows}} {done} for the {last} time? Give the date.")
-                .replace("for the first time", "first")
-                .replace("for the last time", "last"),
+            format!("When was the {last} of {{rows}}?"),
+            format!("What is the date of the {last} of {{rows}}?"),
+        ];
+    }
+    if sense == Sense::Units && matches!(operation, Operation::Highest | Operation::Lowest) {
+        let size = if operation == Operation::Highest { "largest" } else { "smallest" };
+        return vec![
+            format!("What is the {size} number of {n} among {{rows}}?"),
+            format!("Tell me the {size} number of {n} among {{rows}}."),
         ];
     }
     // Nobody says `the total total`.
@@ -713,10 +479,10 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
             texts = vec![
                 format!("How many {n} do {{rows}} have on average{decimals}?"),
                 format!("What is the average number of {n} of {{rows}}{decimals}?"),
-                format!("What is the mean of the {n} of {{rows}}{decimals}?"),
+                format!("What is the mean number of {n} of {{rows}}{decimals}?"),
             ];
         }
-        Operation::Average => texts.push(format!("What {n} do {{rows}} have on average{decimals}?")),
+        Operation::Average => {}
         Operation::Highest if sense == Sense::Price => {
             texts.push("How much does the most expensive of {rows} cost?".into())
         }
@@ -733,6 +499,7 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     let (sense, thing) = (Sense::of(table, column), table.thing.as_str());
     let (n, k) = (noun(table, column), noun(table, key));
     let end = if is_largest { 0 } else { 1 };
+    let its = if table.is_of_people() { "their" } else { "its" };
     let sizes: &[&str] = match (sense, is_largest) {
         (Sense::Date | Sense::Year, true) => &["latest", "most recent"],
         (Sense::Date | Sense::Year, false) => &["earliest"],
@@ -741,17 +508,25 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     };
     let mut texts = Vec::new();
     for size in sizes {
-        texts.push(format!("Which of {{rows}} has the {size} {n}? Give its {k}."));
+        texts.push(format!("Which of {{rows}} has the {size} {n}? Give {its} {k}."));
         texts.push(format!("What is the {k} of the {{one}} with the {size} {n}?"));
         if is_name(key) {
             texts.push(format!("Which {{one}} has the {size} {n}?"));
         }
     }
     if let Some(done) = done(thing, column).filter(|_| matches!(sense, Sense::Date | Sense::Year)) {
+        if done == "born" {
+            let age = ["youngest", "oldest"][end];
+            return vec![
+                format!("Which {{one}} is the {age}? Give the {k}."),
+                format!("What is the {k} of the {age} {{one}}?"),
+            ];
+        }
         let order = ["last", "first"][end];
+        let was = was(&done);
         texts.clear();
-        texts.push(format!("Which {{one}} was {done} {order}? Give the {k}."));
-        texts.push(format!("What is the {k} of the {{one}} that was {done} {order}?"));
+        texts.push(format!("Which {{one}} {was} {order}? Give the {k}."));
+        texts.push(format!("What is the {k} of the {{one}} that {was} {order}?"));
     } else if let Some(extremes) = sense.extremes() {
         let adjective = extremes[end];
         texts.push(format!("What is the {k} of the {adjective} {{one}}?"));
@@ -766,10 +541,17 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
     let most = if is_largest { "most" } else { "fewest" };
     if sense == Sense::Units {
         texts = vec![
-            format!("Which of {{rows}} has the {most} {n}? Give its {k}."),
+            format!("Which of {{rows}} has the {most} {n}? Give {its} {k}."),
             format!("What is the {k} of the {{one}} with the {most} {n}?"),
         ];
         texts.extend(is_name(key).then(|| format!("Which {{one}} has the {most} {n}?")));
+    }
+    // What is called like its row names it.
+    if k == thing {
+        return vec![format!(
+            "Which {{one}} has the {} {n}?",
+            if sense == Sense::Units { most } else { sizes[0] }
+        )];
     }
     if sense == Sense::Pieces && is_name(key) {
         texts.push(format!("Of which {{one}} do we have the {most} pieces?"));
@@ -779,10 +561,7 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
 }
 
 /// What people do in a row of this table, if what it refers to is whom or what it is done by or with.
-fn event_with(
-    table: &Table<'_>,
-    reference: &Reference<'_, '_>,
-) -> Option<&'static (&'static str, &'static str, &'static str, &'static str, &'static str)> {
+fn event_with(table: &Table<'_>, reference: &Reference<'_, '_>) -> Option<&'static Event> {
     let to = reference.to;
     // A coupon is not what is ordered.
     let is_object = || to.is_ware() || to.name().is_some_and(|name| words::tokens(name).contains("title"));
@@ -794,9 +573,20 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     let Reference { to, role, .. } = reference;
     let c = noun(to, column);
     if let Some(done_by) = done_by(reference) {
+        let (done, link) = done_by.split_once(' ').unwrap_or((&done_by, "by"));
+        let link = if link == "to" { "To" } else { "By" };
         return match to.name() == Some(column) {
-            true => vec![format!("By whom was {{row}} {}?", done_by.trim_end_matches(" by"))],
+            true => vec![format!("{link} whom was {{row}} {done}?")],
             false => Vec::new(),
+        };
+    }
+    // Two references away, what is between must be said.
+    if let [first, _, ..] = &*reference.joins {
+        let one = format!("{role} of the {} of {{row}}", first.to.thing);
+        let who = if to.is_of_people() { "Who" } else { "What" };
+        return match to.name() == Some(column) {
+            true => vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")],
+            false => vec![format!("What is the {c} of the {one}?"), format!("Tell me the {c} of the {one}.")],
         };
     }
     let its = if table.is_of_people() { "their" } else { "its" };
@@ -804,19 +594,17 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         format!("What is the {c} of the {role} of {{row}}?"),
         format!("Tell me the {c} of the {role} of {{row}}."),
         format!("Find {{row}}. What is the {c} of {its} {role}?"),
-        format!("What {c} does the {role} of {{row}} have?"),
     ];
     let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        texts.push(format!("Which {role} does {{row}} have?"));
+        texts.push(match Sense::of_name(role) == Sense::Kind && table.is_of_people() {
+            true => format!("Which {role} is {{row}} in?"),
+            false => format!("Which {role} does {{row}} have?"),
+        });
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
-                true => vec![
-                    format!("Who has {placed} {{row}}?"),
-                    format!("By whom was {{row}} {placed}?"),
-                    format!("Whose is {{row}}?"),
-                ],
+                true => vec![format!("Who has {placed} {{row}}?"), format!("By whom was {{row}} {placed}?")],
                 false => vec![
                     format!("What was {past} with {{row}}?"),
                     format!("Which {role} was {past} in {{row}}?"),
@@ -826,11 +614,17 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         return texts;
     }
     match Sense::of(to, column) {
-        Sense::Date if done(&to.thing, column).is_some() => {
+        Sense::Date | Sense::Year if done(&to.thing, column).is_some() => {
             let done = done(&to.thing, column).unwrap_or_default();
-            return vec![format!("When was the {role} of {{row}} {done}?")];
+            return vec![format!("When {}?", was_it(&format!("the {role} of {{row}}"), &done))];
         }
-        Sense::Place if is_person => {
+        Sense::Units => {
+            return vec![
+                format!("How many {c} does the {role} of {{row}} have?"),
+                format!("What is the number of {c} of the {role} of {{row}}?"),
+            ];
+        }
+        Sense::Place if is_person && is_lived_in(column) => {
             texts.extend([
                 format!("Where does the {role} of {{row}} live?"),
                 format!("In which {c} does the {role} of {{row}} live?"),
@@ -840,7 +634,9 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
             format!("How much does the {role} of {{row}} cost?"),
             format!("What does the {role} of {{row}} cost?"),
         ]),
-        Sense::Kind => texts.push(format!("Which {c} does the {role} of {{row}} belong to?")),
+        Sense::Kind if within(&c) == "in" => {
+            texts.push(format!("Which {c} does the {role} of {{row}} belong to?"));
+        }
         _ => {}
     }
     if let Some((.., placed, _)) = event_with(table, reference).filter(|_| is_person) {
@@ -852,11 +648,12 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     texts
 }
 
-/// What was done by the other row, by the column's name: `seen by`.
+/// What was done by or to the other row, by the column's name: `seen by`.
 pub fn done_by(reference: &Reference<'_, '_>) -> Option<String> {
     let [join] = &*reference.joins else { return None };
     let said = words::split(join.column);
-    let is_done = matches!(&*said, [done, by] if by == "by" && participle(done).is_some());
+    let is_done =
+        matches!(&*said, [done, by] if ["by", "to"].contains(&by.as_str()) && participle(done).is_some());
     (reference.is_one_of_several && is_done).then(|| said.join(" "))
 }
 
@@ -874,7 +671,7 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
         let between = words::plural(&first.to.thing);
         return vec![
             format!("How many {{things}} are there for the {between} of {{row}}?"),
-            format!("Count the {{things}} for the {between} of {{row}}."),
+            format!("Count the {{things}} of the {between} of {{row}}."),
         ];
     }
     if reference.is_one_of_several {
@@ -897,7 +694,13 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
             "How many {things} are there for {row}?",
         ],
     };
-    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+    // Nobody is "for" somebody.
+    let is_for = |text: &&&str| text.contains(" for ");
+    let mut texts: Vec<String> = texts
+        .iter()
+        .filter(|text| !table.is_of_people() || !is_for(text))
+        .map(|text| (*text).to_owned())
+        .collect();
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match reference.to.is_of_people() {
             true => vec![
@@ -969,7 +772,10 @@ pub fn most_of(table: &Table<'_>, reference: &Reference<'_, '_>, name: &str) -> 
 pub fn count_of_set(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
     let is_person = reference.to.is_of_people();
     let mut texts =
-        vec!["How many {things} are there for {set}?".to_owned(), "Count the {things} of {set}.".to_owned()];
+        vec!["How many {things} of {set} are there?".to_owned(), "Count the {things} of {set}.".to_owned()];
+    if !table.is_of_people() {
+        texts.push("How many {things} are there for {set}?".to_owned());
+    }
     texts.extend(is_person.then(|| "How many {things} belong to {set}?".to_owned()));
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match is_person {
@@ -1005,13 +811,17 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
             .collect();
     }
     match Sense::of(table, column) {
-        Sense::State | Sense::Kind => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::State => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::Kind => {
+            let in_front = is_in_front(column, value).then(|| format!("{value} {thing}"));
+            in_front.into_iter().chain([format!("{thing} with the {c} {v}")]).collect()
+        }
         Sense::Place => vec![format!("{thing} from {value}"), format!("{thing} in {value}")],
         Sense::Date => {
-            let done = done(thing, column).map(|done| format!("{thing} {done} on {value}"));
+            let done = done(thing, column).map(|done| format!("{thing} {} on {value}", that_were(&done)));
             vec![done.unwrap_or_else(|| format!("{thing} with the {c} {v}"))]
         }
-        _ => vec![format!("{thing} with the {c} {v}"), format!("{thing} of {c} {v}")],
+        _ => vec![format!("{thing} with the {c} {v}")],
     }
 }
 
@@ -1023,9 +833,13 @@ pub fn of_month(table: &Table<'_>, column: &str, month: &str) -> Option<Vec<Stri
     let (things, c) = (words::plural(thing), noun(table, column));
     Some(match done(thing, column) {
         Some(done) => vec![
-            format!("How many {things} were {done} in {name} {year}?"),
-            format!("Count the {things} that were {done} in {name} {year}."),
-            format!("What is the number of {things} {done} in {name} {year}?"),
+            format!("How many {things} {} in {name} {year}?", were(&done)),
+            format!("Count the {things} that {} in {name} {year}.", were(&done)),
+            format!("What is the number of {things} {} in {name} {year}?", that_were(&done)),
+        ],
+        None if is_own_date(thing, column) => vec![
+            format!("How many {things} were there in {name} {year}?"),
+            format!("Count the {things} in {name} {year}."),
         ],
         None => vec![
             format!("How many {things} have {} in {name} {year}?", a(&c)),

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Reference, Table,
-    phrases::{self, Operation, Sense},
+    phrases::{self, Operation},
     quoted,
+    senses::{self, Sense},
 };
 use crate::{
     chat::ToolCall,
@@ -158,7 +159,7 @@ impl<'t, 'g> Asked<'_, 't, 'g> {
         // A text that looks like a number is right as it is written.
         let is_text = match &rule {
             AnswerRule::Field { field, .. } | AnswerRule::Measured { key: Some(field), .. } => {
-                !words::is_amount(field) && self.tables.iter().all(|table| !table.numbers.contains(field))
+                self.tables.iter().all(|table| !table.numbers.contains(field))
             }
             _ => false,
         };
@@ -317,7 +318,7 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
             AnswerRule::Absent { .. } => asks::Operation::Absent { field },
             _ => asks::Operation::Field { field },
         };
-        let (t, c) = (&table.thing, phrases::noun(table, column));
+        let (t, c) = (&table.thing, senses::noun(table, column));
         asked.push(
             &format!("{column} by {name}, if any"),
             &[(name, value)],
@@ -338,9 +339,9 @@ fn lookups_of_nothing(asked: &mut Asked<'_, '_, '_>, name: &str) {
 /// The rows that share a value, and the values themselves.
 fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let table = asked.table();
-    let (things, names) = (words::plural(&table.thing), words::plural(&phrases::noun(table, name)));
+    let (things, names) = (words::plural(&table.thing), words::plural(&senses::noun(table, name)));
     for (category, values) in table.categories() {
-        let cs = words::plural(&phrases::noun(table, category));
+        let cs = words::plural(&senses::noun(table, category));
         if !super::is_flag(table, category) {
             asked.push(
                 &format!("values of {category}"),
@@ -385,7 +386,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                     format!("What are the {names} of the {{rows}}? {ALL}"),
                     format!("Which {{rows}} are there? Give their {names}, separated by commas."),
                     format!("List the {names} of all {{rows}}. {ALL}"),
-                    format!("List all {{rows}}, by {}. {ALL}", phrases::noun(table, name)),
+                    format!("List all {{rows}}, by {}. {ALL}", senses::noun(table, name)),
                 ])
                 .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
@@ -414,7 +415,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
     for (category, values) in &categories {
-        let c = phrases::noun(table, category);
+        let c = senses::noun(table, category);
         for value in values.iter().take(VALUES) {
             let mut texts = phrases::count();
             texts.extend(phrases::count_by(table, &table.thing, category, value));
@@ -452,7 +453,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                 }),
             ),
             &Wordings::of([
-                format!("Which {c} do most {things} have?"),
+                format!("Which {c} is the most common among the {things}?"),
                 format!("What is the most frequent {c} of the {things}?"),
                 format!("Which {c} has the most {things}?"),
                 format!("What is the most common {c} among the {things}?"),
@@ -460,7 +461,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         );
     }
     for column in table.facts().filter(|column| table.has_gaps(column)) {
-        let c = phrases::noun(table, column);
+        let c = senses::noun(table, column);
         asked.push(
             &format!("count without {column}"),
             &[],
@@ -549,6 +550,12 @@ fn is_compared(table: &Table<'_>, column: &str) -> bool {
     Sense::of(table, column) == Sense::Date || words::is_compared(column)
 }
 
+/// Whether people add up a column: nobody does so with what people weigh.
+fn is_added_up(table: &Table<'_>, column: &str) -> bool {
+    let is_of_body = matches!(Sense::of(table, column), Sense::Weight | Sense::Height | Sense::Length);
+    words::is_added_up(column) && !(is_of_body && table.is_of_people())
+}
+
 /// What questions say about digits.
 const DECIMALS: &str = ", rounded to two decimals";
 
@@ -588,7 +595,7 @@ fn operations_on(
     ];
     // Nobody adds up ages, and years have no mean.
     if !matches!(sense, Sense::Year | Sense::Date) {
-        if words::is_added_up(number) {
+        if is_added_up(table, number) {
             let (sum, decimals) = total(column, is_whole);
             operations.push((Operation::Total, sum, decimals));
         }
@@ -755,10 +762,19 @@ fn referred(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, key: &
     }
 }
 
+/// Whether no two rows refer to one: of a team's only lead, nothing is counted.
+fn is_one_to_one(reference: &Reference<'_, '_>) -> bool {
+    let [join] = &*reference.joins else { return false };
+    join.from.distinct(join.column).len() == join.from.values(join.column).len()
+}
+
 /// What is asked about all rows that refer to a named one.
 fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
+    if is_one_to_one(reference) {
+        return;
+    }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
     for value in to.said(name) {
         let rows = phrases::row(to, role, name, value);
@@ -804,17 +820,18 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
         }
         for (category, values) in table.categories().filter(|(column, _)| !super::is_flag(table, column)) {
             for which in values.into_iter().take(4) {
-                let (c, v) = (phrases::noun(table, category), words::shown(which));
                 let has = "How many {set} does {row} have?".to_owned();
                 let mut texts: Vec<String> = to.is_of_people().then_some(has).into_iter().collect();
-                texts.extend([
-                    "How many {set} are there for {row}?".to_owned(),
-                    "Count the {set} of {row}.".to_owned(),
-                    format!("How many of the {things} of {{row}} have the {c} {v}?"),
-                ]);
-                if Sense::of(table, category) == Sense::State {
-                    texts.push(format!("How many of the {things} of {{row}} are {which}?"));
+                if !table.is_of_people() {
+                    texts.push("How many {set} are there for {row}?".to_owned());
                 }
+                texts.extend([
+                    format!("Count the {things} of {{row}} {}.", phrases::with(table, category, which)),
+                    format!(
+                        "How many of the {things} of {{row}} {}?",
+                        phrases::condition(table, category, which)
+                    ),
+                ]);
                 asked.push(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
@@ -838,8 +855,11 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
 fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name: &str) {
     let table = asked.table();
     let Reference { to, role, .. } = reference;
+    if is_one_to_one(reference) {
+        return;
+    }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
-    let n = phrases::noun(to, name);
+    let n = senses::noun(to, name);
     let grouped = |what: &str| {
         format!(
             "SELECT {name}, {what} AS total FROM {from} GROUP BY {key} ORDER BY total DESC LIMIT 3",
@@ -859,8 +879,8 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
         &Wordings::of(phrases::most_of(table, reference, name)),
     );
     let [join] = &*reference.joins else { return };
-    for (number, _) in table.quantities().filter(|(number, _)| words::is_added_up(number)) {
-        let q = phrases::noun(table, number);
+    for (number, _) in table.quantities().filter(|(number, _)| is_added_up(table, number)) {
+        let q = senses::noun(table, number);
         let total =
             if words::tokens(number).contains("total") { words::plural(&q) } else { format!("total {q}") };
         asked.push(
@@ -926,7 +946,7 @@ fn with_and_without(
     let table = asked.table();
     let Reference { to, role, .. } = reference;
     let (thing, things, roles) = (&table.thing, words::plural(&table.thing), words::plural(role));
-    let (from, ns) = (quoted(&table.name), words::plural(&phrases::noun(to, name)));
+    let (from, ns) = (quoted(&table.name), words::plural(&senses::noun(to, name)));
     let (own, by) = (quoted(referring), table.column(referring));
     // What refers to nothing belongs to no row, and is in no list of keys.
     let filled = match table.filled(referring) {
@@ -938,45 +958,53 @@ fn with_and_without(
         quoted(&to.name),
         quoted(reference.key())
     );
-    let without = |field: Option<Column>| {
-        let of = to.column(reference.key());
-        table.asked(asks::Operation::Without { of, by: by.clone(), field })
-    };
-    asked.push(
-        &format!("{roles} without {things}"),
-        &[],
-        Query::value(format!("SELECT COUNT(*) {none}"), without(None)),
-        &Wordings::of([
-            format!("How many {roles} have no {things}?"),
-            format!("How many {roles} are without any {thing}?"),
-        ]),
-    );
-    asked.push(
-        &format!("{ns} of {roles} without {things}"),
-        &[],
-        Query::new(format!("SELECT {} {none}", to.shown(name)), column(name), without(Some(to.column(name)))),
-        &Wordings::of([
-            format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
-            format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
-        ]),
-    );
-    asked.push(
-        &format!("{roles} with {things}"),
-        &[],
-        Query::value(
-            format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
-            table.asked(asks::Operation::CountDistinct { field: by.clone() }),
-        ),
-        &Wordings::of([
-            format!("How many different {roles} have {things}?"),
-            format!("How many {roles} have at least one {thing}?"),
-            format!("Count the distinct {roles} of the {things}."),
-        ]),
-    );
+    // A lead is who leads something.
+    if *role == to.thing {
+        let without = |field: Option<Column>| {
+            let of = to.column(reference.key());
+            table.asked(asks::Operation::Without { of, by: by.clone(), field })
+        };
+        asked.push(
+            &format!("{roles} without {things}"),
+            &[],
+            Query::value(format!("SELECT COUNT(*) {none}"), without(None)),
+            &Wordings::of([
+                format!("How many {roles} have no {things}?"),
+                format!("How many {roles} are without any {thing}?"),
+            ]),
+        );
+        asked.push(
+            &format!("{ns} of {roles} without {things}"),
+            &[],
+            Query::new(
+                format!("SELECT {} {none}", to.shown(name)),
+                column(name),
+                without(Some(to.column(name))),
+            ),
+            &Wordings::of([
+                format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
+                format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
+            ]),
+        );
+        asked.push(
+            &format!("{roles} with {things}"),
+            &[],
+            Query::value(
+                format!("SELECT COUNT(DISTINCT {own}) FROM {from}"),
+                table.asked(asks::Operation::CountDistinct { field: by.clone() }),
+            ),
+            &Wordings::of([
+                format!("How many different {roles} have {things}?"),
+                format!("How many {roles} have at least one {thing}?"),
+                format!("Count the distinct {roles} of the {things}."),
+            ]),
+        );
+    }
     for (many, sign, words) in
         (1..4).flat_map(|many| [(many, ">", "more than"), (many + 1, ">=", "at least")])
     {
         let size = if sign == ">" { Size::MoreThan(many) } else { Size::AtLeast(many) };
+        let many_things = if many == 1 { format!("one {thing}") } else { format!("{many} {things}") };
         asked.push(
             &format!("{roles} with several {things}"),
             &[("many", &many.to_string())],
@@ -987,8 +1015,8 @@ fn with_and_without(
                 table.asked(asks::Operation::Groups { group: by.clone(), size }),
             ),
             &Wordings::of([
-                format!("How many {roles} have {words} {many} {things}?"),
-                format!("Count the {roles} that have {words} {many} {things}."),
+                format!("How many {roles} have {words} {many_things}?"),
+                format!("Count the {roles} that have {words} {many_things}."),
             ]),
         );
     }
@@ -1052,40 +1080,48 @@ fn linked(
     let table = asked.table();
     let Some(wanted) = other.to.name() else { return };
     let from = joined(table, &[reference, other]);
-    let (things, o, w) =
-        (words::plural(&table.thing), words::plural(&other.role), phrases::noun(other.to, wanted));
+    let (o, w) = (words::plural(&other.role), senses::noun(other.to, wanted));
     for value in reference.to.said(name) {
-        let mut texts = match is_link {
-            true => vec![
+        let mut texts: Vec<String> = phrases::linked(table, reference, other)
+            .map(|text| format!("{text} {ALL}"))
+            .into_iter()
+            .collect();
+        if is_link {
+            texts.extend([
                 format!("Which {o} does {{row}} have? {ALL}"),
                 format!("List the {} of the {o} of {{row}}. {ALL}", words::plural(&w)),
-            ],
-            false => vec![
-                format!(
-                    "Which {o} are in the {things} of {{row}}? Give the {w} of each, separated by commas."
-                ),
-                format!("List the {} of the {o} in the {things} of {{row}}. {ALL}", words::plural(&w)),
-            ],
+            ]);
+        }
+        let asks = |operation: asks::Operation| {
+            Asks::new(operation, source(table, &[reference, other]))
+                .filtered([reference.to.fits(name, value)])
         };
-        let text = phrases::linked(table, reference, other);
-        texts.extend(text.map(|text| format!("{text} {ALL}")));
+        let rows = phrases::row(reference.to, &reference.role, name, value);
+        let condition = reference.to.is_of(name, value);
+        if is_link {
+            asked.push(
+                &format!("number of {o} by {}", reference.role),
+                &[(name, value)],
+                Query::value(
+                    format!("SELECT COUNT(DISTINCT {}) FROM {from} WHERE {condition}", other.to.of(wanted)),
+                    asks(asks::Operation::CountDistinct { field: other.to.column(wanted) }),
+                ),
+                &Wordings::of([
+                    format!("How many {o} does {{row}} have?"),
+                    format!("What is the number of {o} of {{row}}?"),
+                ])
+                .with("{row}", rows.clone()),
+            );
+        }
         asked.push(
             &format!("{} by {}", other.role, reference.role),
             &[(name, value)],
             Query::new(
-                format!(
-                    "SELECT DISTINCT {} FROM {from} WHERE {}",
-                    other.to.shown_of(wanted),
-                    reference.to.is_of(name, value)
-                ),
+                format!("SELECT DISTINCT {} FROM {from} WHERE {condition}", other.to.shown_of(wanted)),
                 column(wanted),
-                Asks::new(
-                    asks::Operation::List { field: other.to.column(wanted) },
-                    source(table, &[reference, other]),
-                )
-                .filtered([reference.to.fits(name, value)]),
+                asks(asks::Operation::List { field: other.to.column(wanted) }),
             ),
-            &Wordings::of(texts).with("{row}", phrases::row(reference.to, &reference.role, name, value)),
+            &Wordings::of(texts).with("{row}", rows),
         );
     }
 }

@@ -323,7 +323,7 @@ fn a_reference_is_found_by_the_name_of_a_key_and_by_codes_and_followed_further()
         (0..30).flat_map(|seed| candidates_with(&tables, seed)).map(|candidate| candidate.task).collect();
     for text in [
         "When was Agnes Kolar hired?",
-        "born first",
+        "the oldest patient",
         "appointments held on 2024-02-02",
         "How many minutes does appointment 51 have?",
         "Is appointment 52 private? Give the value of private.",
@@ -337,6 +337,33 @@ fn a_reference_is_found_by_the_name_of_a_key_and_by_codes_and_followed_further()
             "{:?}",
             all.iter().find(|task| task.contains(odd))
         );
+    }
+}
+
+#[test]
+fn a_table_of_links_says_what_belongs_together_and_nothing_of_its_rows() {
+    let lines = r#"[{"id": 1, "name": "Red Line"}, {"id": 2, "name": "Blue Line"}]"#;
+    let stops =
+        r#"[{"id": 1, "name": "Town Hall"}, {"id": 2, "name": "North Gate"}, {"id": 3, "name": "Old Mill"}]"#;
+    let links = r#"[{"line_id": 1, "stop_id": 1, "position": 1}, {"line_id": 1, "stop_id": 2, "position": 2}, {"line_id": 2, "stop_id": 2, "position": 1},
+        {"line_id": 2, "stop_id": 3, "position": 2}]"#;
+    let candidates = candidates_of(&[("lines", lines), ("stops", stops), ("line_stops", links)]);
+    let counted = of_family(&candidates, "line_stops: number of stops by line");
+    assert!(counted.iter().any(|one| query(one).contains("COUNT(DISTINCT stops.name)")), "{counted:?}");
+    assert!(!of_family(&candidates, "line_stops: stop by line").is_empty());
+    assert!(candidates.iter().all(|one| !one.task.contains("line stop")));
+}
+
+#[test]
+fn nothing_is_counted_of_what_each_has_one_of_and_nobody_is_without_what_makes_him_one() {
+    let agents =
+        r#"[{"id": 1, "name": "Ann Lee"}, {"id": 2, "name": "Bo Kim"}, {"id": 3, "name": "Cy Dow"}]"#;
+    let teams = r#"[{"id": 1, "name": "Sales", "lead_id": 1}, {"id": 2, "name": "Legal", "lead_id": 2}]"#;
+    let notes = r#"[{"id": 1, "author_id": 1}, {"id": 2, "author_id": 1}, {"id": 3, "author_id": 2}]"#;
+    let candidates = candidates_of(&[("agents", agents), ("teams", teams), ("notes", notes)]);
+    assert!(!of_family(&candidates, "notes: count by author").is_empty());
+    for odd in ["teams: count by lead", "notes: authors without notes", "notes: authors with notes"] {
+        assert!(of_family(&candidates, odd).is_empty(), "{odd}");
     }
 }
 
@@ -388,6 +415,11 @@ fn as_many_tasks_are_about_one_table_as_about_several_and_each_table_is_asked_ab
 fn a_text_that_looks_like_a_number_stays_a_text() {
     let people = r#"[{"id": 1, "name": "Ann Lee", "zip": "01067", "pay": 3000}, {"id": 2, "name": "Bo Kim", "zip": "04109", "pay": 1067},
         {"id": 3, "name": "Cy Dow", "zip": "01067", "pay": 2900}]"#;
+    let shops =
+        r#"[{"id": 1, "name": "Ann Shop", "rating": "4.1"}, {"id": 2, "name": "Bo Shop", "rating": "4.10"}]"#;
+    let rated = candidates_of(&[("shops", shops)]);
+    let rated = of_family(&rated, "shops: rating by name");
+    assert!(!rated.is_empty() && rated.iter().all(|one| one.scenario(Some("4.1".into())).check == "text"));
     let candidates = candidates_of(&[("people", people)]);
     let counted = of_family(&candidates, "people: count by zip");
     let sql = "SELECT COUNT(*) FROM people WHERE zip = '01067'";

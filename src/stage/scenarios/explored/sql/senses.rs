@@ -1,0 +1,430 @@
+//! What a column means and how it is called, by its name and its values, and by words that are common in any database.
+
+use std::collections::BTreeSet;
+
+use super::{Table, is_flag};
+use crate::stage::scenarios::words;
+
+/// What the values of a column say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sense {
+    Price,
+    Pay,
+    Age,
+    Weight,
+    Height,
+    Length,
+    Pieces,
+    Place,
+    State,
+    Kind,
+    Year,
+    Date,
+    /// A number of what the column is called: `minutes`, `seats`.
+    Units,
+    Other,
+}
+
+const SENSES: [(Sense, &[&str]); 10] = [
+    (Sense::Price, &["price", "cost", "fee", "fare", "rent"]),
+    (Sense::Pay, &["salary", "wage", "pay"]),
+    (Sense::Age, &["age"]),
+    (Sense::Weight, &["weight"]),
+    (Sense::Height, &["height"]),
+    (Sense::Length, &["length", "duration"]),
+    (Sense::Pieces, &["quantity", "stock", "copies", "units", "pieces", "qty"]),
+    (Sense::Place, &["city", "country", "town", "location", "region", "village"]),
+    (Sense::State, &["status", "state", "stage", "phase", "condition"]),
+    (
+        Sense::Kind,
+        &[
+            "category",
+            "type",
+            "kind",
+            "genre",
+            "class",
+            "group",
+            "department",
+            "team",
+            "family",
+            "species",
+            "breed",
+            "brand",
+            "topic",
+            "subject",
+            "specialty",
+            "speciality",
+            "section",
+            "division",
+        ],
+    ),
+];
+
+/// Words behind what is counted.
+const LEFT: [&str; 3] = ["left", "remaining", "used"];
+
+/// Words for people, who have no article and no "it".
+const PERSONS: [&str; 31] = [
+    "customer",
+    "client",
+    "user",
+    "member",
+    "person",
+    "employee",
+    "worker",
+    "colleague",
+    "student",
+    "pupil",
+    "teacher",
+    "author",
+    "artist",
+    "patient",
+    "doctor",
+    "nurse",
+    "physician",
+    "driver",
+    "player",
+    "manager",
+    "guest",
+    "passenger",
+    "contact",
+    "owner",
+    "staff",
+    "buyer",
+    "seller",
+    "agent",
+    "holder",
+    "recipient",
+    "lead",
+];
+
+pub(super) type Event = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+/// What people do in a row of such a table: past and plain form, and what one does with the row itself.
+const EVENTS: [Event; 11] = [
+    ("order", "ordered", "order", "placed", "place"),
+    ("purchase", "bought", "buy", "made", "make"),
+    ("sale", "bought", "buy", "made", "make"),
+    ("loan", "borrowed", "borrow", "taken", "take"),
+    ("rental", "rented", "rent", "made", "make"),
+    ("booking", "booked", "book", "made", "make"),
+    ("reservation", "reserved", "reserve", "made", "make"),
+    ("review", "reviewed", "review", "written", "write"),
+    ("payment", "paid for", "pay for", "made", "make"),
+    ("visit", "visited", "visit", "made", "make"),
+    ("appointment", "booked", "book", "made", "make"),
+];
+
+impl Sense {
+    pub(super) fn of(table: &Table<'_>, column: &str) -> Self {
+        let values = table.distinct(column);
+        if is_dates(&values) {
+            return Self::Date;
+        }
+        let is_year = |value: &&str| value.parse::<i64>().is_ok_and(|year| (1800..2200).contains(&year));
+        let said = words::split(column);
+        let has_unit = said.len() > 1
+            && words::UNITS.iter().any(|(unit, _)| said.last().is_some_and(|last| last == unit));
+        let is_many = |word: &String| words::singular(word) != *word || words::is_uncountable(word);
+        // `uses_left`
+        let counted = match &*said {
+            [rest @ .., last] if LEFT.contains(&last.as_str()) => rest.last(),
+            all => all.last(),
+        };
+        let is_plural = !has_unit && counted.is_some_and(is_many);
+        let are_numbers = table.numbers.contains(column);
+        match Self::of_name(column) {
+            Self::Other if is_plural && are_numbers => Self::Units,
+            Self::Other if are_numbers && !values.is_empty() && values.iter().all(is_year) => Self::Year,
+            sense => sense,
+        }
+    }
+
+    /// By the name alone.
+    pub fn of_name(name: &str) -> Self {
+        let said = words::split(name);
+        let says = |known: &[&str], word: &String| {
+            known.contains(&word.as_str()) || known.contains(&words::singular(word).as_str())
+        };
+        let fits = |(_, words): &&(Self, &[&str])| said.iter().any(|word| says(words, word));
+        SENSES.iter().find(fits).map_or(Self::Other, |(sense, _)| *sense)
+    }
+
+    /// What the row with the largest value is called, and that with the smallest.
+    pub fn extremes(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Price => Some(["most expensive", "cheapest"]),
+            Self::Pay => Some(["best paid", "worst paid"]),
+            Self::Age => Some(["oldest", "youngest"]),
+            Self::Weight => Some(["heaviest", "lightest"]),
+            Self::Height => Some(["tallest", "shortest"]),
+            Self::Length => Some(["longest", "shortest"]),
+            Self::Date | Self::Year => Some(["latest", "earliest"]),
+            Self::Pieces | Self::Units | Self::Place | Self::State | Self::Kind | Self::Other => None,
+        }
+    }
+}
+
+/// Whether all of these are dates, perhaps with a time, and their order as texts is that in time: `2025-03-01`.
+fn is_dates(values: &BTreeSet<&str>) -> bool {
+    let shape = |value: &str| -> String {
+        value.chars().map(|letter| if letter.is_ascii_digit() { '9' } else { letter }).collect()
+    };
+    let Some(first) = values.first().map(|value| shape(value)) else { return false };
+    // The hours of other time zones are others.
+    let zone = |value: &&str| value.get(19..).map(str::to_owned);
+    let is_local = first.len() <= 23 || values.iter().map(zone).collect::<BTreeSet<_>>().len() == 1;
+    first.starts_with("9999-99-99")
+        && first.len() <= 32
+        && is_local
+        && values.iter().all(|value| shape(value) == first)
+}
+
+/// Words that end a name which is no noun: `seen_by`.
+pub const PREPOSITIONS: [&str; 9] = ["by", "to", "at", "in", "on", "for", "of", "from", "with"];
+
+/// Past participles that do not end in "ed" or "wn".
+const PARTICIPLES: [&str; 12] =
+    ["held", "made", "sent", "paid", "built", "sold", "bought", "taken", "given", "born", "written", "seen"];
+
+/// Adjectives that do not end like one.
+const ADJECTIVES: [&str; 16] = [
+    "open", "new", "private", "free", "full", "ready", "late", "urgent", "hidden", "complete", "online",
+    "secret", "done", "void", "vip", "remote",
+];
+
+/// Names of the day on which somebody is born.
+const BIRTHS: [&str; 4] = ["dob", "birth", "birthday", "birthdate"];
+
+/// What was done, by a column's name: `held` of `held_on`, `hired`, `born`.
+pub(super) fn participle(column: &str) -> Option<String> {
+    if words::split(column).iter().any(|word| BIRTHS.contains(&word.as_str())) {
+        return Some("born".to_owned());
+    }
+    let is_participle = |word: &String| {
+        PARTICIPLES.contains(&word.as_str())
+            || word.len() > 4 && (word.ends_with("ed") || word.ends_with("wn"))
+    };
+    words::split(column).into_iter().find(is_participle)
+}
+
+/// What people and things do themselves, by the participle.
+const DOES: [(&str, &str); 8] = [
+    ("joined", "join"),
+    ("arrived", "arrive"),
+    ("departed", "depart"),
+    ("started", "start"),
+    ("ended", "end"),
+    ("expired", "expire"),
+    ("retired", "retire"),
+    ("graduated", "graduate"),
+];
+
+fn does(done: &str) -> Option<&'static str> {
+    DOES.iter().find(|(past, _)| *past == done).map(|(_, plain)| *plain)
+}
+
+/// `was the account opened`, `did the driver join`
+pub fn was_it(who: &str, done: &str) -> String {
+    match does(done) {
+        Some(plain) => format!("did {who} {plain}"),
+        None => format!("was {who} {done}"),
+    }
+}
+
+/// What one did, or what was done with it: `joined`, `was opened`.
+pub fn was(done: &str) -> String {
+    if does(done).is_some() { done.to_owned() } else { format!("was {done}") }
+}
+
+/// What several did, or what was done with them: `joined`, `were opened`.
+pub(super) fn were(done: &str) -> String {
+    if does(done).is_some() { done.to_owned() } else { format!("were {done}") }
+}
+
+/// The same behind a noun: `that joined`, `opened`.
+pub(super) fn that_were(done: &str) -> String {
+    if does(done).is_some() { format!("that {done}") } else { done.to_owned() }
+}
+
+/// What abbreviations in the names of columns stand for.
+const ABBREVIATIONS: [(&str, &str); 14] = [
+    ("percent", "percentage"),
+    ("pct", "percentage"),
+    ("no", "number"),
+    ("nr", "number"),
+    ("num", "number"),
+    ("qty", "quantity"),
+    ("amt", "amount"),
+    ("dob", "date of birth"),
+    ("dept", "department"),
+    ("addr", "address"),
+    ("desc", "description"),
+    ("descr", "description"),
+    ("tel", "telephone number"),
+    ("cat", "category"),
+];
+
+/// What the first of several words stands for: `from_zone`, `per_head`.
+const FIRST: [(&str, &str); 3] = [("from", "start"), ("to", "end"), ("per", "price per")];
+
+/// Words for a weight, where its name has the unit alone: `gross_kg`.
+const WEIGHTS: [&str; 3] = ["gross", "net", "tare"];
+
+/// A column as a noun: `date held` for `held_on`, `year hired`, `order number` for the key `ord_no`. `since` is no noun.
+pub fn noun(table: &Table<'_>, column: &str) -> String {
+    let mut names = words::split(column);
+    if let [first, _, ..] = &mut *names
+        && let Some((_, full)) = FIRST.iter().find(|(word, _)| word == first)
+    {
+        *first = (*full).to_owned();
+    }
+    if names.last().is_some_and(|last| last == "phone") {
+        names.push("number".to_owned());
+    }
+    let full = |name: &String| {
+        let found = ABBREVIATIONS.iter().find(|(short, _)| short == name);
+        found.map_or_else(|| name.clone(), |(_, full)| (*full).to_owned())
+    };
+    if let ([_, last], true) = (&*names, table.id() == Some(column)) {
+        return format!("{} {}", table.thing, full(last));
+    }
+    let moment = match Sense::of(table, column) {
+        Sense::Date => Some("date"),
+        Sense::Year => Some("year"),
+        _ => None,
+    };
+    if let Some(moment) = moment {
+        if participle(column).is_some_and(|done| done == "born") {
+            return format!("{moment} of birth");
+        }
+        if participle(column).is_some_and(|done| repeats(&done, &table.thing)) {
+            return moment.to_owned();
+        }
+        if names == ["since"] {
+            let since = if table.is_of_people() { "joining" } else { "starting" };
+            return format!("{since} {moment}");
+        }
+        // `due_on`, `valid_until`
+        if let [rest @ .., last] = &*names
+            && !rest.is_empty()
+            && participle(column).is_none()
+        {
+            let rest = rest.join(" ");
+            match last.as_str() {
+                "until" | "till" if rest == "valid" => return format!("expiry {moment}"),
+                "until" | "till" => return format!("{rest} until {moment}"),
+                last if PREPOSITIONS.contains(&last) => return format!("{rest} {moment}"),
+                _ => {}
+            }
+        }
+        let mut kept = names.iter().filter(|name| !PREPOSITIONS.contains(&name.as_str()));
+        if let (Some(only), None) = (kept.next(), kept.next())
+            && participle(column).is_some_and(|done| done == *only)
+        {
+            return format!("{moment} {only}");
+        }
+    }
+    // `weight_kg`
+    if let [rest @ .., unit] = &*names
+        && let Some((_, unit)) =
+            words::UNITS.iter().find(|(short, _)| short == unit).filter(|_| !rest.is_empty())
+    {
+        let is_weight =
+            WEIGHTS.contains(&rest[rest.len() - 1].as_str()) && ["kg", "g", "mg", "lb"].contains(unit);
+        let weight = if is_weight { " weight" } else { "" };
+        return format!("{}{weight} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
+    }
+    names.iter().map(full).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a column's name says when something was done, or by whom: `moved_at`, `closed_by`. Its numbers count nothing.
+pub fn is_moment_name(column: &str) -> bool {
+    let said = words::split(column);
+    said.last().is_some_and(|last| PREPOSITIONS.contains(&last.as_str()) || last == "since")
+        || participle(column).is_some() && said.len() == 1
+}
+
+/// Whether a column has numbers where its name says when something was done, or by whom, or how often.
+pub fn is_odd_moment(table: &Table<'_>, column: &str) -> bool {
+    // `times_reopened` counts something, and is called like nothing.
+    let is_count = matches!(&*words::split(column), [.., many, done]
+        if done.ends_with("ed") && !LEFT.contains(&done.as_str()) && words::singular(many) != *many);
+    table.numbers.contains(column)
+        && (is_count || is_moment_name(column) && Sense::of(table, column) != Sense::Year)
+}
+
+/// A noun with its article.
+pub(super) fn a(noun: &str) -> String {
+    let article = if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {noun}")
+}
+
+/// Whether a word says how something is: `active`, `paid`.
+pub(super) fn is_adjective(word: &str) -> bool {
+    let ends = ["able", "ible", "ive", "al", "ent", "ant", "ic", "ful", "ous", "ary", "ed", "wn", "less"];
+    PARTICIPLES.contains(&word)
+        || ADJECTIVES.contains(&word)
+        || word.len() > 4 && ends.iter().any(|end| word.ends_with(end))
+}
+
+/// Whether a yes or no has a name that says neither what a row is nor what it has: `newsletter`.
+pub fn is_odd_flag(table: &Table<'_>, column: &str) -> bool {
+    let said = words::split(column);
+    let has_verb = said.len() > 1 && ["is", "has", "was", "are"].contains(&said[0].as_str());
+    // Yes, no or unknown is no kind of thing.
+    let values: BTreeSet<String> = table.distinct(column).into_iter().map(str::to_lowercase).collect();
+    let is_answer = values.len() > 2 && ["yes", "no"].iter().all(|answer| values.contains(*answer));
+    is_answer || is_flag(table, column) && !has_verb && !said.iter().any(|word| is_adjective(word))
+}
+
+pub(super) fn last_word(thing: &str) -> &str {
+    thing.rsplit(' ').next().unwrap_or(thing)
+}
+
+pub fn is_person(thing: &str) -> bool {
+    PERSONS.contains(&last_word(thing))
+}
+
+pub(super) fn event(thing: &str) -> Option<&'static Event> {
+    EVENTS.iter().find(|event| event.0 == last_word(thing))
+}
+
+impl Table<'_> {
+    /// Whether rows are things with a price or a stock.
+    pub(super) fn is_ware(&self) -> bool {
+        self.quantities().any(|(column, _)| matches!(Sense::of(self, column), Sense::Price | Sense::Pieces))
+    }
+}
+
+/// Whether a column holds names.
+pub fn is_name(column: &str) -> bool {
+    words::has_any(column, &["name", "title"])
+}
+
+/// Whether a column of days says when something was done.
+pub fn is_done_on(table: &Table<'_>, column: &str) -> bool {
+    done(&table.thing, column).is_some() && table.values(column).iter().all(|day| day.len() == 10)
+}
+
+/// What was done with a row at the time in this column.
+pub(super) fn done(thing: &str, column: &str) -> Option<String> {
+    if words::split(column) == ["since"] && is_person(thing) {
+        return Some("joined".to_owned());
+    }
+    let done = participle(column).filter(|done| !repeats(done, thing));
+    done.or_else(|| event(thing).map(|(.., placed, _)| (*placed).to_owned()))
+}
+
+/// Whether a participle says no more than the thing: a delivery is delivered.
+fn repeats(done: &str, thing: &str) -> bool {
+    let stem: String = last_word(thing).chars().take(5).collect();
+    stem.chars().count() > 3 && done.starts_with(&stem)
+}
+
+/// Whether a column is the date of a thing itself: the `day` of an absence.
+pub fn is_own_date(thing: &str, column: &str) -> bool {
+    done(thing, column).is_none()
+        && (["day", "date"].contains(&column.to_lowercase().as_str())
+            || participle(column).is_some_and(|done| repeats(&done, thing)))
+}
