@@ -36,8 +36,14 @@ pub struct Guide {
 
 impl Guide {
     pub fn of(graph: &Graph, profiles: &[ToolProfile], breaking: &BTreeSet<String>) -> Self {
+        // Also of a tool whose name says that it reads, such as `set_status`.
+        let writing: BTreeSet<usize> = (0..graph.seen.len())
+            .filter(|call| changes::writes(graph, profiles, *call))
+            .map(|call| graph.seen[call].tool)
+            .collect();
         let is_shown = |tool: usize| {
             changes::reads(&profiles[tool])
+                && !writing.contains(&tool)
                 && !breaking.contains(&profiles[tool].name)
                 && !graph.is_random(tool)
         };
@@ -165,10 +171,7 @@ fn kinds(
 ) -> Vec<(String, Vec<String>)> {
     let mut order: Vec<String> = Vec::new();
     let mut kinds: BTreeMap<String, Vec<(String, BTreeSet<String>)>> = BTreeMap::new();
-    for (index, seen) in graph.seen.iter().enumerate() {
-        if !is_shown(seen.tool) || changes::writes(graph, profiles, index) {
-            continue;
-        }
+    for seen in graph.seen.iter().filter(|seen| is_shown(seen.tool)) {
         let profile = &profiles[seen.tool];
         for list in &seen.reading.lists {
             let thing = match profile.thing(&list.name) {
