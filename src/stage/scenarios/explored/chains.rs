@@ -813,7 +813,8 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
                 let is_number = are_numbers && is_quantity(&field.name);
                 let is_id = words::is_identifier(&field.name);
                 // Nobody wants a list of amounts.
-                if values.len() > 1 && !is_number && !(has_name && is_id) && !(look_like_numbers && !is_id) {
+                let is_unfit = if is_id { has_name } else { look_like_numbers };
+                if values.len() > 1 && !is_number && !is_unfit {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
                 if is_number || is_moment(&field.value) {

@@ -227,7 +227,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::State => {
             texts.extend([format!("What {c} is {{row}} in?"), format!("Which {c} does {{row}} have?")])
         }
-        Sense::Kind if within(&c) == "of" => texts.push(format!("Of which {c} is {{row}}?")),
+        Sense::Kind if within(c) == "of" => texts.push(format!("Of which {c} is {{row}}?")),
         Sense::Kind => texts.extend([
             format!("Which {c} does {{row}} belong to?"),
             format!("To which {c} does {{row}} belong?"),
