@@ -315,7 +315,7 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
     match Sense::of(table, column) {
         Sense::State => texts.push(format!("How many of the {things} are {value}?")),
         Sense::Place if is_person(thing) => {
-            texts.push(format!("How many of our {things} are from {value}?"));
+            texts.push(format!("How many of the {things} are from {value}?"));
             texts.extend(is_lived_in(column).then(|| format!("How many {things} live in {value}?")));
         }
         Sense::Place => texts.push(format!("How many of the {things} are in {value}?")),
@@ -580,14 +580,11 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
             false => Vec::new(),
         };
     }
-    // Two references away, what is between must be said.
+    // Two references away, what is between must be said; only who it is is asked.
     if let [first, _, ..] = &*reference.joins {
         let one = format!("{role} of the {} of {{row}}", first.to.thing);
         let who = if to.is_of_people() { "Who" } else { "What" };
-        return match to.name() == Some(column) {
-            true => vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")],
-            false => vec![format!("What is the {c} of the {one}?"), format!("Tell me the {c} of the {one}.")],
-        };
+        return vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")];
     }
     let its = if table.is_of_people() { "their" } else { "its" };
     let mut texts = vec![
