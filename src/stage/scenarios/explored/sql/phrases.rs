@@ -71,6 +71,9 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         _ if is_in_front(column, value) => sets.push(format!("{value} {things}")),
         _ => {}
     }
+    if is_other_table(table, value) {
+        sets.retain(|set| !set.starts_with(value));
+    }
     sets
 }
 
@@ -107,6 +110,11 @@ fn is_in_front(column: &str, value: &str) -> bool {
     let is_kind =
         Sense::of_name(column) == Sense::Kind || words::has_any(column, &["color", "colour", "plan"]);
     is_plain && !words::is_plural(value) && (is_kind || is_adjective(last_word(value)))
+}
+
+/// Whether rows with a value are called like another table: `open tickets`.
+fn is_other_table(table: &Table<'_>, value: &str) -> bool {
+    table.others.contains(&format!("{} {}", value.to_lowercase(), table.called))
 }
 
 /// Whether people live there: they come from a country.
@@ -236,7 +244,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Date | Sense::Year => texts.extend(moment(table, thing, column)),
         Sense::Units => {
             return vec![
-                format!("How many {c} does {{row}} have?"),
+                how_many(c, "{row}"),
                 format!("What is the number of {c} of {{row}}?"),
                 format!("I need the number of {c} of {{row}}."),
                 format!("Can you look up the number of {c} of {{row}}?"),
@@ -245,6 +253,14 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Other => {}
     }
     texts
+}
+
+/// `How many uses does the coupon have left?`
+fn how_many(units: &str, who: &str) -> String {
+    match units.rsplit_once(' ') {
+        Some((many, left @ ("left" | "remaining"))) => format!("How many {many} does {who} have {left}?"),
+        _ => format!("How many {units} does {who} have?"),
+    }
 }
 
 /// How one asks for a year, a day or a time.
@@ -594,10 +610,12 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     ];
     let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        texts.push(match Sense::of_name(role) == Sense::Kind && table.is_of_people() {
-            true => format!("Which {role} is {{row}} in?"),
-            false => format!("Which {role} does {{row}} have?"),
-        });
+        // A member has no branch.
+        match table.is_of_people() && !is_person {
+            true if Sense::of_name(role) == Sense::Kind => texts.push(format!("Which {role} is {{row}} in?")),
+            true => {}
+            false => texts.push(format!("Which {role} does {{row}} have?")),
+        }
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
@@ -617,7 +635,7 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         }
         Sense::Units => {
             return vec![
-                format!("How many {c} does the {role} of {{row}} have?"),
+                how_many(&c, &format!("the {role} of {{row}}")),
                 format!("What is the number of {c} of the {role} of {{row}}?"),
             ];
         }
@@ -808,7 +826,9 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
             .collect();
     }
     match Sense::of(table, column) {
-        Sense::State => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::State if !is_other_table(table, value) => {
+            vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")]
+        }
         Sense::Kind => {
             let in_front = is_in_front(column, value).then(|| format!("{value} {thing}"));
             in_front.into_iter().chain([format!("{thing} with the {c} {v}")]).collect()
