@@ -71,6 +71,9 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
         _ if is_in_front(column, value) => sets.push(format!("{value} {things}")),
         _ => {}
     }
+    if is_other_table(table, value) {
+        sets.retain(|set| !set.starts_with(value));
+    }
     sets
 }
 
@@ -107,6 +110,11 @@ fn is_in_front(column: &str, value: &str) -> bool {
     let is_kind =
         Sense::of_name(column) == Sense::Kind || words::has_any(column, &["color", "colour", "plan"]);
     is_plain && !words::is_plural(value) && (is_kind || is_adjective(last_word(value)))
+}
+
+/// Whether rows with a value are called like another table: `open tickets`.
+fn is_other_table(table: &Table<'_>, value: &str) -> bool {
+    table.others.contains(&format!("{} {}", value.to_lowercase(), table.called))
 }
 
 /// Whether people live there: they come from a country.
@@ -236,7 +244,7 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Date | Sense::Year => texts.extend(moment(table, thing, column)),
         Sense::Units => {
             return vec![
-                format!("How many {c} does {{row}} have?"),
+                how_many(c, "{row}"),
                 format!("What is the number of {c} of {{row}}?"),
                 format!("I need the number of {c} of {{row}}."),
                 format!("Can you look up the number of {c} of {{row}}?"),
@@ -245,6 +253,14 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
         Sense::Other => {}
     }
     texts
+}
+
+/// `How many uses does the coupon have left?`
+fn how_many(units: &str, who: &str) -> String {
+    match units.rsplit_once(' ') {
+        Some((many, left @ ("left" | "remaining"))) => format!("How many {many} does {who} have {left}?"),
+        _ => format!("How many {units} does {who} have?"),
+    }
 }
 
 /// How one asks for a year, a day or a time.
@@ -315,7 +331,7 @@ pub fn count_by(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Ve
     match Sense::of(table, column) {
         Sense::State => texts.push(format!("How many of the {things} are {value}?")),
         Sense::Place if is_person(thing) => {
-            texts.push(format!("How many of our {things} are from {value}?"));
+            texts.push(format!("How many of the {things} are from {value}?"));
             texts.extend(is_lived_in(column).then(|| format!("How many {things} live in {value}?")));
         }
         Sense::Place => texts.push(format!("How many of the {things} are in {value}?")),
@@ -580,14 +596,11 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
             false => Vec::new(),
         };
     }
-    // Two references away, what is between must be said.
+    // Two references away, what is between must be said; only who it is is asked.
     if let [first, _, ..] = &*reference.joins {
         let one = format!("{role} of the {} of {{row}}", first.to.thing);
         let who = if to.is_of_people() { "Who" } else { "What" };
-        return match to.name() == Some(column) {
-            true => vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")],
-            false => vec![format!("What is the {c} of the {one}?"), format!("Tell me the {c} of the {one}.")],
-        };
+        return vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")];
     }
     let its = if table.is_of_people() { "their" } else { "its" };
     let mut texts = vec![
@@ -597,10 +610,12 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     ];
     let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        texts.push(match Sense::of_name(role) == Sense::Kind && table.is_of_people() {
-            true => format!("Which {role} is {{row}} in?"),
-            false => format!("Which {role} does {{row}} have?"),
-        });
+        // A member has no branch.
+        match table.is_of_people() && !is_person {
+            true if Sense::of_name(role) == Sense::Kind => texts.push(format!("Which {role} is {{row}} in?")),
+            true => {}
+            false => texts.push(format!("Which {role} does {{row}} have?")),
+        }
         texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
@@ -620,7 +635,7 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
         }
         Sense::Units => {
             return vec![
-                format!("How many {c} does the {role} of {{row}} have?"),
+                how_many(&c, &format!("the {role} of {{row}}")),
                 format!("What is the number of {c} of the {role} of {{row}}?"),
             ];
         }
@@ -811,7 +826,9 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
             .collect();
     }
     match Sense::of(table, column) {
-        Sense::State => vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")],
+        Sense::State if !is_other_table(table, value) => {
+            vec![format!("{value} {thing}"), format!("{thing} with the {c} {v}")]
+        }
         Sense::Kind => {
             let in_front = is_in_front(column, value).then(|| format!("{value} {thing}"));
             in_front.into_iter().chain([format!("{thing} with the {c} {v}")]).collect()

@@ -342,7 +342,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
     let (things, names) = (words::plural(&table.thing), words::plural(&senses::noun(table, name)));
     for (category, values) in table.categories() {
         let cs = words::plural(&senses::noun(table, category));
-        if !super::is_flag(table, category) {
+        if !super::is_flag(table, category) && Sense::of(table, category) != Sense::Date {
             asked.push(
                 &format!("values of {category}"),
                 &[],
@@ -429,7 +429,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                 &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
         }
-        if super::is_flag(table, category) {
+        if super::is_flag(table, category) || Sense::of(table, category) == Sense::Date {
             continue;
         }
         let filled = match table.filled(category) {

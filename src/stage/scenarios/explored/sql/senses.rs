@@ -159,8 +159,14 @@ impl Sense {
             Self::Weight => Some(["heaviest", "lightest"]),
             Self::Height => Some(["tallest", "shortest"]),
             Self::Length => Some(["longest", "shortest"]),
-            Self::Date | Self::Year => Some(["latest", "earliest"]),
-            Self::Pieces | Self::Units | Self::Place | Self::State | Self::Kind | Self::Other => None,
+            Self::Date
+            | Self::Year
+            | Self::Pieces
+            | Self::Units
+            | Self::Place
+            | Self::State
+            | Self::Kind
+            | Self::Other => None,
         }
     }
 }
@@ -282,6 +288,11 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
     if names.last().is_some_and(|last| last == "phone") {
         names.push("number".to_owned());
     }
+    // `departs`
+    if let [only] = &*names {
+        let said = words::spoken_field(only);
+        names = if said.starts_with('"') { names } else { words::split(&said) };
+    }
     let full = |name: &String| {
         let found = ABBREVIATIONS.iter().find(|(short, _)| short == name);
         found.map_or_else(|| name.clone(), |(_, full)| (*full).to_owned())
@@ -335,7 +346,9 @@ pub fn noun(table: &Table<'_>, column: &str) -> String {
         let weight = if is_weight { " weight" } else { "" };
         return format!("{}{weight} in {unit}", rest.iter().map(full).collect::<Vec<_>>().join(" "));
     }
-    names.iter().map(full).collect::<Vec<_>>().join(" ")
+    let said = names.iter().map(full).collect::<Vec<_>>().join(" ");
+    let is_number = Sense::of(table, column) == Sense::Pieces && table.numbers.contains(column);
+    if is_number && words::is_plural(&said) { format!("number of {said}") } else { said }
 }
 
 /// Whether a column's name says when something was done, or by whom: `moved_at`, `closed_by`. Its numbers count nothing.
