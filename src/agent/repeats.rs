@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Key of a result that is [told](told): the size of what the server answered, in bytes.
+/// Key of a result that is [`told`]: the size of what the server answered, in bytes.
 pub const REPEATS: &str = "repeats";
 
 const BEFORE: &str = "You have made this call before, with the same result:\n";
