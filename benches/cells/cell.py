@@ -83,75 +83,47 @@ SERVERS = {
     },
 }
 
-PEOPLE = """
 # Questions in people's words.
+QUESTIONS = """
 [stages.questions]
 kind = "scenarios"
 tools = "tools"
 source = "file"
 file = "{file}"
-
-[stages.people]
-kind = "eval"
-policies = {{ base = "base", start = "start", trained = "train.policy" }}
-variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
-guide = "tasks"
-examples = "solved"
-tools = "tools"
-scenarios = "questions.heldout"
 """
 
-# Without practice: the base, the base with a better prompt, and the start, greedy; and four samples of the start.
-START = """
-[stages]
-exam = false
-
-[loop]
-train = false
-
-# Questions in people's words.
-[stages.questions]
-kind = "scenarios"
-tools = "tools"
-source = "file"
-file = "{file}"
-
-[stages.test]
+EXAM = """
+[stages.{stage}]
 kind = "eval"
-policies = {{ base = "base", start = "start" }}
-variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
-guide = "tasks"
-examples = "solved"
 tools = "tools"
-scenarios = "tasks.heldout"
-samples = 0
-
-[stages.test_samples]
-kind = "eval"
-policies = {{ start = "start" }}
-tools = "tools"
-scenarios = "tasks.heldout"
-greedy = false
-samples = 4
-
-[stages.people]
-kind = "eval"
-policies = {{ base = "base", start = "start" }}
-variants = {{ "base+" = {{ policy = "base", system = "guide", examples = 4 }} }}
-guide = "tasks"
-examples = "solved"
-tools = "tools"
-scenarios = "questions.heldout"
-samples = 0
-
-[stages.people_samples]
-kind = "eval"
-policies = {{ start = "start" }}
-tools = "tools"
-scenarios = "questions.heldout"
-greedy = false
-samples = 4
+scenarios = "{scenarios}"
 """
+
+
+def bases(more=""):
+    """The policies of an exam, with the base that has a better prompt."""
+    return (
+        f'policies = {{ base = "base", start = "start"{more} }}\n'
+        'variants = { "base+" = { policy = "base", system = "guide", examples = 4 } }\n'
+        'guide = "tasks"\nexamples = "solved"\n'
+    )
+
+
+def practised(file):
+    """Behind the run file: the trained policy sits both exams."""
+    people = EXAM.format(stage="people", scenarios="questions.heldout")
+    return QUESTIONS.format(file=file) + people + bases(', trained = "train.policy"')
+
+
+def started(file):
+    """The same without practice: the base, the base with a better prompt, and the start, greedy; and four samples of the start."""
+    text = "\n[stages]\nexam = false\n\n[loop]\ntrain = false\n" + QUESTIONS.format(file=file)
+    for stage, scenarios in (("test", "tasks.heldout"), ("people", "questions.heldout")):
+        text += EXAM.format(stage=stage, scenarios=scenarios) + bases() + "samples = 0\n"
+        text += EXAM.format(stage=f"{stage}_samples", scenarios=scenarios)
+        text += 'policies = { start = "start" }\ngreedy = false\nsamples = 4\n'
+    return text
+
 
 # No answer is looked at in training: the reward is how probable GRADER finds it that the answer is right.
 JUDGE = """
@@ -193,7 +165,7 @@ def newest(folder):
     return sorted((folder / "cache/runs").iterdir())[-1]
 
 
-def prepare(model, server, folder, exams=PEOPLE):
+def prepare(model, server, folder, exams=practised):
     """Writes the run file that `init` writes, and the exam in people's words behind it."""
     spec = SERVERS[server]
     shutil.rmtree(folder, ignore_errors=True)
@@ -204,7 +176,7 @@ def prepare(model, server, folder, exams=PEOPLE):
     file, people = folder / "run.toml", folder / "people.jsonl"
     run([MCPRL, "init", "--model", model, "--out", file, *env, "--", *command], check=True)
     shutil.copy(HERE / spec["people"], people)
-    file.write_text(file.read_text() + exams.format(file=people))
+    file.write_text(file.read_text() + exams(people))
 
 
 def settings(server, seed, more=()):
@@ -253,7 +225,7 @@ def cell(model, server, seed, more, goes_on, judge, practises):
     folder = REPO / "target/cells" / f"{model}-{server}-{seed}"
     file = folder / "run.toml"
     if not goes_on and not (judge and file.exists()):
-        prepare(REPO / f"target/weights/{model}.gguf", server, folder, PEOPLE if practises else START)
+        prepare(REPO / f"target/weights/{model}.gguf", server, folder, practised if practises else started)
     if judge:
         text = file.read_text()
         file = folder / "judge.toml"

@@ -39,7 +39,7 @@ fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> V
     let is_comparison_only = |name: &&String| name.starts_with("maj@") || name.starts_with("api");
     let comparison_only: Vec<String> = policies.iter().filter(is_comparison_only).cloned().collect();
     let (policies, comparison_only, tools) = (&policies[..], &comparison_only[..], &tools[..]);
-    verdict(&Comparison { policies, scenarios, comparison_only, idle: &[], variants: &[], tools }, episodes)
+    verdict(&Comparison { policies, scenarios, comparison_only, tools, ..Comparison::default() }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {

@@ -405,7 +405,8 @@ pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
     let mode = reported_mode(rows);
     let mut metrics = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
+    let is_shown = |row: &&VerdictRow| (row.scope == "all" || row.scope == "split") && !row.is_idle();
+    for row in rows.iter().filter(is_shown) {
         metrics.insert(format!("{}.{}.{}", row.slice, row.policy, row.mode), row.success);
         if row.mode != mode {
             continue;

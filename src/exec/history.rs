@@ -572,14 +572,7 @@ mod tests {
                 }));
             }
         }
-        let compared = Comparison {
-            policies: &names,
-            scenarios: &scenarios,
-            comparison_only: &[],
-            idle: &[],
-            variants: &[],
-            tools: &[],
-        };
+        let compared = Comparison { policies: &names, scenarios: &scenarios, ..Default::default() };
         let rows = eval::verdict(&compared, &episodes);
         let verdict = eval::headline(&rows).unwrap();
         let shown = Headline::of("exam", &eval::metrics(&rows)).unwrap();

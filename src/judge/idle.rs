@@ -10,17 +10,23 @@ pub const DONE: &str = "done";
 
 /// The answer that most tasks have; of several the first.
 pub fn commonest_answer(scenarios: &[Scenario]) -> &str {
+    commonest(scenarios).map_or("0", |(answer, _)| answer)
+}
+
+/// The same, with the number of tasks that have it.
+fn commonest(scenarios: &[Scenario]) -> Option<(&str, usize)> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for answer in scenarios.iter().filter_map(|scenario| scenario.answer.as_deref()) {
         *counts.entry(answer).or_default() += 1;
     }
-    counts.into_iter().rev().max_by_key(|(_, count)| *count).map_or("0", |(answer, _)| answer)
+    counts.into_iter().rev().max_by_key(|(_, count)| *count)
 }
 
-/// Texts of the tasks that are solved by saying one of both, before anything is played. Of a task whose state is checked that is
-/// not known, and it is left out.
+/// Texts of the tasks that are solved by saying one of both, before anything is played. An answer that a single task has is no
+/// common one. Of a task whose state is checked it is not known, so it is left out.
 pub fn solved_idly(scenarios: &[Scenario]) -> Vec<String> {
-    let answers = [commonest_answer(scenarios), DONE];
+    let common = commonest(scenarios).filter(|(_, count)| *count > 1).map(|(answer, _)| answer);
+    let answers: Vec<&str> = common.into_iter().chain([DONE]).collect();
     let says = |scenario: &Scenario, answer| {
         let evidence = Evidence { answer: Some(answer), messages: "[]", state: None };
         truth::correct(scenario, evidence) == Some(true)
@@ -57,5 +63,6 @@ mod tests {
         assert_eq!(commonest_answer(&scenarios[..4]), "Oslo");
         assert_eq!(solved_idly(&scenarios[..4]), ["a", "c", "d"]);
         assert_eq!(solved_idly(&scenarios[4..]), [""; 0]);
+        assert_eq!(solved_idly(&scenarios[..2]), [""; 0], "each has an answer of its own");
     }
 }

@@ -4,7 +4,6 @@
 //! on the trajectories and the judges, not on the order in which episodes ran or were judged.
 
 mod answer;
-mod compare;
 mod error;
 mod flags;
 mod idle;

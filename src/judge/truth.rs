@@ -7,10 +7,7 @@ use std::{borrow::Cow, collections::BTreeSet};
 use regex::Regex;
 use serde_json::Value;
 
-use super::{
-    answer::{Known, Number},
-    compare::{number, same, same_set, same_text},
-};
+use super::answer::{Known, Number, number, same, same_set, same_text};
 use crate::{
     answer::COMPLETE_TASK,
     data::{

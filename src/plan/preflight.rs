@@ -55,6 +55,8 @@ pub struct Findings {
     pub problems: Vec<Problem>,
     /// Warnings that do not stop them.
     pub notes: Vec<Problem>,
+    /// What a plan tells of them.
+    pub remarks: Vec<Problem>,
     reported: BTreeSet<(String, String)>,
 }
 
@@ -67,6 +69,12 @@ impl Findings {
     fn refuse(&mut self, problem: Problem) {
         if self.is_new(&problem) {
             self.problems.push(problem);
+        }
+    }
+
+    fn remark(&mut self, remark: Problem) {
+        if self.is_new(&remark) {
+            self.remarks.push(remark);
         }
     }
 
@@ -162,6 +170,7 @@ impl<'p> PlanPreflight<'p> {
             match severity {
                 Severity::Error => self.findings.refuse(problem),
                 Severity::Note => self.findings.note(problem),
+                Severity::Remark => self.findings.remark(problem),
                 Severity::Unavailable => unavailable.push(problem),
             }
         }

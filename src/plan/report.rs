@@ -105,6 +105,9 @@ pub struct PlanReport {
     pub problems: Vec<Problem>,
     /// Warnings about stages that can run.
     pub notes: Vec<Problem>,
+    /// What else there is to know of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<Problem>,
 }
 
 /// The cost of a server that starts in each rollout that calls a tool.
@@ -222,8 +225,8 @@ impl PlanReport {
             // Its own weights are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
-        let Findings { problems, notes, .. } = preflight.into_findings();
-        (report.problems, report.notes) = (problems, notes);
+        let Findings { problems, notes, remarks, .. } = preflight.into_findings();
+        (report.problems, report.notes, report.remarks) = (problems, notes, remarks);
         if let Some(Err(cause)) = ahead.then(|| store.check_writable()) {
             let cause = cause.into();
             report.notes.push(Problem { stage: None, subject: Subject::Section, place: None, cause });

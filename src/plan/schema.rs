@@ -223,7 +223,8 @@ fn parameter(param: &Param) -> Value {
         }
         ParamType::Table => json!({ "type": "object" }),
         ParamType::Prompts => {
-            json!({ "type": "object", "additionalProperties": { "type": ["object", "boolean"] } })
+            let either = json!([{ "type": "object" }, { "type": "boolean" }]);
+            json!({ "type": "object", "additionalProperties": { "anyOf": either } })
         }
         ParamType::Values => {
             let value = json!({ "type": ["string", "number", "boolean"] });

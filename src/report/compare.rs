@@ -68,7 +68,9 @@ pub(super) fn common_policies(all: &[LastExam]) -> Result<(String, Vec<&String>)
     if all.iter().any(|played| played.exam.mode != mode) {
         return Err(NotComparable::Modes);
     }
-    let is_common = |name: &&String| all.iter().all(|played| played.episodes.contains_key(*name));
+    let is_common = |name: &&String| {
+        all.iter().all(|played| played.episodes.get(*name).is_some_and(|episodes| !episodes.is_empty()))
+    };
     let policies: Vec<&String> = all[0].exam.policies.iter().filter(is_common).collect();
     if policies.is_empty() { Err(NotComparable::NoPolicy) } else { Ok((mode, policies)) }
 }
@@ -170,14 +172,8 @@ fn of_policy(page: &mut Document, names: &[String], all: &[LastExam], policy: &s
     let episodes: Vec<Episode> =
         names.iter().zip(all).flat_map(|(name, played)| episodes_of(played, policy, name, mode)).collect();
     let scenarios = shown_tasks(&all[0], policy);
-    let compared = Comparison {
-        comparison_only: &[],
-        idle: &[],
-        variants: &[],
-        policies: names,
-        scenarios: &scenarios,
-        tools: &all[0].tools,
-    };
+    let compared =
+        Comparison { policies: names, scenarios: &scenarios, tools: &all[0].tools, ..Default::default() };
     let rows = verdict(&compared, &episodes);
     if rows.is_empty() {
         return false;

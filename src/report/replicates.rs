@@ -46,14 +46,7 @@ pub fn replicates(runs: &[Run]) -> Result<Replicates, NotComparable> {
         .map(|played| policies.iter().flat_map(|policy| episodes_of(played, policy, policy, &mode)).collect())
         .collect();
     let compared = |episodes: &[Episode]| {
-        let comparison = Comparison {
-            policies: &policies,
-            scenarios: &scenarios,
-            comparison_only: &[],
-            idle: &[],
-            variants: &[],
-            tools: &[],
-        };
+        let comparison = Comparison { policies: &policies, scenarios: &scenarios, ..Default::default() };
         let mut rows = verdict(&comparison, episodes);
         rows.retain(|row| row.scope == "all");
         rows

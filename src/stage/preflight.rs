@@ -150,6 +150,8 @@ pub enum Severity {
     Unavailable,
     /// The stage runs, but the user should know this.
     Note,
+    /// Nothing is wrong: what a plan tells of the stage.
+    Remark,
 }
 
 #[derive(Debug)]
@@ -178,6 +180,10 @@ impl Preflight {
 
     pub fn note(&mut self, about: &'static str, cause: impl Into<Failure>) {
         self.add(Severity::Note, about, cause);
+    }
+
+    pub fn remark(&mut self, about: &'static str, cause: impl Into<Failure>) {
+        self.add(Severity::Remark, about, cause);
     }
 
     fn add(&mut self, severity: Severity, about: &'static str, cause: impl Into<Failure>) {

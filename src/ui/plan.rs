@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::human;
 use crate::plan::{
-    InLoop, NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name,
+    InLoop, NoEstimate, NodeStatus, PlanReport, Problem, Rerun, RerunReason, Reused, Status, stage_name,
 };
 
 /// The report, line by line, with totals at the end.
@@ -47,7 +47,16 @@ pub fn plan_text(report: &PlanReport) -> String {
         }),
         count(|status| matches!(status, Status::Skipped)),
     );
-    text + &ahead_text(report) + &memory_text(report)
+    text + &ahead_text(report) + &memory_text(report) + &remarks_text(report)
+}
+
+/// A line for each remark, with its stage.
+fn remarks_text(report: &PlanReport) -> String {
+    let line = |remark: &Problem| match &remark.stage {
+        Some(stage) => format!("{stage}: {}\n", remark.cause),
+        None => format!("{}\n", remark.cause),
+    };
+    report.remarks.iter().map(line).collect()
 }
 
 /// The totals: what will run, and what the cache saves.

@@ -218,10 +218,8 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
     let comparison = Comparison {
         policies: &names,
         scenarios: &scenarios,
-        comparison_only: &[],
-        idle: &[],
-        variants: &[],
         tools: &["look".to_owned()],
+        ..Default::default()
     };
     let verdict = made.table(&verdict(&comparison, &of_verdict));
     let episodes = made.table(&exam);

@@ -199,7 +199,7 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
             lines.extend(needs(stage, *index, &preflight).into_iter().map(|found| (&stage.name, found)));
         }
     }
-    let Findings { mut problems, notes, .. } = preflight.into_findings();
+    let Findings { mut problems, notes, remarks, .. } = preflight.into_findings();
     problems.retain(|problem| problem.subject == Subject::Stage);
     let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
     let own = lines.into_iter().filter(|(name, _)| !wrong.contains(*name));
@@ -214,7 +214,8 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     let noted = notes
         .iter()
         .map(|note| Finding { todo: note.cause.hint(), ..Finding::new("stage", Verdict::Note, text(note)) });
-    own.chain(bad).chain(noted).collect()
+    let told = remarks.iter().map(|remark| Finding::good("stage", text(remark)));
+    own.chain(bad).chain(noted).chain(told).collect()
 }
 
 /// What a stage needs from outside the run.

@@ -16,19 +16,23 @@
 //! A value is read as what it is: a number in words, with a unit or as a multiple (`1.2 million`), a date or time in any form that
 //! has one meaning, `yes` for `true`, no things for `0` and for an empty set. Sentences are not understood beyond that.
 
+mod compare;
 mod forms;
 mod numbers;
 mod rest;
 mod text;
 
-pub use self::{numbers::Number, text::plain};
+pub use self::{
+    compare::{number, same, same_set, same_text},
+    numbers::Number,
+};
 
 use self::{
+    compare::listed,
     numbers::{Written, numbers},
     rest::{Rest, is_negative},
     text::Text,
 };
-use super::compare::{listed, same};
 
 /// Digits of a code that people write in groups.
 const LONG_CODE: usize = 8;

@@ -230,10 +230,11 @@ impl Eval {
             episodes.extend(votes);
         }
         let idle_names = idle::NAMES.map(str::to_owned);
+        // Behind the baseline, so that the last policy stays the one that is reported. Those that are not compared come last.
+        names.splice(entrants.lead()..entrants.lead(), others.chain(comparison_only.iter().cloned()));
+        names.extend(idle_names.iter().cloned());
         comparison_only.extend(idle_names.iter().cloned());
         episodes.extend(idle.episodes.iter().cloned());
-        // Behind the baseline, so that the last policy stays the one that is reported.
-        names.splice(entrants.lead()..entrants.lead(), others.chain(comparison_only.iter().cloned()));
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
@@ -308,7 +309,7 @@ impl StageKind for Eval {
                 preflight.note("scenarios", EvalError::LittleTruth { known, scenarios });
             }
             Some((tasks, _)) if tasks < tasks_needed(5.0) as usize => {
-                preflight.note("scenarios", EvalError::SmallExam { tasks });
+                preflight.remark("scenarios", EvalError::SmallExam { tasks });
             }
             _ => {}
         }

@@ -189,14 +189,7 @@ fn examined() -> Project {
     };
     let episodes: Vec<_> =
         scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
-    let exam = eval::Comparison {
-        policies: &names,
-        scenarios: &scenarios,
-        comparison_only: &[],
-        idle: &[],
-        variants: &[],
-        tools: &[],
-    };
+    let exam = eval::Comparison { policies: &names, scenarios: &scenarios, ..Default::default() };
     let verdict = project.path("made.parquet");
     data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
     let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
@@ -212,8 +205,8 @@ fn examined() -> Project {
 #[test]
 fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
     let project = examined();
-    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001\n\
-        Use trained: it solves 100.0 points more than base [+100, +100].";
+    let verdict = "trained beats base on held-out tasks: +100.0 points [+69, +100], p < 0.001\n\
+        Use trained: it solves 100.0 points more than base [+69, +100].";
     // The second run is all cached.
     for _ in 0..2 {
         let screen = std::fs::File::create(project.path("screen")).unwrap();

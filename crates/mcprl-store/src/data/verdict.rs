@@ -82,6 +82,11 @@ table! {
 }
 
 impl VerdictRow {
+    /// Whether it is compared with no other row and no baseline: an agent that knows nothing.
+    pub fn is_idle(&self) -> bool {
+        self.comparison_only == Some(true) && self.gain.is_none()
+    }
+
     /// Whether the policy is one of those to choose from.
     pub fn is_candidate(&self) -> bool {
         // A vote of an earlier version is not marked.

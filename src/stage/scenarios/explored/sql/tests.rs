@@ -214,7 +214,8 @@ fn one_question_is_asked_in_many_ways_and_always_names_its_values() {
     for candidate in candidates_of(&[("customers", CUSTOMERS), ("orders", ORDERS)]) {
         let said = candidate.entity.iter().filter(|(name, _)| *name != "day");
         for (_, value) in said {
-            let is_said = candidate.task.contains(value.as_str()) || value == "1" && candidate.task.contains("one ");
+            let is_said =
+                candidate.task.contains(value.as_str()) || value == "1" && candidate.task.contains("one ");
             assert!(is_said, "{}: {value}", candidate.task);
         }
     }

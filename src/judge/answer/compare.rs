@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::answer::{Number, plain};
+use super::{numbers::Number, text::plain};
 
 /// Whether two whole answers are the same under this check.
-pub(super) fn same(check: &str, expected: &str, answer: &str) -> bool {
+pub fn same(check: &str, expected: &str, answer: &str) -> bool {
     match check {
         "number" => same_number(expected, answer),
         "set" => same_set(expected, answer),
@@ -14,11 +14,11 @@ pub(super) fn same(check: &str, expected: &str, answer: &str) -> bool {
     }
 }
 
-pub(super) fn same_text(expected: &str, answer: &str) -> bool {
+pub fn same_text(expected: &str, answer: &str) -> bool {
     text(expected) == text(answer)
 }
 
-pub(super) fn same_number(expected: &str, answer: &str) -> bool {
+pub fn same_number(expected: &str, answer: &str) -> bool {
     match (number(expected), number(answer)) {
         (Some(expected), Some(answer)) => expected.is(answer),
         (None, _) => same_text(expected, answer),
@@ -26,7 +26,7 @@ pub(super) fn same_number(expected: &str, answer: &str) -> bool {
     }
 }
 
-pub(super) fn same_set(expected: &str, answer: &str) -> bool {
+pub fn same_set(expected: &str, answer: &str) -> bool {
     // Among codes a number is one too: of 1.9 and 1.10, the latter is no 1.1.
     let is_code = |item: &str| number(item).is_some() && Number::written_as_one(item).is_none();
     let as_texts = listed(expected).any(is_code);
@@ -46,7 +46,7 @@ fn stripped(raw: &str) -> String {
 }
 
 /// A number with an optional currency sign before it or percent sign after it.
-pub(super) fn number(raw: &str) -> Option<Number> {
+pub fn number(raw: &str) -> Option<Number> {
     Number::read(&stripped(raw))
 }
 
@@ -58,7 +58,7 @@ fn items(raw: &str, as_texts: bool) -> BTreeSet<String> {
 }
 
 /// The items of a comma-separated list as they are written.
-pub(super) fn listed(raw: &str) -> impl Iterator<Item = &str> {
+pub fn listed(raw: &str) -> impl Iterator<Item = &str> {
     let items = raw.trim().trim_start_matches('[').trim_end_matches(']').split([',', ';', '\n']);
     items.map(str::trim).filter(|item| !item.is_empty())
 }
