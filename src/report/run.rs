@@ -100,9 +100,9 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
     }
     for found in exams {
         let tasks = found.rows_of("all").next().map_or(0, |row| row.scenarios);
-        let others: Vec<&str> =
-            found.rows_of("all").filter(|row| row.gain.is_some()).map(|row| row.policy.as_str()).collect();
-        if let Some(baseline) = found.policies.first().filter(|_| !others.is_empty()) {
+        if let Some((baseline, others)) =
+            found.policies.split_first().filter(|(_, others)| !others.is_empty())
+        {
             page.text(format!(
                 "Question: is {} better than {baseline} at the tools of {server}, on {tasks} held-out tasks that both play? ({}, {})",
                 others.join(" or "),

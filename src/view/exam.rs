@@ -180,10 +180,10 @@ pub fn mode_of_sample<'r>(rows: impl IntoIterator<Item = &'r VerdictRow>, sample
     if has_greedy && sample == 0 { Mode::Greedy } else { Mode::Sampled }
 }
 
-/// The policies of a verdict, the baseline first.
+/// The policies of a verdict, the baseline first, without agents that know nothing: they have no episodes and no differences.
 fn policies(rows: &[VerdictRow]) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
-    for row in rows {
+    for row in rows.iter().filter(|row| !row.is_idle()) {
         if !policies.contains(&row.policy) {
             policies.push(row.policy.clone());
         }

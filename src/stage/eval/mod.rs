@@ -98,9 +98,9 @@ enum EvalError {
     )]
     #[hint = "give them `checks`, or other answers"]
     Idle { solved: usize, tasks: usize, first: String },
-    #[error("\"{name}\" is the name of two rows of the verdict")]
+    #[error("\"{name}\" is the name of a policy and of {other}")]
     #[hint = "give one of them another name"]
-    SameName { name: String },
+    SameName { name: String, other: &'static str },
     #[error("\"{name}\" has `examples`, and no episodes are given")]
     #[hint = "name some, as in `examples = \"demonstrations\"`: solved tasks that are not in the exam"]
     NoExamples { name: String },
@@ -285,7 +285,8 @@ impl StageKind for Eval {
         let policies = context.inputs.get("policies").map_or(&[][..], Vec::as_slice);
         for (name, endpoint) in &params.endpoints {
             if policies.iter().any(|(policy, _)| policy == name) || idle::NAMES.contains(&name.as_str()) {
-                preflight.error("endpoints", EvalError::SameName { name: name.clone() });
+                preflight
+                    .error("endpoints", EvalError::SameName { name: name.clone(), other: "an endpoint" });
             }
             let EndpointPolicy { base_url, api_key_env, examples, .. } = endpoint;
             if *examples > 0 && !context.inputs.contains_key(EXAMPLES) {

@@ -654,7 +654,10 @@ fn a_variant_that_names_what_is_not_there_is_refused_beforehand() {
             json!({"v": {"policy": "bass", "examples": 1}}),
             "is of policy \"bass\", which the exam does not have",
         ),
-        (json!({"base": {"policy": "base", "examples": 1}}), "\"base\" is the name of two rows"),
+        (
+            json!({"base": {"policy": "base", "examples": 1}}),
+            "\"base\" is the name of a policy and of a variant",
+        ),
         (json!({"v": {"policy": "base"}}), "neither `system` nor `examples`"),
         (json!({"v": {"policy": "base", "system": "guide"}}), "shows a guide, and none is given"),
         (json!({"v": {"policy": "base", "examples": 2}}), "\"v\" has `examples`, and no episodes are given"),

@@ -207,7 +207,7 @@ pub fn check(
             || params.endpoints.contains_key(name)
             || super::idle::NAMES.contains(&name.as_str());
         if is_taken {
-            preflight.error("variants", EvalError::SameName { name: name.clone() });
+            preflight.error("variants", EvalError::SameName { name: name.clone(), other: "a variant" });
         }
         if !policies.iter().any(|(policy, _)| *policy == variant.policy) {
             preflight.error("variants", no_policy(name, variant, policies.iter().map(|(policy, _)| policy)));

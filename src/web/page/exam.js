@@ -15,8 +15,8 @@ function standings(headline) {
   if (!headline) return null;
   const cell = (value) => h("td", { class: "number" }, value);
   const share = (value) => cell(value === null ? "–" : percent(value));
-  const row = (one) => h("tr", {}, h("td", {}, shown(one.policy)), share(one.success), cell(`${percent(one.low)} to ${percent(one.high)}`), share(one.greedy), share(one.by_protocol), h("td", {}, headline.advice?.use === one.policy ? "yes" : ""));
-  return h("div", { class: "wide" }, h("table", {}, h("caption", { class: "quiet" }, `${headline.tasks} held-out tasks${headline.of_trained_cases ? " (unseen phrasings of trained cases)" : ""}, ${headline.mode}`), h("thead", {}, h("tr", {}, ["policy", "success", "95 % interval", "greedy", "strict", "to use"].map((name) => h("th", {}, name)))), h("tbody", {}, headline.policies.map(row))));
+  const row = (one) => h("tr", {}, h("td", {}, shown(one.policy)), share(one.success), cell(`${percent(one.low)} to ${percent(one.high)}`), share(one.sampled), share(one.all_right?.[0] ?? null), share(one.by_protocol), h("td", {}, headline.advice?.use === one.policy ? "yes" : ""));
+  return h("div", { class: "wide" }, h("table", {}, h("caption", { class: "quiet" }, `${headline.tasks} held-out tasks${headline.of_trained_cases ? " (unseen phrasings of trained cases)" : ""}, ${headline.mode}`), h("thead", {}, h("tr", {}, ["policy", "success", "95 % interval", "sampled", "all samples right", "strict", "to use"].map((name) => h("th", {}, name)))), h("tbody", {}, headline.policies.map(row))));
 }
 
 export async function show(page, { run, parameters, signal, remember }) {
