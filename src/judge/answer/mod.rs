@@ -34,6 +34,9 @@ use self::{
     text::Text,
 };
 
+/// Words that a sentence may have beside those of the task where no other value is known: a list of all values has more.
+const NEW_WORDS: usize = 2;
+
 /// Digits of a code that people write in groups.
 const LONG_CODE: usize = 8;
 
@@ -108,32 +111,37 @@ impl Known<'_> {
         values.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
         values.iter().all(|(value, is_expected)| rest.take(value, *is_expected) == *is_expected)
             && rest.has_no_other(items.len(), self.check == "set")
+            && (!self.candidates.is_empty() || rest.new_words() <= NEW_WORDS)
     }
 }
 
 /// Whether a text says yes; `None` if it says neither.
 fn says_yes(answer: &Text, task: &Text) -> Option<bool> {
-    match answer.words().next().as_deref() {
-        Some("yes" | "true") => Some(true),
-        Some("no" | "false") => Some(false),
+    let words: Vec<String> = answer.words().collect();
+    let first = words.first()?;
+    let is_alone = answer.letters.get(first.chars().count()).is_none_or(|mark| ",.;:!".contains(*mark));
+    match first.as_str() {
+        _ if answer.letters.contains(&'?') => None,
+        "yes" | "true" if is_alone => Some(true),
+        "no" | "false" if is_alone => Some(false),
+        "yes" | "no" => None,
         _ => {
-            let words: Vec<String> = answer.words().collect();
-            let known = words.iter().filter(|word| task.has_word(word)).count();
-            (2 * known >= words.len()).then(|| !words.iter().any(|word| is_negative(word)))
+            let says_task = words.iter().any(|word| task.has_word(word));
+            let is_plain = says_task && Rest::of(answer, task).new_words() == 0;
+            is_plain.then(|| !words.iter().any(|word| is_negative(word)))
         }
     }
 }
 
 /// Whether a text says that there are none.
 fn is_nothing(answer: &Text, task: &Text) -> bool {
-    let nothing = |word: &str| matches!(word, "none" | "no" | "nobody" | "nothing" | "empty");
-    let says_so = answer.words().any(|word| nothing(&word));
-    says_so && !numbers::is_lack(answer) && Rest::of(answer, task).has_no_names()
+    numbers::is_none(answer, task) && Rest::of(answer, task).has_no_names()
 }
 
 fn states_numbers(expected: &[Number], task: &Text, answer: &Text) -> bool {
     let (Some(written), Some(in_task)) = (numbers(answer, task), numbers(task, task)) else { return false };
-    if !Rest::of(answer, task).is_plain_of_numbers() {
+    let is_whole = expected.iter().all(Number::is_whole);
+    if !Rest::of(answer, task).is_plain_of_numbers(is_whole) {
         return false;
     }
     let is_expected = |one: &Written| expected.iter().any(|expected| one.is(*expected, task));

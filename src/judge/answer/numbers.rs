@@ -1,6 +1,9 @@
 //! Numbers as people write them: with separators, a currency, a unit, as a multiple or in words.
 
-use super::text::{Text, spans};
+use super::{
+    rest::{Rest, is_negative},
+    text::{Text, spans},
+};
 
 /// Relative difference below which two numbers are equal if one is no whole number. Allows only for rounding of decimal texts.
 const TOLERANCE: f64 = 1e-9;
@@ -28,6 +31,10 @@ impl Number {
     #[expect(clippy::cast_precision_loss, reason = "whole numbers are compared by `whole`")]
     fn of_whole(whole: i128) -> Self {
         Self { value: whole as f64, whole: Some(whole), decimals: 0 }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.whole.is_some()
     }
 
     /// A text that is a number, with an optional currency sign before it or percent sign after it.
@@ -147,13 +154,26 @@ impl Written {
         let unit = 10_f64.powi(-i32::try_from(self.value.decimals).unwrap_or(i32::MAX));
         let is_near = (expected.value - self.value.value).abs() <= 0.5 * unit * (1.0 + 1e-9);
         let is_computed = expected.decimals > ENTERED && self.value.decimals > 0 && self.digits >= ROUNDED;
-        let is_rounded = is_computed || task.has_word("rounded") || task.has_word("round");
+        let is_rounded =
+            is_computed || asked_decimals(task).is_some_and(|asked| self.value.decimals >= asked);
         self.value.is(expected) || is_rounded && is_near
     }
 }
 
+/// The decimals that a task asks to round to.
+fn asked_decimals(task: &Text) -> Option<usize> {
+    if !task.has_word("rounded") && !task.has_word("round") {
+        return None;
+    }
+    let words: Vec<String> = task.words().collect();
+    let place = words.iter().position(|word| word.starts_with("decimal") || word.starts_with("digit"));
+    let count = place.and_then(|place| words.get(place.checked_sub(1)?));
+    let read = |word: &String| SMALL.iter().position(|name| name == word).or_else(|| word.parse().ok());
+    Some(count.and_then(read).unwrap_or(0))
+}
+
 /// Words behind a number, or letters at its end, with which it is another number.
-const MULTIPLES: [(&str, i128); 9] = [
+const MULTIPLES: [(&str, i128); 10] = [
     ("hundred", 100),
     ("dozen", 12),
     ("thousand", 1_000),
@@ -162,6 +182,7 @@ const MULTIPLES: [(&str, i128); 9] = [
     ("mio", 1_000_000),
     ("billion", 1_000_000_000),
     ("bn", 1_000_000_000),
+    ("b", 1_000_000_000),
     ("trillion", 1_000_000_000_000),
 ];
 
@@ -255,12 +276,23 @@ pub fn is_lack(text: &Text) -> bool {
     words.windows(2).any(|pair| pair[0] == "no" && LACKS.contains(&pair[1].as_str()))
 }
 
+/// Whether a text says that there are none of what the task asks for, and not that the agent has nothing to say.
+pub fn is_none(text: &Text, task: &Text) -> bool {
+    let words: Vec<String> = text.words().collect();
+    let is_nothing =
+        |word: &String| matches!(word.as_str(), "none" | "no" | "nobody" | "nothing" | "empty" | "zero");
+    let not_any = words.iter().any(|word| word == "any") && words.iter().any(|word| is_negative(word));
+    let is_about = words.len() == 1 || words.iter().any(|word| word == "there" || task.has_word(word));
+    (words.iter().any(is_nothing) || not_any)
+        && is_about
+        && !is_lack(text)
+        && Rest::of(text, task).new_words() <= 1
+}
+
 /// The numbers of a text that stand alone. Dates, times, versions, ranges and names such as `A-12` have none. `None` if one has
 /// another unit than the task asks for, or says that there is no data.
 pub fn numbers(text: &Text, task: &Text) -> Option<Vec<Written>> {
-    if is_lack(text) {
-        return None;
-    }
+    let is_none = is_none(text, task);
     let letters = &text.lower;
     let words: Vec<(usize, usize)> = spans(letters).collect();
     let word = |at: usize| words.get(at).map(|(start, end)| letters[*start..*end].iter().collect::<String>());
@@ -272,6 +304,9 @@ pub fn numbers(text: &Text, task: &Text) -> Option<Vec<Written>> {
             let is_pronoun =
                 at > 0 && length == 1 && number == 1 && word(at - 1).is_some_and(|word| is_determiner(&word));
             let is_numbering = own == ['n', 'o'] && matches!(letters.get(end), Some('.' | ',' | ':'));
+            if number == 0 && length == 1 && own != ['z', 'e', 'r', 'o'] && !is_none {
+                return None;
+            }
             if !is_pronoun && !is_numbering {
                 found.push(Written::of(Number::of_whole(number), ""));
             }
@@ -310,6 +345,9 @@ pub fn numbers(text: &Text, task: &Text) -> Option<Vec<Written>> {
         } else {
             found.push(Written::of(number, &digits));
         }
+    }
+    if found.is_empty() && is_none {
+        found.push(Written::of(Number::whole(0), ""));
     }
     Some(found)
 }

@@ -7,7 +7,7 @@ const NEGATIONS: [&str; 10] =
     ["not", "no", "never", "neither", "nor", "none", "without", "except", "cannot", "unable"];
 
 /// Words with which a text does not commit itself.
-const HEDGES: [&str; 20] = [
+const HEDGES: [&str; 22] = [
     "or",
     "either",
     "maybe",
@@ -28,7 +28,15 @@ const HEDGES: [&str; 20] = [
     "suppose",
     "think",
     "if",
+    "vs",
+    "versus",
 ];
+
+/// Of these, those that no answer repeats from its task: one of two values is asked for.
+const NEVER_SAID: [&str; 2] = ["or", "either"];
+
+/// Words that make a whole number a guess.
+const GUESSES: [&str; 5] = ["about", "around", "roughly", "approximately", "circa"];
 
 /// Words that make a number a bound.
 const BOUNDS: [&str; 11] = [
@@ -46,7 +54,7 @@ const BOUNDS: [&str; 11] = [
 ];
 
 /// Words that take a value back, or say that it was one.
-const CORRECTIONS: [&str; 11] = [
+const CORRECTIONS: [&str; 13] = [
     "instead",
     "rather",
     "formerly",
@@ -58,6 +66,8 @@ const CORRECTIONS: [&str; 11] = [
     "correction",
     "wrong",
     "incorrect",
+    "hardly",
+    "near",
 ];
 
 /// Words that compare or go on, after which another value may come. A number stands alone already if no other is there.
@@ -67,7 +77,7 @@ const CONTRASTS: [&str; 11] = [
 ];
 
 /// Words that begin a sentence or go on with one, and are no values.
-const COMMON: [&str; 97] = [
+const COMMON: [&str; 113] = [
     "a",
     "according",
     "after",
@@ -165,6 +175,22 @@ const COMMON: [&str; 97] = [
     "out",
     "am",
     "be",
+    "been",
+    "yet",
+    "still",
+    "already",
+    "not",
+    "any",
+    "being",
+    "does",
+    "do",
+    "did",
+    "found",
+    "stands",
+    "listed",
+    "belongs",
+    "located",
+    "called",
 ];
 
 pub fn is_negative(word: &str) -> bool {
@@ -201,26 +227,36 @@ impl<'a> Rest<'a> {
         is_found
     }
 
+    /// Words that are left and that neither the task nor any sentence has.
+    pub fn new_words(&self) -> usize {
+        self.words()
+            .map(|span| self.word(span))
+            .filter(|word| !self.is_known(word) && !is_negative(word))
+            .count()
+    }
+
     /// Whether nothing takes back a yes or a no.
     pub fn is_plain_sentence(&self) -> bool {
         !self.has(&HEDGES) && !self.has(&CORRECTIONS) && !self.has(&CONTRASTS)
     }
 
-    /// Whether nothing takes back a number, or makes it a bound. No things are a number.
-    pub fn is_plain_of_numbers(&self) -> bool {
-        let is_turned =
-            |word: &str| is_negative(word) && !matches!(word, "no" | "none") && !self.task.has_word(word);
-        let in_words: String =
-            self.text.words().map(|word| format!(" {word}")).chain([" ".to_owned()]).collect();
-        let of_task: String =
-            self.task.words().map(|word| format!(" {word}")).chain([" ".to_owned()]).collect();
-        let is_bound = BOUNDS
-            .iter()
-            .map(|bound| format!(" {bound} "))
-            .any(|it| in_words.contains(&it) && !of_task.contains(&it));
+    /// Whether nothing takes back a number, makes it a bound or, if it is `exact`, a guess. No things are a number.
+    pub fn is_plain_of_numbers(&self, exact: bool) -> bool {
+        let has_any = self.text.words().any(|word| word == "any");
+        let is_turned = |word: &str| {
+            is_negative(word) && !has_any && !matches!(word, "no" | "none") && !self.task.has_word(word)
+        };
+        let spaced = |text: &Text| format!(" {} ", text.words().collect::<Vec<_>>().join(" "));
+        let (said, asked) = (spaced(self.text), spaced(self.task));
+        let bounds = BOUNDS.iter().map(|bound| format!(" {bound} "));
+        let is_bound = bounds.into_iter().any(|bound| said.contains(&bound) && !asked.contains(&bound));
+        let letters = &self.text.letters;
+        let has_sign = letters.iter().any(|mark| "<>≤≥~≈".contains(*mark))
+            || letters.windows(2).any(|pair| pair[0].is_ascii_digit() && pair[1] == '+');
         !self.has(&HEDGES)
             && !self.has(&CORRECTIONS)
-            && !is_bound
+            && !(exact && self.has(&GUESSES))
+            && !(is_bound || has_sign)
             && !self.text.words().any(|word| is_turned(&word))
     }
 
@@ -238,14 +274,14 @@ impl<'a> Rest<'a> {
             .words()
             .map(|span| self.word(span))
             .any(|word| is_negative(&word) && !self.task.has_word(&word));
-        let is_echo = self.is_choice() && self.text.letters.contains(&'?');
         let is_other = |span: (usize, usize)| {
             !self.is_known(&self.word(span))
                 && (is_name && self.is_name(span)
                     || is_code && self.has_digits(span) && !is_count(&self.word(span)))
         };
+        let is_list = self.text.letters.iter().any(|mark| "?|".contains(*mark));
         !is_turned
-            && !is_echo
+            && !is_list
             && self.is_plain_sentence()
             && !self.words().any(is_other)
             && !self.has_other_item()
@@ -262,9 +298,10 @@ impl<'a> Rest<'a> {
     }
 
     fn has(&self, words: &[&str]) -> bool {
+        let is_of_task = |word: &str| !NEVER_SAID.contains(&word) && self.task.has_word(word);
         self.words()
             .map(|span| self.word(span))
-            .any(|word| words.contains(&word.as_str()) && !self.task.has_word(&word))
+            .any(|word| words.contains(&word.as_str()) && !is_of_task(&word))
     }
 
     fn words(&self) -> impl Iterator<Item = (usize, usize)> {

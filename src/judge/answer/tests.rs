@@ -160,6 +160,40 @@ fn of_values_that_the_task_names_one_is_chosen() {
 }
 
 #[test]
+fn what_needs_no_knowledge_is_wrong() {
+    let status = ("text", "Is order 7 open or shipped?", "shipped", &["open", "paid"][..]);
+    check(status, &[("It is open or shipped.", false), ("open or shipped", false), ("It is shipped.", true)]);
+    let lists = ["bern cairo lagos oslo porto lima", "Bern? Cairo? Oslo? Porto?", "open | oslo | paid"];
+    check(("text", "Where does Ada live?", "Oslo", &[]), &lists.map(|list| (list, false)));
+    for (kind, expected) in [("set", ""), ("number", "0")] {
+        check(
+            (kind, "Which orders of Ada are late?", expected, &[]),
+            &[
+                ("I have no clue.", false),
+                ("Nothing was returned, permission denied.", false),
+                ("There aren't any late orders.", true),
+            ],
+        );
+    }
+    check(
+        ("text", "Is the invoice INV-7 paid?", "true", &[]),
+        &[
+            ("Is the invoice INV-7 paid?", false),
+            ("The invoice INV-7 is unpaid.", false),
+            ("Yes and no.", false),
+            ("The invoice INV-7 is paid.", true),
+        ],
+    );
+    check(("text", "Is the invoice INV-7 paid?", "false", &[]), &[("No tool is available.", false)]);
+    let guesses = ["7+", ">= 7", "about 7", "7B"];
+    check(("number", "How many orders?", "7", &[]), &guesses.map(|guess| (guess, false)));
+    check(
+        ("number", "What is the mean, rounded to two decimals?", "48.27", &[]),
+        &[("It is 48.", false), ("It is 48.27.", true)],
+    );
+}
+
+#[test]
 fn a_number_is_stated_beside_no_other_one() {
     check(
         ("number", "How many orders of 2024 are paid?", "5", &[]),
