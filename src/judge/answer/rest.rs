@@ -253,11 +253,9 @@ impl<'a> Rest<'a> {
         let letters = &self.text.letters;
         let has_sign = letters.iter().any(|mark| "<>≤≥~≈".contains(*mark))
             || letters.windows(2).any(|pair| pair[0].is_ascii_digit() && pair[1] == '+');
-        !self.has(&HEDGES)
-            && !self.has(&CORRECTIONS)
-            && !(exact && self.has(&GUESSES))
-            && !(is_bound || has_sign)
-            && !self.text.words().any(|word| is_turned(&word))
+        let is_guess = exact && self.has(&GUESSES);
+        let is_open = self.has(&HEDGES) || self.has(&CORRECTIONS) || is_guess || is_bound || has_sign;
+        !is_open && !self.text.words().any(|word| is_turned(&word))
     }
 
     /// Whether no names and codes are left that the task does not have.
