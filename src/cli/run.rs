@@ -332,6 +332,9 @@ impl ClosingReport {
         for idle in &summary.idle {
             printer.say(&idle_text(idle));
         }
+        for result in summary.loop_results.iter().filter(|_| !is_quiet) {
+            printer.say(&format!("{result}\n"));
+        }
         if failed {
             printer.say(&closing);
         }
@@ -356,6 +359,7 @@ impl ClosingReport {
             "saved": summary.saved,
             "shared": summary.traffic,
             "idle": summary.idle,
+            "loop_results": summary.loop_results,
             "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
             "artifacts": paths,
             "verdicts": verdicts.collect::<BTreeMap<_, _>>(),

@@ -4,7 +4,7 @@
 //! `source = "file"` reads the file: accepted tasks as they are or as edited, dropped ones not at all.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, IsTerminal},
     path::{Path, PathBuf},
 };
@@ -99,9 +99,12 @@ impl Review {
             let outputs = stages.stage(node).outputs;
             let table = |name: &str| outputs.iter().find(|output| output.output == name);
             if let (Some(train), Some(heldout)) = (table("train"), table("heldout")) {
-                let mut tasks: Vec<Scenario> = Vec::new();
-                for table in table("start").into_iter().chain([train, heldout]) {
-                    tasks.extend(data::read::<Scenario>(&table.path)?);
+                let (mut tasks, mut known) = (Vec::new(), BTreeSet::new());
+                // `start` has tasks of `train` again.
+                let all = [table("start"), Some(train), table("dev"), Some(heldout)];
+                for table in all.into_iter().flatten() {
+                    let of_table: Vec<Scenario> = data::read(&table.path)?;
+                    tasks.extend(of_table.into_iter().filter(|task| known.insert(task.id.clone())));
                 }
                 return Ok(tasks);
             }

@@ -48,7 +48,7 @@ impl Updates {
     /// The loops that ended without signal.
     pub fn idle(&self, plan: &Plan) -> Vec<IdleLoop> {
         let idle = |(index, updates): (&usize, &BTreeMap<u32, Update>)| {
-            let LoopPlan { name, iterations, patience } = plan.loops().get(*index)?;
+            let LoopPlan { name, iterations, patience, .. } = plan.loops().get(*index)?;
             let idle = updates.iter().rev().take_while(|(_, update)| !update.has_signal);
             let idle: Vec<(&u32, &Update)> = idle.collect();
             let ((last, update), (first, _)) = (*idle.first()?, *idle.last()?);

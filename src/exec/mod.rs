@@ -51,7 +51,7 @@ pub use upload::push_queued;
 
 use crate::{
     error::Failure,
-    plan::{Plan, Resample},
+    plan::{LoopResult, Plan, Resample},
     progress::Observer,
     store::{Cost, FileDigests, Store, Traffic},
 };
@@ -120,6 +120,8 @@ pub struct Summary {
     pub traffic: Option<Traffic>,
     /// Loops that ended because nothing could be learned.
     pub idle: Vec<IdleLoop>,
+    /// Loops whose result is not that of their last iteration.
+    pub loop_results: Vec<LoopResult>,
 }
 
 impl Summary {

@@ -392,7 +392,9 @@ impl<'w> Run<'w> {
         let mut spent = self.spent;
         spent += *self.runner.lost.lock();
         let idle = self.updates.idle(&self.runner.plan);
-        Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic, idle }
+        let loop_results = if open { Vec::new() } else { self.ledger.loop_results() };
+        let saved = self.saved;
+        Summary { nodes, failures, blocked, interrupted, spent, saved, traffic, idle, loop_results }
     }
 
     /// Nodes that depend on a failed stage, directly or not, in plan order.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::Result,
     hash::Digest,
-    plan::{Ledger, Plan, Resample, Resolution},
+    plan::{Ledger, LoopResult, Plan, Resample, Resolution},
     store::{CachedResult, Store, StoreError},
 };
 
@@ -21,12 +21,14 @@ pub struct UpToDate {
     pub path: PathBuf,
     nodes: Vec<(String, Option<(Digest, CachedResult)>)>,
     idle: Vec<IdleLoop>,
+    loop_results: Vec<LoopResult>,
 }
 
 impl UpToDate {
     /// Reports the same events as a run that finds everything in the store.
     pub fn report(&self, listener: &dyn Listener) -> Summary {
-        let mut summary = Summary { idle: self.idle.clone(), ..Summary::default() };
+        let (idle, loop_results) = (self.idle.clone(), self.loop_results.clone());
+        let mut summary = Summary { idle, loop_results, ..Summary::default() };
         for (id, result) in &self.nodes {
             let id = id.clone();
             let outcome = match result.clone() {
@@ -88,5 +90,5 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
         Ok(()) if journal.is_file() && results.all(|(_, result)| store.has_artifacts(&result.outputs)) => {}
         _ => return Ok(None),
     }
-    Ok(Some(UpToDate { id, path, nodes, idle: updates.idle(plan) }))
+    Ok(Some(UpToDate { id, path, nodes, idle: updates.idle(plan), loop_results: ledger.loop_results() }))
 }

@@ -7,6 +7,7 @@
 
 mod advantage;
 mod conduct;
+mod headroom;
 mod importance;
 mod loss;
 mod remedies;
@@ -16,7 +17,8 @@ mod trl;
 
 pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
 pub use conduct::Conduct;
+pub use headroom::{Advice, Headroom, Samples};
 pub use importance::Importance;
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp};
-pub use remedies::{Episodes, chance_to_vary, remedies};
+pub use remedies::{Episodes, remedies};
 pub use schedule::{Schedule, Shape};

@@ -59,12 +59,6 @@ fn larger(groups: &[(u32, u32)], size: u32) -> Option<(u32, f64, f64)> {
     (then >= WORTHWHILE * now.max(0.01)).then_some((larger, now, then))
 }
 
-/// Share of groups of this size that would have both right and wrong rollouts. `groups`: right rollouts and all rollouts of
-/// each. None without groups.
-pub fn chance_to_vary(groups: &[(u32, u32)], size: u32) -> Option<f64> {
-    Some(PassRates::fit(groups)?.varies(size))
-}
-
 /// Counts of the rollouts behind an update that [`Signal`] lacks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Episodes {

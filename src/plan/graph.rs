@@ -11,8 +11,9 @@ use petgraph::{
 };
 
 use super::{
+    best::{Flat, Measured, MetricOf},
     layers::{Entry, Part},
-    parse::{ParsedInput, ParsedLoop, ParsedRun, ParsedStage, Stage},
+    parse::{Best, ParsedInput, ParsedLoop, ParsedRun, ParsedStage, Stage},
     reader::Reader,
     references::{Resolver, Target, carried_name, carried_type, yields},
 };
@@ -28,6 +29,8 @@ pub struct Node {
     pub inputs: Vec<InputEdge>,
     /// Skipped if one of these holds.
     pub stop_conditions: Vec<StopCondition>,
+    /// Skipped also if its loop's measurements have not risen for long.
+    pub flat: Option<Flat>,
     /// The metric that decides whether later iterations run.
     pub awaited: Option<String>,
 }
@@ -57,6 +60,8 @@ pub enum InputSource {
     },
     /// The output of the last of these that ran; later ones may be skipped.
     Last(Vec<(NodeIndex, String)>),
+    /// The one of these that ran which measures best ([`best`](super::best::best)).
+    Best(Vec<Measured>),
 }
 
 impl InputSource {
@@ -70,6 +75,16 @@ impl InputSource {
         match self {
             Self::Output { node, port } => Some((*node, port)),
             Self::Last(nodes) => nodes.last().map(|(node, port)| (*node, port.as_str())),
+            Self::Best(all) => all.last().map(|one| (one.node, one.port.as_str())),
+        }
+    }
+
+    /// The nodes that decide which artifact it is, and those that may write it.
+    pub fn nodes(&self) -> Vec<NodeIndex> {
+        match self {
+            Self::Output { node, .. } => vec![*node],
+            Self::Last(nodes) => nodes.iter().map(|(node, _)| *node).collect(),
+            Self::Best(all) => all.iter().flat_map(|one| [one.node, one.metric.node]).collect(),
         }
     }
 }
@@ -84,13 +99,17 @@ pub struct StopCondition {
     pub at_most: Option<f64>,
     /// The consecutive iterations that must pass the bound.
     pub in_a_row: u32,
+    /// Whether it holds where the metric does not pass the bound.
+    pub is_negated: bool,
     /// Whether the run file names it as the loop's goal.
     pub is_goal: bool,
 }
 
 impl StopCondition {
     pub fn met(&self, value: f64) -> bool {
-        self.at_least.is_none_or(|bound| value >= bound) && self.at_most.is_none_or(|bound| value <= bound)
+        let passes = self.at_least.is_none_or(|bound| value >= bound)
+            && self.at_most.is_none_or(|bound| value <= bound);
+        passes != self.is_negated
     }
 }
 
@@ -108,6 +127,10 @@ pub struct LoopPlan {
     pub iterations: u32,
     /// Consecutive iterations without [`SIGNAL`] that end the loop; 0 if none do.
     pub patience: u32,
+    /// Its measurements by iteration, that of its start first as 0, where the result is the best of them.
+    pub measured: Vec<(u32, MetricOf)>,
+    /// What decides whether it begins, with a stage of its first iteration.
+    pub begins: Option<(MetricOf, NodeIndex)>,
 }
 
 /// The metric that is 0 where an update had nothing to learn from.
@@ -133,16 +156,23 @@ pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
     }
     let unrolled = Unrolled::new(parsed, &loops);
     let nodes = unrolled.nodes(&stages);
-    let order = topological(&nodes);
+    let mut order = topological(&nodes);
     if order.len() < nodes.node_count() {
         return cycle(reader, parsed, &nodes);
     }
-    let loops = parsed.loops.iter().map(|each| LoopPlan {
+    order.retain(|index| !unrolled.is_left_out(&nodes[*index]));
+    let loops = parsed.loops.iter().enumerate().map(|(index, each)| LoopPlan {
         name: each.name.clone(),
         iterations: each.iterations,
         patience: each.patience,
+        measured: unrolled.measurements(index),
+        begins: unrolled.loops[index].begins.as_ref().map(|(stage, metric)| {
+            let metric = MetricOf { node: NodeIndex::new(*stage), name: metric.clone() };
+            (metric, unrolled.inner(index, 1, 0))
+        }),
     });
-    Some(Graph { nodes, order, loops: loops.collect() })
+    let loops = loops.collect();
+    Some(Graph { nodes, order, loops })
 }
 
 type Targets = Vec<(String, String, Target)>;
@@ -153,8 +183,22 @@ struct LoopTargets {
     carry: BTreeMap<String, (Option<Target>, usize, String)>,
     /// Stage and metric that end the loop.
     until: Option<(usize, String)>,
+    /// Stage outside the loop, and metric, that decide whether it begins.
+    begins: Option<(usize, String)>,
+    best: Option<BestTargets>,
     /// The largest lag of any reader of a carried value, in iterations.
     lag: u32,
+}
+
+/// Where a loop's measurements are.
+struct BestTargets {
+    /// Stage of the loop, and metric.
+    measured: (usize, String),
+    /// Stage outside the loop, and metric, of what it starts from.
+    start: (usize, String),
+    /// The measuring stage runs in each iteration whose number this divides, and in the last.
+    every: u32,
+    patience: u32,
 }
 
 fn links(resolver: Resolver<'_>, stage: &ParsedStage<'_>) -> Option<Targets> {
@@ -174,7 +218,15 @@ fn loop_links(
     let outer = Resolver { reader, parsed, within: None };
     let inner = Resolver { within: Some(index), ..outer };
     let stages: Vec<_> = parsed_loop.stages.iter().map(|stage| links(inner, stage)).collect();
-    let until = parsed_loop.until.as_ref().map(|_| until(reader, parsed, parsed_loop));
+    let place = format!("of loop \"{}\"", parsed_loop.name);
+    let until = parsed_loop
+        .until
+        .as_ref()
+        .map(|(until, entry)| metric((reader, parsed), (&parsed_loop.stages, &place), &until.metric, entry));
+    let begins = parsed_loop.begins.as_ref().map(|(begins, entry)| {
+        metric((reader, parsed), (&parsed.stages, "outside loops"), &begins.metric, entry)
+    });
+    let best = parsed_loop.best.as_ref().map(|given| best(reader, parsed, parsed_loop, given));
     let stray =
         parsed_loop.stages.iter().filter(|stage| yields_nothing_carried(reader, parsed_loop, stage)).count();
     if stray > 0 {
@@ -198,18 +250,45 @@ fn loop_links(
         Some(((*name).to_owned(), (start?, stage, port)))
     });
     let carried: Vec<_> = carried.collect();
-    let carry = carried.into_iter().collect::<Option<_>>()?;
-    let until = match until {
-        Some(until) => Some(until?),
-        None => None,
-    };
+    let carry: BTreeMap<String, (Option<Target>, usize, String)> =
+        carried.into_iter().collect::<Option<_>>()?;
+    let (until, begins, best) = (all_or_none(until)?, all_or_none(begins)?, all_or_none(best)?);
     let stages: Vec<Targets> = stages.into_iter().collect::<Option<_>>()?;
     let lags = stages.iter().flatten().filter_map(|(_, _, link)| match link {
         Target::Carried { lag, .. } => Some(*lag),
         _ => None,
     });
     let lag = lags.max().unwrap_or(0);
-    Some(LoopTargets { stages, carry, until, lag })
+    let from_loop =
+        |(start, _, _): &(Option<Target>, usize, String)| matches!(start, Some(Target::Result { .. }));
+    if (begins.is_some() || best.is_some()) && carry.values().any(from_loop) {
+        let message = format!("loop \"{}\" starts from another loop's result", parsed_loop.name);
+        let hint =
+            "`if` and `best` need a stage to fall back to: start the loop from a stage's output".to_owned();
+        return reader.wrong(&parsed_loop.entry, Part::Key, message, Some(hint));
+    }
+    if let Some(BestTargets { measured: (stage, _), every: 2.., .. }) = &best {
+        let reads = |links: &Targets| {
+            links
+                .iter()
+                .any(|(_, _, link)| matches!(link, Target::Inner { stage: read, .. } if read == stage))
+        };
+        if let Some(reader_of) = stages.iter().position(reads) {
+            let [name, by] = [*stage, reader_of].map(|index| &parsed_loop.stages[index].name);
+            let message = format!("stage \"{by}\" reads \"{name}\", which does not run in every iteration");
+            let hint = format!("set `every = 1` in `best` of loop \"{}\"", parsed_loop.name);
+            return reader.wrong(&parsed_loop.stages[reader_of].entry, Part::Key, message, Some(hint));
+        }
+    }
+    Some(LoopTargets { stages, carry, until, begins, best, lag })
+}
+
+/// None if the value is wrong, and has been noted.
+fn all_or_none<T>(found: Option<Option<T>>) -> Option<Option<T>> {
+    match found {
+        Some(found) => Some(Some(found?)),
+        None => Some(None),
+    }
 }
 
 /// Whether every reader of a carried value that starts empty can do without it.
@@ -275,28 +354,53 @@ fn renewer(
     }
 }
 
-fn until(reader: &Reader, parsed: &ParsedRun<'_>, parsed_loop: &ParsedLoop<'_>) -> Option<(usize, String)> {
-    let (until, entry) = parsed_loop.until.as_ref()?;
-    let text = until.metric.as_str();
+/// The stage that reports `stage.metric`, among `stages`, which are those of `place`.
+fn metric(
+    (reader, parsed): (&Reader, &ParsedRun<'_>),
+    (stages, place): (&[ParsedStage<'_>], &str),
+    text: &str,
+    entry: &Entry<'_>,
+) -> Option<(usize, String)> {
     if text.split_once('.').is_some_and(|(stage, _)| parsed.broken.contains(stage)) {
         return None;
     }
-    let names: Vec<String> = parsed_loop
-        .stages
-        .iter()
-        .flat_map(|stage| stage.stage.card.metrics.keys().map(|metric| format!("{}.{metric}", stage.name)))
-        .collect();
+    let metrics = |stage: &ParsedStage<'_>| {
+        let of = |metric: &String| format!("{}.{metric}", stage.name);
+        stage.stage.card.metrics.keys().map(of).collect::<Vec<_>>()
+    };
     let known = text.split_once('.').and_then(|(stage, metric)| {
-        let index = parsed_loop.stages.iter().position(|candidate| candidate.name == stage)?;
-        parsed_loop.stages.get(index)?.stage.card.reports(metric).then(|| (index, metric.to_owned()))
+        let index = stages.iter().position(|candidate| candidate.name == stage)?;
+        stages.get(index)?.stage.card.reports(metric).then(|| (index, metric.to_owned()))
     });
     known.or_else(|| {
-        let message =
-            format!("`{}`: no stage of loop \"{}\" reports \"{text}\"", entry.path, parsed_loop.name);
+        let names: Vec<String> = stages.iter().flat_map(metrics).collect();
+        let message = format!("`{}`: no stage {place} reports \"{text}\"", entry.path);
         let hint = suggest(text, names.iter().map(String::as_str));
         let hint = hint.unwrap_or_else(|| format!("metrics: {}", names.join(", ")));
         reader.wrong(entry, Part::Value, message, Some(hint))
     })
+}
+
+/// Of a loop's `best`: who measures, what the measurement of its start is, and how often.
+fn best(
+    reader: &Reader,
+    parsed: &ParsedRun<'_>,
+    parsed_loop: &ParsedLoop<'_>,
+    (best, entry): &(Best, Entry<'_>),
+) -> Option<BestTargets> {
+    let place = format!("of loop \"{}\"", parsed_loop.name);
+    let at = |key: &str| entry.field(key).unwrap_or_else(|| entry.clone());
+    let measured = metric((reader, parsed), (&parsed_loop.stages, &place), &best.metric, &at("metric"));
+    let outside = (parsed.stages.as_slice(), "outside loops");
+    let start = metric((reader, parsed), outside, &best.start, &at("start"));
+    let (measured, start) = (measured?, start?);
+    let measuring = &parsed_loop.stages[measured.0];
+    if measuring.yields.is_some() && best.every > 1 {
+        let message = format!("`{}`: stage \"{}\" renews a carried value", entry.path, measuring.name);
+        let hint = "it has to run in every iteration: measure with a stage of its own".to_owned();
+        return reader.wrong(&at("every"), Part::Value, message, Some(hint));
+    }
+    Some(BestTargets { measured, start, every: best.every, patience: best.patience })
 }
 
 /// Node indices after unrolling: outer stages first, then loop by loop, iteration by iteration.
@@ -339,17 +443,71 @@ impl<'a> Unrolled<'a> {
                     },
                 }
             }
-            (Target::Result { loop_index, name }, _) => {
-                let (_, stage, port) = &self.loops[*loop_index].carry[name];
-                let all = 1..=self.parsed.loops[*loop_index].iterations;
-                InputSource::Last(all.map(|k| (self.inner(*loop_index, k, *stage), port.clone())).collect())
-            }
+            (Target::Result { loop_index, name }, _) => self.result(*loop_index, name),
             // The resolver returns inner and carried targets only within loops.
             (Target::Outer { stage, port } | Target::Inner { stage, port }, _) => {
                 InputSource::Output { node: NodeIndex::new(*stage), port: port.clone() }
             }
             (Target::Carried { .. }, None) => InputSource::Last(Vec::new()),
         })
+    }
+
+    /// What a loop leaves in a carried value.
+    fn result(&self, loop_index: usize, name: &str) -> InputSource {
+        let LoopTargets { carry, begins, best, .. } = &self.loops[loop_index];
+        let (start, stage, port) = &carry[name];
+        let start = start.as_ref().and_then(|start| self.from(start, None));
+        let start = start.as_ref().and_then(InputSource::output).map(|(node, port)| (node, port.to_owned()));
+        let of = |number: u32| (self.inner(loop_index, number, *stage), port.clone());
+        match best {
+            Some(_) => {
+                let of = |(number, metric): (u32, MetricOf)| {
+                    let (node, port) = if number == 0 { start.clone()? } else { of(number) };
+                    Some(Measured { node, port, metric })
+                };
+                InputSource::Best(self.measurements(loop_index).into_iter().filter_map(of).collect())
+            }
+            None => {
+                let start = start.filter(|_| begins.is_some());
+                let all = 1..=self.parsed.loops[loop_index].iterations;
+                InputSource::Last(start.into_iter().chain(all.map(of)).collect())
+            }
+        }
+    }
+
+    /// The iterations in which the measuring stage runs.
+    fn measured<'b>(&'b self, loop_index: usize, best: &'b BestTargets) -> impl Iterator<Item = u32> + 'b {
+        let last = self.parsed.loops[loop_index].iterations;
+        (1..=last).filter(move |number| number.is_multiple_of(best.every) || *number == last)
+    }
+
+    /// Whether a stage does not run in this iteration.
+    fn is_left_out(&self, node: &Node) -> bool {
+        let Some(Iteration { loop_index, number }) = node.iteration else { return false };
+        let Some(best) = &self.loops[loop_index].best else { return false };
+        let measuring = &self.parsed.loops[loop_index].stages[best.measured.0];
+        Arc::ptr_eq(&measuring.stage, &node.stage)
+            && !self.measured(loop_index, best).any(|measured| measured == number)
+    }
+
+    /// The measurements of a loop by iteration, that of its start first as 0.
+    fn measurements(&self, loop_index: usize) -> Vec<(u32, MetricOf)> {
+        let Some(best) = &self.loops[loop_index].best else { return Vec::new() };
+        let ((stage, metric), (start, of_start)) = (&best.measured, &best.start);
+        let of = |number| MetricOf { node: self.inner(loop_index, number, *stage), name: metric.clone() };
+        let start = MetricOf { node: NodeIndex::new(*start), name: of_start.clone() };
+        let iterations = self.measured(loop_index, best).map(|number| (number, of(number)));
+        std::iter::once((0, start)).chain(iterations).collect()
+    }
+
+    /// Ends the loop where its measurements have not risen.
+    fn flat(&self, Iteration { loop_index, number }: Iteration) -> Option<Flat> {
+        let LoopTargets { best, lag, .. } = &self.loops[loop_index];
+        let patience = best.as_ref()?.patience;
+        let decided = number.checked_sub(1 + lag).filter(|decided| *decided > 0 && patience > 0)?;
+        let all = self.measurements(loop_index).into_iter();
+        let metrics = all.filter(|(measured, _)| *measured <= decided).map(|(_, metric)| metric).collect();
+        Some(Flat { metrics, patience: patience as usize })
     }
 
     fn node(&self, stage: &ParsedStage<'_>, links: &Targets, iteration: Option<Iteration>) -> Node {
@@ -372,8 +530,10 @@ impl<'a> Unrolled<'a> {
                 .chain(iteration.into_iter().flat_map(|iteration| self.previous(stage, iteration)))
                 .collect(),
             stop_conditions: iteration.map_or_else(Vec::new, |iteration| {
-                self.goal(iteration).into_iter().chain(self.idle(iteration)).collect()
+                let begins = self.begins(iteration).into_iter();
+                begins.chain(self.goal(iteration)).chain(self.idle(iteration)).collect()
             }),
+            flat: iteration.and_then(|iteration| self.flat(iteration)),
             awaited: iteration.and_then(|iteration| self.awaited(stage, iteration)),
         }
     }
@@ -385,10 +545,12 @@ impl<'a> Unrolled<'a> {
         Iteration { loop_index, number }: Iteration,
     ) -> Vec<InputEdge> {
         let position = self.parsed.loops[loop_index].stages.iter().position(|other| other.name == *name);
-        let (Some(at), Some(earlier)) = (position, number.checked_sub(1).filter(|earlier| *earlier > 0))
-        else {
-            return Vec::new();
+        let best = self.loops[loop_index].best.as_ref().filter(|best| position == Some(best.measured.0));
+        let earlier = match best {
+            Some(best) => self.measured(loop_index, best).take_while(|measured| *measured < number).last(),
+            None => number.checked_sub(1).filter(|earlier| *earlier > 0),
         };
+        let (Some(at), Some(earlier)) = (position, earlier) else { return Vec::new() };
         let node = self.inner(loop_index, earlier, at);
         let is_open = |role: &String| !inputs.iter().any(|given| given.role == *role);
         let roles = stage.card.inputs.iter().filter(|(role, input)| input.previous && is_open(role));
@@ -425,7 +587,23 @@ impl<'a> Unrolled<'a> {
             at_least: until.at_least,
             at_most: until.at_most,
             in_a_row: 1,
+            is_negated: false,
             is_goal: true,
+        })
+    }
+
+    /// No iteration runs unless the loop's `if` holds.
+    fn begins(&self, iteration: Iteration) -> Option<StopCondition> {
+        let (stage, metric) = self.loops[iteration.loop_index].begins.as_ref()?;
+        let (begins, _) = self.parsed.loops[iteration.loop_index].begins.as_ref()?;
+        Some(StopCondition {
+            nodes: vec![NodeIndex::new(*stage)],
+            metric: metric.clone(),
+            at_least: begins.at_least,
+            at_most: begins.at_most,
+            in_a_row: 1,
+            is_negated: true,
+            is_goal: false,
         })
     }
 
@@ -441,6 +619,7 @@ impl<'a> Unrolled<'a> {
                 at_least: None,
                 at_most: Some(0.0),
                 in_a_row: *patience,
+                is_negated: false,
                 is_goal: false,
             })
         })
@@ -476,12 +655,10 @@ impl<'a> Unrolled<'a> {
         for index in graph.node_indices() {
             let mut before: Vec<NodeIndex> = Vec::new();
             for edge in &graph[index].inputs {
-                match &edge.from {
-                    InputSource::Output { node, .. } => before.push(*node),
-                    InputSource::Last(nodes) => before.extend(nodes.iter().map(|(node, _)| *node)),
-                }
+                before.extend(edge.from.nodes());
             }
             before.extend(graph[index].stop_conditions.iter().flat_map(|condition| &condition.nodes));
+            before.extend(graph[index].flat.iter().flat_map(|flat| &flat.metrics).map(|of| of.node));
             before.sort_unstable();
             before.dedup();
             for earlier in before {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CacheMode, KeyFields, Node, Plan, RerunReason, Resample, absolute,
-    graph::{InputEdge, InputSource},
+    best::{self, Flat, Measured, MetricOf},
+    graph::{InputEdge, InputSource, LoopPlan},
     identity::ServerName,
 };
 use crate::{
@@ -31,6 +32,44 @@ pub enum Completion {
     Done(CachedResult),
     /// Its loop has ended.
     Skipped,
+}
+
+/// Where a loop's result comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopResult {
+    /// It did not begin, because a metric of a stage has this value.
+    Start { name: String, metric: String, value: f64 },
+    /// This iteration measured best; 0 is what the loop starts from. All measurements, by iteration.
+    Best { name: String, metric: String, iteration: u32, measured: Vec<(u32, f64)> },
+}
+
+impl std::fmt::Display for LoopResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Start { name, metric, value } => {
+                write!(
+                    f,
+                    "loop \"{name}\" did not begin, because `{metric}` is {value}: its result is what it starts from"
+                )
+            }
+            Self::Best { name, metric, iteration, measured } => {
+                let of = |(number, value): &(u32, f64)| match number {
+                    0 => format!("start {value:.3}"),
+                    number => format!("{number}: {value:.3}"),
+                };
+                let all: Vec<String> = measured.iter().map(of).collect();
+                match iteration {
+                    0 => write!(
+                        f,
+                        "loop \"{name}\": no iteration is better than its start, which is its result"
+                    )?,
+                    best => write!(f, "loop \"{name}\": its result is that of iteration {best}")?,
+                }
+                write!(f, " ({metric} by iteration: {})", all.join(", "))
+            }
+        }
+    }
 }
 
 /// The resolved inputs of a node.
@@ -244,6 +283,11 @@ impl<'p> Ledger<'p> {
                 }
             }
         }
+        match node.flat.as_ref().map(|flat| self.is_flat(flat)) {
+            Some(Ok(true)) => return Readiness::Skipped,
+            Some(Err(mut open)) => waits.append(&mut open),
+            Some(Ok(false)) | None => {}
+        }
         let mut ready = ReadyInputs::default();
         for edge in &node.inputs {
             match self.output(&edge.from) {
@@ -270,9 +314,55 @@ impl<'p> Ledger<'p> {
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 
+    /// What a node that ran reports.
+    fn metric(&self, of: &MetricOf) -> Option<f64> {
+        match self.get(of.node)? {
+            Completion::Done(done) => done.metrics.get(&of.name).copied(),
+            Completion::Skipped => None,
+        }
+    }
+
+    /// Where the results of loops come from that have a choice.
+    pub fn loop_results(&self) -> Vec<LoopResult> {
+        let of = |each: &LoopPlan| {
+            let name = each.name.clone();
+            if let Some((metric, first)) = &each.begins
+                && self.get(*first) == Some(&Completion::Skipped)
+            {
+                let stage = self.plan.node(metric.node).id.as_str();
+                let (metric, value) = (format!("{stage}.{}", metric.name), self.metric(metric)?);
+                return Some(LoopResult::Start { name, metric, value });
+            }
+            let ran = |(number, of): &(u32, MetricOf)| Some((*number, self.metric(of)?));
+            let (iterations, values): (Vec<u32>, Vec<f64>) = each.measured.iter().filter_map(ran).unzip();
+            let best = best::best(&values).filter(|_| values.len() > 1)?;
+            let metric = each.measured.last()?.1.name.clone();
+            let iteration = iterations[best];
+            let measured = iterations.into_iter().zip(values).collect();
+            Some(LoopResult::Best { name, metric, iteration, measured })
+        };
+        self.plan.loops().iter().filter_map(of).collect()
+    }
+
+    /// Whether a loop's measurements have not risen for so long that it ends; or the nodes that this waits for.
+    fn is_flat(&self, flat: &Flat) -> Result<bool, Vec<NodeIndex>> {
+        let nodes = flat.metrics.iter().map(|of| of.node);
+        let open: Vec<NodeIndex> = nodes.filter(|node| self.get(*node).is_none()).collect();
+        if !open.is_empty() {
+            return Err(open);
+        }
+        let values: Vec<f64> = flat.metrics.iter().filter_map(|of| self.metric(of)).collect();
+        Ok(best::is_flat(&values, flat.patience))
+    }
+
     /// The artifact that an edge brings, if its writer is complete.
     pub fn read(&self, edge: &InputEdge) -> Option<Output> {
         self.output(&edge.from).ok().flatten().map(|(output, _)| output)
+    }
+
+    /// The node whose artifact an edge brings, if it is complete.
+    pub fn read_from(&self, edge: &InputEdge) -> Option<NodeIndex> {
+        self.output(&edge.from).ok().flatten().map(|(_, writer)| writer)
     }
 
     fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
@@ -290,6 +380,16 @@ impl<'p> Ledger<'p> {
                     return Err(open);
                 }
                 Ok(all.into_iter().filter_map(Result::ok).flatten().next_back())
+            }
+            InputSource::Best(all) => {
+                let nodes = from.nodes().into_iter();
+                let open: Vec<NodeIndex> = nodes.filter(|node| self.get(*node).is_none()).collect();
+                if !open.is_empty() {
+                    return Err(open);
+                }
+                let ran = |one: &Measured| Some((of(&one.node, &one.port).ok()??, self.metric(&one.metric)?));
+                let (mut outputs, values): (Vec<_>, Vec<f64>) = all.iter().filter_map(ran).unzip();
+                Ok(best::best(&values).map(|best| outputs.swap_remove(best)))
             }
         }
     }

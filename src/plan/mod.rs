@@ -9,11 +9,12 @@
 //! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs,
 //!                                                     executor.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
-//! Ledger     which nodes are complete, which ready    ledger.rs
+//! Ledger     which nodes are complete, which ready    ledger.rs, best.rs
 //! PlanPreflight  how pending stages would fail            preflight.rs
 //! PlanReport cached / run and why / waits, and costs  report.rs, estimate.rs, memory.rs, models.rs
 //! ```
 
+mod best;
 mod error;
 mod estimate;
 mod executor;
@@ -53,7 +54,9 @@ pub use graph::{InputEdge, Iteration, LoopPlan, Node, SIGNAL};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::{Overrides, top_level};
-pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput, forced};
+pub use ledger::{
+    Completion, Job, Ledger, LoopResult, Readiness, ReadyInputs, Resolution, ResolvedInput, forced,
+};
 pub use models::Models;
 pub use name::{InLoop, NodeName, stage_name};
 pub use parse::Stage;

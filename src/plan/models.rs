@@ -43,6 +43,8 @@ impl Models {
         let shared = |edge: &&InputEdge| kind.is_some_and(|kind| kind.shares_model(&edge.role));
         let writer = |edge: &InputEdge| match &edge.from {
             InputSource::Output { node, .. } => Some(*node),
+            // Which one it is, is known once all are.
+            InputSource::Best(all) => ledger.read_from(edge).or_else(|| all.last().map(|one| one.node)),
             InputSource::Last(nodes) => {
                 let runs = |node: &NodeIndex| !matches!(ledger.get(*node), None | Some(Completion::Skipped));
                 let mut nodes = nodes.iter().map(|(node, _)| *node).rev();

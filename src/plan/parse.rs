@@ -126,6 +126,9 @@ pub struct ParsedLoop<'a> {
     pub iterations: u32,
     pub carry: BTreeMap<&'a str, Entry<'a>>,
     pub until: Option<(Until, Entry<'a>)>,
+    /// As [`Loop::_begins`].
+    pub begins: Option<(Until, Entry<'a>)>,
+    pub best: Option<(Best, Entry<'a>)>,
     /// As [`Loop::patience`].
     pub patience: u32,
     pub stages: Vec<ParsedStage<'a>>,
@@ -150,6 +153,13 @@ pub struct Loop {
     #[serde(rename = "until", default)]
     #[schemars(with = "Option<Until>")]
     _until: IgnoredAny,
+    /// The loop runs if a metric of a stage outside it passes a bound; otherwise its result is what it starts from.
+    #[serde(rename = "if", default)]
+    #[schemars(with = "Option<Until>")]
+    _begins: IgnoredAny,
+    #[serde(rename = "best", default)]
+    #[schemars(with = "Option<Best>")]
+    _best: IgnoredAny,
     #[serde(rename = "stages")]
     #[schemars(with = "Value")]
     _stages: IgnoredAny,
@@ -159,11 +169,36 @@ fn default_patience() -> u32 {
     2
 }
 
-/// Ends the loop once a metric passes a bound.
+fn default_best_patience() -> u32 {
+    3
+}
+
+fn every() -> u32 {
+    1
+}
+
+/// The loop's result is the iteration that measures best, or what it starts from, instead of the last.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// `stage.metric`, of a stage of this loop that measures what the iteration made. More is better.
+    pub metric: String,
+    /// `stage.metric`, of a stage outside loops that measures in the same way what the loop starts from.
+    pub start: String,
+    /// The measuring stage runs in every so many iterations, and in the last.
+    #[serde(default = "every")]
+    #[schemars(range(min = 1))]
+    pub every: u32,
+    /// Measurements without a new best that end the loop. 0 for never.
+    #[serde(default = "default_best_patience")]
+    pub patience: u32,
+}
+
+/// A bound of a metric.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Until {
-    /// `stage.metric`, of a stage of this loop.
+    /// `stage.metric`: of a stage of this loop, or for `if` of one outside loops.
     pub metric: String,
     pub at_least: Option<f64>,
     pub at_most: Option<f64>,
@@ -856,6 +891,8 @@ impl<'a> RunFileParser<'_, 'a> {
             read.map_or((MOST_ITERATIONS, 0), |found| (found.iterations, found.patience));
         let carry = fields.get("carry").map_or_else(|| Some(BTreeMap::new()), Entry::fields);
         let until = fields.get("until").and_then(|until| self.until(until));
+        let begins = fields.get("if").and_then(|begins| self.until(begins));
+        let best = fields.get("best").and_then(|best| Some((self.reader.read::<Best>(best)?, best.clone())));
         let stages = fields.get("stages").map_or(Vec::new(), |stages| self.stages(stages, name));
         if stages.is_empty() && self.reader.clean() {
             return self.reader.wrong(entry, Part::Key, format!("loop \"{name}\" has no stages"), None);
@@ -865,6 +902,8 @@ impl<'a> RunFileParser<'_, 'a> {
             iterations,
             carry: carry?,
             until,
+            begins,
+            best,
             patience,
             stages,
             entry: entry.clone(),

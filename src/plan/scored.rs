@@ -68,7 +68,7 @@ mod tests {
         store::{FileDigests, Store},
     };
 
-    /// The parameter of the loop's rollout and of the tries, where the standard pipeline judges like this.
+    /// The parameter of the loop's rollout and of the one that measures, where the standard pipeline judges like this.
     fn scored_by(reward: &str, rollout: &str) -> [Option<String>; 2] {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
@@ -79,7 +79,7 @@ mod tests {
         let source = Source::parse(&folder.path().join("run.toml"), text).unwrap();
         let files = FileDigests::load(&Store::open(folder.path()).unwrap());
         let plan = Plan::new(&source, &Overrides::default(), &Cards::new(None), &files).unwrap();
-        ["train/rollout", "tries"].map(|name| {
+        ["train/rollout", "train/dev"].map(|name| {
             let mut nodes = plan.order().iter().map(|index| plan.node(*index));
             let node = nodes.find(|node| node.stage.name == name).unwrap();
             Some(node.stage.params.get(ScoredBy::PARAM)?.as_str()?.to_owned())
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn a_rollout_plays_by_what_scores_its_episodes() {
         let of = |reward: &str, rollout: &str| {
-            let [of_loop, of_tries] = scored_by(reward, rollout);
-            assert_eq!(of_tries, None, "no stage gives them rewards");
+            let [of_loop, of_dev] = scored_by(reward, rollout);
+            assert_eq!(of_dev, None, "no stage gives them rewards");
             of_loop
         };
         assert_eq!(of("", "").as_deref(), Some("answers"));

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::{
     adapter::AdapterStage, card::Card, command::CommandStage, demonstrations::Demonstrations,
-    discover::Discover, error::StageError, eval::Eval, grpo::Grpo, judge::Judge, kind::StageKind,
-    model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios, sft::Sft, traces::Traces,
-    typed,
+    discover::Discover, error::StageError, eval::Eval, grpo::Grpo, headroom::HeadroomStage, judge::Judge,
+    kind::StageKind, model::ModelStage, replay::ReplayStage, rollout::Rollout, scenarios::Scenarios,
+    sft::Sft, traces::Traces, typed,
 };
 
 /// The stage that a card and parameters describe.
@@ -25,6 +25,7 @@ pub fn parse(card: &Arc<Card>, params: &Map<String, Value>) -> Result<Box<dyn St
         "discover" => Box::new(typed::<Discover>(params)?),
         "eval" => Box::new(Eval::parse(params)?),
         "grpo" => Box::new(Grpo::parse(params)?),
+        "headroom" => Box::new(HeadroomStage::parse(params)?),
         "judge" => Box::new(Judge::parse(params)?),
         "model" => Box::new(typed::<ModelStage>(params)?),
         "replay" => Box::new(ReplayStage::parse(params)?),
@@ -51,7 +52,7 @@ mod tests {
     use crate::stage::{
         Cards, adapter, demonstrations, discover,
         embedded::{EMBEDDED, EmbeddedCard},
-        eval, grpo, judge, model, replay, rollout, scenarios, sft, traces, training,
+        eval, grpo, headroom, judge, model, replay, rollout, scenarios, sft, traces, training,
     };
 
     /// Records which fields a struct asks for.
@@ -107,6 +108,7 @@ mod tests {
                 "model" => &[add_fields::<model::ModelStage>],
                 "adapter" => &[add_fields::<adapter::AdapterStage>],
                 "demonstrations" => &[add_fields::<demonstrations::Params>, add_play],
+                "headroom" => &[add_fields::<headroom::Params>, add_play],
                 "traces" => &[add_fields::<traces::Traces>],
                 "replay" => &[add_fields::<replay::Params>, add_play],
                 "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],

@@ -43,6 +43,7 @@ pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(replay, []),
     card!(sft, []),
     card!(rollout, []),
+    card!(headroom, []),
     card!(judge, ["relative.jinja", "rubric.jinja", "yes_no.jinja"]),
     card!(grpo, []),
     card!(eval, []),

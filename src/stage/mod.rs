@@ -15,6 +15,7 @@ pub mod endpoint;
 mod error;
 mod eval;
 mod grpo;
+pub mod headroom;
 mod judge;
 pub mod kind;
 mod local_model;

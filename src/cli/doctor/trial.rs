@@ -1,23 +1,21 @@
-//! `mcprl doctor --try N`: plays a few tasks and says what the model does with them.
+//! `mcprl doctor --try N`: plays a few tasks and says what the model does with them, and what would help it.
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::{Finding, Verdict};
 use crate::{
-    data::{self, Trajectory, groups},
+    data::{self, Trajectory},
     error::{Diagnostic, Result},
     exec::{self, Request, RunFolder, RunSpec, Signals, folder},
-    grpo::{Conduct, chance_to_vary},
-    plan::{Node, Plan, stage_name},
-    stage::Cards,
+    grpo::{Advice, Conduct, Headroom},
+    plan::{Node, Plan},
+    stage::{Cards, headroom::of_tasks},
     store::{FileDigests, Store},
     ui::{Printer, RunView, Verbosity},
 };
 
 /// Episodes of each task: enough to see whether attempts differ.
-const EPISODES: u32 = 2;
+const EPISODES: u32 = 4;
 
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[diagnostic(area = "doctor", class = usage)]
@@ -29,11 +27,11 @@ enum TrialError {
     Stopped,
 }
 
-/// Runs everything up to the plan's first rollout, which plays this many tasks. What this makes is in the cache, where a later
-/// run finds it. `spec` is the run file as it is checked.
+/// Plays this many tasks with the first policy that the plan's episodes are of: the model before training. Runs everything that
+/// this needs, which is in the cache then, where a later run finds it. `spec` is the run file as it is checked.
 ///
 /// # Errors
-/// If a stage fails, or no stage plays episodes.
+/// If a stage fails, or no stage plays episodes of training tasks.
 pub fn play(
     plan: &Plan,
     mut spec: RunSpec,
@@ -41,27 +39,35 @@ pub fn play(
     tasks: u32,
     printer: Printer,
 ) -> Result<Vec<Finding>> {
-    let mut nodes = plan.order().iter().map(|index| plan.node(*index));
-    let size = |node: &Node| node.stage.params.get("group_size").and_then(Value::as_u64);
-    let rollout = nodes.find_map(|node| Some((node, size(node)?)));
-    let (rollout, group_size) = rollout.ok_or(TrialError::NoRollout)?;
-    let name = stage_name(&rollout.id);
-    let table = match name.split_once('/') {
-        Some((in_loop, stage)) => format!("loop.{in_loop}.stages.{stage}"),
-        None => format!("stages.{name}"),
-    };
-    spec.overrides.set.extend([
-        format!("name={}-try", plan.name),
-        format!("{table}.prompts={tasks}"),
-        format!("{table}.group_size={EPISODES}"),
-        format!("{table}.refill_waves=0"),
-    ]);
-    spec.until = vec![rollout.id.clone()];
-    let played = episodes(&spec, rollout, store, printer)?;
-    Ok(findings(&played, group_size as u32))
+    let found = plan.order().iter().find_map(|index| trial(plan, plan.node(*index), tasks));
+    spec.overrides.set.extend([format!("name={}-try", plan.name), found.ok_or(TrialError::NoRollout)?]);
+    spec.until = vec![TRIAL.to_owned()];
+    Ok(findings(&episodes(&spec, store, printer)?))
 }
 
-fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> Result<Vec<Trajectory>> {
+/// The name of the stage that plays.
+const TRIAL: &str = "try";
+
+/// A stage that plays the tasks of `node` with its first policy. None if `node` plays none.
+fn trial(plan: &Plan, node: &Node, tasks: u32) -> Option<String> {
+    let is_rollout = ["group_size", "samples"].iter().any(|param| node.stage.params.contains_key(*param));
+    let input = |roles: &[&str]| {
+        let edge = node.inputs.iter().find(|edge| roles.contains(&edge.role.as_str()))?;
+        let (writer, port) = edge.from.output()?;
+        let writer = plan.node(writer);
+        writer.iteration.is_none().then(|| format!("{}.{port}", writer.stage.name))
+    };
+    let (policy, tools) = (input(&["policies", "policy"])?, input(&["tools"])?);
+    let scenarios = input(&["scenarios"]).filter(|_| is_rollout)?;
+    let dev = input(&["dev"]).unwrap_or_else(|| scenarios.clone());
+    let tasks = tasks.div_ceil(2);
+    Some(format!(
+        "stages.{TRIAL}={{ kind = \"headroom\", policies = {{ base = \"{policy}\" }}, tools = \"{tools}\", scenarios = \
+         \"{scenarios}\", dev = \"{dev}\", tasks = {tasks}, samples = {EPISODES} }}"
+    ))
+}
+
+fn episodes(spec: &RunSpec, store: Store, printer: Printer) -> Result<Vec<Trajectory>> {
     let source = spec.source()?;
     let files = FileDigests::load(&store);
     let plan =
@@ -70,7 +76,9 @@ fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> R
     let listener = Arc::new(RunView::new(printer, Verbosity::Normal, stages));
     store.prepare()?;
     let folder = RunFolder::create(&store, &plan.name, spec)?;
-    let table = folder::inner_path(rollout, "trajectories").map(|path| folder.path.join(path));
+    let node = plan.order().iter().map(|index| plan.node(*index)).find(|node| node.id == TRIAL);
+    let table =
+        node.and_then(|node| folder::inner_path(node, "trajectories")).map(|path| folder.path.join(path));
     let signals = Signals::listen();
     let stopping = listener.clone();
     let summary = exec::run(Request {
@@ -92,26 +100,21 @@ fn episodes(spec: &RunSpec, rollout: &Node, store: Store, printer: Printer) -> R
     }
 }
 
-/// What the episodes say of the model. `group_size`: of the run file.
-fn findings(played: &[Trajectory], group_size: u32) -> Vec<Finding> {
+/// What the episodes say of the model.
+fn findings(played: &[Trajectory]) -> Vec<Finding> {
     let conduct = Conduct::of(played);
-    let by_group = groups(played.iter().map(Trajectory::group)).into_values().map(|members| {
-        let known = members.into_iter().filter_map(|index| played[index].correct);
-        known.fold((0, 0), |(right, of), correct| (right + u32::from(correct), of + 1))
-    });
-    let by_group: Vec<(u32, u32)> = by_group.filter(|(_, of)| *of > 0).collect();
+    // How answers are compared is not at hand; of texts that differ in form, the vote is a lower bound.
+    let headroom = Headroom::of(&of_tasks(played, |_| "text"));
     let mut findings = Vec::new();
-    if let Some(chance) = chance_to_vary(&by_group, group_size) {
-        let right = format!(
-            "{} of {} episodes are right; of groups of {group_size}, about {:.0} % would have both right and wrong ones",
-            conduct.right,
-            conduct.episodes,
-            100.0 * chance
-        );
-        let start = "train on reference solutions first (`demonstrations` and `sft`), or take easier tasks or a larger model";
-        findings.push(match conduct.right {
-            0 => Finding::new("try", Verdict::Bad, right).todo(start),
-            _ => Finding::good("try", right),
+    if let Some(headroom) = headroom {
+        let advice = headroom.advice();
+        findings.push(match advice {
+            Advice::Practice | Advice::Nothing => {
+                Finding::good("try", format!("{headroom}: {}", advice.text()))
+            }
+            Advice::Solutions | Advice::Cannot => {
+                Finding::new("try", Verdict::Bad, headroom.to_string()).todo(advice.text())
+            }
         });
     }
     let facts = conduct.hurdles().into_iter().chain(conduct.forms());

@@ -108,7 +108,7 @@ impl Demonstrations {
         let is_solved = |scenario: &&Scenario| reference::calls(scenario).is_some();
         let solved: Vec<Scenario> = scenarios.iter().filter(is_solved).cloned().collect();
         let Some(most) = self.params.episodes.filter(|most| *most < solved.len()) else { return solved };
-        let mut indices = Draw::Uniform.order(&solved, &[], seed);
+        let mut indices = Draw::Uniform.order(&solved, &[], 1, seed);
         indices.truncate(most);
         indices.sort_unstable();
         indices.into_iter().map(|index| solved[index].clone()).collect()

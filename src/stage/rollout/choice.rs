@@ -24,30 +24,54 @@ pub(in crate::stage) enum Draw {
 }
 
 impl Draw {
-    /// Every scenario once, in drawing order. `rates` are those of earlier rollouts.
-    pub(in crate::stage) fn order(self, scenarios: &[Scenario], rates: &[PassRate], seed: u64) -> Vec<usize> {
+    /// Every scenario once, in drawing order. `rates` are those of earlier rollouts, `group_size` the episodes of a scenario.
+    pub(in crate::stage) fn order(
+        self,
+        scenarios: &[Scenario],
+        rates: &[PassRate],
+        group_size: u32,
+        seed: u64,
+    ) -> Vec<usize> {
         match self {
-            Self::PassRate if !rates.is_empty() => draw_weighted(scenarios, &weights(scenarios, rates), seed),
+            Self::PassRate if !rates.is_empty() => draw_by_rate(scenarios, rates, group_size, seed),
             Self::Uniform | Self::PassRate => draw(scenarios, seed),
         }
     }
 }
 
-/// Weight in addition to p(1 − p), so that no scenario is given up.
+/// Weight in addition to what a scenario teaches, so that none is given up.
 const FLOOR: f64 = 0.02;
 
-/// A scenario without a known answer never gets a pass rate: it weighs as much as the others do on average.
-fn weights(scenarios: &[Scenario], rates: &[PassRate]) -> Vec<f64> {
+/// What a scenario can teach: the chance that a group of so many episodes has both right and wrong ones, times the share that is
+/// wrong, which is what the policy can still gain.
+fn teaches(rate: f64, group_size: u32) -> f64 {
+    let exponent = f64::from(group_size);
+    (1.0 - rate.powf(exponent) - (1.0 - rate).powf(exponent)) * (1.0 - rate)
+}
+
+/// First scenarios with a known answer that were never played, then those that were, by what they teach, and at the end those that
+/// are solved. A scenario without a known answer never gets a pass rate: it weighs as much as those that were played do on
+/// average.
+fn draw_by_rate(scenarios: &[Scenario], rates: &[PassRate], group_size: u32, seed: u64) -> Vec<usize> {
     let rates: BTreeMap<&str, &PassRate> =
         rates.iter().map(|rate| (rate.scenario_id.as_str(), rate)).collect();
-    let unknown = PassRate::unknown("");
-    let of = |scenario: &Scenario| match rates.get(scenario.id.as_str()) {
-        Some(rate) => Some(rate.variance() + FLOOR),
-        None => truth::is_known(scenario).then(|| unknown.variance() + FLOOR),
-    };
-    let weights: Vec<Option<f64>> = scenarios.iter().map(of).collect();
-    let mean = mean(weights.iter().flatten().copied()).unwrap_or(1.0);
-    weights.into_iter().map(|weight| weight.unwrap_or(mean)).collect()
+    let (mut new, mut played, mut solved) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, scenario) in scenarios.iter().enumerate() {
+        match rates.get(scenario.id.as_str()) {
+            Some(rate) if rate.is_solved() => solved.push((index, None)),
+            Some(rate) => played.push((index, Some(teaches(rate.expected(), group_size) + FLOOR))),
+            None if truth::is_known(scenario) => new.push((index, None)),
+            None => played.push((index, None)),
+        }
+    }
+    let mut order = Vec::with_capacity(scenarios.len());
+    for part in [new, played, solved] {
+        let mean = mean(part.iter().filter_map(|(_, weight)| *weight)).unwrap_or(1.0);
+        let weights: Vec<f64> = part.iter().map(|(_, weight)| weight.unwrap_or(mean)).collect();
+        let members: Vec<&Scenario> = part.iter().map(|(index, _)| &scenarios[*index]).collect();
+        order.extend(draw_weighted(&members, &weights, seed).into_iter().map(|place| part[place].0));
+    }
+    order
 }
 
 /// A family: the square root of its size, and the scenarios that are left.
@@ -55,13 +79,13 @@ type Family = (f64, Vec<usize>);
 
 /// As [`draw`], with the scenarios of a family drawn in proportion to their weights, and families by the
 /// square root of their size times the mean weight of the scenarios that are left.
-fn draw_weighted(scenarios: &[Scenario], weights: &[f64], seed: u64) -> Vec<usize> {
+fn draw_weighted(scenarios: &[&Scenario], weights: &[f64], seed: u64) -> Vec<usize> {
     let of_family = |(root, members): &Family| {
         root * members.iter().map(|member| weights[*member]).sum::<f64>() / members.len() as f64
     };
     let of_member =
         |members: &[usize], rng: &mut ChaCha8Rng| pick(members.iter().map(|member| weights[*member]), rng);
-    in_order(scenarios, "mcprl rollout choice by pass rate v1", seed, of_family, of_member)
+    in_order(scenarios, "mcprl rollout choice by pass rate v2", seed, of_family, of_member)
 }
 
 /// Every scenario once, in drawing order: first a family, with probability proportional to the square root of
@@ -69,12 +93,13 @@ fn draw_weighted(scenarios: &[Scenario], weights: &[f64], seed: u64) -> Vec<usiz
 fn draw(scenarios: &[Scenario], seed: u64) -> Vec<usize> {
     let of_member =
         |members: &[usize], rng: &mut ChaCha8Rng| (rng.next_u64() % members.len() as u64) as usize;
-    in_order(scenarios, "mcprl rollout choice v1", seed, |(root, _)| *root, of_member)
+    let scenarios: Vec<&Scenario> = scenarios.iter().collect();
+    in_order(&scenarios, "mcprl rollout choice v1", seed, |(root, _)| *root, of_member)
 }
 
 /// Draws a family by its weight, then one of its scenarios, until none is left.
 fn in_order(
-    scenarios: &[Scenario],
+    scenarios: &[&Scenario],
     purpose: &str,
     seed: u64,
     of_family: impl Fn(&Family) -> f64,
@@ -157,53 +182,67 @@ mod tests {
         PassRate { episodes, right, ..PassRate::unknown(&scenario.id) }
     }
 
+    fn by_rate(scenarios: &[Scenario], rates: &[PassRate], seed: u64) -> Vec<usize> {
+        Draw::PassRate.order(scenarios, rates, 8, seed)
+    }
+
     #[test]
     fn by_pass_rate_every_scenario_is_still_drawn_once_and_the_seed_decides_when() {
         let scenarios = scenarios(&[5, 1, 30]);
         let rates: Vec<PassRate> =
             scenarios.iter().enumerate().map(|(index, of)| rate(of, 8.0, (index % 9) as f64)).collect();
-        let order = Draw::PassRate.order(&scenarios, &rates, 1);
-        assert_eq!(order, Draw::PassRate.order(&scenarios, &rates, 1));
-        assert_ne!(order, Draw::PassRate.order(&scenarios, &rates, 2));
+        let order = by_rate(&scenarios, &rates, 1);
+        assert_eq!(order, by_rate(&scenarios, &rates, 1));
+        assert_ne!(order, by_rate(&scenarios, &rates, 2));
         let mut sorted = order;
         sorted.sort_unstable();
         assert_eq!(sorted, (0..36).collect::<Vec<_>>());
     }
 
     #[test]
-    fn scenarios_near_one_half_and_unknown_ones_come_first() {
-        let scenarios = scenarios(&[3]);
-        // Always wrong, half of the time right, unknown.
-        let rates = [rate(&scenarios[0], 16.0, 0.0), rate(&scenarios[1], 16.0, 8.0)];
-        let mut first = [0; 3];
-        for seed in 0..4000 {
-            first[Draw::PassRate.order(&scenarios, &rates, seed)[0]] += 1;
+    fn what_was_never_played_comes_first_and_what_is_solved_last() {
+        let scenarios = scenarios(&[2, 4]);
+        let solved = |of: &Scenario| rate(of, 8.0, 8.0).with_newer(8, 8).with_newer(8, 8);
+        let rates = [solved(&scenarios[0]), rate(&scenarios[2], 8.0, 0.0), rate(&scenarios[4], 8.0, 8.0)];
+        for seed in 0..50 {
+            let order = by_rate(&scenarios, &rates, seed);
+            let mut first = order[..3].to_vec();
+            first.sort_unstable();
+            assert_eq!((first, order[5]), (vec![1, 3, 5], 0));
         }
-        let share = |count: i32| f64::from(count) / 4000.0;
-        let wrong = 17.0 / 324.0 + FLOOR;
-        let expected = wrong / (wrong + 2.0 * (0.25 + FLOOR));
-        assert!((share(first[0]) - expected).abs() < 0.02, "{first:?}");
-        assert!((share(first[1]) - share(first[2])).abs() < 0.04, "{first:?}");
     }
 
     #[test]
-    fn scenarios_without_a_known_answer_come_as_often_as_the_others_on_average() {
+    fn a_scenario_that_is_seldom_solved_teaches_more_than_one_that_is_seldom_missed() {
+        let scenarios = scenarios(&[3]);
+        let rates = [0, 1, 2].map(|place| rate(&scenarios[place], 1e9, [1e8, 5e8, 9e8][place]));
+        let mut first = [0; 3];
+        for seed in 0..4000 {
+            first[by_rate(&scenarios, &rates, seed)[0]] += 1;
+        }
+        // By hand: (1 − 0.1⁸ − 0.9⁸) · 0.9, (1 − 2 · 0.5⁸) · 0.5 and (1 − 0.9⁸ − 0.1⁸) · 0.1, and 0.02 for each.
+        let weights = [0.51257 + 0.02, 0.49609 + 0.02, 0.05695 + 0.02];
+        for (count, weight) in first.into_iter().zip(weights) {
+            let share = f64::from(count) / 4000.0;
+            assert!((share - weight / weights.iter().sum::<f64>()).abs() < 0.03, "{first:?}");
+        }
+    }
+
+    #[test]
+    fn scenarios_without_a_known_answer_come_as_often_as_those_that_were_played_on_average() {
         let mut scenarios = scenarios(&[4]);
-        // Two are always right, one is right half of the time.
-        let rates = [(0, 1e6), (1, 1e6), (2, 5e5)].map(|(index, right)| rate(&scenarios[index], 1e6, right));
+        let rates = [0, 1, 2].map(|place| rate(&scenarios[place], 1e9, [1e8, 5e8, 9e8][place]));
         scenarios[3].answer = None;
-        let weights = weights(&scenarios, &rates);
-        let expected = (2.0 * FLOOR + 0.25 + FLOOR) / 3.0;
-        assert!((weights[3] - expected).abs() < 1e-5, "{weights:?}");
-        scenarios.iter_mut().for_each(|scenario| scenario.answer = None);
-        assert_eq!(super::weights(&scenarios, &[]), [1.0; 4]);
+        let is_first = |seed: &u64| by_rate(&scenarios, &rates, *seed)[0] == 3;
+        let share = (0..4000).filter(is_first).count() as f64 / 4000.0;
+        assert!((share - 0.25).abs() < 0.03, "{share}");
     }
 
     #[test]
     fn families_keep_their_weight_where_pass_rates_are_equal() {
         let scenarios = scenarios(&[4, 36]);
         let rates: Vec<PassRate> = scenarios.iter().map(|of| rate(of, 4.0, 1.0)).collect();
-        let small = |seed: &u64| Draw::PassRate.order(&scenarios, &rates, *seed)[0] < 4;
+        let small = |seed: &u64| by_rate(&scenarios, &rates, *seed)[0] < 4;
         let share = (0..4000).filter(small).count() as f64 / 4000.0;
         assert!((share - 0.25).abs() < 0.03, "{share}");
     }
@@ -211,7 +250,7 @@ mod tests {
     #[test]
     fn without_pass_rates_the_draw_is_the_uniform_one() {
         let scenarios = scenarios(&[5, 9]);
-        assert_eq!(Draw::PassRate.order(&scenarios, &[], 7), Draw::Uniform.order(&scenarios, &[], 7));
+        assert_eq!(by_rate(&scenarios, &[], 7), Draw::Uniform.order(&scenarios, &[], 8, 7));
     }
 
     #[test]

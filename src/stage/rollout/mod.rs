@@ -3,7 +3,7 @@
 //! A group whose episodes are all right or all wrong gives no training signal, so more scenarios are drawn in
 //! waves (DAPO's dynamic sampling, arXiv 2503.14476) until enough groups vary. The scenarios of a wave depend
 //! on the outcomes of earlier waves, never on the order in which episodes finish. With `max_group_size` a wave
-//! first adds episodes to the groups that do not vary. Which scenarios come first may depend on the pass
+//! first adds episodes to the groups that are all wrong. Which scenarios come first may depend on the pass
 //! rates of earlier rollouts (`rollout/choice.rs`). Every episode played is kept, except those lost to server failures (`rollout/play.rs`).
 
 pub(super) mod choice;
@@ -113,6 +113,12 @@ impl Group {
     fn is_informative(&self, params: &Params) -> bool {
         let outcomes = self.outcomes().map(|correct| correct.filter(|_| params.sees_truth()));
         matches!(GroupSignal::of(outcomes), Some(GroupSignal::Informative | GroupSignal::Unknown))
+    }
+
+    /// Whether more episodes may help: one of them may be right. What is solved every time is not worth more.
+    fn grows(&self, params: &Params) -> bool {
+        let is_wrong = GroupSignal::of(self.outcomes()) == Some(GroupSignal::AllWrong);
+        is_wrong && !self.is_informative(params) && self.size < params.most()
     }
 }
 
@@ -231,7 +237,7 @@ impl StageKind for Rollout {
             Some(input) => data::read(&input.path).ok()?,
             None => Vec::new(),
         };
-        let order = self.params.draw().order(&scenarios, &rates, seed).into_iter();
+        let order = self.params.draw().order(&scenarios, &rates, self.params.group_size, seed).into_iter();
         let wave: Vec<Share> =
             order.take(self.params.prompts).map(|index| (index, 0..self.params.group_size)).collect();
         let attempts = attempts(&self.params, &scenarios, &wave, seed);
@@ -270,14 +276,14 @@ async fn waves(
     (scenarios, rates): (&[Scenario], &[PassRate]),
     player: &mut Player,
 ) -> Result<Vec<Group>> {
-    let mut order = params.draw().order(scenarios, rates, context.seed).into_iter();
+    let mut order = params.draw().order(scenarios, rates, params.group_size, context.seed).into_iter();
     let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
         let informative = groups.iter().filter(|group| group.is_informative(params)).count();
         let missing = params.prompts.saturating_sub(informative);
         let played: usize = groups.iter().map(|group| group.size as usize).sum();
-        let grows = |group: &&mut Group| !group.is_informative(params) && group.size < params.most();
-        let mut growing: Vec<&mut Group> = groups.iter_mut().filter(grows).take(missing).collect();
+        let mut growing: Vec<&mut Group> =
+            groups.iter_mut().filter(|group| group.grows(params)).take(missing).collect();
         let longer = growing.iter().map(|group| {
             (group.index, group.size..group.size.saturating_add(params.group_size).min(params.most()))
         });

@@ -105,15 +105,19 @@ impl Scenarios {
             }
             None => TryResults::default(),
         };
-        let (mut start, train) = split::start(made.train, params.start_share, context.seed);
-        made.train = train;
+        let mut dev;
+        (made.train, dev) = split::dev(made.train, params.dev, context.seed);
+        let mut start: Vec<Scenario> =
+            made.train.iter().filter(|task| task.reference.is_some()).cloned().collect();
         held_out.extend(Facts::of_exam(&made.heldout));
+        held_out.extend(Facts::of(&dev));
         let lessons = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
         let guide = made.guide.take().or(lessons).unwrap_or_default();
-        let guide = guide.text(&[made.heldout.as_slice(), &others].concat());
-        split::mark(&mut start, &mut made.train, &mut made.heldout);
+        let guide = guide.text(&[made.heldout.as_slice(), &dev, &others].concat());
+        split::mark(&mut start, &mut made.train, &mut dev, &mut made.heldout);
         context.write("start", &start)?;
         context.write("train", &made.train)?;
+        context.write("dev", &dev)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;
         context.write("pass_rates", &tried.rates)?;
@@ -121,6 +125,7 @@ impl Scenarios {
         std::fs::write(&path, guide).map_err(|source| StageError::Write { path, source })?;
         let mut metrics = metrics::metrics(&made);
         metrics.insert("start".into(), start.len() as f64);
+        metrics.insert("dev".into(), dev.len() as f64);
         metrics.extend(tried.metrics);
         Ok(metrics)
     }
@@ -143,7 +148,7 @@ impl Scenarios {
             return vec![Requirement::Met(format!("{path} can be read{part}"))];
         };
         let start = count("start").filter(|start| *start > 0);
-        let start = start.map_or_else(String::new, |start| format!(", {start} for the start"));
+        let start = start.map_or_else(String::new, |start| format!(", {start} of them with solutions"));
         let text = format!("{path}: {train} to train on{start}, {heldout} held out");
         if train.min(heldout) >= FEW {
             return vec![Requirement::Met(text)];

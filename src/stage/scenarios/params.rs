@@ -34,7 +34,7 @@ pub struct Params {
     pub questions_per_family: usize,
     pub heldout_per_split: usize,
     pub heldout_share: f64,
-    pub start_share: f64,
+    pub dev: usize,
     pub lessons: usize,
     pub reword: f64,
     pub base_url: Option<String>,

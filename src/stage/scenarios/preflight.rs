@@ -67,9 +67,12 @@ pub fn preflight(
         (Source::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
-                let (start, train) = split::start(train, params.start_share, context.seed);
+                let (train, dev) = split::dev(train, params.dev, context.seed);
+                let is_solved = |task: &&Scenario| task.reference.is_some();
+                let start: Vec<Scenario> = train.iter().filter(is_solved).cloned().collect();
                 let preflight = preflight
                     .with("train", expected(&train, heldout.len()))
+                    .with("dev", expected(&dev, train.len()))
                     .with("heldout", expected(&heldout, train.len()));
                 return match params.lessons() {
                     0 => preflight.with("start", expected(&start, heldout.len())),

@@ -124,26 +124,37 @@ pub fn divide(tasks: Vec<Marked>, by: SplitBy, share: f64, seed: u64) -> (Vec<Sc
     (train, heldout)
 }
 
-/// About this share of the tasks that have a reference solution, and the others; both in the given order.
-pub fn start(tasks: Vec<Scenario>, share: f64, seed: u64) -> (Vec<Scenario>, Vec<Scenario>) {
-    let draw = |id: &str| Encoder::new("mcprl start tasks v1").number(seed).text(id).finish();
-    let solved = tasks.iter().filter(|task| task.reference.is_some()).map(|task| task.id.clone());
-    let mut solved: Vec<String> = solved.collect();
-    solved.sort_by_key(|id| draw(id));
-    let wanted = (share * solved.len() as f64).round() as usize;
-    let chosen: BTreeSet<String> = solved.into_iter().take(wanted).collect();
-    tasks.into_iter().partition(|task| chosen.contains(&task.id))
+/// So many of these tasks at most, and no more than a fifth, but one if there are two; with all that ask the same as one of them.
+/// The others come first. The seed decides which.
+pub fn dev(tasks: Vec<Scenario>, most: usize, seed: u64) -> (Vec<Scenario>, Vec<Scenario>) {
+    let draw = |id: &str| Encoder::new("mcprl dev tasks v1").number(seed).text(id).finish();
+    let wanted = most.min((tasks.len() / 5).max(1)).min(tasks.len().saturating_sub(1));
+    let mut order: Vec<&Scenario> = tasks.iter().collect();
+    order.sort_by_cached_key(|task| draw(&task.id));
+    let mut chosen: BTreeSet<String> = order.into_iter().take(wanted).map(|task| task.id.clone()).collect();
+    let mut facts = Facts::of(tasks.iter().filter(|task| chosen.contains(&task.id)));
+    // A task that is taken along may ask the same as a further one.
+    loop {
+        let is_left = |task: &&Scenario| !chosen.contains(&task.id) && facts.has(task);
+        let more: Vec<&Scenario> = tasks.iter().filter(is_left).collect();
+        if more.is_empty() {
+            break;
+        }
+        chosen.extend(more.iter().map(|task| task.id.clone()));
+        facts.extend(Facts::of(more));
+    }
+    tasks.into_iter().partition(|task| !chosen.contains(&task.id))
 }
 
 /// Notes of each task its fact, and of a held-out one whether a training task is of its kind.
-pub fn mark(start: &mut [Scenario], train: &mut [Scenario], heldout: &mut [Scenario]) {
+pub fn mark(start: &mut [Scenario], train: &mut [Scenario], dev: &mut [Scenario], heldout: &mut [Scenario]) {
     let mut trained = Facts::default();
     for task in start.iter_mut().chain(train) {
         let fact = Fact::of(task);
         task.fact = Some(fact.to_json());
         trained.insert(fact);
     }
-    for task in heldout {
+    for task in dev.iter_mut().chain(heldout) {
         let fact = Fact::of(task);
         task.trained_kind = trained.has_kind(&fact).map(Sparse);
         task.fact = Some(fact.to_json());
@@ -311,20 +322,26 @@ mod tests {
     }
 
     #[test]
-    fn tasks_for_the_start_are_a_seeded_share_of_those_with_a_solution() {
+    fn tasks_of_dev_are_a_seeded_fifth_at_most_with_all_that_ask_the_same() {
         let task = |index: usize| Scenario {
             id: format!("t{index}"),
-            reference: (!index.is_multiple_of(4)).then(|| "[]".to_owned()),
+            // Two wordings of each question.
+            task: format!("{} {}?", if index.is_multiple_of(2) { "What is" } else { "Tell me" }, index / 2),
+            answer: Some(format!("answer {}", index / 2)),
             ..Scenario::default()
         };
         let tasks = || (0..40).map(task).collect::<Vec<_>>();
-        let (started, rest) = start(tasks(), 0.4, 1);
-        assert_eq!((started.len(), rest.len()), (12, 28));
-        assert!(started.iter().all(|task| task.reference.is_some()));
-        let all: BTreeSet<&str> = started.iter().chain(&rest).map(|task| task.id.as_str()).collect();
-        assert_eq!(all.len(), 40);
-        assert_eq!(start(tasks(), 0.4, 1).0, started);
-        assert_ne!(start(tasks(), 0.4, 2).0, started);
-        assert!(start(tasks(), 0.0, 1).0.is_empty());
+        let (train, taken) = dev(tasks(), 6, 1);
+        assert!((6..=12).contains(&taken.len()), "{}", taken.len());
+        assert_eq!(train.len() + taken.len(), 40);
+        let answers =
+            |tasks: &[Scenario]| tasks.iter().map(|task| task.answer.clone()).collect::<BTreeSet<_>>();
+        assert!(answers(&train).is_disjoint(&answers(&taken)));
+        assert_eq!(dev(tasks(), 6, 1).1, taken);
+        assert_ne!(dev(tasks(), 6, 2).1, taken);
+        assert!(dev(tasks(), 0, 1).1.is_empty());
+        assert!(dev(tasks(), 100, 1).1.len() <= 16);
+        assert_eq!(dev((0..2).map(|index| task(2 * index)).collect(), 64, 1).1.len(), 1);
+        assert!(dev(vec![task(0)], 64, 1).1.is_empty());
     }
 }

@@ -21,12 +21,11 @@ use super::{
     metrics,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    share_right,
     training::{HeldOut, Learner, LossState, Steps, Training, batches, check_rows, workspace},
     typed,
 };
 use crate::{
-    data::{Fact, Facts, OutcomeRow, Step, Trajectory, read_rewards},
+    data::{Fact, Facts, Step, Trajectory, read_rewards},
     engine::{Example, Footprint, Supervised, min_microbatches},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -37,7 +36,6 @@ use crate::{
 pub(super) struct Params {
     only_right: bool,
     min_reward: Option<f32>,
-    skip_above: Option<f64>,
     stop_loss: Option<f64>,
     held_out: f64,
     stop_rising: bool,
@@ -53,9 +51,6 @@ enum SftError {
     #[error("`min_reward` is {least}, but no rewards are given")]
     #[hint = "name them, as in `rewards = \"reward\"`, or leave `min_reward` out"]
     NoRewards { least: f32 },
-    #[error("`skip_above` is {most}, but no tries are given")]
-    #[hint = "name episodes of the policy, as in `tries = \"tries\"` of a stage of kind \"rollout\", or leave `skip_above` out"]
-    NoTries { most: f64 },
     #[error("`stop_rising` is set, but no episodes are held out")]
     #[hint = "set `held_out`, as in `held_out = 0.1`; it takes two tasks at least"]
     NothingHeldOut,
@@ -148,20 +143,12 @@ impl Sft {
         let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let expected = policy.expected()?;
-        let tried = self.tried(context)?;
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
-        let (mut episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
-        let is_skipped = tried.zip(params.skip_above).is_some_and(|(tried, most)| tried > most);
-        if is_skipped {
-            context.observer.note(&format!(
-                "the policy stays as it is: {:.0} % of its tries are right",
-                100.0 * tried.unwrap_or_default()
-            ));
-            episodes.clear();
-        } else if episodes.is_empty() {
+        let (episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
+        if episodes.is_empty() {
             return Err(SftError::NothingToTrain { left_out }.into());
         }
-        if left_out.count() > 0 && !is_skipped {
+        if left_out.count() > 0 {
             let all = trajectories.len();
             context
                 .observer
@@ -170,7 +157,7 @@ impl Sft {
         let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, LossState::Sft, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
-        if params.stop_rising && held_out.is_empty() && !is_skipped {
+        if params.stop_rising && held_out.is_empty() {
             return Err(SftError::NothingHeldOut.into());
         }
         let passes = params.epochs.unwrap_or_else(|| passes(expected.config.weights()));
@@ -210,15 +197,13 @@ impl Sft {
         let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
         let learned = count(|step| step.loss_tokens, last_pass);
         let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;
-        let skipped = params.skip_above.map(|_| f64::from(u8::from(is_skipped)));
-        let mut found = known_metrics([("skipped", skipped), ("tried", tried)]);
-        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(found) };
+        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(Metrics::new()) };
         let mut losses = steps.iter().filter_map(|step| step.held_out_loss);
         let held_out_loss = match params.stop_rising {
             true => losses.reduce(f64::min),
             false => losses.next_back(),
         };
-        found.extend(known_metrics([("held_out_loss", held_out_loss)]));
+        let mut found = known_metrics([("held_out_loss", held_out_loss)]);
         found.extend(metrics([
             ("episodes", episodes.len() as f64),
             ("left_out", left_out.count() as f64),
@@ -232,13 +217,6 @@ impl Sft {
             ("tokens_unshared", count(|step| step.tokens_unshared, &steps)),
         ]));
         Ok(found)
-    }
-
-    /// The share of the policy's tries that are right, of those with a known answer.
-    fn tried(&self, context: &Context) -> Result<Option<f64>> {
-        let Some(most) = self.params.skip_above else { return Ok(None) };
-        let tries: Vec<OutcomeRow> = context.read_optional("tries")?.ok_or(SftError::NoTries { most })?;
-        Ok(share_right(tries.iter().map(|row| row.correct)))
     }
 
     /// The episodes to train on.
@@ -308,9 +286,6 @@ impl StageKind for Sft {
         let is_missing = |role: &str| !context.inputs.contains_key(role);
         if let Some(least) = self.params.min_reward.filter(|_| is_missing("rewards")) {
             preflight.error("min_reward", SftError::NoRewards { least });
-        }
-        if let Some(most) = self.params.skip_above.filter(|_| is_missing("tries")) {
-            preflight.error("skip_above", SftError::NoTries { most });
         }
         if self.params.stop_rising && self.params.held_out <= 0.0 {
             preflight.error("stop_rising", SftError::NothingHeldOut);

@@ -79,8 +79,6 @@ impl Bench {
         let (trajectories, rewards) = (self.path("trajectories.parquet"), self.path("rewards.parquet"));
         let mut inputs = vec![("policy", policy), ("trajectories", trajectories.as_path())];
         inputs.extend(rewards.is_file().then_some(("rewards", rewards.as_path())));
-        let tries = self.path("tries.parquet");
-        inputs.extend(tries.is_file().then_some(("tries", tries.as_path())));
         let mut given = json!({"learning_rate": 3e-3, "epochs": 2});
         given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
         let (mut context, rows) = testing::context("sft", &inputs, &self.path(out), given);
@@ -534,33 +532,4 @@ async fn a_reward_that_is_not_finite_is_refused() {
     let input = crate::stage::Input { name: "rewards".into(), digest: Digest::of(b"rewards"), path };
     context.inputs.insert("rewards".into(), vec![input]);
     assert_eq!(testing::run(&context).await.unwrap_err().code(), "data::value");
-}
-
-#[tokio::test]
-async fn a_policy_that_solves_enough_of_its_tries_stays_as_it_is() {
-    let bench = Bench::of(8);
-    let tries: Vec<Trajectory> = (0..8)
-        .map(|index| Trajectory {
-            correct: [Some(true), Some(false), Some(false), None][index % 4],
-            ..episode(index)
-        })
-        .collect();
-    data::write(&bench.path("tries.parquet"), &tries).unwrap();
-    // A third of those with a known answer.
-    let trained = bench.fresh("trained", json!({"skip_above": 0.34})).await.unwrap();
-    assert_eq!((trained.metrics["skipped"], trained.steps.is_empty()), (0.0, false));
-    let kept = bench.fresh("kept", json!({"skip_above": 0.33})).await.unwrap();
-    assert_eq!((kept.metrics["skipped"], kept.steps.len()), (1.0, 0));
-    assert!((kept.metrics["tried"] - 1.0 / 3.0).abs() < 1e-9);
-    let adapter = read_safetensors(&kept.policy.join("adapter_model.safetensors")).unwrap();
-    let is_zero = |tensor: &candle_core::Tensor| {
-        tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap().iter().all(|value| *value == 0.0)
-    };
-    assert!(adapter.iter().filter(|(name, _)| name.contains("lora_B")).all(|(_, tensor)| is_zero(tensor)));
-}
-
-#[tokio::test]
-async fn skip_above_needs_tries() {
-    let error = Bench::of(2).fresh("out", json!({"skip_above": 0.2})).await.unwrap_err();
-    assert_eq!(error.code(), "sft::no_tries");
 }

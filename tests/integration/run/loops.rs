@@ -148,3 +148,101 @@ fn a_stage_that_does_not_exist_cannot_limit_a_run() {
     assert!(unknown.err.contains("its stages: start, count/step, count, end"), "{}", unknown.err);
     assert!(project.runs().is_empty());
 }
+
+/// A loop that counts from 1, whose numbers measure as these values do, from that of 1 on.
+fn measured(values: &str, best: &str) -> Project {
+    let project = Project::new(&format!(
+        "name = \"toy\"\n\n[stages.start]\nkind = \"gen\"\nvalue = 1\n\n[stages.first]\nkind = \"measure\"\nof = \"start\"\n\n\
+         [loop.count]\niterations = 6\ncarry = {{ number = \"start\" }}\n{best}\n\n[loop.count.stages.step]\nkind = \"step\"\n\
+         from = \"@number\"\nyields = \"number\"\n\n[loop.count.stages.dev]\nkind = \"measure\"\nof = \"step\"\n\n[stages.end]\n\
+         kind = \"half\"\nfrom = \"count.number\"\n"
+    ));
+    project.kind(
+        "measure",
+        "seeded",
+        "[inputs.of]\ntype = \"number\"\n[outputs.report]\ntype = \"number\"\npath = \"value.txt\"\n[metrics]\nsuccess = \"Share.\"\n",
+        &format!(
+            "set -- {values}\nshift $(($(cat \"$MCPRL_INPUT_OF\") - 1))\necho $1 > \"$MCPRL_OUTPUT_REPORT\"\n\
+             echo \"{{\\\"success\\\": $1}}\" > \"$MCPRL_METRICS\""
+        ),
+    );
+    project
+}
+
+const BEST: &str = "best = { metric = \"dev.success\", start = \"first.success\"";
+
+/// How often a stage of the loop ran.
+fn times(project: &Project, stage: &str) -> usize {
+    project.ran().iter().filter(|name| name.starts_with("count") && name.ends_with(stage)).count()
+}
+
+#[test]
+fn a_loops_result_is_the_iteration_that_measures_best_and_it_ends_where_measurements_do_not_rise() {
+    let project = measured("0.5 0.6 0.8 0.7 0.6 0.5 0.9", &format!("{BEST} }}"));
+    for ran in [5, 0] {
+        let done = project.mcprl(&["run", "run.toml"]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        let said = "loop \"count\": its result is that of iteration 2 (success by iteration: start 0.500, 1: 0.600, 2: 0.800, \
+                    3: 0.700, 4: 0.600, 5: 0.500)";
+        assert!(done.err.contains(said), "{}", done.err);
+        assert_eq!(times(&project, "dev"), ran, "the same, once everything is cached");
+        assert_eq!(project.result("end/number.txt"), "1", "half of the 3 that iteration 2 makes");
+    }
+}
+
+#[test]
+fn where_every_iteration_is_worse_the_result_is_the_start() {
+    let project = measured("0.5 0 0 0 0 0 0", &format!("{BEST} }}"));
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert!(done.err.contains("no iteration is better than its start, which is its result"), "{}", done.err);
+    assert_eq!(times(&project, "step"), 3);
+    assert_eq!(project.result("end/number.txt"), "0");
+}
+
+#[test]
+fn a_measurement_in_every_second_iteration_has_no_stage_in_the_others() {
+    let project = measured("0.1 0.2 0.3 0.4 0.5 0.6 0.7", &format!("{BEST}, every = 4 }}"));
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let ran = project.ran();
+    let dev: Vec<&String> = ran.iter().filter(|name| name.ends_with("dev")).collect();
+    assert_eq!(dev, ["count[0004]/dev", "count[0006]/dev"]);
+    assert_eq!(project.result("end/number.txt"), "3", "half of the 7 that the last iteration makes");
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert!(!plan.out.contains("0001]/dev"), "{}", plan.out);
+}
+
+#[test]
+fn a_loop_whose_condition_does_not_hold_leaves_what_it_starts_from() {
+    for (at_least, ran) in [("0.4", 6), ("0.6", 0)] {
+        let begins = format!("if = {{ metric = \"first.success\", at_least = {at_least} }}");
+        let project = measured("0.5 0 0 0 0 0 0", &begins);
+        let done = project.mcprl(&["run", "run.toml"]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert_eq!(times(&project, "step"), ran);
+        let said =
+            "loop \"count\" did not begin, because `first.success` is 0.5: its result is what it starts from";
+        assert_eq!(done.err.contains(said), ran == 0, "{}", done.err);
+        assert_eq!(project.result("end/number.txt"), if ran == 0 { "0" } else { "3" });
+    }
+}
+
+#[test]
+fn a_best_that_cannot_be_measured_is_a_mistake_at_its_place() {
+    for (best, expected) in [
+        (
+            "best = { metric = \"dev.wins\", start = \"first.success\" }",
+            "no stage of loop \"count\" reports \"dev.wins\"",
+        ),
+        (
+            "best = { metric = \"dev.success\", start = \"dev.success\" }",
+            "no stage outside loops reports \"dev.success\"",
+        ),
+        ("best = { metric = \"dev.success\", start = \"first.success\", every = 0 }", "every"),
+        ("if = { metric = \"first.success\" }", "needs `at_least` or `at_most`"),
+    ] {
+        let refused = measured("0.5", best).mcprl(&["plan", "run.toml"]);
+        assert_eq!(refused.code, Some(2), "{best}");
+        assert!(refused.err.contains(expected), "{best}: {}", refused.err);
+    }
+}

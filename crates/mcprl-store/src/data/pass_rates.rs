@@ -20,6 +20,10 @@ table! {
 /// Weight of what is known of a scenario when it is played again. The policy has changed since.
 const FADING: f64 = 0.5;
 
+/// Share of right episodes above which a scenario counts as solved: one wrong episode of eight, fading, falls below it until two
+/// rollouts without a wrong one have followed.
+const SOLVED: f64 = 0.97;
+
 impl PassRate {
     /// A scenario of which nothing is known.
     pub fn unknown(scenario_id: &str) -> Self {
@@ -37,12 +41,15 @@ impl PassRate {
         }
     }
 
-    /// p(1 − p) with p the share of right episodes, after one right and one wrong episode more: 0.25 for an
-    /// unknown scenario, as for one that is right half of the time.
-    pub fn variance(&self) -> f64 {
+    /// The share of right episodes, after one right and one wrong episode more: 1/2 for an unknown scenario.
+    pub fn expected(&self) -> f64 {
         let episodes = self.episodes.max(0.0);
-        let p = (self.right.max(0.0).min(episodes) + 1.0) / (episodes + 2.0);
-        p * (1.0 - p)
+        (self.right.max(0.0).min(episodes) + 1.0) / (episodes + 2.0)
+    }
+
+    /// Whether the newest rollouts, at least two, solved it in all episodes.
+    pub fn is_solved(&self) -> bool {
+        self.rollouts > 1 && self.right >= SOLVED * self.episodes && self.episodes > 0.0
     }
 }
 
@@ -55,10 +62,19 @@ mod tests {
     }
 
     #[test]
-    fn variance_is_largest_at_one_half_and_for_the_unknown() {
-        assert_eq!((rate(0.0, 0.0).variance(), rate(8.0, 4.0).variance()), (0.25, 0.25));
-        assert!(rate(8.0, 0.0).variance() < 0.1 && rate(8.0, 8.0).variance() < 0.1);
-        assert!(rate(8.0, 1.0).variance() > rate(8.0, 0.0).variance());
+    fn an_unknown_scenario_is_expected_to_be_right_half_of_the_time() {
+        assert_eq!((rate(0.0, 0.0).expected(), rate(8.0, 4.0).expected()), (0.5, 0.5));
+        assert_eq!(rate(8.0, 0.0).expected(), 0.1);
+    }
+
+    #[test]
+    fn a_scenario_is_solved_after_two_rollouts_in_a_row_without_a_wrong_episode() {
+        let once = rate(8.0, 8.0);
+        assert!(!PassRate { rollouts: 1, ..once.clone() }.is_solved());
+        assert!(PassRate { rollouts: 1, ..once }.with_newer(8, 8).is_solved());
+        let missed = rate(0.0, 0.0).with_newer(8, 7);
+        assert!(!missed.clone().with_newer(8, 8).is_solved());
+        assert!(missed.with_newer(8, 8).with_newer(8, 8).is_solved());
     }
 
     #[test]

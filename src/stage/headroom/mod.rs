@@ -1,0 +1,290 @@
+//! `headroom`: what practice starts from, and whether it can help.
+//!
+//! Each policy plays the tasks of `dev` greedily, which nothing trains on. A policy counts as better than the one before only if
+//! it solves more of them: imitation can harm a model that works already. The best plays some of these tasks and of the training
+//! tasks several times. What no sample solves, practice cannot reinforce; what all solve, it need not ([`Headroom`]).
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    Context, Input, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::Load,
+    metrics,
+    preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
+    rollout::{
+        choice::Draw,
+        play::Player,
+        prompts,
+        records::{RolloutSpec, episode_seed},
+        settings::PlaySettings,
+    },
+    share_right, typed,
+};
+use crate::{
+    data::{PassRate, Scenario, Trajectory},
+    engine::{Footprint, Sampling},
+    error::{At, Diagnostic, Result},
+    eval::majority,
+    grpo::{Advice, Headroom, Samples},
+    judge::truth,
+};
+
+const ROLE: &str = "policies";
+/// Of the port and of its folder.
+const POLICY: &str = "policy";
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Params {
+    tasks: usize,
+    samples: u32,
+}
+
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[diagnostic(area = "headroom")]
+enum HeadroomError {
+    #[error("none of the tasks has a known answer or `checks`, so nothing says what a policy solves")]
+    #[hint = "give tasks an `answer` or `checks`"]
+    NothingKnown,
+    #[error("the server was lost in all episodes")]
+    #[hint = "start the server by hand, call a tool, and check that it keeps running"]
+    ServerLost,
+}
+
+pub struct HeadroomStage {
+    params: Params,
+    play: PlaySettings,
+}
+
+/// A policy's greedy success on the tasks that decide.
+struct Entrant<'a> {
+    policy: &'a Input,
+    success: f64,
+}
+
+impl HeadroomStage {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
+    }
+
+    async fn measure(&self, context: &Context) -> Result<Metrics> {
+        let policies = context.inputs.get(ROLE).map_or(&[][..], Vec::as_slice);
+        let known = |name: &str| -> Result<Vec<Scenario>> {
+            let mut scenarios: Vec<Scenario> = context.read(name)?;
+            scenarios.retain(truth::is_known);
+            Ok(scenarios)
+        };
+        let (train, mut dev) = (known("scenarios")?, known("dev")?);
+        let is_apart = !dev.is_empty();
+        if !is_apart {
+            dev = chosen(&train, usize::MAX, context.seed).into_iter().cloned().collect();
+            dev.truncate(self.params.tasks.max(1));
+        }
+        if dev.is_empty() {
+            return Err(HeadroomError::NothingKnown.into());
+        }
+        let of_train = chosen(&train, self.params.tasks, context.seed);
+        let mut sampled = of_train;
+        for scenario in chosen(&dev, self.params.tasks, context.seed) {
+            if !sampled.iter().any(|other| other.id == scenario.id) {
+                sampled.push(scenario);
+            }
+        }
+        let count = policies.len() * dev.len() + sampled.len() * self.params.samples as usize;
+        context.observer.phase("episodes", count as u64);
+
+        let mut best: Option<(usize, Entrant<'_>)> = None;
+        let mut said = Vec::new();
+        for (place, policy) in policies.iter().enumerate() {
+            let attempts: Vec<RolloutSpec<'_>> =
+                dev.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
+            let played = self.play(context, policy, &dev, &attempts).await?;
+            let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
+            let success = share_right(outcomes).ok_or(HeadroomError::ServerLost)?;
+            said.push(format!("{} {:.1} %", policy.name, 100.0 * success));
+            if best.as_ref().is_none_or(|(_, best)| success > best.success) {
+                best = Some((place, Entrant { policy, success }));
+            }
+        }
+        let (place, Entrant { policy, success: dev_success }) =
+            best.ok_or_else(|| StageError::NoInput { role: ROLE.into() })?;
+        let tasks = match is_apart {
+            true => format!("{} tasks that nothing trains on", dev.len()),
+            false => format!("{} training tasks, because there are no others", dev.len()),
+        };
+        context.observer.note(&format!("greedy, on {tasks}: {}; {} goes on", said.join(", "), policy.name));
+
+        let temperature = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        let mut attempts: Vec<RolloutSpec<'_>> = Vec::new();
+        for scenario in &sampled {
+            let of = |sample| attempt(scenario, sample, temperature, context.seed);
+            attempts.extend((1..=self.params.samples).map(of));
+        }
+        let all: Vec<Scenario> = sampled.iter().map(|scenario| (*scenario).clone()).collect();
+        let played = self.play(context, policy, &all, &attempts).await?;
+        let trajectories: Vec<Trajectory> = played.into_iter().flatten().collect();
+        let samples = of_tasks(&trajectories, |id| {
+            all.iter().find(|scenario| scenario.id == id).map_or("text", |scenario| &scenario.check)
+        });
+        let headroom = Headroom::of(&samples).ok_or(HeadroomError::ServerLost)?;
+        let advice = headroom.advice();
+        context.observer.note(&format!("{headroom}. {}", capitalised(advice.text())));
+
+        let trained: BTreeSet<&str> = train.iter().map(|scenario| scenario.id.as_str()).collect();
+        context.write("pass_rates", &pass_rates(&trajectories, &trained))?;
+        context.write("trajectories", &trajectories)?;
+        copy(&policy.path, &context.output(POLICY, POLICY)?)?;
+        Ok(metrics([
+            ("dev", dev_success),
+            ("success", headroom.success),
+            ("pass_at_k", headroom.any),
+            ("majority_at_k", headroom.majority),
+            ("mixed", headroom.mixed),
+            ("practice", f64::from(u8::from(advice == Advice::Practice))),
+            ("chosen", (place + 1) as f64),
+        ]))
+    }
+
+    async fn play(
+        &self,
+        context: &Context,
+        policy: &Input,
+        scenarios: &[Scenario],
+        attempts: &[RolloutSpec<'_>],
+    ) -> Result<Vec<Option<Trajectory>>> {
+        let tools = &context.input("tools")?.path;
+        let mut player = Player::open(context, policy, tools, scenarios, self.play.clone()).await?;
+        let played = player.play(context, attempts).await.at(|| format!("policy \"{}\"", policy.name));
+        player.close().await;
+        played
+    }
+
+    /// Episodes at most, if there are enough tasks.
+    fn episodes(&self) -> usize {
+        self.params.tasks.saturating_mul(2).saturating_mul(self.params.samples as usize)
+    }
+}
+
+/// So many of these tasks, families in proportion to the square root of their size.
+fn chosen(scenarios: &[Scenario], most: usize, seed: u64) -> Vec<&Scenario> {
+    Draw::Uniform
+        .order(scenarios, &[], 1, seed)
+        .into_iter()
+        .take(most)
+        .map(|index| &scenarios[index])
+        .collect()
+}
+
+fn attempt(scenario: &Scenario, sample: u32, sampling: Sampling, seed: u64) -> RolloutSpec<'_> {
+    RolloutSpec {
+        scenario,
+        sample,
+        seed: episode_seed("mcprl headroom seed v1", seed, scenario, sample),
+        sampling,
+    }
+}
+
+/// The samples of each task whose outcome is known. `check`: how answers of a task are compared, by its id.
+pub fn of_tasks<'a>(trajectories: &[Trajectory], check: impl Fn(&str) -> &'a str) -> Vec<Samples> {
+    let mut by_task: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
+    for trajectory in trajectories.iter().filter(|trajectory| trajectory.correct.is_some()) {
+        by_task.entry(&trajectory.scenario_id).or_default().push(trajectory);
+    }
+    let is_right = |trajectory: &Trajectory| trajectory.correct == Some(true);
+    let samples = by_task.into_iter().map(|(id, samples)| {
+        let answers = samples.iter().map(|trajectory| trajectory.answer.as_deref());
+        let most = majority(answers, truth::same_answer(check(id)));
+        Samples {
+            right: samples.iter().filter(|trajectory| is_right(trajectory)).count() as u32,
+            of: samples.len() as u32,
+            majority: most.is_some_and(|most| is_right(samples[most])),
+        }
+    });
+    samples.collect()
+}
+
+/// How often the training tasks among these were solved; nothing was trained on these episodes.
+fn pass_rates(trajectories: &[Trajectory], trained: &BTreeSet<&str>) -> Vec<PassRate> {
+    let mut rates: BTreeMap<&str, PassRate> = BTreeMap::new();
+    for trajectory in trajectories.iter().filter(|played| trained.contains(played.scenario_id.as_str())) {
+        let Some(correct) = trajectory.correct else { continue };
+        let id = trajectory.scenario_id.as_str();
+        let rate = rates.entry(id).or_insert_with(|| PassRate::unknown(id));
+        (rate.episodes, rate.right) = (rate.episodes + 1.0, rate.right + f64::from(u8::from(correct)));
+    }
+    rates.into_values().collect()
+}
+
+/// Copies a policy's folder, by links where the disk allows it: a model is large.
+fn copy(from: &Path, to: &Path) -> Result<(), StageError> {
+    let error = |path: &Path| {
+        let path = path.to_owned();
+        |source| StageError::Write { path, source }
+    };
+    std::fs::create_dir_all(to).map_err(error(to))?;
+    for item in std::fs::read_dir(from).map_err(error(from))? {
+        let item = item.map_err(error(from))?;
+        let (path, target) = (item.path(), to.join(item.file_name()));
+        if path.is_dir() {
+            copy(&path, &target)?;
+        } else if std::fs::hard_link(&path, &target).is_err() {
+            std::fs::copy(&path, &target).map_err(error(&target))?;
+        }
+    }
+    Ok(())
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+impl StageKind for HeadroomStage {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.measure(context))
+    }
+
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let mut preflight = Preflight::default();
+        prompts::check(context, ROLE, &self.play.agent, &mut preflight);
+        let policies = context.inputs.get(ROLE).map_or(&[][..], Vec::as_slice);
+        if policies.is_empty() {
+            preflight.error(ROLE, StageError::NoInput { role: ROLE.into() });
+        }
+        if context.scenarios().is_some_and(|scenarios| scenarios.answered == 0) {
+            preflight.error("scenarios", HeadroomError::NothingKnown);
+        }
+        let episodes = ExpectedEpisodes {
+            count: self.episodes(),
+            longest: self.play.agent.max_episode_tokens,
+            altered: None,
+        };
+        // The last took most to make, so it is the largest.
+        if let Some((_, policy)) = policies.last() {
+            preflight = preflight.with(POLICY, policy.clone());
+        }
+        preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
+    }
+
+    fn workload(&self) -> Option<f64> {
+        Some(self.episodes() as f64)
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        let of = |policy| self.play.footprint(load, policy, self.episodes());
+        load.policies(ROLE).map(of).max_by_key(Footprint::total)
+    }
+
+    fn shares_model(&self, role: &str) -> bool {
+        role == ROLE
+    }
+}
