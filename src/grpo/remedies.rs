@@ -96,10 +96,9 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
         ));
     }
     if many(signal.all_right) {
+        let right = signal.all_right;
         lines.push(format!(
-            "{} of {all} groups are all right: train on harder tasks, draw = \"pass_rate\"{}",
-            signal.all_right,
-            or_larger()
+            "{right} of {all} groups are all right: train on harder tasks, or draw = \"pass_rate\""
         ));
     }
     if many(signal.all_equal) {

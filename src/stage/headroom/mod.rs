@@ -94,11 +94,10 @@ impl HeadroomStage {
         }
         let of_train = chosen(&train, self.params.tasks, context.seed);
         let mut sampled = of_train;
-        for scenario in chosen(&dev, self.params.tasks, context.seed) {
-            if !sampled.iter().any(|other| other.id == scenario.id) {
-                sampled.push(scenario);
-            }
-        }
+        let is_new = |scenario: &&Scenario| !sampled.iter().any(|other| other.id == scenario.id);
+        let of_dev: Vec<&Scenario> =
+            chosen(&dev, usize::MAX, context.seed).into_iter().filter(is_new).collect();
+        sampled.extend(of_dev.into_iter().take(self.params.tasks));
         let count = policies.len() * dev.len() + sampled.len() * self.params.samples as usize;
         context.observer.phase("episodes", count as u64);
 

@@ -84,14 +84,21 @@ async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
 fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
     let Some(server) = server() else { return };
     let project = project(&server);
-    project.run(&["--until", "tries", "--set", "stages.tries.prompts=6"]);
+    project.run(&[
+        "--until",
+        "headroom",
+        "--set",
+        "stages.headroom.tasks=2",
+        "--set",
+        "stages.headroom.samples=2",
+    ]);
 
     let run = project.newest();
     let tools: Vec<Tool> = data::read(&run.join("tools/tools.parquet")).unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["read_query", "list_tables", "describe_table", "complete_task"]);
 
-    let tasks: Vec<Scenario> = ["start", "train", "heldout"]
+    let tasks: Vec<Scenario> = ["train", "dev", "heldout"]
         .iter()
         .flat_map(|port| data::read(&run.join(format!("tasks/{port}.parquet"))).unwrap())
         .collect();
@@ -109,8 +116,8 @@ fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
         |scenario: &&Scenario| scenario.answer.as_deref().is_none_or(|answer| answer.contains("rror"));
     assert_eq!(tasks.iter().find(is_error), None);
 
-    let played: Vec<Trajectory> = data::read(&run.join("tries/trajectories.parquet")).unwrap();
-    assert_eq!(played.len(), 12);
+    let played: Vec<Trajectory> = data::read(&run.join("headroom/trajectories.parquet")).unwrap();
+    assert_eq!(played.len(), 8);
 }
 
 fn answer_in_sql(project: &Project, query: &str) -> Option<String> {
