@@ -400,8 +400,9 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
         );
         page.push(Block::Plots(vec![plot], caption));
     }
-    let charts: [(&str, OfPoint, Scale); 12] = [
+    let charts: [(&str, OfPoint, Scale); 13] = [
         ("Success on tasks drawn for the first time", |point| point.success_new, Scale::Percent),
+        ("Greedy success on tasks that nothing trains on", |point| point.success_greedy, Scale::Percent),
         ("Mean reward", |point| point.reward, Scale::Values),
         ("Loss", |point| point.loss, Scale::Values),
         ("Gradient norm", |point| point.gradient_norm, Scale::Values),

@@ -360,6 +360,7 @@ fn point_scalars(name: &str, point: &Point, stages: &[&Stage], values: &mut Scal
         ("success_low", interval.map(|rate| rate.low)),
         ("success_high", interval.map(|rate| rate.high)),
         ("success_new", point.success_new),
+        ("success_greedy", point.success_greedy),
         ("reward", point.reward),
         ("loss", point.loss),
         ("gradient_norm", point.gradient_norm),

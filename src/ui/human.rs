@@ -15,9 +15,10 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// The most important metrics, in display order.
-pub const HEADLINES: [&str; 11] = [
+pub const HEADLINES: [&str; 13] = [
     "success",
     "success_new",
+    "success_greedy",
     "all.gain",
     "reward",
     "loss",
@@ -26,6 +27,7 @@ pub const HEADLINES: [&str; 11] = [
     "sampled_tokens",
     "start",
     "train",
+    "dev",
     "heldout",
 ];
 

@@ -76,6 +76,8 @@ pub struct Point {
     pub interval: Option<Rate>,
     /// The same of tasks that the loop drew for the first time.
     pub success_new: Option<f64>,
+    /// Greedy success on tasks that nothing trains on, where the loop measures it.
+    pub success_greedy: Option<f64>,
     pub reward: Option<f64>,
     /// Means over the iteration's optimizer steps.
     pub loss: Option<f64>,
@@ -175,6 +177,7 @@ fn point(stages: &[&Stage]) -> Point {
             .or_else(|| metric("success")),
         interval,
         success_new: of_rollout("success_new"),
+        success_greedy: metric("success_greedy"),
         reward: mean(rewards.iter().flatten().map(|reward| f64::from(reward.reward)))
             .or_else(|| metric("reward")),
         loss: over(|step| Some(step.loss)).or_else(|| metric("loss")),

@@ -169,8 +169,14 @@ impl Rollout {
 
         let mut metrics = metrics_of(&groups, params);
         metrics.insert("lost".into(), lost as f64);
-        let new = groups.iter().filter(|group| !drawn.contains(&scenarios[group.index].id));
-        metrics.extend(known_metrics([("success_new", share_right(new.flat_map(Group::outcomes)))]));
+        if params.temperature == 0.0 {
+            // No success in training: the policy as it is served.
+            let success = metrics.remove("success");
+            metrics.extend(known_metrics([("success_greedy", success)]));
+        } else {
+            let new = groups.iter().filter(|group| !drawn.contains(&scenarios[group.index].id));
+            metrics.extend(known_metrics([("success_new", share_right(new.flat_map(Group::outcomes)))]));
+        }
         if params.draw == Draw::PassRate {
             let is_known =
                 |group: &&Group| rates.iter().any(|rate| rate.scenario_id == scenarios[group.index].id);

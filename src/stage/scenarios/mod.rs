@@ -106,7 +106,14 @@ impl Scenarios {
             None => TryResults::default(),
         };
         let mut dev;
+        let before = made.train.len();
         (made.train, dev) = split::dev(made.train, params.dev, context.seed);
+        let left_out = before - made.train.len() - dev.len();
+        if left_out > 0 {
+            context
+                .observer
+                .note(&format!("{left_out} training tasks ask what tasks of `dev` ask, and are left out"));
+        }
         let mut start: Vec<Scenario> =
             made.train.iter().filter(|task| task.reference.is_some()).cloned().collect();
         held_out.extend(Facts::of_exam(&made.heldout));

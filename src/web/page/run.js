@@ -11,6 +11,7 @@ const SIGNAL = [["zero_variance", "all of the group alike"], ["at_mean", "at the
 const CHARTS = [
   { title: "Success in training", y: (point) => point.success, interval: true, range: [0, 1] },
   { title: "Success on tasks drawn for the first time", y: (point) => point.success_new, range: [0, 1] },
+  { title: "Greedy success on tasks that nothing trains on", y: (point) => point.success_greedy, range: [0, 1] },
   { title: "Reward", y: (point) => point.reward },
   { title: "Loss", y: (point) => point.loss },
   { title: "Gradient norm", y: (point) => point.gradient_norm },
