@@ -389,7 +389,7 @@ mod tests {
             preflight("scenarios", &[], json!({ "source": "file", "file": file }))
         };
         let (errors, preflight) = tasks(&good[..line(0).len() * 10]);
-        assert_eq!((errors, preflight.outputs.len()), (Vec::new(), 3), "train, start and heldout");
+        assert_eq!((errors, preflight.outputs.len()), (Vec::new(), 4), "train, start, dev and heldout");
         let (errors, preflight) = tasks(&good);
         assert_eq!((errors, preflight.outputs.len()), (Vec::new(), 0), "their number is unknown");
         assert!(tasks(&format!("what\n{good}")).0[0].starts_with("file: tasks.jsonl: 1 bad task"));
