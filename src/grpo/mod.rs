@@ -9,6 +9,7 @@ mod advantage;
 mod conduct;
 mod importance;
 mod loss;
+mod moved;
 mod remedies;
 mod schedule;
 #[cfg(test)]
@@ -18,5 +19,6 @@ pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVaria
 pub use conduct::Conduct;
 pub use importance::Importance;
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp};
+pub use moved::{Moved, breakdown};
 pub use remedies::{Episodes, chance_to_vary, remedies};
 pub use schedule::{Schedule, Shape};

@@ -32,7 +32,7 @@ use super::{
     mean,
     memory::Load,
     metrics,
-    preflight::{ExpectedOutputs, Preflight, PreflightContext},
+    preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
     share_right, typed,
 };
 use crate::{
@@ -412,7 +412,7 @@ impl StageKind for Judge {
                 }
             }
         }
-        preflight
+        preflight.with("rewards", ExpectedOutput::Rewards(self.scored_by()))
     }
 
     fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
