@@ -12,7 +12,7 @@ use std::{
 
 #[cfg(doc)]
 use super::StageKind;
-use super::{ScoredBy, card::Card, shared_models::SharedModels};
+use super::{card::Card, scored_by::ScoredBy, shared_models::SharedModels};
 use crate::{
     chat::{ChatError, Vocabulary},
     engine::EngineSpec,

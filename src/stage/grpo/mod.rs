@@ -151,7 +151,7 @@ enum GrpoError {
     NoReference { kl: f64 },
     #[error("`schedule` is \"{schedule}\", but `total_steps` is not set, so it would not decay")]
     #[diagnostic(class = usage)]
-    #[hint = "set total_steps to the loop's `iterations` times `minibatches` times `epochs`; less where many groups have no gradient"]
+    #[hint = "set total_steps to the loop's `iterations` times `minibatches` times `epochs`"]
     NoTotal { schedule: &'static str },
     #[error("`lora = false` trains weights in f32, and the policy plays with weights in {format}")]
     #[diagnostic(class = usage)]

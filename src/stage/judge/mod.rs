@@ -24,9 +24,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, ScoredBy, StageError, StageKind,
     endpoint::reachable,
-    kind::{Requirement, ScoredBy, StageFuture},
+    kind::{Requirement, StageFuture},
     known_metrics,
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
     mean,
