@@ -183,6 +183,28 @@ impl Signal {
         }
     }
 
+    /// Counts a group as one with gradient because it is taught its solution. `members`: what its rollouts have, whose answers
+    /// are all wrong.
+    pub fn teach(&mut self, members: impl IntoIterator<Item = Advantage>) {
+        let mut alike = 0;
+        for advantage in members {
+            match advantage {
+                // It has a gradient already.
+                Ok(_) => return,
+                Err(NoSignal::ZeroVariance | NoSignal::Alone) => alike += 1,
+                Err(_) => {}
+            }
+        }
+        self.groups_with_gradient += 1;
+        self.all_wrong = self.all_wrong.saturating_sub(u64::from(alike > 1));
+        self.with_gradient += alike;
+        let reason = if alike > 1 { NoSignal::ZeroVariance } else { NoSignal::Alone };
+        if let Some(count) = self.without_gradient.get_mut(&reason) {
+            *count -= alike;
+        }
+        self.without_gradient.retain(|_, count| *count > 0);
+    }
+
     /// Share of rollouts that carry gradient; 0 without rollouts.
     pub fn share(&self) -> f64 {
         if self.rollouts == 0 { 0.0 } else { self.with_gradient as f64 / self.rollouts as f64 }
@@ -347,6 +369,36 @@ mod tests {
             .collect();
         let (_, signal) = advantages(&rollouts, Scale::Mean);
         assert_eq!((signal.all_right, signal.all_wrong, signal.all_equal), (1, 2, 2));
+    }
+
+    #[test]
+    fn a_group_that_is_taught_counts_as_one_with_gradient() {
+        let wrong = |scenario, reward, excluded| ScoredRollout {
+            group: GroupKey { scenario, ..G },
+            reward,
+            correct: Some(false),
+            excluded,
+        };
+        let cut = Some(NoSignal::Truncated);
+        let rollouts = [
+            wrong("a", 0.0, None),
+            wrong("a", 0.0, None),
+            wrong("a", 0.0, cut),
+            wrong("b", 0.0, None),
+            wrong("b", 0.1, None),
+            wrong("c", 0.0, None),
+            wrong("c", 0.0, None),
+            wrong("d", 0.0, None),
+            wrong("e", 0.0, cut),
+        ];
+        let (found, mut signal) = advantages(&rollouts, Scale::Mean);
+        assert_eq!((signal.with_gradient, signal.groups_with_gradient, signal.all_wrong), (2, 1, 2));
+        for group in [0..3, 3..5, 7..8, 8..9] {
+            signal.teach(found[group].iter().copied());
+        }
+        assert_eq!((signal.with_gradient, signal.groups_with_gradient, signal.all_wrong), (5, 4, 1));
+        let left = BTreeMap::from([(NoSignal::ZeroVariance, 2), (NoSignal::Truncated, 2)]);
+        assert_eq!(signal.without_gradient, left);
     }
 
     #[test]

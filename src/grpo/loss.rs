@@ -13,7 +13,8 @@
 //! | `Gspo` | the same, ρ of the whole rollout | 1 / (rollouts · its rollout's tokens) | Zheng et al. 2025, §4 |
 //! | `Cispo` | −sg(min(ρ, 1 + high)) A log p | 1 / tokens of the step | MiniMax 2025, §3.1 |
 //!
-//! clip(ρ) is ρ clamped to `[1 − low, 1 + high]`; sg stops the gradient. With a KL penalty every term adds
+//! clip(ρ) is ρ clamped to `[1 − low, 1 + high]`; sg stops the gradient. Where A < 0, the term of the first three is
+//! bounded by dual · |A| (Ye et al. 2020, §3.4), which is TRL's `delta` if dual ≥ 1 + high. With a KL penalty every term adds
 //! `kl` × the k3 estimate of KL(trained ‖ reference) at its token. The loss is the sum of weight × term over
 //! every sampled token of one optimizer step, independent of microbatches.
 //!
@@ -35,8 +36,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ZeroVariance;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum LossKind {
     Dapo,
     Grpo,
@@ -45,21 +47,23 @@ pub enum LossKind {
     Cispo,
 }
 
-/// How far a ratio may move from 1 before it is clipped.
+/// How far a ratio may move from 1 before it is clipped, and where the loss of a negative advantage ends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
     pub low: f64,
     pub high: f64,
+    /// Largest ratio that counts where the advantage is negative; none for no bound.
+    pub dual: Option<f64>,
 }
 
 impl LossKind {
     /// The authors' clip range. Ratios of whole rollouts move far less than those of tokens, and CISPO has
-    /// effectively no lower bound.
+    /// effectively no lower bound. The dual bound is that of Ye et al. for the ratios of tokens.
     pub fn default_clip(self) -> Clip {
         match self {
-            Self::Dapo | Self::Grpo | Self::DrGrpo => Clip { low: 0.2, high: 0.28 },
-            Self::Gspo => Clip { low: 3e-4, high: 4e-4 },
-            Self::Cispo => Clip { low: 1.0, high: 4.0 },
+            Self::Dapo | Self::Grpo | Self::DrGrpo => Clip { low: 0.2, high: 0.28, dual: Some(3.0) },
+            Self::Gspo => Clip { low: 3e-4, high: 4e-4, dual: None },
+            Self::Cispo => Clip { low: 1.0, high: 4.0, dual: None },
         }
     }
 
@@ -174,11 +178,15 @@ impl Objective {
             let dloss_dlogp = -ratio.min(high) * advantage;
             Term { loss: dloss_dlogp * f64::from(token.new), dloss_dlogp, clipped: ratio > high, kl: 0.0 }
         } else {
-            let clipped = if advantage > 0.0 { ratio > high } else { advantage < 0.0 && ratio < low };
+            let dual = self.clip.dual.filter(|_| advantage < 0.0);
+            let is_beyond = dual.is_some_and(|dual| ratio > dual);
+            let clipped =
+                is_beyond || if advantage > 0.0 { ratio > high } else { advantage < 0.0 && ratio < low };
             let unclipped = -ratio * advantage;
             let bounded = -ratio.max(low).min(high) * advantage;
+            let loss = unclipped.max(bounded);
             Term {
-                loss: unclipped.max(bounded),
+                loss: dual.map_or(loss, |dual| loss.min(-dual * advantage)),
                 dloss_dlogp: if clipped { 0.0 } else { unclipped },
                 clipped,
                 kl: 0.0,
@@ -219,7 +227,7 @@ pub fn tool_token_dloss_dlogp(weight: f64, tokens: usize) -> f64 {
 }
 
 /// Schulman's estimate of KL(p ‖ q), in nats, from log q − log p of what p sampled.
-fn k3(gap: f64) -> f64 {
+pub(super) fn k3(gap: f64) -> f64 {
     gap.exp_m1() - gap
 }
 
@@ -236,9 +244,7 @@ pub struct Tally {
     pub loss: f64,
     pub tokens: u64,
     pub clipped: u64,
-    sum_logprobs: f64,
     sum_kl: f64,
-    sum_sampling_kl: f64,
     sum_importance: f64,
 }
 
@@ -247,52 +253,39 @@ impl Tally {
         self.loss += weight * term.loss;
         self.tokens += 1;
         self.clipped += u64::from(term.clipped);
-        self.sum_logprobs += f64::from(token.new);
         self.sum_kl += term.kl;
-        self.sum_sampling_kl += k3(f64::from(token.new) - f64::from(token.sampled));
         self.sum_importance += token.importance;
     }
 
     /// All sums and counts, which are exact as numbers.
-    pub fn to_numbers(self) -> [f64; 7] {
-        let Self { loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance } = self;
-        [loss, tokens as f64, clipped as f64, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance]
+    pub fn to_numbers(self) -> [f64; 5] {
+        let Self { loss, tokens, clipped, sum_kl, sum_importance } = self;
+        [loss, tokens as f64, clipped as f64, sum_kl, sum_importance]
     }
 
     /// The tally with these [`Self::to_numbers`].
-    pub fn from_numbers(numbers: [f64; 7]) -> Self {
-        let [loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance] = numbers;
+    pub fn from_numbers([loss, tokens, clipped, sum_kl, sum_importance]: [f64; 5]) -> Self {
         let (tokens, clipped) = (tokens as u64, clipped as u64);
-        Self { loss, tokens, clipped, sum_logprobs, sum_kl, sum_sampling_kl, sum_importance }
+        Self { loss, tokens, clipped, sum_kl, sum_importance }
     }
 
-    /// Share of tokens whose ratio was clipped.
-    pub fn clip_fraction(&self) -> f64 {
+    /// Share of tokens whose ratio was clipped. Like all means, none without tokens.
+    pub fn clip_fraction(&self) -> Option<f64> {
         self.mean(self.clipped as f64)
     }
 
-    /// −mean log p, in nats.
-    pub fn entropy(&self) -> f64 {
-        -self.mean(self.sum_logprobs)
-    }
-
     /// Mean KL estimate towards the reference, in nats.
-    pub fn kl(&self) -> f64 {
+    pub fn kl(&self) -> Option<f64> {
         self.mean(self.sum_kl)
     }
 
-    /// Mean estimate of KL(sampling policy ‖ trained policy), in nats.
-    pub fn sampling_kl(&self) -> f64 {
-        self.mean(self.sum_sampling_kl)
-    }
-
     /// Mean importance weight.
-    pub fn importance(&self) -> f64 {
+    pub fn importance(&self) -> Option<f64> {
         self.mean(self.sum_importance)
     }
 
-    fn mean(&self, sum: f64) -> f64 {
-        if self.tokens == 0 { 0.0 } else { sum / self.tokens as f64 }
+    fn mean(&self, sum: f64) -> Option<f64> {
+        (self.tokens > 0).then(|| sum / self.tokens as f64)
     }
 }
 
@@ -352,6 +345,18 @@ mod tests {
     }
 
     #[test]
+    fn the_loss_of_a_negative_advantage_is_bounded_by_the_dual_clip() {
+        let term = |kind, advantage, ratio| objective(kind).term(&token(advantage, ratio));
+        for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::DrGrpo] {
+            let [below, above] = [2.9, 40.0].map(|ratio| term(kind, -0.5, ratio));
+            assert!((below.dloss_dlogp - 1.45).abs() < 1e-6 && !below.clipped, "{below:?}");
+            assert_eq!((above.loss, above.dloss_dlogp, above.clipped), (1.5, 0.0, true));
+            assert!(!term(kind, 0.5, 0.1).clipped, "a positive one is not");
+        }
+        assert!((term(LossKind::Gspo, -0.5, 40.0).loss - 20.0).abs() < 1e-4);
+    }
+
+    #[test]
     fn dloss_dlogp_is_the_derivative_of_the_term() {
         let step = 1e-3_f32;
         for kind in [LossKind::Dapo, LossKind::Cispo] {
@@ -389,11 +394,11 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_tokens_has_finite_weights_and_means() {
+    fn a_step_without_tokens_has_finite_weights_and_no_means() {
         let weight =
             objective(LossKind::Dapo).weight(&StepSize { rollouts: 0, tokens: 0, token_budget: 0 }, 0);
         assert!(weight.is_finite());
-        assert_eq!((Tally::default().clip_fraction(), Tally::default().entropy()), (0.0, 0.0));
+        assert_eq!((Tally::default().clip_fraction(), Tally::default().kl()), (None, None));
         assert_eq!(mean_log_ratio(&[], &[]), 0.0);
     }
 }

@@ -10,6 +10,7 @@ mod conduct;
 mod headroom;
 mod importance;
 mod loss;
+mod moved;
 mod remedies;
 mod schedule;
 #[cfg(test)]
@@ -20,5 +21,6 @@ pub use conduct::Conduct;
 pub use headroom::{Advice, Headroom, Samples};
 pub use importance::Importance;
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp};
+pub use moved::{Moved, breakdown};
 pub use remedies::{Episodes, remedies};
 pub use schedule::{Schedule, Shape};

@@ -90,7 +90,7 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
         lines.extend(episodes.conduct.hurdles());
         lines.extend(episodes.conduct.forms());
         lines.push(format!(
-            "{} of {all} groups are all wrong: train on reference solutions first (`demonstrations` and `sft`), on easier tasks{}",
+            "{} of {all} groups are all wrong: train on reference solutions (`demonstrations`, with `sft` first or as an input of `grpo`), on easier tasks{}",
             signal.all_wrong,
             or_larger()
         ));

@@ -36,6 +36,14 @@ impl Schedule {
         self.peak * ramp * self.decay(step)
     }
 
+    /// With a warmup that ends within the first update, whose last step has the peak at the latest. `before`: the steps of
+    /// earlier updates. `steps`: those of this one.
+    #[must_use]
+    pub fn warm_within(self, before: u64, steps: u64) -> Self {
+        let most = if before == 0 { steps.saturating_sub(1) } else { 0 };
+        Self { warmup: self.warmup.min(most), ..self }
+    }
+
     fn decay(&self, step: u64) -> f64 {
         let Some(total) = self.total else { return 1.0 };
         let first = total as f64 * self.decay_from;
@@ -72,6 +80,26 @@ mod tests {
     #[test]
     fn a_constant_rate_only_warms_up() {
         assert_eq!(rates(Shape::Constant, &[0, 3, 99]), [2.0, 8.0, 8.0]);
+    }
+
+    #[test]
+    fn the_first_update_ends_at_the_peak_and_later_ones_have_it() {
+        let schedule = Schedule {
+            peak: 8.0,
+            warmup: 3,
+            shape: Shape::Constant,
+            total: None,
+            decay_from: 0.0,
+            floor: 0.0,
+        };
+        let rates = |before: u64, steps: u64| -> Vec<f64> {
+            let schedule = schedule.warm_within(before, steps);
+            (before..before + steps).map(|step| schedule.rate(step)).collect()
+        };
+        assert_eq!(rates(0, 2), [4.0, 8.0]);
+        assert_eq!(rates(0, 5), [2.0, 4.0, 6.0, 8.0, 8.0]);
+        assert_eq!((rates(0, 1), rates(0, 0)), (vec![8.0], vec![]));
+        assert_eq!(rates(1, 2), [8.0, 8.0], "what is left of it is dropped");
     }
 
     #[test]

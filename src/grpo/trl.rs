@@ -12,6 +12,7 @@ struct Fixture {
     half_flat: Vec<Case>,
     importance: Vec<Case>,
     tool_tokens: Vec<Case>,
+    dual_clip: Vec<Case>,
 }
 
 /// Rewards of some groups of equal size, and the advantages of all their rollouts.
@@ -29,6 +30,7 @@ struct Case {
     kind: LossKind,
     clip_low: f64,
     clip_high: f64,
+    dual_clip: Option<f64>,
     kl: f64,
     token_budget: usize,
     zero_variance: Option<ZeroVariance>,
@@ -80,8 +82,8 @@ fn assert_within(tolerance: f64, ours: f64, theirs: f64, what: &str) {
 
 /// Checks the loss over the rollouts with these advantages; those without one are not part of it.
 fn check(case: &Case, advantages: &[Option<f64>]) {
-    let objective =
-        Objective { kind: case.kind, clip: Clip { low: case.clip_low, high: case.clip_high }, kl: case.kl };
+    let clip = Clip { low: case.clip_low, high: case.clip_high, dual: case.dual_clip };
+    let objective = Objective { kind: case.kind, clip, kl: case.kl };
     let counted = || case.rollouts.iter().zip(advantages).filter(|(_, advantage)| advantage.is_some());
     let step = StepSize {
         rollouts: counted().count(),
@@ -148,6 +150,11 @@ fn importance_weights_and_what_they_weigh_match_trl() {
     let cases = fixture().importance;
     assert_eq!(cases.len(), 12);
     check_all(&cases);
+}
+
+#[test]
+fn the_dual_clip_matches_trls_delta() {
+    check_all(&fixture().dual_clip);
 }
 
 #[test]

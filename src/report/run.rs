@@ -400,7 +400,7 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
         );
         page.push(Block::Plots(vec![plot], caption));
     }
-    let charts: [(&str, OfPoint, Scale); 13] = [
+    let charts: [(&str, OfPoint, Scale); 14] = [
         ("Success on tasks drawn for the first time", |point| point.success_new, Scale::Percent),
         ("Greedy success on tasks that nothing trains on", |point| point.success_greedy, Scale::Percent),
         ("Mean reward", |point| point.reward, Scale::Values),
@@ -408,6 +408,7 @@ fn loop_curve(page: &mut Document, curve: &curves::Curve) {
         ("Gradient norm", |point| point.gradient_norm, Scale::Values),
         ("Entropy in nats", |point| point.entropy, Scale::Values),
         ("Clipped tokens", |point| point.clip_fraction, Scale::Values),
+        ("KL to the policy that played, at most", |point| point.moved_kl, Scale::Values),
         ("Learning rate", |point| point.learning_rate, Scale::Values),
         ("Share of calls in the template's form", |point| point.template_calls, Scale::Percent),
         ("Share of episodes answered by complete_task", |point| point.tool_answers, Scale::Percent),

@@ -11,6 +11,7 @@ use super::{
     memory::Load,
     metrics::Metrics,
     preflight::{ExpectedOutputs, Preflight, PreflightContext},
+    scored_by::ScoredBy,
 };
 use crate::{
     data::Tool,
@@ -20,29 +21,6 @@ use crate::{
 };
 
 pub type StageFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// What decides about the rewards of episodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, strum::IntoStaticStr)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum ScoredBy {
-    /// Known answers and checks alone.
-    Answers,
-    /// Judges that see neither.
-    Judges,
-    Both,
-}
-
-impl ScoredBy {
-    /// The parameter of stages that play by it.
-    pub const PARAM: &str = "scored_by";
-
-    /// What decides if another stage scores the episodes too.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        if self == other { self } else { Self::Both }
-    }
-}
 
 /// A stage with its parameters.
 pub trait StageKind: Send + Sync {

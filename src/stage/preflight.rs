@@ -12,7 +12,7 @@ use std::{
 
 #[cfg(doc)]
 use super::StageKind;
-use super::{card::Card, shared_models::SharedModels};
+use super::{card::Card, scored_by::ScoredBy, shared_models::SharedModels};
 use crate::{
     chat::{ChatError, Vocabulary},
     engine::EngineSpec,
@@ -30,12 +30,14 @@ pub enum ExpectedOutput {
     /// The table of a server's tools.
     Tools(PathBuf),
     Episodes(ExpectedEpisodes),
+    /// What decides about the rewards.
+    Rewards(ScoredBy),
     Unknown,
 }
 
 impl ExpectedOutput {
     /// Types of artifacts that preflight checks know something about.
-    pub const TYPES: [&str; 4] = ["policy", "scenarios", "tools", "trajectories"];
+    pub const TYPES: [&str; 5] = ["policy", "rewards", "scenarios", "tools", "trajectories"];
 
     pub fn policy(&self) -> Option<&ExpectedPolicy> {
         match self {
@@ -227,6 +229,14 @@ impl PreflightContext<'_> {
         }
     }
 
+    /// What decides about the rewards, if known.
+    pub fn scored_by(&self) -> Option<ScoredBy> {
+        match self.inputs.get("rewards")?.first()? {
+            (_, ExpectedOutput::Rewards(by)) => Some(*by),
+            _ => None,
+        }
+    }
+
     /// The table of tools, if it exists.
     pub fn tools(&self) -> Option<&Path> {
         match self.inputs.get("tools")?.first()? {
@@ -313,6 +323,24 @@ mod tests {
         check("grpo", &[("policy", policy(100, Some(8)))], json!({ "targets": ["nothing"] }), &[]);
         // Nothing to check if the model is not known yet.
         check("grpo", &[("policy", ExpectedOutput::Unknown)], json!({ "targets": ["nothing"] }), &[]);
+    }
+
+    #[test]
+    fn an_update_refuses_demonstrations_where_judges_alone_score() {
+        let refused = |params: Value| {
+            let rewards = preflight("judge", &[], params).1.outputs["rewards"].clone();
+            let demonstrations = ("demonstrations", ExpectedOutput::Unknown);
+            let without = preflight("grpo", &[("rewards", rewards.clone())], json!({})).0;
+            assert_eq!(without, [""; 0]);
+            preflight("grpo", &[("rewards", rewards), demonstrations], json!({})).0
+        };
+        let judges = json!({ "weights": { "truth": 0.0, "command": 1.0 }, "veto": false });
+        let expected = "demonstrations: judges that see no answers score these episodes, and `demonstrations` are taught where \
+                        answers are wrong";
+        assert_eq!(refused(judges), [expected]);
+        for seen in [json!({}), json!({ "weights": { "truth": 0.0, "command": 1.0 } })] {
+            assert_eq!(refused(seen), [""; 0]);
+        }
     }
 
     #[test]

@@ -367,6 +367,7 @@ fn point_scalars(name: &str, point: &Point, stages: &[&Stage], values: &mut Scal
         ("learning_rate", point.learning_rate),
         ("entropy", point.entropy),
         ("clip_fraction", point.clip_fraction),
+        ("moved_kl", point.moved_kl),
         ("kl", point.kl),
     ] {
         values.add(format!("{name}/{tag}"), value);
@@ -436,6 +437,7 @@ fn step_entries(name: &str, stage: &Stage, steps: &[Step], before: usize) -> Vec
             ("learning_rate", Some(step.learning_rate)),
             ("entropy", step.entropy),
             ("clip_fraction", step.clip_fraction),
+            ("moved_kl", step.moved_kl),
             ("held_out_loss", step.held_out_loss),
             ("tokens", Some(step.tokens as f64)),
             ("loss_tokens", Some(step.loss_tokens as f64)),

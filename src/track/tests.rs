@@ -96,6 +96,7 @@ fn a_log_has_the_curves_of_a_run_its_settings_and_its_verdict() {
         assert_eq!(steps(&format!("train/{tag}")), [1, 2, 3], "{tag}");
     }
     assert_eq!(series(&log, "train/clip_fraction")[0], (1, 0.01));
+    assert_eq!(series(&log, "train_steps/moved_kl")[5], (5, 0.01));
     assert_eq!(series(&log, "train_signal/share"), [(1, 0.6), (2, 0.6), (3, 0.6)]);
     assert_eq!(series(&log, "train_signal/with_gradient")[0], (1, 10.0));
     assert_eq!(series(&log, "train_signal/without_gradient_zero_variance")[0], (1, 6.0));

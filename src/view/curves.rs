@@ -84,6 +84,8 @@ pub struct Point {
     pub gradient_norm: Option<f64>,
     pub entropy: Option<f64>,
     pub clip_fraction: Option<f64>,
+    /// The largest of a step.
+    pub moved_kl: Option<f64>,
     pub kl: Option<f64>,
     /// Of the last step.
     pub learning_rate: Option<f64>,
@@ -184,6 +186,7 @@ fn point(stages: &[&Stage]) -> Point {
         gradient_norm: over(|step| Some(step.gradient_norm)).or_else(|| metric("gradient_norm")),
         entropy: over(|step| step.entropy).or_else(|| metric("entropy")),
         clip_fraction: over(|step| step.clip_fraction).or_else(|| metric("clip_fraction")),
+        moved_kl: metric("moved_kl"),
         kl: metric("kl"),
         learning_rate: steps.last().map(|step| step.learning_rate).or_else(|| metric("learning_rate")),
         signal,

@@ -306,6 +306,7 @@ pub fn write(root: &Path, size: Size) -> Store {
             held_out_loss: None,
             max_logprob_gap: Some(0.0),
             entropy: Some(0.7),
+            moved_kl: Some(0.01),
             signal: Some(json!({"rollouts": 16, "with_gradient": 10, "groups": 4, "groups_with_gradient": 3, "all_right": 1, "all_wrong": 0, "all_equal": 0, "silent": {"zero_variance": 6}}).to_string()),
         }
         };

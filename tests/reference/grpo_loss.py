@@ -13,6 +13,9 @@ In `importance` an earlier policy sampled: `sampled` are its log-probabilities, 
 first step. TRL has no loss on the tokens of tool results: in `tool_tokens` PyTorch's mean of their negative
 log-probabilities, times a weight, is added to TRL's loss of the sampled ones.
 
+`dual_clip` is TRL's `delta`: both bound the ratio of a rollout with a negative advantage, and agree where the bound is above
+the clip range.
+
 Writes fixtures/grpo_loss.json:
 
     {"trl": version,
@@ -26,7 +29,8 @@ Writes fixtures/grpo_loss.json:
                     of a rollout "group" and "reward" in place of "advantage" ..}],
      "importance": [{.. as in "cases", and "mode", "cap"; of a rollout also "sampled": [..], "weights": [..] ..}],
      "tool_tokens": [{.. as in "cases", and "tool_token_loss"; of a rollout also
-                      "tool": [..log p of the tool tokens..], "tool_gradient": [..d loss / d tool..] ..}]}
+                      "tool": [..log p of the tool tokens..], "tool_gradient": [..d loss / d tool..] ..}],
+     "dual_clip": [{.. as in "cases", and "dual_clip" ..}]}
 
 `clip_high` is the distance from 1, for CISPO too, where TRL takes the bound itself.
 """
@@ -127,7 +131,7 @@ def trl_importance(mode, cap, old, sampled, mask):
     return execute(method, branch.body, variables)["vllm_importance_sampling_ratio"]
 
 
-def trl_loss(kind, kl, advantages, new, old, reference, mask, weights=None):
+def trl_loss(kind, kl, advantages, new, old, reference, mask, weights=None, delta=None):
     loss_type, level, low, high = KINDS[kind]
     stand_in = types.SimpleNamespace(
         loss_type=loss_type,
@@ -136,7 +140,7 @@ def trl_loss(kind, kl, advantages, new, old, reference, mask, weights=None):
         epsilon_high=1 + high if loss_type == "cispo" else high,
         beta=kl,
         max_completion_length=TOKEN_BUDGET,
-        args=types.SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+        args=types.SimpleNamespace(delta=delta, use_bias_correction_kl=False, steps_per_generation=1),
         model=types.SimpleNamespace(training=True),
         accelerator=types.SimpleNamespace(
             num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x, sync_gradients=False
@@ -342,6 +346,43 @@ def tool_tokens(kind, generator):
     }
 
 
+def dual_clip(kind, kl, generator):
+    rows, width, bound = len(LENGTHS), max(LENGTHS), 1.5
+    mask = (torch.arange(width) < torch.tensor(LENGTHS).unsqueeze(1)).long()
+    draw = draws(rows, width, generator)
+    old = -draw(1.0).abs() - 1.5
+    new, reference = (old + draw(0.6)).clamp(max=-1 / 64), old + draw(0.2)
+    new.requires_grad_(True)
+    advantages = torch.tensor(ADVANTAGES, dtype=torch.float64)
+    loss = trl_loss(kind, kl, advantages, new, old, reference, mask, delta=bound)
+    loss.backward()
+    beyond = ((new - old).exp() > bound) & mask.bool()
+    assert beyond[advantages < 0].any() and beyond[advantages > 0].any(), f"{kind}: the bound does not bite"
+    clipped = (clipped_tokens(kind, advantages, new.detach(), old, mask) | (beyond & (advantages < 0).unsqueeze(1))) & mask.bool()
+    _, _, low, high = KINDS[kind]
+    rollouts = [
+        {
+            "advantage": advantages[row].item(),
+            "new": new[row, :length].tolist(),
+            "old": old[row, :length].tolist(),
+            "reference": reference[row, :length].tolist(),
+            "gradient": [round(slope, 12) for slope in new.grad[row, :length].tolist()],
+            "clipped": clipped[row, :length].tolist(),
+        }
+        for row, length in enumerate(LENGTHS)
+    ]
+    return {
+        "kind": kind,
+        "clip_low": low,
+        "clip_high": high,
+        "dual_clip": bound,
+        "kl": kl,
+        "token_budget": TOKEN_BUDGET,
+        "rollouts": rollouts,
+        "loss": loss.item(),
+    }
+
+
 def batch(groups):
     groups = torch.tensor(groups).double()
     return {
@@ -371,6 +412,7 @@ def main():
         ],
         "importance": [importance(kind, mode, generator) for kind in ("dapo", "gspo", "cispo") for mode in MODES],
         "tool_tokens": [tool_tokens(kind, generator) for kind in ("dapo", "grpo")],
+        "dual_clip": [dual_clip(kind, kl, generator) for kind in ("dapo", "grpo", "dr_grpo") for kl in (0.0, 0.1)],
     }
     path = HERE / "fixtures" / "grpo_loss.json"
     path.write_text(json.dumps(fixture) + "\n")

@@ -26,17 +26,18 @@ use super::{
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
     share_right,
     training::{
-        Learner, LossState, Training, check_logprobs, check_rows, checkpoint, minibatches, workspace,
+        Learner, LossState, Training, check_logprobs, check_rows, check_vocabulary, checkpoint, minibatches,
+        workspace,
     },
     typed,
 };
 use crate::{
-    data::{End, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
-    engine::Footprint,
+    data::{End, GroupSignal, REFERENCE, Reward, Step, Trajectory, groups, read_rewards},
+    engine::{Footprint, Trainer},
     error::{At, Diagnostic, Interrupted, Result},
     grpo::{
         Clip, Conduct, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout,
-        ZeroVariance, advantages, remedies,
+        ZeroVariance, advantages, breakdown, remedies,
     },
     model::kernels::Format,
     usage::Usage,
@@ -84,6 +85,7 @@ pub(super) struct Params {
     scale: Scale,
     clip_low: Option<f64>,
     clip_high: Option<f64>,
+    dual_clip: Option<f64>,
     token_budget: usize,
     kl: f64,
     zero_variance_groups: Option<ZeroVariance>,
@@ -91,6 +93,8 @@ pub(super) struct Params {
     importance: Importance,
     importance_cap: f64,
     tool_token_loss: f64,
+    demonstration_weight: f64,
+    stop_kl: Option<f64>,
     epochs: usize,
     minibatches: usize,
 }
@@ -98,8 +102,11 @@ pub(super) struct Params {
 impl Params {
     fn objective(&self) -> Objective {
         let usual = self.loss.default_clip();
-        let clip =
-            Clip { low: self.clip_low.unwrap_or(usual.low), high: self.clip_high.unwrap_or(usual.high) };
+        let clip = Clip {
+            low: self.clip_low.unwrap_or(usual.low),
+            high: self.clip_high.unwrap_or(usual.high),
+            dual: usual.dual.map(|usual| self.dual_clip.unwrap_or(usual)),
+        };
         Objective { kind: self.loss, clip, kl: self.kl }
     }
 
@@ -112,8 +119,18 @@ impl Params {
 #[diagnostic(area = "grpo")]
 enum GrpoError {
     #[error("the episodes are reference solutions, which no policy sampled")]
-    #[hint = "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout"]
+    #[hint = "train on them with a stage of kind \"sft\", or name them as `demonstrations` beside the rollout"]
     NotSampled,
+    #[error(
+        "judges that see no answers score these episodes, and `demonstrations` are taught where answers are wrong"
+    )]
+    #[diagnostic(class = usage)]
+    #[hint = "leave `demonstrations` out, or let answers count: `weights.truth` or `veto` of the judge"]
+    Unseen,
+    #[error("`dual_clip` does not apply: `loss = \"{loss}\"` bounds its ratios by itself")]
+    #[diagnostic(class = usage)]
+    #[hint = "leave it out; dapo, grpo and dr_grpo have it"]
+    NoDualClip { loss: &'static str },
     #[error(
         "sampling and scoring differ by {mean:.2e} nats per token and {max:.2e} at most, above {} and {}: the policy that \
          acted is not the one that learns",
@@ -170,24 +187,39 @@ impl Grpo {
     fn update(&self, context: &Context) -> Result<Metrics> {
         let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
+        let expected = policy.expected()?;
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
+        let solutions = match params.demonstration_weight > 0.0 {
+            true => solutions(&expected, context)?,
+            false => None,
+        };
         let rewards = read_rewards(&context.input("rewards")?.path)?;
         let rewards: BTreeMap<&str, &Reward> =
             rewards.iter().map(|r| (r.trajectory_id.as_str(), r)).collect();
 
         let attempts =
             trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
-        let (credits, signal) = advantages(&attempts, params.scale);
+        let (credits, mut signal) = advantages(&attempts, params.scale);
         let (zero_variance, acting) = (params.zero_variance(), policy.digest.to_string());
         let rollout = |index: usize| {
             let advantage = zero_variance.counted(credits[index])?;
             Some(Rollout::new(&trajectories[index], advantage, params, &acting))
         };
-        let groups = groups(trajectories.iter().map(Trajectory::group)).into_values();
-        let groups = groups.map(|members| members.into_iter().filter_map(rollout).collect::<Vec<_>>());
-        let mut groups: Vec<_> = groups.filter(|group| !group.is_empty()).collect();
-        let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
-        if !groups.iter().flatten().any(has_terms) {
+        let (mut groups, mut lessons, mut all_wrong) = (Vec::new(), Vec::new(), 0);
+        for members in self::groups(trajectories.iter().map(Trajectory::group)).into_values() {
+            let outcomes = members.iter().map(|index| attempts[*index].correct);
+            let is_wrong = GroupSignal::of(outcomes) == Some(GroupSignal::AllWrong);
+            all_wrong += usize::from(is_wrong);
+            let scenario = members.first().map(|index| trajectories[*index].scenario_id.as_str());
+            let lesson = scenario.filter(|_| is_wrong).and_then(|scenario| solutions.as_ref()?.get(scenario));
+            if lesson.is_some() {
+                signal.teach(members.iter().map(|index| credits[*index]));
+            }
+            groups.push(members.into_iter().filter_map(rollout).collect::<Vec<_>>());
+            lessons.push(lesson);
+        }
+        let taught = lessons.iter().flatten().count();
+        if taught == 0 && !groups.iter().flatten().any(|rollout| rollout.has_terms) {
             context.observer.note(&format!(
                 "these episodes give no gradient: none of the {} groups has attempts with different rewards",
                 signal.groups
@@ -195,6 +227,13 @@ impl Grpo {
         }
         for line in remedies(&signal, &episodes(&trajectories)) {
             context.observer.note(&line);
+        }
+        if solutions.is_some() && all_wrong > 0 {
+            let others =
+                if taught < all_wrong { "; `demonstrations` has no right one for the others" } else { "" };
+            context.observer.note(&format!(
+                "{taught} of {all_wrong} groups that are all wrong are taught their solution{others}"
+            ));
         }
         let of_others = trajectories.iter().filter(|trajectory| trajectory.policy != acting).count();
         if of_others > 0 {
@@ -206,21 +245,21 @@ impl Grpo {
         let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
         let success = share_right(rewards.values().map(|reward| reward.correct));
 
+        let trained = trajectories.iter().chain(lessons.iter().copied().flatten());
+        let room = |policy: &ExpectedPolicy| {
+            workspace(trained.clone(), &context.engine, |load| self.footprint(load, policy))
+        };
         // Scored before the policy is loaded, so that if there are two models the first can be released.
         let vocabulary = match context.has("reference") {
             true => {
                 let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                let expected = reference.expected()?;
-                let workspace =
-                    workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
+                let workspace = room(&reference.expected()?);
                 Some(scoring::score_reference(&mut groups, (&reference, workspace), self, context)?)
             }
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let expected = policy.expected()?;
-        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
-        let mut learner = Learner::load(&policy, training, LossState::Grpo, workspace, context)?;
+        let mut learner = Learner::load(&policy, training, LossState::Grpo, room(&expected), context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());
@@ -231,10 +270,11 @@ impl Grpo {
         if weighs {
             scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
-        let bound = GapBound::new(exact, context.engine.format(expected.stored));
-        let schedule = training.schedule(training.total_steps);
-        // Before a checkpoint is loaded, whose steps are this update's own.
-        let before = learner.trainer.optimizer().steps();
+        // After scoring: no policy sampled them, so there is nothing to compare with.
+        for (group, lesson) in groups.iter_mut().zip(&lessons) {
+            group.extend(lesson.map(|lesson| Rollout::demonstration(lesson, params.demonstration_weight)));
+        }
+        groups.retain(|group| !group.is_empty());
         let minibatches: Vec<Vec<&[Rollout<'_>]>> =
             minibatches(groups.len(), params.epochs, params.minibatches, context.seed)
                 .into_iter()
@@ -242,37 +282,16 @@ impl Grpo {
                     minibatch.into_iter().map(|group| groups[group].as_slice()).collect::<Vec<_>>()
                 })
                 // Without a gradient the optimizer must not step on its moments alone.
-                .filter(|minibatch| minibatch.iter().copied().flatten().any(has_terms))
+                .filter(|minibatch| minibatch.iter().copied().flatten().any(|rollout| rollout.has_terms))
                 .collect();
-        context.observer.phase("steps", minibatches.len() as u64);
-        let done = checkpoint::load(&mut learner.trainer, context)?.into_iter();
-        let mut updates: Vec<Update> = done.map(Update::from_numbers).collect();
-        context.observer.skip(updates.len() as u64);
-        // After the first update the policy differs from the one that played.
-        let is_comparable = |index: usize| index == 0 && of_others < trajectories.len();
+        // Before a checkpoint is loaded, whose steps are this update's own.
+        let before = learner.trainer.optimizer().steps();
+        let schedule = training.schedule(training.total_steps).warm_within(before, minibatches.len() as u64);
         let rate = |index: usize| schedule.rate(before + index as u64);
-        for (index, rollouts) in minibatches.iter().enumerate().skip(updates.len()) {
-            if context.cancel.is_cancelled() {
-                return Err(Interrupted.into());
-            }
-            let update = step::update(&mut learner.trainer, rollouts, self, rate(index))
-                .at(|| format!("step {index}"))?;
-            context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
-            let gap = &update.gap;
-            if is_comparable(index) && !gap.is_within(&bound) {
-                return Err(GrpoError::Mismatch { mean: gap.mean(), max: gap.max, bound }.into());
-            }
-            context.observer.advance(1);
-            context.observer.status(&format!(
-                "loss {:.4} · gradient norm {:.2}",
-                update.tally.loss, update.gradient_norm
-            ));
-            updates.push(update);
-            if checkpoint::is_due(updates.len(), minibatches.len()) {
-                let numbers: Vec<_> = updates.iter().map(Update::to_numbers).collect();
-                checkpoint::save(&mut learner.trainer, &numbers, context)?;
-            }
-        }
+        let bound = GapBound::new(exact, context.engine.format(expected.stored));
+        let bound = Some(bound).filter(|_| of_others < trajectories.len());
+        let updates = self.steps(&mut learner.trainer, &minibatches, (&rate, bound), context)?;
+
         let step = |(index, update): (usize, &Update)| Step {
             stage: context.stage.clone(),
             step: index as u32,
@@ -281,12 +300,13 @@ impl Grpo {
             gradient_norm: update.gradient_norm,
             tokens: update.tokens,
             tokens_unshared: update.tokens_unshared,
-            loss_tokens: update.tally.tokens,
+            loss_tokens: update.tally.tokens + update.taught.0,
             reward,
             success,
-            clip_fraction: Some(update.tally.clip_fraction()),
-            max_logprob_gap: is_comparable(index).then_some(update.gap.max),
-            entropy: Some(update.tally.entropy()),
+            clip_fraction: update.tally.clip_fraction(),
+            max_logprob_gap: update.gap.max().filter(|_| index == 0),
+            entropy: update.moved.entropy(),
+            moved_kl: update.moved.kl(),
             held_out_loss: None,
             signal: Some(signal.to_json()),
         };
@@ -295,35 +315,92 @@ impl Grpo {
         context.write("steps", &steps)?;
 
         let (first, last) = (steps.first(), steps.last());
-        let mean_gap = updates.first().filter(|_| first.is_some_and(|step| step.max_logprob_gap.is_some()));
-        let mean_gap = mean_gap.map(|update| update.gap.mean());
+        let max_gap = first.and_then(|step| step.max_logprob_gap);
         let of_groups = |count: u64| count as f64 / signal.groups.max(1) as f64;
+        let over = |of: fn(&Update) -> Option<f64>| mean(updates.iter().filter_map(of));
         Ok(known_metrics([
             ("reward", reward),
             ("success", success),
             ("signal", Some(signal.share())),
             ("groups", Some(signal.groups as f64)),
             ("groups_with_gradient", Some(signal.groups_with_gradient as f64)),
+            ("taught_groups", solutions.as_ref().map(|_| taught as f64)),
             ("loss", last.map(|step| step.loss)),
             ("gradient_norm", last.map(|step| step.gradient_norm)),
             ("learning_rate", last.map(|step| step.learning_rate)),
-            ("clip_fraction", mean(steps.iter().filter_map(|step| step.clip_fraction))),
+            ("clip_fraction", over(|update| update.tally.clip_fraction())),
             ("all_right", Some(of_groups(signal.all_right))),
             ("all_wrong", Some(of_groups(signal.all_wrong))),
-            ("kl", mean(updates.iter().map(|update| update.tally.kl())).filter(|_| vocabulary.is_some())),
+            ("kl", over(|update| update.tally.kl()).filter(|_| vocabulary.is_some())),
+            ("moved_kl", steps.iter().filter_map(|step| step.moved_kl).reduce(f64::max)),
             ("off_policy", Some(of_others as f64 / trajectories.len().max(1) as f64)),
+            ("off_policy_kl", first.and_then(|step| step.moved_kl).filter(|_| of_others > 0)),
+            ("importance", over(|update| update.tally.importance()).filter(|_| weighs)),
+            ("tool_token_loss", over(|update| update.tool_token_loss)),
+            ("demonstration_loss", over(Update::demonstration_loss)),
+            ("max_logprob_gap", max_gap),
             (
-                "off_policy_kl",
-                updates.first().map(|update| update.tally.sampling_kl()).filter(|_| of_others > 0),
+                "mean_logprob_gap",
+                updates.first().map(|update| update.gap.mean()).filter(|_| max_gap.is_some()),
             ),
-            ("importance", mean(updates.iter().map(|update| update.tally.importance())).filter(|_| weighs)),
-            ("tool_token_loss", mean(updates.iter().filter_map(|update| update.tool_token_loss))),
-            ("max_logprob_gap", first.and_then(|step| step.max_logprob_gap)),
-            ("mean_logprob_gap", mean_gap),
             ("entropy", first.and_then(|step| step.entropy)),
             ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
             ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
         ]))
+    }
+
+    /// Takes an optimizer step for each minibatch, from the last checkpoint on, until the policy has moved too far. `rate`: the
+    /// learning rate by step. `bound`: that of the first step's check, if the policy played any of the rollouts.
+    fn steps(
+        &self,
+        trainer: &mut Trainer,
+        minibatches: &[Vec<&[Rollout<'_>]>],
+        (rate, bound): (&dyn Fn(usize) -> f64, Option<GapBound>),
+        context: &Context,
+    ) -> Result<Vec<Update>> {
+        let observer = &context.observer;
+        observer.phase("steps", minibatches.len() as u64);
+        let done = checkpoint::load(trainer, context)?.into_iter();
+        let mut updates: Vec<Update> = done.map(Update::from_numbers).collect();
+        observer.skip(updates.len() as u64);
+        for (index, rollouts) in minibatches.iter().enumerate().skip(updates.len()) {
+            let moved = updates.last().and_then(|update| update.moved.kl());
+            if let Some((kl, most)) = moved.zip(self.params.stop_kl).filter(|(kl, most)| kl > most) {
+                observer.note(&format!(
+                    "step {} found the policy {kl:.3} nats per token away from the one that played, above stop_kl = {most}: {} of {} \
+                     minibatches are left out",
+                    index - 1,
+                    minibatches.len() - index,
+                    minibatches.len()
+                ));
+                break;
+            }
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            let update = step::update(trainer, rollouts, self, rate(index)).at(|| format!("step {index}"))?;
+            context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
+            let gap = &update.gap;
+            // After the first step the policy differs from the one that played.
+            if let Some(bound) = bound.filter(|bound| index == 0 && !gap.is_within(bound)) {
+                let max = gap.max().unwrap_or_default();
+                return Err(GrpoError::Mismatch { mean: gap.mean(), max, bound }.into());
+            }
+            observer.advance(1);
+            observer.status(&format!(
+                "loss {:.4} · gradient norm {:.2}",
+                update.tally.loss, update.gradient_norm
+            ));
+            updates.push(update);
+            if checkpoint::is_due(updates.len(), minibatches.len()) {
+                let numbers: Vec<_> = updates.iter().map(Update::to_numbers).collect();
+                checkpoint::save(trainer, &numbers, context)?;
+            }
+        }
+        if let Some(line) = breakdown(&updates.iter().map(|update| update.moved).collect::<Vec<_>>()) {
+            observer.note(&line);
+        }
+        Ok(updates)
     }
 }
 
@@ -378,6 +455,21 @@ fn attempt<'a>(
         correct: reward.and_then(|reward| reward.correct),
         excluded,
     })
+}
+
+/// The first right episode of each scenario that fits the policy, if there are demonstrations.
+fn solutions(policy: &ExpectedPolicy, context: &Context) -> Result<Option<BTreeMap<String, Trajectory>>> {
+    let Some(episodes) = context.read_optional::<Trajectory>("demonstrations")? else { return Ok(None) };
+    let mut solutions = BTreeMap::new();
+    for episode in episodes.into_iter().filter(|episode| episode.correct == Some(true)) {
+        check_rows(&episode)?;
+        check_vocabulary(&episode, policy.config.vocabulary)?;
+        let is_long = episode.rows().any(|row| row.tokens.len() > policy.config.context);
+        if !is_long && step::trained(&episode) > 0 {
+            solutions.entry(episode.scenario_id.clone()).or_insert(episode);
+        }
+    }
+    Ok(Some(solutions))
 }
 
 /// Outcomes of the episodes, for remedies.

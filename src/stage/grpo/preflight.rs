@@ -3,7 +3,10 @@
 use super::{Grpo, GrpoError};
 use crate::{
     model::kernels::Format,
-    stage::preflight::{Preflight, PreflightContext},
+    stage::{
+        ScoredBy,
+        preflight::{Preflight, PreflightContext},
+    },
 };
 
 /// Checks that policy, reference, adapter and parameters fit together.
@@ -11,6 +14,12 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
     let mut preflight = Preflight::default();
     if params.kl > 0.0 && !context.inputs.contains_key("reference") {
         preflight.error("kl", GrpoError::NoReference { kl: params.kl });
+    }
+    if params.dual_clip.is_some() && params.loss.default_clip().dual.is_none() {
+        preflight.note("dual_clip", GrpoError::NoDualClip { loss: params.loss.into() });
+    }
+    if context.inputs.contains_key("demonstrations") && context.scored_by() == Some(ScoredBy::Judges) {
+        preflight.error("demonstrations", GrpoError::Unseen);
     }
     if let (Some(schedule), None) = (training.decay(), training.total_steps) {
         preflight.error("schedule", GrpoError::NoTotal { schedule });

@@ -7,13 +7,17 @@ use crate::{
     data::{self, Trajectory},
     engine::{EngineError, Microbatch, TargetIndex, Trainer, min_microbatches, pack},
     error::{Failure, Result},
-    grpo::{StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp},
+    grpo::{Moved, StepSize, Tally, Token, mean_log_ratio, tool_token_dloss_dlogp},
 };
 
 /// One trajectory in the loss. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
     pub trajectory: &'a Trajectory,
+    /// Of a demonstration, its weight.
     pub advantage: f64,
+    /// Whether it is a solution that no policy sampled. It counts as a rollout with this advantage whose ratio is 1 whatever
+    /// the policy is, so the term of its tokens is −advantage · log p.
+    pub is_demonstration: bool,
     /// Whether it goes through the decoder, rather than only being counted ([`crate::grpo::Objective::has_terms`]).
     pub has_terms: bool,
     /// Whether the policy that learns played it, before the first step.
@@ -45,10 +49,21 @@ impl<'a> Rollout<'a> {
                 .rows()
                 .any(|row| row.sampled.iter().skip_while(|sampled| !**sampled).any(|sampled| !sampled));
         Self {
-            trajectory,
-            advantage,
+            is_demonstration: false,
             has_terms: has_tool_tokens || params.objective().has_terms(advantage),
             is_own: trajectory.policy == policy,
+            ..Self::demonstration(trajectory, advantage)
+        }
+    }
+
+    /// A solution to learn with this weight.
+    pub fn demonstration(trajectory: &'a Trajectory, weight: f64) -> Self {
+        Self {
+            trajectory,
+            advantage: weight,
+            is_demonstration: true,
+            has_terms: true,
+            is_own: false,
             proximal: Vec::new(),
             importance: Vec::new(),
             reference: Vec::new(),
@@ -77,9 +92,11 @@ impl<'a> Rollout<'a> {
 
 impl Row<'_, '_> {
     /// Which tokens are predicted: the sampled ones, and where `tool_tokens`, all after the first of them.
-    /// What others said before it (the prompt, and earlier turns that an earlier row has) is not.
+    /// What others said before it (the prompt, and earlier turns that an earlier row has) is not. Of a demonstration the
+    /// sampled ones alone.
     fn predicted(&self, tool_tokens: bool) -> Cow<'_, [bool]> {
         let sampled = self.data.sampled;
+        let tool_tokens = tool_tokens && !self.rollout.is_demonstration;
         match sampled.iter().position(|sampled| *sampled).filter(|_| tool_tokens) {
             Some(first) => Cow::Owned((0..sampled.len()).map(|at| at >= first).collect()),
             None => Cow::Borrowed(sampled),
@@ -104,13 +121,17 @@ pub struct Update {
     /// |log p(scored) − log p(sampled)| over the sampled tokens of rollouts that the policy played itself, before the
     /// step and without dropout.
     pub gap: Gap,
+    /// Over the sampled tokens of all rollouts with terms.
+    pub moved: Moved,
     /// Mean −log p of the tokens of tool results, if they have a loss.
     pub tool_token_loss: Option<f64>,
+    /// Tokens of demonstrations, and the sum of their −log p.
+    pub taught: (u64, f64),
 }
 
 impl Update {
     /// Everything in it, for a checkpoint. Counts are exact as numbers.
-    pub fn to_numbers(&self) -> [f64; 14] {
+    pub fn to_numbers(&self) -> [f64; 18] {
         let own = [
             self.gradient_norm,
             self.tokens as f64,
@@ -119,24 +140,37 @@ impl Update {
             self.gap.sum,
             self.gap.tokens as f64,
             self.tool_token_loss.unwrap_or(f64::NAN),
+            self.taught.0 as f64,
+            self.taught.1,
         ];
-        let mut numbers = [0.0; 14];
-        numbers[..7].copy_from_slice(&self.tally.to_numbers());
-        numbers[7..].copy_from_slice(&own);
+        let mut numbers = [0.0; 18];
+        numbers[..5].copy_from_slice(&self.tally.to_numbers());
+        numbers[5..9].copy_from_slice(&self.moved.to_numbers());
+        numbers[9..].copy_from_slice(&own);
         numbers
     }
 
     /// The update with these [`Self::to_numbers`].
-    pub fn from_numbers(numbers: [f64; 14]) -> Self {
-        let [tally @ .., gradient_norm, tokens, tokens_unshared, max, sum, compared, tool] = numbers;
+    pub fn from_numbers(numbers: [f64; 18]) -> Self {
+        let [loss, counted, clipped, kl, importance, others @ ..] = numbers;
+        let [of_tokens, moved_kl, played, now, own @ ..] = others;
+        let [gradient_norm, tokens, tokens_unshared, max, sum, compared, tool, taught, taught_loss] = own;
         Self {
-            tally: Tally::from_numbers(tally),
+            tally: Tally::from_numbers([loss, counted, clipped, kl, importance]),
+            moved: Moved::from_numbers([of_tokens, moved_kl, played, now]),
             gradient_norm,
             tokens: tokens as u64,
             tokens_unshared: tokens_unshared as u64,
             gap: Gap { max, sum, tokens: compared as u64 },
             tool_token_loss: Some(tool).filter(|loss| !loss.is_nan()),
+            taught: (taught as u64, taught_loss),
         }
+    }
+
+    /// Mean −log p of the tokens of demonstrations; none without any.
+    pub fn demonstration_loss(&self) -> Option<f64> {
+        let (tokens, loss) = self.taught;
+        (tokens > 0).then(|| loss / tokens as f64)
     }
 }
 
@@ -144,7 +178,7 @@ impl Update {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Gap {
     /// The largest; NaN if one is not a number.
-    pub max: f64,
+    max: f64,
     sum: f64,
     tokens: u64,
 }
@@ -163,6 +197,11 @@ impl Gap {
     /// The mean over the tokens; 0 without tokens.
     pub fn mean(&self) -> f64 {
         if self.tokens == 0 { 0.0 } else { self.sum / self.tokens as f64 }
+    }
+
+    /// The largest; none without tokens.
+    pub fn max(&self) -> Option<f64> {
+        (self.tokens > 0).then_some(self.max)
     }
 
     /// Whether neither the mean nor a token exceeds its bound.
@@ -211,17 +250,22 @@ pub fn update(
     let batches: Vec<Microbatch> = shares.iter_mut().map(|share| std::mem::take(&mut share.batch)).collect();
     let tool_tokens: usize = shares.iter().flat_map(|share| &share.tool).map(|count| *count as usize).sum();
     let tool = tool_token_dloss_dlogp(params.tool_token_loss, tool_tokens);
-    let mut undropped_gap = None;
+    let mut undropped = None;
     if objective.needs_rollout_ratio() || trainer.dropout.is_some() {
         let scored = trainer.score(&batches).map_err(|error| with_episode(error, rollout_of(&shares)))?;
         if objective.needs_rollout_ratio() {
             take_rollout_ratios(&mut shares, &scored);
         }
-        undropped_gap = trainer.dropout.map(|_| gap(&shares, &scored));
+        undropped = trainer.dropout.map(|_| scored);
     }
     let weigh = |share: &Share, of: &RowTerm, new: f32| {
         let token = Token { new, ..of.token };
         (token, objective.term(&token), objective.weight(&size, share.rows[of.row].rollout.length))
+    };
+    // d loss / d log p of a target, from the demonstrations that have it.
+    let taught = |share: &Share, target: usize| -> f64 {
+        let rollouts = share.taught[target].iter().map(|row| share.rows[*row].rollout);
+        -rollouts.map(|rollout| rollout.advantage * objective.weight(&size, rollout.length)).sum::<f64>()
     };
     let dloss_dlogp = |share: usize, target: usize, new: f32| -> f32 {
         let share = &shares[share];
@@ -229,32 +273,40 @@ pub fn update(
             let (_, term, weight) = weigh(share, of, new);
             term.dloss_dlogp * weight
         });
-        (dloss_dlogp.sum::<f64>() + tool * f64::from(share.tool[target])) as f32
+        (dloss_dlogp.sum::<f64>() + tool * f64::from(share.tool[target]) + taught(share, target)) as f32
     };
     let report = trainer
         .step(&batches, &dloss_dlogp, learning_rate, training.max_gradient_norm)
         .map_err(|error| with_episode(error, rollout_of(&shares)))?;
 
-    let (mut tally, mut tool_logprobs) = (Tally::default(), 0.0);
+    let (mut tally, mut tool_logprobs, mut taught_tokens, mut taught_loss) = (Tally::default(), 0.0, 0, 0.0);
     for (share, logprobs) in shares.iter().zip(&report.logprobs) {
-        for ((terms, count), new) in share.terms.iter().zip(&share.tool).zip(logprobs) {
-            for of in terms {
+        for (target, new) in logprobs.iter().enumerate() {
+            for of in &share.terms[target] {
                 let (token, term, weight) = weigh(share, of, *new);
                 tally.add(&token, &term, weight);
             }
-            tool_logprobs += f64::from(*count) * f64::from(*new);
+            let logprob = f64::from(*new);
+            tool_logprobs += f64::from(share.tool[target]) * logprob;
+            let rows = share.taught[target].len();
+            taught_tokens += rows as u64;
+            taught_loss -= rows as f64 * logprob;
+            tally.loss += taught(share, target) * logprob;
         }
     }
     tally.loss += tool * tool_logprobs;
     if !tally.loss.is_finite() {
         return Err(EngineError::Diverged { what: "the loss" }.into());
     }
+    let (gap, moved) = compare(&shares, undropped.as_ref().unwrap_or(&report.logprobs));
     Ok(Update {
         gradient_norm: report.gradient_norm,
         tokens: batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
         tokens_unshared: rollouts().filter(|r| r.has_terms).map(|r| r.trajectory.tokens.len() as u64).sum(),
-        gap: undropped_gap.unwrap_or_else(|| gap(&shares, &report.logprobs)),
+        gap,
+        moved,
         tool_token_loss: (tool_tokens > 0).then(|| -tool_logprobs / tool_tokens as f64),
+        taught: (taught_tokens, taught_loss),
         tally,
     })
 }
@@ -296,6 +348,8 @@ struct Share<'r, 'a> {
     terms: Vec<Vec<RowTerm>>,
     /// Per target, the number of rows in which it is a token of a tool result.
     tool: Vec<u32>,
+    /// Per target, the rows of demonstrations that have it.
+    taught: Vec<Vec<usize>>,
     rows: &'r [Row<'r, 'a>],
 }
 
@@ -304,7 +358,12 @@ impl<'r, 'a> Share<'r, 'a> {
         let (batch, indices) = microbatch(rows, tool_tokens);
         let mut terms: Vec<Vec<RowTerm>> = batch.targets.iter().map(|_| Vec::new()).collect();
         let mut tool = vec![0; batch.targets.len()];
+        let mut taught: Vec<Vec<usize>> = batch.targets.iter().map(|_| Vec::new()).collect();
         for (index, (row, targets)) in rows.iter().zip(&indices).enumerate() {
+            if row.rollout.is_demonstration {
+                targets.iter().for_each(|target| taught[*target].push(index));
+                continue;
+            }
             let data::Row { sampled, logprobs, .. } = row.data;
             let predicted = row.predicted(tool_tokens);
             let predicted = predicted.iter().zip(sampled).zip(logprobs).skip(1).filter(|((is, _), _)| **is);
@@ -323,27 +382,33 @@ impl<'r, 'a> Share<'r, 'a> {
                 at += 1;
             }
         }
-        Self { batch, terms, tool, rows }
+        Self { batch, terms, tool, taught, rows }
     }
 }
 
-/// The difference of these target log-probabilities to those of sampling, in the policy's own rollouts.
-fn gap(shares: &[Share<'_, '_>], logprobs: &[Vec<f32>]) -> Gap {
-    let mut gap = Gap::default();
+/// These target log-probabilities against those of sampling: in the policy's own rollouts, and in all.
+fn compare(shares: &[Share<'_, '_>], logprobs: &[Vec<f32>]) -> (Gap, Moved) {
+    let (mut gap, mut moved) = (Gap::default(), Moved::default());
     for (share, logprobs) in shares.iter().zip(logprobs) {
         for (terms, new) in share.terms.iter().zip(logprobs) {
-            let own = terms.iter().filter(|of| share.rows[of.row].rollout.is_own);
-            own.for_each(|of| gap.add(*new, of.token.sampled));
+            for of in terms {
+                moved.add(of.token.sampled, *new);
+                if share.rows[of.row].rollout.is_own {
+                    gap.add(*new, of.token.sampled);
+                }
+            }
         }
     }
-    gap
+    (gap, moved)
 }
 
 /// The rollout that made a prediction; none if it is of a tool's token only.
 fn rollout_of<'r>(shares: &'r [Share<'r, 'r>]) -> impl FnOnce(TargetIndex) -> Option<&'r Rollout<'r>> {
     |at| {
         let share = shares.get(at.microbatch)?;
-        Some(share.rows[share.terms.get(at.target)?.first()?.row].rollout)
+        let sampled = share.terms.get(at.target)?.first().map(|of| of.row);
+        let row = sampled.or_else(|| share.taught.get(at.target)?.first().copied())?;
+        Some(share.rows[row].rollout)
     }
 }
 

@@ -118,6 +118,8 @@ impl Hall {
         let mut inputs =
             vec![("policy", policy), ("trajectories", trajectories.as_path()), ("rewards", &rewards)];
         inputs.extend(reference.as_deref().map(|path| ("reference", path)));
+        let demonstrations = self.path("demonstrations.parquet");
+        inputs.extend(demonstrations.is_file().then_some(("demonstrations", demonstrations.as_path())));
         let mut given = json!({"learning_rate": 3e-3});
         given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
         let (mut context, rows) = testing::context("grpo", &inputs, &self.path(out), given);
@@ -694,4 +696,275 @@ async fn numbers_that_are_not_finite_stop_the_update_and_name_the_episode() {
     let refused = hall.update(&hall.path("other"), None, "policy", json!({})).await.unwrap_err();
     assert_eq!(refused.code(), "engine::logprob");
     assert!(refused.to_string().starts_with("step 0: trajectory t"), "{refused}");
+}
+
+/// The notes of an update, and what it wrote.
+async fn noted(hall: &Hall, out: &str, params: Value) -> (Vec<String>, Done) {
+    let (mut context, _) = hall.context(&hall.path("base"), None, out, params);
+    let notes = Arc::new(testing::Notes::default());
+    context.observer = notes.clone();
+    let metrics = testing::run(&context).await.unwrap();
+    let notes = notes.0.lock().unwrap().clone();
+    (notes, Done::read(&context, metrics).unwrap())
+}
+
+#[tokio::test]
+async fn the_rate_warms_up_in_the_first_update_alone() {
+    let hall = Hall::open();
+    let params = json!({"warmup_steps": 10});
+    let rates = |done: &Done| done.steps.iter().map(|step| step.learning_rate).collect::<Vec<_>>();
+    let first = hall.fresh("first", params.clone()).await;
+    assert_eq!(rates(&first), [1.5e-3, 3e-3]);
+    let next = hall.update(&first.policy, None, "next", params).await.unwrap();
+    assert_eq!(rates(&next), [3e-3, 3e-3]);
+}
+
+#[tokio::test]
+async fn every_step_measures_how_far_the_policy_is_from_the_one_that_played() {
+    let hall = Hall::open();
+    for dropout in [0.0, 0.2] {
+        let params = json!({"epochs": 2, "dropout": dropout});
+        let done = hall.fresh(&dropout.to_string(), params).await;
+        let moved: Vec<f64> = done.steps.iter().map(|step| step.moved_kl.unwrap()).collect();
+        assert!(moved[0] == 0.0 && moved[1..].iter().all(|kl| *kl > 0.0), "{moved:?}");
+        assert_eq!(done.metrics["moved_kl"], moved.iter().copied().fold(0.0, f64::max));
+        assert!(done.steps.iter().all(|step| step.entropy > Some(0.0)));
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_breaks_down_is_noted_with_what_helps() {
+    let hall = Hall::open();
+    let is_broken = |notes: &[String]| notes.iter().any(|note| note.starts_with("the policy breaks down"));
+    let (notes, _) = noted(&hall, "healthy", json!({"epochs": 2, "learning_rate": 1e-4})).await;
+    assert!(!is_broken(&notes), "{notes:?}");
+    let (notes, done) = noted(&hall, "broken", json!({"epochs": 2, "learning_rate": 0.3})).await;
+    assert!(is_broken(&notes) && done.metrics["moved_kl"] > 0.1, "{notes:?} {:?}", done.metrics);
+}
+
+#[tokio::test]
+async fn beyond_stop_kl_the_remaining_minibatches_are_left_out_also_after_a_kill() {
+    let hall = Hall::open();
+    let mut params = json!({"minibatches": 1, "epochs": 4});
+    let all = hall.fresh("all", params.clone()).await;
+    params["stop_kl"] = (all.steps[1].moved_kl.unwrap() * 0.99).into();
+    let (notes, straight) = noted(&hall, "straight", params.clone()).await;
+    assert_eq!(straight.steps, all.steps[..2]);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(
+        note.starts_with("step 1 found the policy 0.") && note.ends_with("2 of 4 minibatches are left out")
+    );
+
+    let (mut context, rows) = hall.context(&hall.path("base"), None, "killed", params);
+    testing::Killer::watch(&mut context, &rows, 1);
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
+    (context.cancel, context.rows) = (tokio_util::sync::CancellationToken::new(), rows);
+    // The first run takes the second step, the other finds it in the checkpoint.
+    for _ in 0..2 {
+        let again = Arc::new(testing::Notes::default());
+        context.observer = again.clone();
+        let metrics = testing::run(&context).await.unwrap();
+        let resumed = Done::read(&context, metrics).unwrap();
+        assert_eq!(resumed.bytes(ADAPTER), straight.bytes(ADAPTER));
+        assert_eq!((&resumed.steps, &resumed.metrics), (&straight.steps, &straight.metrics));
+        assert_eq!(*again.0.lock().unwrap(), notes);
+    }
+}
+
+/// Makes all episodes of these groups wrong, with equal rewards, and the others right if their reward is high.
+fn fail(hall: &Hall, groups: std::ops::Range<usize>) {
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    for (index, reward) in rewards.iter_mut().enumerate() {
+        let is_wrong = groups.contains(&(index / 4));
+        reward.reward = if is_wrong { 0.0 } else { reward.reward };
+        reward.correct = Some(!is_wrong && reward.reward > 0.5);
+    }
+    data::write(&path, &rewards).unwrap();
+}
+
+/// Writes a solution of each of these scenarios, with a call's result in its middle. Returns them.
+fn solve(hall: &Hall, scenarios: &[usize]) -> Vec<Trajectory> {
+    let played: Vec<Trajectory> = data::read(&hall.path("trajectories.parquet")).unwrap();
+    let solution = |scenario: &usize| {
+        let prompt = played[scenario * 4].tokens[..11].iter().copied();
+        let tokens: Vec<u32> = prompt.chain((0..7).map(|at| (at * 5 + *scenario as u32) % 59)).collect();
+        Trajectory {
+            id: format!("r{scenario}"),
+            scenario_id: format!("s{scenario}"),
+            policy: REFERENCE.into(),
+            messages: "[]".into(),
+            sampled: (0..tokens.len()).map(|at| at >= 11 && at != 13).collect(),
+            // No policy sampled it.
+            logprobs: vec![f32::NAN; tokens.len()],
+            tokens,
+            correct: Some(true),
+            end: "completed".into(),
+            ..Trajectory::default()
+        }
+    };
+    let solutions: Vec<Trajectory> = scenarios.iter().map(solution).collect();
+    data::write(&hall.path("demonstrations.parquet"), &solutions).unwrap();
+    solutions
+}
+
+/// Mean −log p of the sampled tokens under the base, and the norm of its gradient.
+fn cross_entropy(episodes: &[Trajectory]) -> (f64, f64) {
+    let examples: Vec<_> =
+        episodes.iter().map(|episode| (episode.tokens.clone(), episode.sampled.clone())).collect();
+    let rule = crate::engine::Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+    let mut trainer =
+        crate::engine::Trainer::new(model(3), |parameters| vec![rule; parameters.len()], 1).unwrap();
+    let supervised = crate::engine::Supervised::packed(&examples.iter().collect::<Vec<_>>(), 1, usize::MAX);
+    let (loss, report) = supervised.step(&mut trainer, 1e-3, 0.0).unwrap();
+    (loss, report.gradient_norm)
+}
+
+#[tokio::test]
+async fn a_demonstration_counts_as_one_more_rollout_with_its_weight_as_advantage() {
+    let hall = Hall::open();
+    fail(&hall, 3..5);
+    let played: Vec<Trajectory> = data::read(&hall.path("trajectories.parquet")).unwrap();
+    let tokens = |episodes: &[Trajectory]| episodes.iter().map(step::trained).sum::<usize>() as f64;
+    let of = |loss: &str, weight: f64| json!({"lora": false, "loss": loss, "zero_variance_groups": "exclude", "demonstration_weight": weight});
+    let mut alone = Vec::new();
+    for loss in ["dapo", "grpo", "dr_grpo", "gspo", "cispo"] {
+        alone.push((loss, first_step(&hall, &format!("{loss}-alone"), of(loss, 1.0), None).await));
+    }
+    let solutions = solve(&hall, &[3]);
+    let (cross_entropy, norm) = cross_entropy(&solutions);
+    let length = tokens(&solutions);
+    for (loss, alone) in alone {
+        let one = first_step(&hall, &format!("{loss}-one"), of(loss, 1.0), None).await;
+        let three = first_step(&hall, &format!("{loss}-three"), of(loss, 3.0), None).await;
+        // Divisors of the loss over the rollouts, and of the cross-entropy over the solution.
+        let (rollouts, solution) = match loss {
+            "dapo" | "cispo" => (tokens(&played[..12]), length),
+            "dr_grpo" => (12.0 * 512.0, length),
+            _ => (12.0, 1.0),
+        };
+        let both = match loss {
+            "dr_grpo" => 13.0 * 512.0,
+            _ => rollouts + solution,
+        };
+        let close = |found: f64, expected: f64| {
+            assert!((found / expected - 1.0).abs() < 1e-4, "{loss}: {found} instead of {expected}");
+        };
+        close(both * one.loss, rollouts * alone.loss + solution * cross_entropy);
+        close(both * three.loss, rollouts * alone.loss + 3.0 * solution * cross_entropy);
+        // Gradients add as vectors: the product of the two follows from one weight, and must hold for the other.
+        let (of_rollouts, of_solution) = (rollouts * alone.gradient_norm, solution * norm);
+        let squares = of_rollouts.powi(2) + of_solution.powi(2);
+        let product = ((both * one.gradient_norm).powi(2) - squares) / 2.0;
+        assert!(product.abs() < of_rollouts * of_solution, "{loss}");
+        let expected = of_rollouts.powi(2) + 9.0 * of_solution.powi(2) + 6.0 * product;
+        close((both * three.gradient_norm).powi(2), expected);
+        assert_eq!(one.loss_tokens as f64, alone.loss_tokens as f64 + length, "{loss}");
+    }
+    // A group is not split up, or it is.
+    let one = first_step(&hall, "whole", of("dapo", 1.0), None).await;
+    let mut cut = of("dapo", 1.0);
+    cut["tokens_per_microbatch"] = 14.into();
+    let cut = first_step(&hall, "cut", cut, None).await;
+    assert!((one.loss - cut.loss).abs() < 1e-5 && (one.gradient_norm / cut.gradient_norm - 1.0).abs() < 1e-5);
+}
+
+#[tokio::test]
+async fn where_all_groups_are_wrong_the_step_is_a_supervised_one() {
+    let hall = Hall::open();
+    fail(&hall, 0..5);
+    let params = json!({"lora": false, "minibatches": 1, "tool_token_loss": 0.1});
+    let (notes, none) = noted(&hall, "none", params.clone()).await;
+    assert!(none.steps.is_empty() && notes[0].starts_with("these episodes give no gradient"), "{notes:?}");
+    let (loss, norm) = cross_entropy(&solve(&hall, &[1, 4]));
+    let (notes, done) = noted(&hall, "taught", params).await;
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs());
+    let step = &done.steps[0];
+    assert!(close(step.loss, loss) && close(step.gradient_norm, norm), "{step:?} {loss} {norm}");
+    assert!(close(done.metrics["demonstration_loss"], loss));
+    // No policy sampled what it is about.
+    assert_eq!([step.entropy, step.moved_kl, step.clip_fraction, step.max_logprob_gap], [None; 4]);
+    let metrics = &done.metrics;
+    assert_eq!((metrics["taught_groups"], metrics["groups_with_gradient"]), (2.0, 2.0));
+    assert_eq!((metrics["signal"], metrics["all_wrong"]), (0.4, 0.6));
+    assert!(!metrics.contains_key("entropy") && !metrics.contains_key("tool_token_loss"));
+    assert!(
+        notes.iter().any(|note| note.starts_with("2 of 5 groups that are all wrong are taught")),
+        "{notes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_demonstration_has_no_part_in_what_is_measured_of_rollouts() {
+    let hall = Hall::open();
+    fail(&hall, 3..5);
+    lag(&hall, 0.2);
+    let base = hall.path("base");
+    let params = json!({"minibatches": 1, "kl": 0.1, "importance": "token_truncate", "dropout": 0.1});
+    let without = hall.update(&base, Some("other"), "without", params.clone()).await.unwrap();
+    solve(&hall, &[3, 4]);
+    let with = hall.update(&base, Some("other"), "with", params).await.unwrap();
+    assert_eq!(with.metrics["taught_groups"], 2.0);
+    // Dropout draws by place, so what is scored under it differs.
+    for name in ["importance", "off_policy_kl", "moved_kl", "entropy", "clip_fraction"] {
+        let (one, other) = (without.metrics[name], with.metrics[name]);
+        assert!((one - other).abs() < 1e-6, "{name}: {one} {other}");
+    }
+    assert_ne!(with.bytes(ADAPTER), without.bytes(ADAPTER));
+}
+
+#[tokio::test]
+async fn a_group_is_taught_only_if_all_of_it_is_wrong_and_a_right_solution_is_known() {
+    let hall = Hall::open();
+    fail(&hall, 3..5);
+    for loss in ["dapo", "grpo"] {
+        let params = json!({"loss": loss});
+        let _ = std::fs::remove_file(hall.path("demonstrations.parquet"));
+        let without = hall.fresh(&format!("{loss}-without"), params.clone()).await;
+        assert!(!without.metrics.contains_key("taught_groups"));
+        // Of groups that vary, of no group, and one that does not work.
+        let mut solutions = solve(&hall, &[0, 1, 2, 4]);
+        solutions[2].scenario_id = "another".into();
+        solutions[3].correct = Some(false);
+        data::write(&hall.path("demonstrations.parquet"), &solutions).unwrap();
+        let with = hall.fresh(&format!("{loss}-with"), params.clone()).await;
+        assert_eq!((with.metrics["taught_groups"], with.bytes(ADAPTER)), (0.0, without.bytes(ADAPTER)));
+        assert_eq!(with.steps, without.steps);
+        solve(&hall, &[3, 4]);
+        let off = json!({"loss": loss, "demonstration_weight": 0.0});
+        assert_eq!(hall.fresh(&format!("{loss}-off"), off).await.bytes(ADAPTER), without.bytes(ADAPTER));
+        assert_ne!(hall.fresh(&format!("{loss}-on"), params).await.bytes(ADAPTER), without.bytes(ADAPTER));
+    }
+}
+
+#[tokio::test]
+async fn demonstrations_of_another_tokenizer_are_refused() {
+    let hall = Hall::open();
+    let mut solutions = solve(&hall, &[3]);
+    solutions[0].tokens[12] = 60;
+    data::write(&hall.path("demonstrations.parquet"), &solutions).unwrap();
+    let refused = hall.update(&hall.path("base"), None, "refused", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), "training::vocabulary");
+}
+
+#[tokio::test]
+async fn an_update_that_teaches_ends_in_the_same_bytes_after_a_kill() {
+    let hall = Hall::open();
+    fail(&hall, 2..5);
+    solve(&hall, &[2, 4]);
+    let params = json!({"epochs": 2, "minibatches": 2, "loss": "grpo"});
+    let straight = hall.fresh("straight", params.clone()).await;
+    assert_eq!(straight.steps.len(), 4);
+    let (mut context, rows) = hall.context(&hall.path("base"), None, "killed", params);
+    for checkpoints in [1, 2] {
+        testing::Killer::watch(&mut context, &rows, checkpoints);
+        assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
+    }
+    (context.cancel, context.rows) = (tokio_util::sync::CancellationToken::new(), rows);
+    let metrics = testing::run(&context).await.unwrap();
+    let resumed = Done::read(&context, metrics).unwrap();
+    for file in [ADAPTER, "optimizer.safetensors"] {
+        assert_eq!(resumed.bytes(file), straight.bytes(file), "{file}");
+    }
+    assert_eq!((&resumed.steps, &resumed.metrics), (&straight.steps, &straight.metrics));
 }

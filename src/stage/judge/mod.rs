@@ -24,15 +24,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError, StageKind,
+    Context, Metrics, ScoredBy, StageError, StageKind,
     endpoint::reachable,
-    kind::{Requirement, ScoredBy, StageFuture},
+    kind::{Requirement, StageFuture},
     known_metrics,
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
     mean,
     memory::Load,
     metrics,
-    preflight::{ExpectedOutputs, Preflight, PreflightContext},
+    preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
     share_right, typed,
 };
 use crate::{
@@ -412,7 +412,7 @@ impl StageKind for Judge {
                 }
             }
         }
-        preflight
+        preflight.with("rewards", ExpectedOutput::Rewards(self.scored_by()))
     }
 
     fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {

@@ -21,7 +21,9 @@ use super::{
     metrics,
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{HeldOut, Learner, LossState, Steps, Training, batches, check_rows, workspace},
+    training::{
+        HeldOut, Learner, LossState, Steps, Training, batches, check_rows, check_vocabulary, workspace,
+    },
     typed,
 };
 use crate::{
@@ -62,10 +64,6 @@ enum SftError {
     #[hint("lower `min_reward`" if left_out.low > 0)]
     #[hint = "check the stage that wrote the episodes"]
     NothingToTrain { left_out: SkippedEpisodes },
-    #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
-    #[diagnostic(class = work)]
-    #[hint = "train the policy whose tokenizer wrote the episodes"]
-    Vocabulary { id: String, token: u32, vocabulary: usize },
 }
 
 /// Episodes that are not trained on, by reason.
@@ -154,7 +152,8 @@ impl Sft {
                 .observer
                 .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
-        let workspace = workspace(&trajectories, &context.engine, |load| self.footprint(load, &expected));
+        let workspace =
+            workspace(trajectories.iter(), &context.engine, |load| self.footprint(load, &expected));
         let mut learner = Learner::load(&policy, training, LossState::Sft, workspace, context)?;
         let (episodes, held_out) = held_out(episodes, params.held_out, context.seed);
         if params.stop_rising && held_out.is_empty() {
@@ -260,12 +259,7 @@ impl Sft {
                     &mut left_out.empty
                 }
                 _ => {
-                    let vocabulary = policy.config.vocabulary;
-                    if let Some(token) = trajectory.tokens.iter().find(|token| **token as usize >= vocabulary)
-                    {
-                        let (id, token) = (trajectory.id.clone(), *token);
-                        return Err(SftError::Vocabulary { id, token, vocabulary }.into());
-                    }
+                    check_vocabulary(trajectory, policy.config.vocabulary)?;
                     episodes.push(Episode { task: task_of(trajectory), rows });
                     continue;
                 }

@@ -407,7 +407,7 @@ async fn episodes_that_do_not_fit_the_policy_are_refused() {
         Bench::new(&[episode])
     };
     let cases = [
-        (change(|t| t.tokens[3] = 60), "sft::vocabulary"),
+        (change(|t| t.tokens[3] = 60), "training::vocabulary"),
         (change(|t| _ = t.sampled.pop()), "training::ragged"),
         (change(|t| t.row_starts = Some(vec![90])), "training::rows"),
     ];
@@ -480,18 +480,18 @@ async fn training_continues_an_adapter_with_its_optimizer_and_grpo_with_one_of_i
     let (trajectories, rewards) = (bench.path("trajectories.parquet"), bench.path("rewards.parquet"));
     let inputs =
         [("policy", second.policy.as_path()), ("trajectories", &trajectories), ("rewards", &rewards)];
-    let (mut update, _) = testing::context("grpo", &inputs, &bench.path("update"), json!({}));
+    let (mut update, _) = testing::context("grpo", &inputs, &bench.path("update"), json!({"epochs": 2}));
     update.artifacts = Arc::new(Base(bench.path("base")));
     let metrics = testing::run(&update).await.unwrap();
     assert_eq!(metrics["max_logprob_gap"], 0.0, "the adapter is the one that played");
     let updated = Done::read(&update, metrics).unwrap();
-    assert_eq!(updated.optimizer_steps(GRPO), 1.0);
+    assert_eq!(updated.optimizer_steps(GRPO), 2.0);
     assert!(updated.steps[0].learning_rate < 1e-4, "its warm-up starts at its own first step");
 
     // Both take turns, each with its own moments and steps.
     assert_eq!(updated.bytes()[1], second.bytes()[1]);
     let after = bench.train(&updated.policy, "after", json!({"epochs": 2})).await.unwrap();
-    assert_eq!((after.optimizer_steps(OPTIMIZER), after.optimizer_steps(GRPO)), (7.0, 1.0));
+    assert_eq!((after.optimizer_steps(OPTIMIZER), after.optimizer_steps(GRPO)), (7.0, 2.0));
     let inputs = [("policy", after.policy.as_path()), ("trajectories", &trajectories), ("rewards", &rewards)];
     let (mut update, _) = testing::context("grpo", &inputs, &bench.path("last"), json!({}));
     update.artifacts = Arc::new(Base(bench.path("base")));
@@ -499,8 +499,8 @@ async fn training_continues_an_adapter_with_its_optimizer_and_grpo_with_one_of_i
     update.inputs.get_mut("policy").unwrap()[0].digest = Digest::of(b"after");
     let metrics = testing::run(&update).await.unwrap();
     let last = Done::read(&update, metrics).unwrap();
-    assert_eq!(last.optimizer_steps(GRPO), 2.0);
-    assert!(last.steps[0].learning_rate > updated.steps[0].learning_rate, "the warm-up goes on");
+    assert_eq!(last.optimizer_steps(GRPO), 3.0);
+    assert!(last.steps[0].learning_rate > updated.steps[0].learning_rate, "the warm-up is over");
 }
 
 #[tokio::test]

@@ -80,18 +80,21 @@ pub enum TrainingError {
     #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
     #[hint = "row_starts holds the index of each row's first token, ascending, without the first row's 0"]
     Rows { id: String, tokens: usize },
+    #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
+    #[hint = "train the policy whose tokenizer wrote the episodes"]
+    Vocabulary { id: String, token: u32, vocabulary: usize },
     #[error("the checkpoint of the best pass cannot be read")]
     #[hint = "run it again; the disk may be damaged"]
     Checkpoint,
 }
 
 /// Bytes that training on these episodes needs in addition to the frozen weights, if this is the engine's memory for it.
-pub fn workspace(
-    trajectories: &[Trajectory],
+pub fn workspace<'t>(
+    trajectories: impl Iterator<Item = &'t Trajectory> + Clone,
     engine: &EngineSpec,
     footprint: impl FnOnce(&Load<'_>) -> Option<Footprint>,
 ) -> usize {
-    let rows = || trajectories.iter().flat_map(Trajectory::rows).map(|row| row.tokens.len());
+    let rows = || trajectories.clone().flat_map(Trajectory::rows).map(|row| row.tokens.len());
     let episodes =
         ExpectedEpisodes { count: rows().count(), longest: rows().max().unwrap_or(0), altered: None };
     let named = ("trajectories".to_owned(), ExpectedOutput::Episodes(episodes));
@@ -139,6 +142,16 @@ pub fn check_rows(trajectory: &Trajectory) -> Result<(), TrainingError> {
         return Err(TrainingError::Rows { id: id(), tokens });
     }
     Ok(())
+}
+
+/// Checks that a policy with this vocabulary has the tokens of a trajectory.
+pub fn check_vocabulary(trajectory: &Trajectory, vocabulary: usize) -> Result<(), TrainingError> {
+    match trajectory.tokens.iter().find(|token| **token as usize >= vocabulary) {
+        Some(token) => {
+            Err(TrainingError::Vocabulary { id: trajectory.id.clone(), token: *token, vocabulary })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the sampled tokens of a trajectory have finite log-probabilities, which a policy gradient compares with.

@@ -17,6 +17,7 @@ const CHARTS = [
   { title: "Gradient norm", y: (point) => point.gradient_norm },
   { title: "Entropy", y: (point) => point.entropy, unit: " nats" },
   { title: "Clipped share of tokens", y: (point) => point.clip_fraction },
+  { title: "KL to the policy that played, at most", y: (point) => point.moved_kl, unit: " nats" },
   { title: "KL to the reference", y: (point) => point.kl },
   { title: "Learning rate", y: (point) => point.learning_rate },
   { title: "Share of rollouts with gradient", y: (point) => point.signal_share, range: [0, 1] },
@@ -81,7 +82,7 @@ function details(run, stage, close) {
 // An iteration in detail: its steps, and the way to its episodes.
 function iteration(run, point, close) {
   const title = h("h2", { tabindex: -1 }, shown(point.id));
-  const fields = ["loss", "held_out_loss", "gradient_norm", "learning_rate", "entropy", "clip_fraction", "tokens", "loss_tokens", "max_logprob_gap"];
+  const fields = ["loss", "held_out_loss", "gradient_norm", "learning_rate", "entropy", "clip_fraction", "moved_kl", "tokens", "loss_tokens", "max_logprob_gap"];
   const steps = point.steps.slice(0, 200);
   const panel = h("section", { class: "card", "aria-label": `Iteration ${point.id}` },
     title,

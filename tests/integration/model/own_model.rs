@@ -617,7 +617,7 @@ fn a_model_that_can_do_nothing_ends_its_loop_early_sits_the_exam_and_says_why() 
     for text in [
         "loop \"train\" ended: in iterations 1 to 2",
         "episodes have no right answer:",
-        "train on reference solutions first",
+        "train on reference solutions",
     ] {
         assert!(done.err.contains(text), "{text}\n{}", done.err);
     }

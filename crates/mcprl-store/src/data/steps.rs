@@ -29,8 +29,10 @@ table! {
         clip_fraction: Option<f64>,
         /// Largest |log p(scored) − log p(sampled)| over the loss tokens, before the step.
         max_logprob_gap: Option<f64>,
-        /// Mean entropy estimate of the sampled tokens, −mean log p, in nats.
+        /// Entropy estimate before the step: −mean log p of the sampled tokens, in nats.
         entropy: Option<f64>,
+        /// Estimate of KL(policy that played ‖ policy in training) before the step, in nats per token.
+        moved_kl: Option<f64>,
         /// Loss on held-out episodes after this step, at the end of a pass.
         held_out_loss: Option<f64>,
         /// How many rollouts contributed a gradient and why the others did not, as JSON.
