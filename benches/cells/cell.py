@@ -117,7 +117,7 @@ def practised(file):
 
 def started(file):
     """The same without practice: the base, the base with a better prompt, and the start, greedy; and four samples of the start."""
-    text = "\n[stages]\nexam = false\n\n[loop]\ntrain = false\n" + QUESTIONS.format(file=file)
+    text = "\n[stages]\nexam = false\nheadroom = false\n\n[loop]\ntrain = false\n" + QUESTIONS.format(file=file)
     for stage, scenarios in (("test", "tasks.heldout"), ("people", "questions.heldout")):
         text += EXAM.format(stage=stage, scenarios=scenarios) + bases() + "samples = 0\n"
         text += EXAM.format(stage=f"{stage}_samples", scenarios=scenarios)
@@ -138,6 +138,9 @@ weights = {{ truth = 0, rubric = 1.0 }}
 veto = false
 rubric_scores = "probability"
 criteria = {{ right = "The final answer is right and complete: it is what the results of the tools say about the task." }}
+
+[loop.train.stages.update]
+demonstration_weight = 0
 """
 
 
@@ -200,7 +203,7 @@ def overlap(folder):
 
     trained = facts("tasks", "start") + facts("tasks", "train")
     known = {looked_up(fact) for fact in trained} | {fact["task"] for fact in trained}
-    found = {"trained": len(trained)}
+    found = {"trained": len({fact["task"] for fact in trained})}
     for exam, stage in (("exam", "tasks"), ("people", "questions")):
         asked = facts(stage, "heldout")
         found[exam] = [len(asked), sum(looked_up(fact) in known or fact["task"] in known for fact in asked)]

@@ -387,9 +387,13 @@ impl<'p> Ledger<'p> {
                 if !open.is_empty() {
                     return Err(open);
                 }
-                let ran = |one: &Measured| Some((of(&one.node, &one.port).ok()??, self.metric(&one.metric)?));
-                let (mut outputs, values): (Vec<_>, Vec<f64>) = all.iter().filter_map(ran).unzip();
-                Ok(best::best(&values).map(|best| outputs.swap_remove(best)))
+                let ran = all.iter().filter_map(|one| Some((of(&one.node, &one.port).ok()??, &one.metric)));
+                let ran: Vec<_> = ran.map(|(output, metric)| (output, self.metric(metric))).collect();
+                let measured: Vec<usize> = (0..ran.len()).filter(|at| ran[*at].1.is_some()).collect();
+                let values: Vec<f64> = ran.iter().filter_map(|(_, value)| *value).collect();
+                // Where nothing can be measured, because no answer is known, the last counts.
+                let found = best::best(&values).map_or(ran.len().checked_sub(1), |best| Some(measured[best]));
+                Ok(found.map(|found| ran[found].0.clone()))
             }
         }
     }

@@ -37,7 +37,6 @@ tools = "tools"
 source = "explored"
 tasks = {tasks}
 heldout_share = 0.2
-start_share = 0.3
 """
 
 

@@ -125,7 +125,7 @@ enum GrpoError {
         "judges that see no answers score these episodes, and `demonstrations` are taught where answers are wrong"
     )]
     #[diagnostic(class = usage)]
-    #[hint = "leave `demonstrations` out, or let answers count: `weights.truth` or `veto` of the judge"]
+    #[hint = "set `demonstration_weight = 0`, or let answers count: `weights.truth` or `veto` of the judge"]
     Unseen,
     #[error("`dual_clip` does not apply: `loss = \"{loss}\"` bounds its ratios by itself")]
     #[diagnostic(class = usage)]

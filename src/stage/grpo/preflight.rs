@@ -18,7 +18,8 @@ pub fn preflight(Grpo { params, training }: &Grpo, context: &PreflightContext<'_
     if params.dual_clip.is_some() && params.loss.default_clip().dual.is_none() {
         preflight.note("dual_clip", GrpoError::NoDualClip { loss: params.loss.into() });
     }
-    if context.inputs.contains_key("demonstrations") && context.scored_by() == Some(ScoredBy::Judges) {
+    let teaches = context.inputs.contains_key("demonstrations") && params.demonstration_weight > 0.0;
+    if teaches && context.scored_by() == Some(ScoredBy::Judges) {
         preflight.error("demonstrations", GrpoError::Unseen);
     }
     if let (Some(schedule), None) = (training.decay(), training.total_steps) {
