@@ -4,4 +4,5 @@ mod aging;
 mod checks;
 mod judges;
 mod own_model;
+mod practice;
 mod traces;

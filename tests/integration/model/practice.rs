@@ -1,0 +1,117 @@
+//! What practice starts from, whether it begins, and what is left of it.
+
+use std::path::Path;
+
+use mcprl::data::{self, Trajectory};
+
+use crate::common::Project;
+
+/// The sqlite demo with its tiny base; `practice` stands behind its tasks.
+fn demo(practice: &str) -> Project {
+    let pipelines = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
+    let read = |name: &str| std::fs::read_to_string(pipelines.join(name)).unwrap();
+    let run_file = read("sqlite.toml");
+    let (before, _) = run_file.split_once("[loop.train]").unwrap();
+    let project = Project::new(&format!("{before}{practice}"));
+    for name in ["sqlite.families.toml", "sqlite.system.txt"] {
+        project.write(name, &read(name));
+    }
+    project.replace("run.toml", "\"sqlite-model\"", &format!("{:?}", pipelines.join("sqlite-model")));
+    let few =
+        "families = \"sqlite.families.toml\"\nquestions_per_family = 6\nheldout_per_split = 4\ndev = 12\n";
+    project.replace("run.toml", "families = \"sqlite.families.toml\"\n", few);
+    project
+}
+
+const HEADROOM: &str = "
+[stages.headroom]
+kind = \"headroom\"
+policies = { base = \"base\" }
+tools = \"tools\"
+scenarios = \"tasks.train\"
+dev = \"tasks.dev\"
+tasks = 4
+samples = 4
+";
+
+/// Two iterations whose steps are far too large.
+const COLLAPSE: &str = "
+[loop.train]
+iterations = 2
+carry = { policy = \"headroom.policy\" }
+best = { metric = \"dev.success_greedy\", start = \"headroom.dev\" }
+
+[loop.train.stages.rollout]
+kind = \"rollout\"
+policy = \"@policy\"
+tools = \"tools\"
+scenarios = \"tasks.train\"
+prompts = 4
+group_size = 4
+
+[loop.train.stages.reward]
+kind = \"judge\"
+trajectories = \"rollout\"
+scenarios = \"tasks.train\"
+
+[loop.train.stages.update]
+kind = \"grpo\"
+policy = \"@policy\"
+trajectories = \"rollout\"
+rewards = \"reward\"
+yields = \"policy\"
+learning_rate = 1.0
+minibatches = 4
+
+[loop.train.stages.dev]
+kind = \"rollout\"
+policy = \"update\"
+tools = \"tools\"
+scenarios = \"tasks.dev\"
+prompts = 100
+group_size = 1
+refill_waves = 0
+temperature = 0.0
+
+[stages.served]
+kind = \"rollout\"
+policy = \"train.policy\"
+tools = \"tools\"
+scenarios = \"tasks.heldout\"
+prompts = 1
+group_size = 2
+";
+
+#[test]
+fn a_policy_that_collapses_in_practice_ends_with_the_start_served() {
+    let project = demo(&format!("{HEADROOM}{COLLAPSE}"));
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("no iteration is better than its start, which is its result"), "{}", done.err);
+    let by = |stage: &str| -> String {
+        let path = project.newest().join(stage).join("trajectories.parquet");
+        data::read::<Trajectory>(&path).unwrap()[0].policy.clone()
+    };
+    assert_eq!(by("served"), by("headroom"));
+    assert_ne!(
+        by("train.0002/rollout"),
+        by("headroom"),
+        "the second iteration plays with what the first made"
+    );
+}
+
+#[test]
+fn a_loop_begins_where_practice_can_help() {
+    let gate = "\n[loop.train]\niterations = 1\ncarry = { policy = \"headroom.policy\" }\nif = { metric = \
+                \"headroom.practice\", at_least = 1 }\n\n[loop.train.stages.update]\nkind = \"sft\"\npolicy = \
+                \"@policy\"\ntrajectories = \"headroom\"\nyields = \"policy\"\n";
+    let project = demo(&format!("{HEADROOM}{gate}"));
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("Practice can help") && done.err.contains("train[0001]"), "{}", done.err);
+    let hopeless = project.mcprl(&["run", "run.toml", "--set", "stages.headroom.max_turns=1"]);
+    assert!(hopeless.err.contains("The model cannot do these tasks yet"), "{}", hopeless.err);
+    let said =
+        "loop \"train\" did not begin, because `headroom.practice` is 0: its result is what it starts from";
+    assert!(hopeless.err.contains(said), "{}", hopeless.err);
+}
