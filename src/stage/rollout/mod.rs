@@ -45,7 +45,7 @@ use super::{
     known_metrics,
     memory::Load,
     metrics,
-    preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
+    preflight::{ExpectedEpisodes, ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
     share_right, typed,
 };
 use crate::{
@@ -136,6 +136,13 @@ impl Rollout {
         let Self { params, play } = self;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
         let tasks = scenarios.len();
+        if tasks == 0 && params.measures() {
+            context.observer.note("there are no tasks to measure on");
+            context.write("pass_rates", &[] as &[PassRate])?;
+            context.write("calls", &[] as &[Call])?;
+            context.write("trajectories", &[] as &[Trajectory])?;
+            return Ok(Metrics::new());
+        }
         let scenarios = params.scored(scenarios);
         match tasks - scenarios.len() {
             _ if tasks == 0 => return Err(RolloutError::NoScenarios { others: 0 }.into()),
@@ -169,7 +176,7 @@ impl Rollout {
 
         let mut metrics = metrics_of(&groups, params);
         metrics.insert("lost".into(), lost as f64);
-        if params.temperature == 0.0 {
+        if params.measures() {
             // No success in training: the policy as it is served.
             let success = metrics.remove("success");
             metrics.extend(known_metrics([("success_greedy", success)]));
@@ -213,7 +220,9 @@ impl StageKind for Rollout {
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
         let mut preflight = Preflight::default();
         if (context.finished)("trajectories").is_none() {
-            if let Some(scenarios) = context.scenarios().filter(|scenarios| scenarios.texts.is_empty()) {
+            let is_empty = |scenarios: &&ExpectedScenarios| scenarios.texts.is_empty();
+            if let Some(scenarios) = context.scenarios().filter(is_empty).filter(|_| !self.params.measures())
+            {
                 preflight.error("scenarios", RolloutError::NoScenarios { others: scenarios.others });
             }
             prompts::check(context, "policy", &self.play.agent, &mut preflight);
@@ -338,6 +347,11 @@ fn attempts<'a>(
 }
 
 impl Params {
+    /// Whether its episodes are greedy: they say how good the policy is, and nothing learns from them.
+    fn measures(&self) -> bool {
+        self.temperature == 0.0
+    }
+
     /// Whether it may decide what is played that an answer is right.
     fn sees_truth(&self) -> bool {
         self.scored_by != Some(ScoredBy::Judges)

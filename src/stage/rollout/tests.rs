@@ -838,3 +838,15 @@ async fn a_program_meets_the_limits_of_an_episode() {
     let failed = testing::run(&bench.context(harness(long, json!({}))).0).await.unwrap_err();
     assert_eq!(failed.code(), "play::no_room");
 }
+
+#[tokio::test]
+async fn greedy_episodes_measure_the_policy_and_are_no_success_in_training() {
+    let bench = Bench::new().await;
+    let metrics = testing::run(&bench.context(json!({"temperature": 0.0, "group_size": 1})).0).await.unwrap();
+    assert!(metrics.contains_key("success_greedy"), "{metrics:?}");
+    assert!(!metrics.contains_key("success") && !metrics.contains_key("success_new"), "{metrics:?}");
+    let bench = Bench::new().await;
+    data::write(&bench.path("scenarios.parquet"), &[] as &[Scenario]).unwrap();
+    let metrics = testing::run(&bench.context(json!({"temperature": 0.0})).0).await.unwrap();
+    assert!(metrics.is_empty(), "no tasks: {metrics:?}");
+}

@@ -10,10 +10,11 @@ use crate::common::{self, Project};
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 20] = [
+const OTHERS: [(&str, &str, &str, &str); 21] = [
     ("solved", "demonstrations", "concurrency", "1"),
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
+    ("room", "headroom", "concurrency", "1"),
     ("reward", "judge", "api_key_env", "PATH"),
     ("reward", "judge", "concurrency", "1"),
     ("reward", "judge", "max_cost", "9.0"),
@@ -104,6 +105,17 @@ policy = "base"
 tools = "tools"
 trajectories = "solved"
 
+[stages.room]
+kind = "headroom"
+policies = { base = "base" }
+tools = "tools"
+scenarios = "tasks.train"
+dev = "tasks.dev"
+tasks = 2
+samples = 2
+max_turns = 1
+max_turn_tokens = 6
+
 [stages.tuned]
 kind = "sft"
 policy = "base"
@@ -118,7 +130,7 @@ only_right = false
     );
     project.run(&[]);
     let before = written(&project);
-    assert_eq!(before.len(), 10, "{before:?}");
+    assert_eq!(before.len(), 11, "{before:?}");
 
     let others = OTHERS.map(|(stage, _, name, value)| format!("stages.{stage}.{name}={value}"));
     // Trackers are in no key either.
@@ -126,7 +138,7 @@ only_right = false
     let set = others.iter().map(String::as_str).chain(track);
     let set: Vec<&str> = set.flat_map(|set| ["--set", set]).collect();
     let plan = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
-    assert!(plan.out.contains("10 cached, 0 to run"), "{}{}", plan.out, plan.err);
+    assert!(plan.out.contains("11 cached, 0 to run"), "{}{}", plan.out, plan.err);
 
     std::fs::remove_dir_all(project.path("cache")).unwrap();
     project.run(&set);

@@ -360,7 +360,7 @@ fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
     let written = project.mcprl(&["init", "--model", "llama", "--", MCPRL, "demo-server", "sqlite"]);
     assert_eq!(written.code, Some(0), "{}", written.err);
     let text = project.read("run.toml");
-    let small = "\n[stages]\nsolved = { episodes = 16 }\ntries = { max_turns = 1, max_turn_tokens = 4 }\n\
+    let small = "\n[stages]\nsolved = { episodes = 16 }\nheadroom = { max_turns = 1, max_turn_tokens = 4, tasks = 2, samples = 2 }\n\
         exam = { max_turns = 1, max_turn_tokens = 4 }\n\
         [loop.train]\niterations = 1\npatience = 0\n\
         [loop.train.stages.rollout]\nprompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
