@@ -123,8 +123,10 @@ def rounded(value, places):
 
 
 def mean(values, places=2):
+    """None where it lies in the middle between two rounded values."""
     values = [Decimal(value) for value in values]
-    return rounded(sum(values) / len(values), places)
+    exact = sum(values) / len(values)
+    return None if exact.scaleb(places) % 1 == Decimal("0.5") else rounded(exact, places)
 
 
 def best(things, key):
@@ -172,35 +174,26 @@ def in_category(shop, a):
 
 SHOP = {
     "customer_city": lambda s, a: named(s.customers, a.customer).city,
-    "customer_since": lambda s, a: named(s.customers, a.customer).since,
     "product_price": lambda s, a: named(s.products, a.product).price,
     "product_stock": lambda s, a: named(s.products, a.product).stock,
-    "product_category": lambda s, a: named(s.products, a.product).category,
     "order_status": lambda s, a: order(s, a).status,
     "order_day": lambda s, a: order(s, a).day,
-    "order_quantity": lambda s, a: order(s, a).pieces,
     "order_customer": lambda s, a: order(s, a).customer.name,
     "order_product": lambda s, a: order(s, a).product.name,
     "order_city": lambda s, a: order(s, a).customer.city,
-    "order_category": lambda s, a: order(s, a).product.category,
     "order_value": lambda s, a: worth(order(s, a)),
     "city_year_count": lambda s, a: sum(c.city == a.city and c.since < a.year for c in s.customers),
     "category_price_count": lambda s, a: sum(p.price > a.price for p in in_category(s, a)),
     "month_status_count": lambda s, a: sum(month(o) == a.month and o.status == a.status for o in s.orders),
     "customer_status_count": lambda s, a: len(theirs(s, a.customer, a.status)),
-    "city_status_count": lambda s, a: sum(o.customer.city == a.city and o.status == a.status for o in s.orders),
     "category_status_count": lambda s, a: sum(o.product.category == a.category and o.status == a.status for o in s.orders),
     "customer_status_pieces": lambda s, a: pieces(theirs(s, a.customer, a.status)),
     "product_pieces": lambda s, a: pieces(of_product(s, a.product)),
-    "category_status_pieces": lambda s, a: pieces(o for o in s.orders if o.product.category == a.category and o.status == a.status),
     "two_prices": lambda s, a: named(s.products, a.product).price + named(s.products, a.other).price,
     "month_average": lambda s, a: mean(o.pieces for o in s.orders if month(o) == a.month),
     "category_average": lambda s, a: mean(getattr(p, a.what) for p in in_category(s, a)),
     "category_price_extreme": lambda s, a: one(best(in_category(s, a), lambda p: p.price * sign(a))).name,
     "category_stock_extreme": lambda s, a: one(best(in_category(s, a), lambda p: p.stock * sign(a))).name,
-    "month_largest_order": lambda s, a: one(best([o for o in s.orders if month(o) == a.month], lambda o: o.pieces * sign(a))).number,
-    "city_names": lambda s, a: [c.name for c in s.customers if c.city == a.city],
-    "year_names": lambda s, a: [c.name for c in s.customers if c.since == a.year],
     "category_names": lambda s, a: [p.name for p in in_category(s, a) if p.stock < a.stock],
     "month_status_numbers": lambda s, a: [o.number for o in s.orders if month(o) == a.month and o.status == a.status],
     "customer_products": lambda s, a: {o.product.name for o in theirs(s, a.customer)},
@@ -214,7 +207,7 @@ SHOP = {
     "ordered_ever": lambda s, a: yes(any(o.product.name == a.product for o in theirs(s, a.customer))),
     "more_orders": lambda s, a: one(best([a.customer, a.other], lambda name: -len(theirs(s, name)))),
     "category_city_count": lambda s, a: sum(o.customer.city == a.city and o.product.category == a.category for o in s.orders),
-    "returned_share": lambda s, a: mean((100 * (o.status == a.status) for o in theirs(s, a.customer)), 0),
+    "status_share": lambda s, a: mean((100 * (o.status == a.status) for o in theirs(s, a.customer)), 0),
     "bought_on": lambda s, a: one(o for o in theirs(s, a.customer) if o.day == a.day).product.name,
     "customer_order_date": lambda s, a: (max if sign(a) < 0 else min)(o.day for o in theirs(s, a.customer)),
     "pieces_difference": lambda s, a: pieces(of_product(s, a.product)) - pieces(of_product(s, a.other)),
@@ -275,19 +268,14 @@ COMPANY = {
     "who_does": lambda g, a: one(name for name, notes in g.notes.items() if a.note in notes),
     "project_budget": lambda g, a: budget(g, a.project),
     "project_deadline": lambda g, a: note(g, a.project, "deadline "),
-    "project_status": lambda g, a: note(g, a.project, "status: "),
-    "project_started": lambda g, a: note(g, a.project, "started in "),
     "project_about": lambda g, a: one(name for name, notes in g.notes.items() if a.about in notes),
     "client_fact": lambda g, a: note(g, a.client, CLIENT[a.what]),
-    "office_fact": lambda g, a: note(g, f"{a.office} Office", *OFFICE[a.what]),
     "licences": lambda g, a: int(note(g, a.tool, "costs ", " euros per user and month")) * a.users,
     "project_leader": lambda g, a: or_none(ends(g, "leads", end=a.project)),
     "person_boss": lambda g, a: or_none(ends(g, "reports_to", a.person)),
-    "person_team": lambda g, a: one(ends(g, "member_of", a.person)),
     "project_client": lambda g, a: one(ends(g, "commissioned_by", a.project)),
     "person_projects": lambda g, a: ends(g, "works_on", a.person),
     "project_people": lambda g, a: ends(g, "works_on", end=a.project),
-    "project_tools": lambda g, a: ends(g, "uses", a.project),
     "team_city_count": lambda g, a: len({*living(g, a.city)} & {*ends(g, "member_of", end=a.team)}),
     "language_count": lambda g, a: sum(a.language in languages(g, name) for name in living(g, a.city)),
     "joined_count": lambda g, a: sum(COMPARE[a.after](joined(g, name), a.year) for name in people(g)),
@@ -345,6 +333,8 @@ def instances(name, kind, database, data, second):
             continue
         expected = answer(rows)
         again = second[name](data, SimpleNamespace(**values))
+        if again is None:
+            continue
         again = again if isinstance(again, (list, set)) else [again]
         assert answer(again) == expected, f"{name} {values}: {expected}, the second way {answer(again)}"
         told = frozenset(plain(value).lower() for key, value in values.items() if key not in kind.get("hidden", ()))
@@ -388,7 +378,7 @@ def worded(template, kind, values, rng):
 
 def in_context(text, contexts, rng):
     """With a few words around it; not a text that has its own."""
-    if rng.random() >= CONTEXT or len(text) > 110 or "?" in text[:-1] or "!" in text:
+    if rng.random() >= CONTEXT or len(text) > 110 or re.search(r"[?!]|\. ", text[:-1]) or re.search(r"\b(I|I'm|asks|wants)\b", text):
         return text
     context = rng.choice(contexts)
     return context.format(q=text)
@@ -470,13 +460,13 @@ def questions(server):
     texts, taken = known(server, {value for pool in pools.values() for each in pool for value in each["fact"][0]})
     # A kind's share of the exam is that of the whole.
     share = (EXAM - UNSEEN) / (EXAM - UNSEEN + TRAIN)
-    new = {name for name, kind in kinds.items() if kind.get("unseen")}
+    new = [name for name, kind in kinds.items() if kind.get("unseen")]
     done = lambda kind: (kind["operation"], tuple(kind["tables"]))
     trained = {done(kind) for name, kind in kinds.items() if name not in new}
     assert not trained & {done(kinds[name]) for name in new}, trained & {done(kinds[name]) for name in new}
     everything = dict.fromkeys(kinds, TRAIN)
     seen = {name: pool for name, pool in pools.items() if name not in new}
-    exam = chosen({name: pools[name] for name in new_in_order(kinds, new)}, UNSEEN, everything, taken)
+    exam = chosen({name: pools[name] for name in new}, UNSEEN, everything, taken)
     exam |= chosen(seen, EXAM - UNSEEN, {name: max(1, int(share * len(pool))) for name, pool in seen.items()}, taken)
     train = chosen(seen, TRAIN, everything, taken)
     files = {}
@@ -499,11 +489,7 @@ def questions(server):
         rng.shuffle(tasks)
         files[split] = tasks
     verify(files, train, exam)
-    return files, possible, kinds
-
-
-def new_in_order(kinds, new):
-    return [name for name in kinds if name in new]
+    return files, kinds, possible
 
 
 def verify(files, train, exam):
@@ -526,7 +512,7 @@ def verify(files, train, exam):
 def main():
     differ = []
     for server in SERVERS:
-        files, possible, kinds = questions(server)
+        files, kinds, possible = questions(server)
         if sys.argv[1:] == ["--kinds"]:
             counts = {split: Counter(task["family"].removeprefix("new: ") for task in tasks) for split, tasks in files.items()}
             print(f"\n| {server} | operation | tables | possible | train | exam |\n|---|---|---|---|---|---|")
