@@ -6,7 +6,8 @@
     python3 benches/own/make.py --kinds    # prints how many questions of each kind there are and could be
 
 Each answer is computed twice: by the query of its kind, and by its function in SHOP or COMPANY below, which goes through the
-data without SQL. Two questions of a server, in training or exam, never have the same values and the same answer.
+data without SQL. Two questions of a server never have the same values and the same answer. What a training
+question looks up on the way to its answer (the customer of an order, whose city is asked for), no exam question asks for.
 """
 
 import json
@@ -344,7 +345,14 @@ def instances(name, kind, database, data, second):
         unlike = told if kind.get("pair") else tuple(values.items())
         if kind.get("pair") and unlike in found and random.Random(f"{name}{sorted(told)}").random() < 0.5:
             continue
-        found[unlike] = {"values": values, "fact": (told, expected.lower()), "answer": expected, "candidates": candidates}
+        facts = [(told, expected.lower())]
+        if is_set:
+            # Who counts the items asks the same.
+            facts.append((told, str(len(rows))))
+        if "via" in kind:
+            ((via,),) = database.execute(kind["via"], values)
+            facts.append((frozenset([plain(via).lower()]), expected.lower()))
+        found[unlike] = {"values": values, "facts": facts, "answer": expected, "candidates": candidates}
     return list(found.values())
 
 
@@ -402,19 +410,41 @@ class Wordings:
         return group[self.used[id(group)] % len(group)]
 
 
-def chosen(pools, wanted, limit, taken):
-    """One question of each kind in turn, until there are so many. None has the values and the answer of another."""
+class Facts:
+    """Which split has a fact. What is looked up on the way is decided beforehand, so that each split has some of it."""
+
+    def __init__(self, people):
+        self.split = dict.fromkeys(people, "people")
+        self.asked = set(people)
+
+    def divide(self, pool, share, rng):
+        facts = sorted({fact for each in pool for fact in each["facts"][1:] if fact not in self.split}, key=lambda fact: (sorted(fact[0]), fact[1]))
+        rng.shuffle(facts)
+        held = max(1, round(share * len(facts)))
+        self.split |= {fact: "exam" if place < held else "train" for place, fact in enumerate(facts)}
+
+    def take(self, each, split):
+        """Whether a split may ask this. Of a split too, no two questions have the same values and the same answer."""
+        if each["facts"][0] in self.asked or any(self.split.get(fact, split) != split for fact in each["facts"]):
+            return False
+        self.asked.add(each["facts"][0])
+        self.split |= dict.fromkeys(each["facts"], split)
+        return True
+
+
+def chosen(pools, wanted, limit, facts, split):
+    """One question of each kind in turn, until there are so many."""
     found = defaultdict(list)
-    while sum(map(len, found.values())) < wanted:
-        before = sum(map(len, found.values()))
+    number = lambda: sum(map(len, found.values()))
+    while number() < wanted:
+        before = number()
         for name, pool in pools.items():
-            while pool and len(found[name]) < limit[name] and sum(map(len, found.values())) < wanted:
-                each = pool.pop()
-                if each["fact"] not in taken:
-                    taken.add(each["fact"])
-                    found[name].append(each)
-                    break
-        assert sum(map(len, found.values())) > before, f"only {before} of {wanted} questions"
+            if len(found[name]) == limit[name] or number() == wanted:
+                continue
+            place = next((at for at, each in enumerate(pool) if facts.take(each, split)), None)
+            if place is not None:
+                found[name].append(pool.pop(place))
+        assert number() > before, f"only {before} of {wanted} questions"
     return found
 
 
@@ -457,8 +487,9 @@ def questions(server):
     pools = {name: instances(name, kind, database, data, second) for name, kind in kinds.items()}
     possible = {name: len(pool) for name, pool in pools.items()}
     pools = {name: thinned(pool, kinds[name], rng) for name, pool in pools.items()}
-    texts, taken = known(server, {value for pool in pools.values() for each in pool for value in each["fact"][0]})
-    # A kind's share of the exam is that of the whole.
+    texts, people = known(server, {value for pool in pools.values() for each in pool for value in each["facts"][0][0]})
+    facts = Facts(people)
+    # Of a kind, the exam has no larger share than of the whole.
     share = (EXAM - UNSEEN) / (EXAM - UNSEEN + TRAIN)
     new = [name for name, kind in kinds.items() if kind.get("unseen")]
     done = lambda kind: (kind["operation"], tuple(kind["tables"]))
@@ -466,9 +497,12 @@ def questions(server):
     assert not trained & {done(kinds[name]) for name in new}, trained & {done(kinds[name]) for name in new}
     everything = dict.fromkeys(kinds, TRAIN)
     seen = {name: pool for name, pool in pools.items() if name not in new}
-    exam = chosen({name: pools[name] for name in new}, UNSEEN, everything, taken)
-    exam |= chosen(seen, EXAM - UNSEEN, {name: max(1, int(share * len(pool))) for name, pool in seen.items()}, taken)
-    train = chosen(seen, TRAIN, everything, taken)
+    for name in (name for name in seen if "via" in kinds[name]):
+        facts.divide(seen[name], share, rng)
+    limits = {name: max(1, int(share * len(pool))) for name, pool in seen.items()}
+    exam = chosen({name: pools[name] for name in new}, UNSEEN, everything, facts, "exam")
+    exam |= chosen(seen, EXAM - UNSEEN, limits, facts, "exam")
+    train = chosen(seen, TRAIN, everything, facts, "train")
     files = {}
     for split, picked in (("train", train), ("exam", exam)):
         tasks = []
@@ -495,7 +529,7 @@ def questions(server):
 def verify(files, train, exam):
     texts = [task["task"] for tasks in files.values() for task in tasks]
     assert len({text.lower() for text in texts}) == len(texts) == TRAIN + EXAM, "a question occurs twice"
-    facts = lambda picked: {each["fact"] for found in picked.values() for each in found}
+    facts = lambda picked: {fact for found in picked.values() for each in found for fact in each["facts"]}
     assert not facts(train) & facts(exam), "training and exam have a fact in common"
     families = {task["family"] for task in files["train"]}
     unseen = [task for task in files["exam"] if task["family"] not in families]
