@@ -381,7 +381,8 @@ def worded(template, kind, values, rng):
         return kind.get("words", {}).get(key, {}).get(given, plain(given))
 
     text = re.sub(r"\[([^]]*)\]", lambda match: rng.choice(match[1].split("|")), template)
-    return re.sub(r"\{(\w+)([~+]?)\}", value, text)
+    text = re.sub(r"\{(\w+)([~+]?)\}", value, text)
+    return re.sub(r"\ba (?=[AEIO](?!u))", "an ", text)
 
 
 def in_context(text, contexts, rng):
