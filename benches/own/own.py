@@ -115,18 +115,31 @@ def iterations(words, minutes):
     return count, round(before, 1), round(each, 1)
 
 
-def right(folder, stage):
-    """By policy, how many episodes of each task of the exam are right; none of a task that was lost."""
+def right(folder, stage, rows):
+    """By policy, the share of right episodes of each question of the exam; none where all were lost. ROWS are the verdict's."""
     import pyarrow.parquet as parquet
 
-    columns = ["policy", "task", "correct"]
-    rows = parquet.read_table(folder / stage / "episodes.parquet", columns=columns).to_pylist()
-    found = {}
-    for row in rows:
-        tasks = found.setdefault(row["policy"], {})
-        tasks.setdefault(row["task"], []).append(bool(row["correct"]))
+    held = parquet.read_table(folder / "tasks/heldout.parquet", columns=["id", "task"]).to_pylist()
+    task_of = {row["id"]: row["task"] for row in held}
+    columns = ["policy", "scenario_id", "sample", "correct"]
+    # Policies come one behind the other, in the order of the verdict. Two that are one artifact have one digest.
+    groups, last, known = [], None, set()
+    for row in parquet.read_table(folder / stage / "episodes.parquet", columns=columns).to_pylist():
+        episode = (row["scenario_id"], row["sample"])
+        if row["policy"] != last or episode in known:
+            groups.append({})
+            last, known = row["policy"], set()
+        known.add(episode)
+        groups[-1].setdefault(task_of[row["scenario_id"]], []).append(row["correct"] is True)
+    success = {row["policy"]: row["success"] for row in rows if row["scope"] == "all"}
     asked = [task["task"] for task in exam_of(folder.parents[2].name)]
-    return {policy: [mean(tasks[task]) if task in tasks else None for task in asked] for policy, tasks in found.items()}
+    found = {}
+    for (policy, stated), tasks in zip(success.items(), groups):
+        found[policy] = [mean(tasks[task]) if task in tasks else None for task in asked]
+        counted = 100 * mean(value for value in found[policy] if value is not None)
+        if abs(counted - stated) > 0.1:
+            print(f"{stage}: {policy} has {stated} % in the verdict and {counted:.1f} % of the episodes", file=sys.stderr)
+    return found
 
 
 def exam_of(server):
@@ -152,7 +165,7 @@ def measured(model, server, name, minutes, seed, more):
     for stage in EXAMS:
         if (folder / stage / "verdict.parquet").exists():
             record[stage] = verdict(folder, stage)
-            record[f"{stage}_right"] = right(folder, stage)
+            record[f"{stage}_right"] = right(folder, stage, record[stage])
     (HERE / "results").mkdir(exist_ok=True)
     path = HERE / "results" / f"{server}-{name}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
