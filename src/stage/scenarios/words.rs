@@ -780,6 +780,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_thing_with_a_number_or_a_code_has_no_article() {
+        for (thing, value, expected) in [
+            ("parcel", "4", "parcel 4"),
+            ("room", "001", "room 001"),
+            ("booking", "B-0360", "booking B-0360"),
+            ("teacher", "Bruno Fischer", "the teacher \"Bruno Fischer\""),
+            ("course", "Statistics", "the course Statistics"),
+            ("extra", "breakfast", "the extra \"breakfast\""),
+        ] {
+            assert_eq!(called(thing, value), expected);
+            assert!(is_called(&called(thing, value)));
+        }
+        for phrase in ["courses of the teacher", "rooms", "flights on 2024-05-01", "5 rooms"] {
+            assert!(!is_called(phrase), "{phrase}");
+        }
+    }
+
+    #[test]
     fn identifiers_are_split_into_words() {
         for (identifier, words) in [
             ("pub_year", "pub year"),
