@@ -78,6 +78,15 @@ pub fn named(thing: &str, key: &str, value: &str) -> String {
     format!("the {thing} with the {k} {shown}")
 }
 
+/// The same of something: `the event of parcel 30 with the depot D4`. `tail` is what stands behind it.
+pub fn named_of(thing: &str, key: &str, value: &str, tail: &str) -> String {
+    let one = named(thing, key, value);
+    match one.strip_prefix(&format!("the {thing} with ")) {
+        Some(with) if !tail.is_empty() => format!("the {thing}{tail} with {with}"),
+        _ => format!("{one}{tail}"),
+    }
+}
+
 /// What stands behind one of the things that a place has: ` of teacher T05` for `courses of teacher T05`.
 pub fn behind(thing: &str, place: &str) -> String {
     let listed =
@@ -272,7 +281,7 @@ fn of_subject(rule: &AnswerRule, subject: &str, scene: &Scene<'_>) -> Vec<String
     let (thing, things) = (scene.thing, words::plural(scene.thing));
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            of_one(wanted, &format!("{} of {subject}", named(thing, key, value)), scene)
+            of_one(wanted, &named_of(thing, key, value, &format!(" of {subject}")), scene)
         }
         // The only record of a list.
         AnswerRule::Field { key: None, field: wanted, list } if !list.is_empty() => {
@@ -290,7 +299,7 @@ fn of_subject(rule: &AnswerRule, subject: &str, scene: &Scene<'_>) -> Vec<String
         {
             vec![
                 format!("Which {things} does {subject} have? {ALL}"),
-                format!("List the {things} of {subject}. {ALL}"),
+                format!("List the {things} of {subject}, separated by commas."),
                 format!("Look up {subject}. Which {things} are there? {ALL}"),
             ]
         }
@@ -317,14 +326,17 @@ fn columns(wanted: &str, which: &[String], all: &str, scene: &Scene<'_>) -> Vec<
     match scene.repeats {
         true => vec![
             format!("Which different {f} do {all} have? {EACH}"),
-            format!("List the different {f} of {all}. {EACH}"),
+            format!("List the different {f} of {all}, separated by commas."),
         ],
         false if is_name(wanted) || codes.is_some() => which
             .iter()
             .map(|which| format!("{which} Give their {f}, separated by commas."))
             .chain([format!("List the {f} of {all}, separated by commas.")])
             .collect(),
-        false => vec![format!("Which {f} do {all} have? {ALL}"), format!("List the {f} of {all}. {ALL}")],
+        false => vec![
+            format!("Which {f} do {all} have? {ALL}"),
+            format!("List the {f} of {all}, separated by commas."),
+        ],
     }
 }
 
@@ -352,13 +364,13 @@ fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String
             vec![format!("Which of the {listing} has the {k} {v}?")]
         }
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            of_one(wanted, &format!("{}{}", named(thing, key, value), behind(thing, listing)), scene)
+            of_one(wanted, &named_of(thing, key, value, &behind(thing, listing)), scene)
         }
         AnswerRule::Field { key: None, field: wanted, .. } => {
             of_one(wanted, &format!("the only {}", words::singular_head(listing)), scene)
         }
         AnswerRule::Count { .. } => vec![
-            format!("How many {listing} are there?"),
+            which_are(listing).replacen("Which", "How many", 1),
             format!("Count the {listing}."),
             format!("Find the {listing}. How many are there?"),
             format!("What is the number of {listing}?"),
@@ -366,7 +378,7 @@ fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String
         AnswerRule::Column { field: wanted, .. }
             if wanted.is_empty() || field(wanted) == thing && scene.codes.is_none() =>
         {
-            vec![format!("{} {ALL}", which_are(listing)), format!("List the {listing}. {ALL}")]
+            vec![format!("{} {ALL}", which_are(listing)), format!("List the {listing}, separated by commas.")]
         }
         AnswerRule::Column { field: wanted, .. } => {
             columns(wanted, &[which_are(listing)], &format!("the {listing}"), scene)
@@ -410,7 +422,7 @@ mod tests {
                 of(Some(("origin", "JFK")), "flights", "price"),
                 "details of trip 7",
                 "flight",
-                "What is the price of the flight with the origin JFK of trip 7?",
+                "What is the price of the flight of trip 7 with the origin JFK?",
             ),
             (
                 AnswerRule::Count { list: list() },
@@ -497,7 +509,7 @@ mod tests {
             (
                 of(Some(("slot", "B")), "room"),
                 of_teacher,
-                "What is the room of the course with the slot B of teacher T05?",
+                "What is the room of the course of teacher T05 with the slot B?",
             ),
             (of(None, "nights_stayed"), "details of guest 60", "How many nights has guest 60 stayed?"),
             (

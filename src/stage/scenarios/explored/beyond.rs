@@ -135,8 +135,10 @@ fn missing(graph: &Graph, profile: &ToolProfile, args: &[Arg]) -> Option<(usize,
     Some((position, made.next()?))
 }
 
-/// Tasks whose answer follows from the task.
-pub fn without_calls(seed: u64, most: usize) -> Vec<Candidate> {
+/// Tasks whose answer follows from the task. Those of another server are others.
+///
+/// `names`: the server's tools and tables.
+pub fn without_calls(names: &[String], seed: u64, most: usize) -> Vec<Candidate> {
     let candidate = |(number, Small { kind, task, answer, said }): (usize, Small)| Candidate {
         family: format!("{NO_CALL}: {kind}"),
         entity: [("case".to_owned(), format!("{kind} {number}"))].into(),
@@ -147,7 +149,11 @@ pub fn without_calls(seed: u64, most: usize) -> Vec<Candidate> {
         asks: Some(Asks::said(said).to_value()),
         ..Candidate::default()
     };
-    small::questions(seed, most).into_iter().enumerate().map(candidate).collect()
+    small::questions(graph::rank(seed, "small", &names.join(" ")), most)
+        .into_iter()
+        .enumerate()
+        .map(candidate)
+        .collect()
 }
 
 #[cfg(test)]
@@ -206,7 +212,7 @@ mod tests {
                 "{}",
                 pair[1].task
             );
-            assert!(pair[0].task.contains("level of the user"), "{}", pair[0].task);
+            assert!(pair[0].task.contains("level of user"), "{}", pair[0].task);
             assert_eq!(pair.iter().map(|one| one.may_fail).collect::<Vec<_>>(), [true, false]);
             assert_eq!(pair[0].family, "cannot be done: get_user_details");
         }
@@ -214,12 +220,14 @@ mod tests {
 
     #[test]
     fn tasks_that_need_no_call_say_all_that_the_answer_takes() {
-        let found = without_calls(1, 20);
+        let names = ["read_query".to_owned()];
+        let found = without_calls(&names, 1, 20);
         assert_eq!(found.len(), 20);
         for one in &found {
             assert!(matches!(&one.rule, AnswerRule::Quoted(answer) if !answer.is_empty()), "{one:?}");
             assert!(one.calls.is_empty() && one.family.starts_with(NO_CALL));
         }
-        assert_ne!(without_calls(2, 20), found);
+        assert_ne!(without_calls(&names, 2, 20), found);
+        assert_ne!(without_calls(&[], 1, 20), found);
     }
 }

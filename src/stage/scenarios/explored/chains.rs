@@ -167,7 +167,7 @@ fn of_columns(graph: &Graph, profiles: &[ToolProfile], index: usize, seed: u64) 
         AnswerRule::Column { list: list.name.clone(), field: name.clone() },
         vec![
             format!("Which columns does {shown} have? {}", wording::ALL),
-            format!("List the columns of {shown}. {}", wording::ALL),
+            format!("List the columns of {shown}, separated by commas."),
         ],
         None,
     )];
@@ -582,13 +582,13 @@ fn descriptions(
             }
         }
         for (key, said) in describing(graph, origin, &thing, is_said) {
-            let which = asking::named(&thing, &key, &said);
             let is_searched = seen.args.iter().any(|arg| is_search(arg) && arg.leaf.as_ref() == Some(&said));
             let tail = match is_said || is_searched {
                 true => String::new(),
                 false => asking::behind(&thing, &source.place),
             };
-            let words = format!("{}{which}{tail}", part(&value.name, &thing));
+            let words =
+                format!("{}{}", part(&value.name, &thing), asking::named_of(&thing, &key, &said, &tail));
             found.push(of(words, Some((key, said)), Pick::Only));
         }
     }

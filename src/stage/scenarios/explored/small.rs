@@ -4,7 +4,7 @@ use super::{asks::Said, graph};
 
 /// A question, its answer, and what it asks.
 pub struct Small {
-    /// In the name of its family.
+    /// In the name of its family. The answers of a kind are all numbers, or none.
     pub kind: &'static str,
     pub task: String,
     pub answer: String,
@@ -194,7 +194,7 @@ fn weekday(draw: &Draw) -> Small {
     let (day, after) = (draw.number("day", 0, 6), draw.number("after", 2, 12));
     let name = WEEKDAYS[day as usize];
     Small {
-        kind: "calendar",
+        kind: "weekday",
         task: format!("Which weekday is {after} days after {name}?"),
         answer: WEEKDAYS[(day + after) as usize % 7].to_owned(),
         said: Said::Weekday((name, after)),
@@ -205,7 +205,7 @@ fn days_between(draw: &Draw) -> Small {
     let (day, days) = (draw.number("day", 0, 6), draw.number("days", 2, 6));
     let [name, other] = [day, day + days].map(|day| WEEKDAYS[day as usize % 7]);
     Small {
-        kind: "calendar",
+        kind: "duration",
         task: format!("How many days is it from {name} to the next {other}?"),
         answer: days.to_string(),
         said: Said::DaysBetween((name, other)),
@@ -221,7 +221,7 @@ fn minutes_later(draw: &Draw) -> Small {
     let (start, later) = (5 * draw.number("start", 120, 250), 5 * draw.number("later", 3, 19));
     let now = time(start);
     Small {
-        kind: "clock",
+        kind: "time",
         task: format!("It is {now}. What time is it in {later} minutes? Give it as hh:mm."),
         answer: time(start + later),
         said: Said::Later((now, later)),
@@ -232,7 +232,7 @@ fn minutes_between(draw: &Draw) -> Small {
     let (start, later) = (5 * draw.number("start", 120, 250), 5 * draw.number("later", 3, 31));
     let [from, to] = [start, start + later].map(time);
     Small {
-        kind: "clock",
+        kind: "duration",
         task: format!("How many minutes are there from {from} to {to}?"),
         answer: later.to_string(),
         said: Said::MinutesBetween((from, to)),

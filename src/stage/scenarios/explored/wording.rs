@@ -70,7 +70,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
         ],
         AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => vec![
             format!("Which {things} are there in the {place}? {ALL}"),
-            format!("List the {things} in the {place}. {ALL}"),
+            format!("List the {things} in the {place}, separated by commas."),
             format!("Look at the {place}. Which {things} are there? {ALL}"),
         ],
         AnswerRule::Column { field: wanted, .. } => {
@@ -81,7 +81,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
             let (different, all) = if scene.repeats { ("different ", EACH) } else { ("", ALL) };
             vec![
                 format!("Which {different}{f} do the {things} in the {place} have? {all}"),
-                format!("List the {different}{f} of the {things} in the {place}. {all}"),
+                format!("List the {different}{f} of the {things} in the {place}, separated by commas."),
                 format!("Look at the {place}. Which {different}{f} do the {things} have? {all}"),
             ]
         }

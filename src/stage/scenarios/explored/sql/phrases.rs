@@ -501,6 +501,15 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
             format!("Tell me the {size} number of {n} among {{rows}}."),
         ];
     }
+    // `the uses that the coupons have left`
+    if let Some((many, left @ ("left" | "remaining"))) = n.rsplit_once(' ').filter(|_| sense == Sense::Units)
+    {
+        let all = if operation == Operation::Total { "in total" } else { "on average" };
+        return vec![
+            format!("How many {many} do {{rows}} have {left} {all}{decimals}?"),
+            format!("Tell me how many {many} {{rows}} have {left} {all}{decimals}."),
+        ];
+    }
     // Nobody says `the total total`.
     if operation == Operation::Total && words::tokens(column).contains("total") {
         let ns = words::plural(&n);
@@ -566,6 +575,13 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
         (_, true) => &["largest", "highest"],
         (_, false) => &["smallest", "lowest"],
     };
+    if is_own_date(thing, column) && sense == Sense::Date {
+        let order = if is_largest { "last" } else { "first" };
+        return vec![
+            format!("Which of {{rows}} was the {order}? Give {its} {k}."),
+            format!("Of {{rows}}, which was the {order}? Give {its} {k}."),
+        ];
+    }
     let mut texts = Vec::new();
     for size in sizes {
         texts.push(format!("Which of {{rows}} has the {size} {n}? Give {its} {k}."));

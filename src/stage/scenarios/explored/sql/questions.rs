@@ -365,7 +365,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                 ),
                 &Wordings::of([
                     format!("Which different {cs} do the {things} have? {EACH}"),
-                    format!("List the different {cs} of the {things}. {EACH}"),
+                    format!("List the different {cs} of the {things}, separated by commas."),
                     format!("Which different {cs} are there among the {things}? {EACH}"),
                 ]),
             );
@@ -847,7 +847,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
             for which in values.into_iter().take(4) {
                 let has = "How many {set} does {row} have?".to_owned();
                 let mut texts: Vec<String> = to.is_of_people().then_some(has).into_iter().collect();
-                if to.is_of_people() {
+                if to.is_of_people() && !to.columns.iter().any(|column| column == category) {
                     texts.push(format!(
                         "Count the {things} {} of {{row}}.",
                         phrases::with(table, category, which)
@@ -907,9 +907,14 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
     let [join] = &*reference.joins else { return };
     for (number, _) in table.quantities().filter(|(number, _)| is_added_up(table, number)) {
         let q = senses::noun(table, number);
+        let total = match q.split_once(" in ") {
+            _ if words::tokens(number).contains("total") => format!("sum of the {}", words::plural(&q)),
+            Some((what, _)) => format!("total {what}"),
+            None => format!("total {q}"),
+        };
         let mut texts = vec![
-            format!("Adding up the {q} of the {things}, which {role} has the most? Give the {n}."),
-            format!("For which {role} is the sum of the {q} of the {things} largest?"),
+            format!("For which {role} is the {total} of the {things} the largest? Give the {n}."),
+            format!("What is the {n} of the {role} with the largest {total} of the {things}?"),
         ];
         let many = q.strip_prefix("number of ").unwrap_or(&q);
         if words::is_plural(many) {
