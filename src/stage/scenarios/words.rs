@@ -682,7 +682,7 @@ pub fn said(name: &str, shown: &str) -> String {
     let words = spoken_param(name);
     match words.split(' ').count() {
         _ if words.chars().count() == 1 => format!("{words} = {shown}"),
-        1 if shown.parse::<f64>().is_err() => called(&words, shown),
+        1 if !is_code(shown) => format!("the {words} {shown}"),
         _ => format!("{words} {shown}"),
     }
 }
