@@ -374,14 +374,59 @@ def answer_of(name: str, asks: dict, task: str):
     raise Wrong(f"an operation that is not known: {operation}")
 
 
+WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+# Units in a common smaller one.
+SCALES = [
+    {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400, "weeks": 604800},
+    {"months": 1, "years": 12},
+    {"eggs": 1, "dozen": 12},
+    {"grams": 1, "kilograms": 1000},
+    {"centimetres": 1, "metres": 100, "kilometres": 100000},
+    {"millilitres": 1, "litres": 1000},
+]
+
+
+def minutes_of(time: str) -> int:
+    hours, minutes = time.split(":")
+    return 60 * int(hours) + int(minutes)
+
+
+def in_unit(many: int, unit: str, other: str) -> Fraction:
+    scale = next((scale for scale in SCALES if unit in scale and other in scale), None)
+    if scale is None:
+        raise Wrong(f"{unit} are not measured in {other}")
+    return Fraction(many * scale[unit], scale[other])
+
+
+# What a task says, in the order of its text, and what follows from it.
+SAID = {
+    "arithmetic": lambda one, sign, other: {"+": one + other, "-": one - other, "*": one * other, "/": Fraction(one, other)}[sign],
+    "percent": lambda percent, of: Fraction(percent * of, 100),
+    "convert": in_unit,
+    "weekday": lambda day, after: WEEKDAYS[(WEEKDAYS.index(day) + after) % 7],
+    "days_between": lambda day, other: (WEEKDAYS.index(other) - WEEKDAYS.index(day)) % 7 or 7,
+    "later": lambda now, minutes: "{:02}:{:02}".format(*divmod((minutes_of(now) + minutes) % 1440, 60)),
+    "minutes_between": lambda start, end: minutes_of(end) - minutes_of(start),
+}
+# What a task says of the operation.
+SIGNS = {"+": "plus|together|add", "-": "minus|back|old", "*": "times|cost|square|hours at", "/": "evenly"}
+
+
 def said(asks: dict, task: str):
-    for value in asks["arithmetic"][::2] if "arithmetic" in asks else [asks["text"]]:
-        if not whole_word(shown(value), task):
+    kind = next((kind for kind in SAID if kind in asks), None)
+    if kind is None:
+        raise Wrong("nothing that a task says")
+    values = asks[kind]
+    for value in values:
+        if value not in SIGNS and not whole_word(shown(value), task):
             raise Wrong(f"the task does not say {value}")
-    if "arithmetic" in asks:
-        one, sign, other = asks["arithmetic"]
-        return {"+": one + other, "-": one - other, "*": one * other}[sign]
-    return asks["text"]
+    if kind == "arithmetic" and not has(SIGNS[values[1]], task):
+        raise Wrong(f"the task does not say {values[1]}")
+    numbers = [shown(value) for value in values if value not in SIGNS and re.match(r"\d", shown(value))]
+    extra = [number for number in re.findall(r"\d[\d:]*", task) if number.rstrip(":") not in numbers]
+    if extra:
+        raise Wrong(f"the task says {extra[0]}")
+    return SAID[kind](*values)
 
 
 # --- Comparison -----------------------------------------------------------------------------------------------------
@@ -609,7 +654,7 @@ def references() -> dict[tuple[str, str], str]:
 
 def unsaid(name: str, task: str, asks: dict) -> str | None:
     """What the task does not say, or says too much."""
-    if "arithmetic" in asks or "text" in asks:
+    if asks["operation"] == "said":
         return None
     for one in all_asks(asks):
         for key, value in ((one.get("source") or {}).get("arguments") or {}).items():

@@ -682,7 +682,7 @@ pub fn said(name: &str, shown: &str) -> String {
     let words = spoken_param(name);
     match words.split(' ').count() {
         _ if words.chars().count() == 1 => format!("{words} = {shown}"),
-        1 if shown.parse::<f64>().is_err() => format!("the {words} {shown}"),
+        1 if !is_code(shown) => format!("the {words} {shown}"),
         _ => format!("{words} {shown}"),
     }
 }
@@ -715,6 +715,55 @@ pub fn shown(value: &str) -> String {
     }
 }
 
+/// Whether a value is a number or a code and no name: `4`, `B-0360`, `valve-021`.
+pub fn is_code(value: &str) -> bool {
+    value.contains(|letter: char| letter.is_ascii_digit())
+        && value.chars().all(|letter| letter.is_alphanumeric() || "_-.#+".contains(letter))
+}
+
+/// A thing by its name, or without an article by its number: `the teacher Ada`, `room 001`, `the extra "breakfast"`.
+pub fn called(thing: &str, value: &str) -> String {
+    // A name that is written like any noun.
+    let is_word = value.chars().all(|letter| letter.is_lowercase() || "_-".contains(letter));
+    match value {
+        code if is_code(code) => format!("{thing} {code}"),
+        word if is_word && !word.is_empty() => format!("the {thing} \"{word}\""),
+        _ => format!("the {thing} {}", shown(value)),
+    }
+}
+
+/// Whether words name one thing, as [`called`] writes it.
+pub fn is_called(phrase: &str) -> bool {
+    let mut words = phrase.split(' ').skip_while(|word| !is_code(word) && !is_preposition(word));
+    phrase.starts_with("the ")
+        || words.next().is_some_and(is_code) && !phrase.split(' ').next().is_some_and(is_code)
+}
+
+/// Verbs that name a field with the moment when something does so.
+const MOMENTS: [(&str, &str); 10] = [
+    ("start", "start"),
+    ("starts", "start"),
+    ("end", "end"),
+    ("ends", "end"),
+    ("begins", "begin"),
+    ("expires", "expire"),
+    ("departs", "depart"),
+    ("arrives", "arrive"),
+    ("opens", "open"),
+    ("closes", "close"),
+];
+
+/// What a thing does at the moment that a field holds: `depart` for `departs`.
+pub fn verb_of(field: &str) -> Option<&'static str> {
+    let said = spoken(field);
+    MOMENTS.iter().find(|(name, _)| *name == said).map(|(_, verb)| *verb)
+}
+
+/// Whether a plural is one of a unit of time.
+pub fn is_time(plural: &str) -> bool {
+    ["seconds", "minutes", "hours", "days", "weeks", "months", "years"].contains(&plural)
+}
+
 /// Verbs of tools that probably read, where the server does not say it.
 const READING: [&str; 10] =
     ["get", "list", "read", "describe", "show", "search", "find", "view", "open", "status"];
@@ -729,6 +778,24 @@ pub fn is_reading(tool: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thing_with_a_number_or_a_code_has_no_article() {
+        for (thing, value, expected) in [
+            ("parcel", "4", "parcel 4"),
+            ("room", "001", "room 001"),
+            ("booking", "B-0360", "booking B-0360"),
+            ("teacher", "Bruno Fischer", "the teacher \"Bruno Fischer\""),
+            ("course", "Statistics", "the course Statistics"),
+            ("extra", "breakfast", "the extra \"breakfast\""),
+        ] {
+            assert_eq!(called(thing, value), expected);
+            assert!(is_called(&called(thing, value)));
+        }
+        for phrase in ["courses of the teacher", "rooms", "flights on 2024-05-01", "5 rooms"] {
+            assert!(!is_called(phrase), "{phrase}");
+        }
+    }
 
     #[test]
     fn identifiers_are_split_into_words() {

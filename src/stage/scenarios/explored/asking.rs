@@ -1,11 +1,11 @@
 //! Questions about the thing that a result is about, where the words of its place say what that is.
 //!
-//! `details of the user 7` have fields of the user 7, and `flights on Monday` are flights. Other results are asked about as
+//! `details of user 7` have fields of user 7, and `flights on Monday` are flights. Other results are asked about as
 //! places ([`wording`]).
 
 use super::{
     sql::{Sense, is_person, was, was_it},
-    wording::{self, ALL, Scene, be, field},
+    wording::{self, ALL, EACH, Scene, be, field},
 };
 use crate::stage::scenarios::{
     candidate::{AnswerRule, Wanted},
@@ -16,14 +16,14 @@ use crate::stage::scenarios::{
 const FORMS: [&str; 8] =
     ["details", "information", "info", "record", "profile", "metadata", "data", "description"];
 
-/// The thing whose details a place is: `the user 7` of `details of the user 7`.
+/// The thing whose details a place is: `user 7` of `details of user 7`.
 pub fn subject(place: &str) -> Option<&str> {
     let rest = FORMS.iter().find_map(|form| place.strip_prefix(form))?;
     let rest = [" of ", " about ", " for "].iter().find_map(|link| rest.strip_prefix(link))?;
-    rest.starts_with("the ").then_some(rest)
+    words::is_called(rest).then_some(rest)
 }
 
-/// Where a value is: `of the user 7`, or `in the commit logs`.
+/// Where a value is: `of user 7`, or `in the commit logs`.
 pub fn within(place: &str) -> String {
     subject(place).map_or_else(|| format!("in the {place}"), |subject| format!("of {subject}"))
 }
@@ -48,7 +48,7 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
 /// Where a value is.
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    /// `the user 7`
+    /// `user 7`
     Subject(&'a str),
     /// `direct flights from JFK`
     Listing(&'a str),
@@ -68,17 +68,26 @@ fn is_own(field: &str, thing: &str, keys: &[&str]) -> bool {
     of_field.iter().any(is_key) && of_field.iter().all(|word| is_key(word) || of_thing.contains(word))
 }
 
-/// One of several things, by one of its fields: `the course Statistics`, `the student with the number 01051`.
+/// One of several things, by one of its fields: `the course Statistics`, `room 001`, `the room with the view sea`.
 pub fn named(thing: &str, key: &str, value: &str) -> String {
     let (k, shown) = (field(key), words::shown(value));
     if k == thing || is_own(key, thing, &["name", "title"]) || is_own_id(key, thing) {
-        return format!("the {thing} {shown}");
+        return words::called(thing, value);
     }
     let k = k.strip_prefix(&format!("{thing} ")).unwrap_or(&k);
     format!("the {thing} with the {k} {shown}")
 }
 
-/// What stands behind one of the things that a place has: ` of the teacher T05` for `courses of the teacher T05`.
+/// The same of something: `the event of parcel 30 with the depot D4`. `tail` is what stands behind it.
+pub fn named_of(thing: &str, key: &str, value: &str, tail: &str) -> String {
+    let one = named(thing, key, value);
+    match one.strip_prefix(&format!("the {thing} with ")) {
+        Some(with) if !tail.is_empty() => format!("the {thing}{tail} with {with}"),
+        _ => format!("{one}{tail}"),
+    }
+}
+
+/// What stands behind one of the things that a place has: ` of teacher T05` for `courses of teacher T05`.
 pub fn behind(thing: &str, place: &str) -> String {
     let listed =
         place.strip_prefix(&words::plural(thing)).filter(|rest| rest.is_empty() || rest.starts_with(' '));
@@ -109,24 +118,36 @@ fn of_one(wanted: &str, one: &str, scene: &Scene<'_>) -> Vec<String> {
     let f = field(wanted);
     // The number of a student is no student number.
     let of_thing = f.split_once(' ').filter(|(thing, _)| {
-        [format!("the {thing} "), format!("the only {thing} ")].iter().any(|start| one.starts_with(start))
+        let starts = [format!("{thing} "), format!("the {thing} "), format!("the only {thing} ")];
+        starts.iter().any(|start| one.starts_with(start))
     });
     let f = of_thing.map_or(f.as_str(), |(_, rest)| rest).to_owned();
     if let Some(done) = done(&f).filter(|_| scene.of_moments) {
         return vec![format!("When {}?", was_it(one, done)), format!("Tell me when {one} {}.", was(done))];
     }
+    if let Some(verb) = words::verb_of(wanted).filter(|_| scene.of_moments) {
+        return vec![format!("When does {one} {verb}?"), format!("Tell me when {one} {verb}s.")];
+    }
     if let Some((many, done)) = counted(&f).filter(|_| scene.is_count) {
         let is_of_person = words::head(one).split(' ').any(is_person);
         return match is_of_person && !done.is_empty() {
             true => vec![format!("How many {many} has {one} {done}?")],
-            false => vec![
-                format!("How many {f} does {one} have?"),
-                format!("What is the number of {f} of {one}?"),
-                format!("Tell me the number of {f} of {one}."),
-            ],
+            false if words::is_time(many) => {
+                vec![
+                    format!("What is the number of {f} of {one}?"),
+                    format!("Tell me the number of {f} of {one}."),
+                ]
+            }
+            false => {
+                vec![format!("How many {f} does {one} have?"), format!("Tell me how many {f} {one} has.")]
+            }
         };
     }
-    let be = if is_person(&f) { "Who is".to_owned() } else { format!("What {}", be(&f)) };
+    // The code of the sender is not the sender.
+    let of_code = f == "parent" || is_person(&f);
+    let f = scene.codes.filter(|_| of_code).map_or(f.clone(), |code| format!("{code} of the {f}"));
+    let is_who = is_person(&f) && scene.codes.is_none();
+    let be = if is_who { "Who is".to_owned() } else { format!("What {}", be(&f)) };
     vec![
         format!("{be} the {f} of {one}?"),
         format!("Tell me the {f} of {one}."),
@@ -260,7 +281,7 @@ fn of_subject(rule: &AnswerRule, subject: &str, scene: &Scene<'_>) -> Vec<String
     let (thing, things) = (scene.thing, words::plural(scene.thing));
     match rule {
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            of_one(wanted, &format!("{} of {subject}", named(thing, key, value)), scene)
+            of_one(wanted, &named_of(thing, key, value, &format!(" of {subject}")), scene)
         }
         // The only record of a list.
         AnswerRule::Field { key: None, field: wanted, list } if !list.is_empty() => {
@@ -273,27 +294,49 @@ fn of_subject(rule: &AnswerRule, subject: &str, scene: &Scene<'_>) -> Vec<String
             format!("Look up {subject}. How many {things} are there?"),
             format!("What is the number of {things} of {subject}?"),
         ],
-        AnswerRule::Column { field: wanted, .. } if is_itself(wanted, thing) => vec![
-            format!("Which {things} does {subject} have? {ALL}"),
-            format!("List the {things} of {subject}. {ALL}"),
-            format!("Look up {subject}. Which {things} are there? {ALL}"),
-        ],
-        AnswerRule::Column { field: wanted, .. } if is_name(wanted) => {
-            let f = fields(wanted);
+        AnswerRule::Column { field: wanted, .. }
+            if wanted.is_empty() || field(wanted) == thing && scene.codes.is_none() =>
+        {
             vec![
-                format!("Which {things} does {subject} have? Give their {f}, separated by commas."),
-                format!("List the {f} of the {things} of {subject}. {ALL}"),
+                format!("Which {things} does {subject} have? {ALL}"),
+                format!("List the {things} of {subject}, separated by commas."),
+                format!("Look up {subject}. Which {things} are there? {ALL}"),
             ]
         }
         AnswerRule::Column { field: wanted, .. } => {
-            let f = fields(wanted);
-            vec![
-                format!("Which {f} do the {things} of {subject} have? {ALL}"),
-                format!("List the {f} of the {things} of {subject}. {ALL}"),
-                format!("For {subject}, report the {f} of the {things}, each once. {ALL}"),
-            ]
+            let which = [
+                format!("Which {things} does {subject} have?"),
+                format!("Look up {subject}. Which {things} are there?"),
+            ];
+            columns(wanted, &which, &format!("the {things} of {subject}"), scene)
         }
         _ => Vec::new(),
+    }
+}
+
+/// Questions for a field of several records. `which`: ways to ask for the records. `all`: all of them.
+fn columns(wanted: &str, which: &[String], all: &str, scene: &Scene<'_>) -> Vec<String> {
+    let codes = scene.codes.filter(|_| is_itself(wanted, scene.thing)).map(words::plural);
+    let f = codes.clone().unwrap_or_else(|| fields(wanted));
+    if let Some(verb) = words::verb_of(wanted).filter(|_| scene.of_moments) {
+        let when = if scene.of_days { "On which dates" } else { "When" };
+        let all_of_them = if scene.repeats { EACH } else { ALL };
+        return vec![format!("{when} do {all} {verb}? {all_of_them}")];
+    }
+    match scene.repeats {
+        true => vec![
+            format!("Which different {f} do {all} have? {EACH}"),
+            format!("List the different {f} of {all}, separated by commas."),
+        ],
+        false if is_name(wanted) || codes.is_some() => which
+            .iter()
+            .map(|which| format!("{which} Give their {f}, separated by commas."))
+            .chain([format!("List the {f} of {all}, separated by commas.")])
+            .collect(),
+        false => vec![
+            format!("Which {f} do {all} have? {ALL}"),
+            format!("List the {f} of {all}, separated by commas."),
+        ],
     }
 }
 
@@ -311,7 +354,7 @@ fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String
     // The courses of a teacher are what the teacher has.
     let owner = listing.strip_prefix(&format!("{} of ", words::plural(thing)));
     if let (Some(owner), AnswerRule::Count { .. } | AnswerRule::Column { .. }) =
-        (owner.filter(|owner| owner.starts_with("the ")), rule)
+        (owner.filter(|owner| words::is_called(owner)), rule)
     {
         return of_subject(rule, owner, scene);
     }
@@ -321,35 +364,36 @@ fn of_listing(rule: &AnswerRule, listing: &str, scene: &Scene<'_>) -> Vec<String
             vec![format!("Which of the {listing} has the {k} {v}?")]
         }
         AnswerRule::Field { key: Some((key, value)), field: wanted, .. } => {
-            of_one(wanted, &format!("{}{}", named(thing, key, value), behind(thing, listing)), scene)
+            of_one(wanted, &named_of(thing, key, value, &behind(thing, listing)), scene)
         }
         AnswerRule::Field { key: None, field: wanted, .. } => {
             of_one(wanted, &format!("the only {}", words::singular_head(listing)), scene)
         }
         AnswerRule::Count { .. } => vec![
-            format!("How many {listing} are there?"),
+            which_are(listing).replacen("Which", "How many", 1),
             format!("Count the {listing}."),
             format!("Find the {listing}. How many are there?"),
             format!("What is the number of {listing}?"),
         ],
-        AnswerRule::Column { field: wanted, .. } if is_itself(wanted, thing) => {
-            vec![format!("Which {listing} are there? {ALL}"), format!("List the {listing}. {ALL}")]
-        }
-        AnswerRule::Column { field: wanted, .. } if is_name(wanted) => {
-            let f = fields(wanted);
-            vec![
-                format!("Which {listing} are there? Give their {f}, separated by commas."),
-                format!("List the {f} of the {listing}. {ALL}"),
-            ]
+        AnswerRule::Column { field: wanted, .. }
+            if wanted.is_empty() || field(wanted) == thing && scene.codes.is_none() =>
+        {
+            vec![format!("{} {ALL}", which_are(listing)), format!("List the {listing}, separated by commas.")]
         }
         AnswerRule::Column { field: wanted, .. } => {
-            let f = fields(wanted);
-            vec![
-                format!("Which {f} do the {listing} have? {ALL}"),
-                format!("List the {f} of the {listing}, each once. {ALL}"),
-            ]
+            columns(wanted, &[which_are(listing)], &format!("the {listing}"), scene)
         }
         _ => Vec::new(),
+    }
+}
+
+/// `Which tables are there in the database?`
+fn which_are(listing: &str) -> String {
+    match listing.split_once(" in ") {
+        Some((things, place)) if words::head(listing) == things => {
+            format!("Which {things} are there in {place}?")
+        }
+        _ => format!("Which {listing} are there?"),
     }
 }
 
@@ -373,29 +417,24 @@ mod tests {
         };
         let lowest = |list: &str| measured(list, Some("flight_number"), Wanted::Least);
         for (rule, place, thing, expected) in [
-            (
-                of(None, "", "address.city"),
-                "details of the user 7",
-                "entry",
-                "What is the city of the user 7?",
-            ),
+            (of(None, "", "address.city"), "details of user 7", "entry", "What is the city of user 7?"),
             (
                 of(Some(("origin", "JFK")), "flights", "price"),
-                "details of the trip 7",
+                "details of trip 7",
                 "flight",
-                "What is the price of the flight with the origin JFK of the trip 7?",
+                "What is the price of the flight of trip 7 with the origin JFK?",
             ),
             (
                 AnswerRule::Count { list: list() },
-                "details of the trip 7",
+                "details of trip 7",
                 "flight",
-                "How many flights does the trip 7 have?",
+                "How many flights does trip 7 have?",
             ),
             (
                 lowest("flights"),
-                "details of the trip 7",
+                "details of trip 7",
                 "flight",
-                "Which flight of the trip 7 has the lowest price? Give its flight number.",
+                "Which flight of trip 7 has the lowest price? Give its flight number.",
             ),
             (
                 lowest(""),
@@ -411,15 +450,15 @@ mod tests {
             ),
             (
                 AnswerRule::Column { list: "passengers".into(), field: "dob".into() },
-                "details of the trip 7",
+                "details of trip 7",
                 "passenger",
-                "Which dates of birth do the passengers of the trip 7 have? Give all of them, separated by commas.",
+                "Which dates of birth do the passengers of trip 7 have? Give all of them, separated by commas.",
             ),
             (
                 of(None, "cards", "kind"),
-                "details of the user 7",
+                "details of user 7",
                 "card",
-                "What is the kind of the only card of the user 7?",
+                "What is the kind of the only card of user 7?",
             ),
             (of(None, "", "branch"), "commit logs", "entry", "What is the branch in the commit logs?"),
             (
@@ -430,21 +469,18 @@ mod tests {
             ),
             (
                 measured("flights", None, Wanted::Total),
-                "details of the trip 7",
+                "details of trip 7",
                 "flight",
-                "What is the total price of the flights of the trip 7?",
+                "What is the total price of the flights of trip 7?",
             ),
             (
                 measured("flights", Some("price"), Wanted::Most),
-                "details of the trip 7",
+                "details of trip 7",
                 "flight",
-                "What is the highest price of the flights of the trip 7?",
+                "What is the highest price of the flights of trip 7?",
             ),
         ] {
-            assert_eq!(
-                ask(&rule, &Scene { place, thing, of_moments: false, is_count: false })[0].1,
-                expected
-            );
+            assert_eq!(ask(&rule, &Scene { place, thing, ..Scene::default() })[0].1, expected);
         }
     }
 
@@ -457,48 +493,44 @@ mod tests {
         };
         let statistics = || Some(("title", "Statistics"));
         let column = |field: &str| AnswerRule::Column { list: String::new(), field: field.into() };
-        let of_teacher = "courses of the teacher T05";
+        let of_teacher = "courses of teacher T05";
         for (rule, place, expected) in [
             (
                 of(statistics(), "room"),
                 of_teacher,
-                "What is the room of the course Statistics of the teacher T05?",
+                "What is the room of the course Statistics of teacher T05?",
             ),
             (
                 of(statistics(), "seats"),
                 of_teacher,
-                "How many seats does the course Statistics of the teacher T05 have?",
+                "How many seats does the course Statistics of teacher T05 have?",
             ),
-            (of(None, "seats"), of_teacher, "How many seats does the only course of the teacher T05 have?"),
+            (of(None, "seats"), of_teacher, "How many seats does the only course of teacher T05 have?"),
             (
                 of(Some(("slot", "B")), "room"),
                 of_teacher,
-                "What is the room of the course with the slot B of the teacher T05?",
+                "What is the room of the course of teacher T05 with the slot B?",
             ),
-            (
-                of(None, "nights_stayed"),
-                "details of the guest 60",
-                "How many nights has the guest 60 stayed?",
-            ),
+            (of(None, "nights_stayed"), "details of guest 60", "How many nights has guest 60 stayed?"),
             (
                 column("title"),
                 of_teacher,
-                "Which courses does the teacher T05 have? Give their titles, separated by commas.",
+                "Which courses does teacher T05 have? Give their titles, separated by commas.",
             ),
             (
                 column("course"),
                 of_teacher,
-                "Which courses does the teacher T05 have? Give all of them, separated by commas.",
+                "Which courses does teacher T05 have? Give all of them, separated by commas.",
             ),
         ] {
-            let scene = Scene { place, thing: "course", of_moments: false, is_count: true };
+            let scene = Scene { place, thing: "course", is_count: true, ..Scene::default() };
             let scene =
                 if expected.starts_with("How many") { scene } else { Scene { is_count: false, ..scene } };
             assert_eq!(ask(&rule, &scene)[0].1, expected);
         }
         let scene =
-            Scene { place: "details of the device 5", thing: "entry", of_moments: true, is_count: false };
-        assert_eq!(ask(&of(None, "installed"), &scene)[0].1, "When was the device 5 installed?");
+            Scene { place: "details of device 5", thing: "entry", of_moments: true, ..Scene::default() };
+        assert_eq!(ask(&of(None, "installed"), &scene)[0].1, "When was device 5 installed?");
         assert!(is_odd("installed", false) && !is_odd("installed", true) && !is_odd("room", false));
     }
 
@@ -521,7 +553,7 @@ mod tests {
         ] {
             let asked = ask(
                 &rule,
-                &Scene { place: "details of the trip 7", thing: "leg", of_moments, is_count: false },
+                &Scene { place: "details of trip 7", thing: "leg", of_moments, ..Scene::default() },
             );
             assert!(asked[0].1.contains(first), "{asked:?}");
             assert!(asked.last().unwrap().1.contains(last), "{asked:?}");

@@ -133,7 +133,17 @@ pub enum Size {
 #[serde(rename_all = "snake_case")]
 pub enum Said {
     Arithmetic((u64, &'static str, u64)),
-    Text(String),
+    /// So many percent of a number.
+    Percent((u64, u64)),
+    /// So many of one unit, in another.
+    Convert((u64, &'static str, &'static str)),
+    /// The weekday so many days after another.
+    Weekday((&'static str, u64)),
+    /// The days from one weekday to the next other.
+    DaysBetween((&'static str, &'static str)),
+    /// The time so many minutes after another.
+    Later((String, u64)),
+    MinutesBetween((String, String)),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -162,12 +162,12 @@ fn of_columns(graph: &Graph, profiles: &[ToolProfile], index: usize, seed: u64) 
     if !super::sql::tables(graph).contains(table) {
         return Some(Vec::new());
     }
-    let shown = &only.shown;
+    let shown = format!("the table \"{table}\"");
     let mut asked = vec![(
         AnswerRule::Column { list: list.name.clone(), field: name.clone() },
         vec![
-            format!("Which columns does the table {shown} have? {}", wording::ALL),
-            format!("List the columns of the table {shown}. {}", wording::ALL),
+            format!("Which columns does {shown} have? {}", wording::ALL),
+            format!("List the columns of {shown}, separated by commas."),
         ],
         None,
     )];
@@ -180,8 +180,8 @@ fn of_columns(graph: &Graph, profiles: &[ToolProfile], index: usize, seed: u64) 
             field: kind.clone(),
         };
         let texts = vec![
-            format!("Of which type is the column {column} of the table {shown}?"),
-            format!("What type does the column {column} in the table {shown} have?"),
+            format!("What is the type of the column \"{column}\" in {shown}?"),
+            format!("What type does the column \"{column}\" of {shown} have?"),
         ];
         asked.push((rule, texts, Some(("column".to_owned(), column.to_owned()))));
     }
@@ -242,7 +242,17 @@ fn candidate(
     }
     let is_count =
         asked_field(&rule).is_some_and(|field| !is_set(graph, index, field)) && answer.parse::<f64>().is_ok();
-    let asked = asking::ask(&rule, &Scene { place: &variant.place, thing: &thing, of_moments, is_count });
+    let values = asked_values(seen, &rule, &answer);
+    let scene = Scene {
+        place: &variant.place,
+        thing: &thing,
+        of_moments: of_moments || values.iter().all(|value| is_moment(value)),
+        of_days: values.iter().all(|value| value.len() == 10),
+        is_count,
+        codes: codes(&values),
+        repeats: values.iter().collect::<BTreeSet<_>>().len() < values.len(),
+    };
+    let asked = asking::ask(&rule, &scene);
     let mut entity = variant.entity.clone();
     let about = match &rule {
         AnswerRule::Field { key: Some((key, value)), field, .. } => {
@@ -293,6 +303,24 @@ fn candidate(
     })
 }
 
+/// The values that are asked for.
+fn asked_values<'v>(seen: &'v graph::SuccessfulCall, rule: &'v AnswerRule, answer: &'v str) -> Vec<&'v str> {
+    match rule {
+        AnswerRule::Column { list, field } => {
+            let lists = seen.reading.lists.iter().filter(|one| one.name == *list);
+            lists.flat_map(|one| &one.records).filter_map(|record| value_of(record, field)).collect()
+        }
+        _ => vec![answer],
+    }
+}
+
+/// What values are that say nothing but which things are meant.
+fn codes(values: &[&str]) -> Option<&'static str> {
+    let is_digits = |value: &&str| value.bytes().all(|byte| byte.is_ascii_digit());
+    let are_codes = values.iter().all(|value| words::is_code(value) && !is_moment(value));
+    are_codes.then(|| if values.iter().all(is_digits) { "number" } else { "code" })
+}
+
 /// The field whose values are asked for or compared.
 fn asked_field(rule: &AnswerRule) -> Option<&str> {
     match rule {
@@ -319,7 +347,7 @@ fn is_of_moments(seen: &graph::SuccessfulCall, rule: &AnswerRule, answer: &str) 
 /// a course, of a thing that a search by its name finds, or the only record's name for itself.
 fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
     let AnswerRule::Field { key, field, .. } = rule else { return false };
-    let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" the {thing} "));
+    let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" {thing} "));
     let is_searched = variant.place.contains(MATCHING);
     is_circle || is_searched || key.is_none() && wording::field(field) == thing
 }
@@ -554,13 +582,13 @@ fn descriptions(
             }
         }
         for (key, said) in describing(graph, origin, &thing, is_said) {
-            let which = asking::named(&thing, &key, &said);
             let is_searched = seen.args.iter().any(|arg| is_search(arg) && arg.leaf.as_ref() == Some(&said));
             let tail = match is_said || is_searched {
                 true => String::new(),
                 false => asking::behind(&thing, &source.place),
             };
-            let words = format!("{}{which}{tail}", part(&value.name, &thing));
+            let words =
+                format!("{}{}", part(&value.name, &thing), asking::named_of(&thing, &key, &said, &tail));
             found.push(of(words, Some((key, said)), Pick::Only));
         }
     }
@@ -687,7 +715,7 @@ pub fn place(
             if let Some(at) = given.filter(|at| !covered.contains(at)) {
                 let words =
                     described.filter(|(position, _)| *position == at).map(|(_, words)| words.to_owned());
-                within = format!(" of {}", words.unwrap_or_else(|| format!("the {said} {}", args[at].shown)));
+                within = format!(" of {}", words.unwrap_or_else(|| words::called(&said, &args[at].shown)));
                 owner = Some(at);
             }
         }
@@ -696,7 +724,7 @@ pub fn place(
         && words::spoken_param(&only.name) == text
     {
         let words =
-            described.map_or_else(|| format!("the {text} {}", only.shown), |(_, words)| words.to_owned());
+            described.map_or_else(|| words::called(&text, &only.shown), |(_, words)| words.to_owned());
         return format!("details of {words}");
     }
     if slot.is_none() && args.iter().any(is_search) {
@@ -714,7 +742,7 @@ pub fn place(
                 let (form, noun) = details(found_by.as_deref().unwrap_or_default());
                 text = match words {
                     Some(words) => format!("{form}{words}"),
-                    None => format!("{form}the {noun} {}", arg.shown),
+                    None => format!("{form}{}", words::called(&noun, &arg.shown)),
                 };
             }
             (Some(_), Some(words), _) => text += &format!(" {words}"),
@@ -723,7 +751,7 @@ pub fn place(
             {
                 text += &format!(" {}", arg.shown);
             }
-            (Some(slot), None, _) => text += &format!(" the {} {}", slot.noun, arg.shown),
+            (Some(slot), None, _) => text += &format!(" {}", words::called(&slot.noun, &arg.shown)),
             (None, words, _) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
@@ -808,13 +836,16 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
             for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 let of_field = || list.records.iter().flatten().filter(|other| other.name == field.name);
                 let values: BTreeSet<&str> = of_field().map(|field| field.value.as_str()).collect();
+                // Nobody tells apart what differs in nothing but case.
+                let is_told_apart = values.len()
+                    == values.iter().map(|value| value.to_lowercase()).collect::<BTreeSet<_>>().len();
                 let look_like_numbers = of_field().all(|field| field.value.parse::<f64>().is_ok());
                 let are_numbers = look_like_numbers && of_field().all(|field| !field.is_text);
                 let is_number = are_numbers && is_quantity(&field.name);
                 let is_id = words::is_identifier(&field.name);
                 // Nobody wants a list of amounts.
                 let is_unfit = if is_id { has_name } else { look_like_numbers };
-                if values.len() > 1 && !is_number && !is_unfit {
+                if values.len() > 1 && !is_number && !is_unfit && is_told_apart {
                     rules.push(AnswerRule::Column { list: name(), field: field.name.clone() });
                 }
                 if is_number || is_moment(&field.value) {

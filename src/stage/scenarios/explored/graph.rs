@@ -312,18 +312,6 @@ impl Graph {
         }
     }
 
-    /// Whether a value stands where what a parameter takes can stand.
-    pub fn is_of(&self, profile: &ToolProfile, name: &str, text: &str) -> bool {
-        let param = profile.params.iter().find(|param| param.name == name);
-        let fits = |param: &Param| {
-            let known = self.known.get(text);
-            known.is_some_and(|known| {
-                known.fields.iter().any(|(field, list)| is_fit(profile, param, field, list))
-            })
-        };
-        param.is_some_and(fits)
-    }
-
     /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order. An optional parameter
     /// gets none that fits by nothing.
     pub fn candidates(&self, profile: &ToolProfile, param: &Param, seed: u64, most: usize) -> Vec<Value> {

@@ -16,6 +16,7 @@ mod graph;
 mod guide;
 mod pages;
 mod seeds;
+mod small;
 mod sql;
 mod statements;
 mod tools;
@@ -178,14 +179,9 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     // First, because tasks beyond those that are wanted are left out at the end.
     let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
     if !own.is_empty() || !others.is_empty() {
-        let names = sql::tables(graph);
-        candidates.extend(beyond::without_calls(
-            graph,
-            profiles,
-            &names,
-            task.seed,
-            share(task.budget.no_call_share),
-        ));
+        let mut names: Vec<String> = profiles.iter().map(|profile| profile.name.clone()).collect();
+        names.extend(sql::tables(graph));
+        candidates.extend(beyond::without_calls(&names, task.seed, share(task.budget.no_call_share)));
     }
     let hops = |candidate: &Candidate| (candidate.family.matches(" > ").count(), String::new());
     // What lists and describes the tables is asked about itself, but is there for the queries.

@@ -3,16 +3,25 @@
 use crate::stage::scenarios::{candidate::AnswerRule, words};
 
 /// Where the answer is: the phrase of a tool's result, with its arguments, and the word for one record.
+#[derive(Clone, Copy, Default)]
 pub struct Scene<'a> {
     pub place: &'a str,
     pub thing: &'a str,
     /// What is asked for or compared are dates or times.
     pub of_moments: bool,
+    /// These are dates without a time.
+    pub of_days: bool,
     /// What is asked for is a number of what the field is called.
     pub is_count: bool,
+    /// What the values are if they are codes or numbers of things: `code`.
+    pub codes: Option<&'static str>,
+    /// Several records have the same value.
+    pub repeats: bool,
 }
 
 pub const ALL: &str = "Give all of them, separated by commas.";
+/// The same where several records have one value.
+pub const EACH: &str = "Give each once, separated by commas.";
 
 /// Ways to ask, by name. The names decide splits by phrasing.
 pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
@@ -61,20 +70,19 @@ pub fn ask(rule: &AnswerRule, scene: &Scene<'_>) -> Vec<(String, String)> {
         ],
         AnswerRule::Column { field: wanted, .. } if wanted.is_empty() => vec![
             format!("Which {things} are there in the {place}? {ALL}"),
-            format!("List the {things} in the {place}. {ALL}"),
+            format!("List the {things} in the {place}, separated by commas."),
             format!("Look at the {place}. Which {things} are there? {ALL}"),
-            format!("Report the {things} in the {place}, each once. {ALL}"),
         ],
         AnswerRule::Column { field: wanted, .. } => {
             let f = match field(wanted) {
                 odd if odd.ends_with('"') => format!("values of {odd}"),
                 name => words::plural(&name),
             };
+            let (different, all) = if scene.repeats { ("different ", EACH) } else { ("", ALL) };
             vec![
-                format!("Which {f} do the {things} in the {place} have? {ALL}"),
-                format!("List the {f} of the {things} in the {place}. {ALL}"),
-                format!("Look at the {place}. Which {f} do the {things} have? {ALL}"),
-                format!("Report the {f} of the {things} in the {place}, each once. {ALL}"),
+                format!("Which {different}{f} do the {things} in the {place} have? {all}"),
+                format!("List the {different}{f} of the {things} in the {place}, separated by commas."),
+                format!("Look at the {place}. Which {different}{f} do the {things} have? {all}"),
             ]
         }
         AnswerRule::Only | AnswerRule::Number { .. } => vec![

@@ -7,8 +7,8 @@ use chrono::Month;
 use super::{
     Reference, Table, is_flag,
     senses::{
-        Event, Sense, a, done, event, is_adjective, is_name, is_own_date, is_person, last_word, noun,
-        participle, that_were, was, was_it, were,
+        Event, Sense, a, done, event, is_adjective, is_date, is_name, is_own_date, is_person, last_word,
+        noun, participle, that_were, was, was_it, were,
     },
 };
 use crate::stage::scenarios::words;
@@ -17,7 +17,7 @@ use crate::stage::scenarios::words;
 pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String> {
     let shown = words::shown(value);
     if is_name(key) {
-        let mut names = vec![format!("the {thing} {shown}"), format!("the {thing} {value}")];
+        let mut names = named(thing, value);
         if words::tokens(key).contains("title") {
             names.push(shown);
         } else if is_person(thing) || table.is_of_people() {
@@ -29,11 +29,42 @@ pub fn row(table: &Table<'_>, thing: &str, key: &str, value: &str) -> Vec<String
     }
     let k = noun(table, key);
     let k = k.strip_prefix(&format!("{thing} ")).unwrap_or(&k);
-    let mut names = vec![format!("the {thing} with the {k} {shown}"), format!("{thing} {shown}")];
+    let mut names = vec![format!("{thing} {shown}")];
+    // The bin with the bin A-03 is bin A-03.
+    names.extend((k != thing).then(|| format!("the {thing} with the {k} {shown}")));
     if value.bytes().all(|byte| byte.is_ascii_digit()) {
         names.extend(["number ", "#", "no. "].map(|number| format!("{thing} {number}{value}")));
     }
     names
+}
+
+/// A row by its name, with what it is: `the product "Desk Lamp"`, `line 10`.
+fn named(thing: &str, value: &str) -> Vec<String> {
+    let called = words::called(thing, value);
+    match value.starts_with(char::is_uppercase) && called.starts_with("the ") {
+        true => vec![called, format!("the {thing} {value}")],
+        false => vec![called],
+    }
+}
+
+/// The same for a row that others have: `the currency euro`.
+pub fn row_that_is_had(reference: &Reference<'_, '_>, name: &str, value: &str) -> Vec<String> {
+    match is_had(reference) {
+        true => named(&reference.role, value),
+        false => row(reference.to, &reference.role, name, value),
+    }
+}
+
+/// Whether rows have what they refer to, rather than belong to it: a transfer has a currency, a pupil belongs to a class.
+fn is_had(reference: &Reference<'_, '_>) -> bool {
+    let is_of =
+        reference.to.is_of_people() || reference.joins.last().is_some_and(|join| join.from.is_of_people());
+    !is_of && event(&reference.joins[0].from.thing).is_none()
+}
+
+/// Things and what they refer to: `orders of Ada`, `transfers with the currency euro`.
+pub fn things_of(things: &str, reference: &Reference<'_, '_>, row: &str) -> String {
+    format!("{things} {} {row}", if is_had(reference) { "with" } else { "of" })
 }
 
 /// The rows that share a value: `open orders`, `customers from Oslo`.
@@ -55,7 +86,7 @@ pub fn rows(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<St
             sets.push(format!("{value} {things}"));
         }
         Sense::Kind => {
-            sets.push(format!("{things} {} the {c} {v}", within(&c)));
+            sets.extend((!c.contains(' ')).then(|| format!("{things} {} the {c} {v}", within(&c))));
             sets.extend(is_in_front(column, value).then(|| format!("{value} {things}")));
         }
         Sense::Place => {
@@ -180,6 +211,10 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
     {
         return vec![format!("Until when is {{row}} {}?", rest.join(" "))];
     }
+    let are_moments = table.values(column).iter().all(|value| value.contains(':') || is_date(value));
+    if let Some(verb) = words::verb_of(column).filter(|_| are_moments) {
+        return vec![format!("When does {{row}} {verb}?"), format!("Tell me when {{row}} {verb}s.")];
+    }
     let is_moment = matches!(Sense::of(table, column), Sense::Date | Sense::Year);
     if is_moment && (done(thing, column).is_some() || words::tokens(column).contains("since")) {
         return moment(table, thing, column);
@@ -242,25 +277,34 @@ pub fn lookup(table: &Table<'_>, thing: &str, column: &str) -> Vec<String> {
             format!("In which {c} is {{row}}?"),
         ]),
         Sense::Date | Sense::Year => texts.extend(moment(table, thing, column)),
-        Sense::Units => {
-            return vec![
-                how_many(c, "{row}"),
-                format!("What is the number of {c} of {{row}}?"),
-                format!("I need the number of {c} of {{row}}."),
-                format!("Can you look up the number of {c} of {{row}}?"),
-            ];
-        }
+        Sense::Units => return units(c, "{row}"),
         Sense::Other => {}
     }
     texts
 }
 
-/// `How many uses does the coupon have left?`
-fn how_many(units: &str, who: &str) -> String {
-    match units.rsplit_once(' ') {
-        Some((many, left @ ("left" | "remaining"))) => format!("How many {many} does {who} have {left}?"),
-        _ => format!("How many {units} does {who} have?"),
+/// Questions for a number of units: `How many uses does the coupon have left?`
+fn units(units: &str, who: &str) -> Vec<String> {
+    if let Some((many, left @ ("left" | "remaining"))) = units.rsplit_once(' ') {
+        return vec![
+            format!("How many {many} does {who} have {left}?"),
+            format!("Tell me how many {many} {who} has {left}."),
+        ];
     }
+    let mut texts = vec![
+        format!("What is the number of {units} of {who}?"),
+        format!("I need the number of {units} of {who}."),
+        format!("Can you look up the number of {units} of {who}?"),
+    ];
+    // A visit has no minutes.
+    if !words::is_time(last_word(units)) {
+        texts = vec![
+            format!("How many {units} does {who} have?"),
+            format!("Tell me how many {units} {who} has."),
+            format!("Can you look up how many {units} {who} has?"),
+        ];
+    }
+    texts
 }
 
 /// How one asks for a year, a day or a time.
@@ -424,8 +468,8 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
     let (n, sense) = (noun(table, column), Sense::of(table, column));
     let is_moment = matches!(sense, Sense::Date | Sense::Year);
     let adjectives: &[&str] = match operation {
-        Operation::Highest if is_moment => &["latest", "most recent", "last"],
-        Operation::Lowest if is_moment => &["earliest", "first"],
+        Operation::Highest if is_moment => &["latest", "most recent"],
+        Operation::Lowest if is_moment => &["earliest"],
         Operation::Highest => &["highest", "largest", "greatest", "maximum"],
         Operation::Lowest => &["lowest", "smallest", "minimum"],
         Operation::Total => &["total", "overall"],
@@ -455,6 +499,15 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
         return vec![
             format!("What is the {size} number of {n} among {{rows}}?"),
             format!("Tell me the {size} number of {n} among {{rows}}."),
+        ];
+    }
+    // `the uses that the coupons have left`
+    if let Some((many, left @ ("left" | "remaining"))) = n.rsplit_once(' ').filter(|_| sense == Sense::Units)
+    {
+        let all = if operation == Operation::Total { "in total" } else { "on average" };
+        return vec![
+            format!("How many {many} do {{rows}} have {left} {all}{decimals}?"),
+            format!("Tell me how many {many} {{rows}} have {left} {all}{decimals}."),
         ];
     }
     // Nobody says `the total total`.
@@ -522,6 +575,13 @@ pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool)
         (_, true) => &["largest", "highest"],
         (_, false) => &["smallest", "lowest"],
     };
+    if is_own_date(thing, column) && sense == Sense::Date {
+        let order = if is_largest { "last" } else { "first" };
+        return vec![
+            format!("Which of {{rows}} was the {order}? Give {its} {k}."),
+            format!("Of {{rows}}, which was the {order}? Give {its} {k}."),
+        ];
+    }
     let mut texts = Vec::new();
     for size in sizes {
         texts.push(format!("Which of {{rows}} has the {size} {n}? Give {its} {k}."));
@@ -599,8 +659,9 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     // Two references away, what is between must be said; only who it is is asked.
     if let [first, _, ..] = &*reference.joins {
         let one = format!("{role} of the {} of {{row}}", first.to.thing);
-        let who = if to.is_of_people() { "Who" } else { "What" };
-        return vec![format!("{who} is the {one}?"), format!("Tell me the {c} of the {one}.")];
+        let who = to.is_of_people().then(|| format!("Who is the {one}?"));
+        let asked = [format!("What is the {c} of the {one}?"), format!("Tell me the {c} of the {one}.")];
+        return who.into_iter().chain(asked).collect();
     }
     let its = if table.is_of_people() { "their" } else { "its" };
     let mut texts = vec![
@@ -610,13 +671,11 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
     ];
     let is_person = to.is_of_people();
     if to.name() == Some(column) {
-        // A member has no branch.
-        match table.is_of_people() && !is_person {
-            true if Sense::of_name(role) == Sense::Kind => texts.push(format!("Which {role} is {{row}} in?")),
-            true => {}
-            false => texts.push(format!("Which {role} does {{row}} have?")),
+        if is_person {
+            texts.push(format!("Who is the {role} of {{row}}?"));
+        } else if table.is_of_people() && Sense::of_name(role) == Sense::Kind {
+            texts.push(format!("Which {role} is {{row}} in?"));
         }
-        texts.push(format!("{} is the {role} of {{row}}?", if is_person { "Who" } else { "What" }));
         if let Some((_, past, _, placed, _)) = event_with(table, reference) {
             texts.extend(match is_person {
                 true => vec![format!("Who has {placed} {{row}}?"), format!("By whom was {{row}} {placed}?")],
@@ -634,10 +693,7 @@ pub fn referred(table: &Table<'_>, reference: &Reference<'_, '_>, column: &str) 
             return vec![format!("When {}?", was_it(&format!("the {role} of {{row}}"), &done))];
         }
         Sense::Units => {
-            return vec![
-                how_many(&c, &format!("the {role} of {{row}}")),
-                format!("What is the number of {c} of the {role} of {{row}}?"),
-            ];
+            return units(&c, &format!("the {role} of {{row}}"));
         }
         Sense::Place if is_person && is_lived_in(column) => {
             texts.extend([
@@ -685,8 +741,8 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
     if let [first, _, ..] = &*reference.joins {
         let between = words::plural(&first.to.thing);
         return vec![
-            format!("How many {{things}} are there for the {between} of {{row}}?"),
-            format!("Count the {{things}} of the {between} of {{row}}."),
+            format!("How many {{things}} do the {} have?", things_of(&between, reference, "{row}")),
+            format!("Count the {{things}} of the {}.", things_of(&between, reference, "{row}")),
         ];
     }
     if reference.is_one_of_several {
@@ -695,27 +751,17 @@ pub fn count_of(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String>
             format!("Count the {{things}} whose {role} is {{row}}."),
         ];
     }
-    let texts: &[&str] = match reference.to.is_of_people() {
-        true => &[
+    let texts: &[&str] = match (is_had(reference), reference.to.is_of_people()) {
+        (true, _) => &["How many {things} have {row}?", "Count the {things} with {row}."],
+        (false, true) => &[
             "How many {things} of {row} are there?",
             "How many {things} belong to {row}?",
             "Count the {things} of {row}.",
             "How many {things} does {row} have?",
-            "How many {things} are there for {row}?",
         ],
-        false => &[
-            "How many {things} of {row} are there?",
-            "Count the {things} of {row}.",
-            "How many {things} are there for {row}?",
-        ],
+        (false, false) => &["How many {things} does {row} have?", "Count the {things} of {row}."],
     };
-    // Nobody is "for" somebody.
-    let is_for = |text: &&&str| text.contains(" for ");
-    let mut texts: Vec<String> = texts
-        .iter()
-        .filter(|text| !table.is_of_people() || !is_for(text))
-        .map(|text| (*text).to_owned())
-        .collect();
+    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match reference.to.is_of_people() {
             true => vec![
@@ -783,24 +829,21 @@ pub fn most_of(table: &Table<'_>, reference: &Reference<'_, '_>, name: &str) -> 
     texts
 }
 
-/// Questions for the number of rows that refer to rows which share a value; `{set}` are those.
+/// Questions for the number of rows that refer to rows which share a value; `{set}` are those, `{one}` is one.
 pub fn count_of_set(table: &Table<'_>, reference: &Reference<'_, '_>) -> Vec<String> {
     let is_person = reference.to.is_of_people();
-    let mut texts =
-        vec!["How many {things} of {set} are there?".to_owned(), "Count the {things} of {set}.".to_owned()];
-    if !table.is_of_people() {
-        texts.push("How many {things} are there for {set}?".to_owned());
-    }
-    texts.extend(is_person.then(|| "How many {things} belong to {set}?".to_owned()));
+    let texts: &[&str] = match is_had(reference) {
+        true => &["How many {things} have {one}?", "Count the {things} that have {one}."],
+        false => &["How many {things} do {set} have?", "Count the {things} of {set}."],
+    };
+    let mut texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
     if let Some((_, past, _, placed, place)) = event_with(table, reference) {
         texts.extend(match is_person {
             true => vec![
                 format!("How many {{things}} did {{set}} {place}?"),
                 format!("How many {{things}} were {placed} by {{set}}?"),
             ],
-            false => {
-                vec![format!("How often were {{set}} {past}?"), "How many {things} are for {set}?".to_owned()]
-            }
+            false => vec![format!("How often were {{set}} {past}?")],
         });
     }
     texts
@@ -840,6 +883,20 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
         }
         _ => vec![format!("{thing} with the {c} {v}")],
     }
+}
+
+/// Questions that count rows, where these are what a column says, and some say the same: `How many tags are there, counting
+/// repeats?`
+pub fn with_repeats(table: &Table<'_>, texts: Vec<String>) -> Vec<String> {
+    let is_itself = |column: &&String| words::spoken(column) == table.called && !table.is_unique(column);
+    if table.key().is_some() || !table.columns.iter().any(|column| is_itself(&column)) {
+        return texts;
+    }
+    let said = |text: String| match text.strip_suffix(['?', '.']) {
+        Some(start) => format!("{start}, counting repeats{}", &text[start.len()..]),
+        None => text,
+    };
+    texts.into_iter().map(said).collect()
 }
 
 /// Questions for the number of rows of a month, `2025-03`.

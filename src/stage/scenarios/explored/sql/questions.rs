@@ -15,7 +15,7 @@ use crate::{
         explored::{
             asks::{self, Asks, Column, Condition, Measure, Size, Source, Test},
             graph,
-            wording::{self, ALL},
+            wording::{self, ALL, EACH},
         },
         words,
     },
@@ -272,6 +272,18 @@ fn categorized<'v>(table: &'v Table<'_>) -> impl Iterator<Item = (&'v str, &'v s
     table.categories().flat_map(of_column)
 }
 
+/// The same values, if several rows that have one have a number or a date to compare.
+fn compared_within<'v>(table: &'v Table<'_>, number: &'v str) -> impl Iterator<Item = (&'v str, &'v str)> {
+    let has_several = move |(category, value): &(&str, &str)| {
+        let rows = table.rows.iter().filter(|row| {
+            let number = row.iter().find(|field| field.name == number);
+            value_of(row, category) == Some(value) && number.is_some_and(|field| !super::is_missing(field))
+        });
+        *category != number && rows.count() > 1
+    };
+    categorized(table).filter(has_several)
+}
+
 /// A column of the row that is named.
 fn lookups(asked: &mut Asked<'_, '_, '_>, key: &str) {
     let table = asked.table();
@@ -352,9 +364,9 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                     table.asked(asks::Operation::List { field: table.column(category) }),
                 ),
                 &Wordings::of([
-                    format!("Which {cs} do the {things} have? {ALL}"),
-                    format!("List the different {cs} of the {things}. {ALL}"),
-                    format!("Which {cs} are there among the {things}? {ALL}"),
+                    format!("Which different {cs} do the {things} have? {EACH}"),
+                    format!("List the different {cs} of the {things}, separated by commas."),
+                    format!("Which different {cs} are there among the {things}? {EACH}"),
                 ]),
             );
             asked.push(
@@ -366,7 +378,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                 ),
                 &Wordings::of([
                     format!("How many different {cs} do the {things} have?"),
-                    format!("How many {cs} are there among the {things}?"),
+                    format!("How many different {cs} are there among the {things}?"),
                     format!("Count the distinct {cs} of the {things}."),
                 ]),
             );
@@ -385,8 +397,7 @@ fn members(asked: &mut Asked<'_, '_, '_>, name: &str) {
                 &Wordings::of([
                     format!("What are the {names} of the {{rows}}? {ALL}"),
                     format!("Which {{rows}} are there? Give their {names}, separated by commas."),
-                    format!("List the {names} of all {{rows}}. {ALL}"),
-                    format!("List all {{rows}}, by {}. {ALL}", senses::noun(table, name)),
+                    format!("List the {names} of all {{rows}}, separated by commas."),
                 ])
                 .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
@@ -411,7 +422,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         "count",
         &[],
         Query::value(table.select("COUNT(*)", ""), table.asked(asks::Operation::Count)),
-        &Wordings::of(phrases::count()).with("{rows}", [things.clone()]),
+        &Wordings::of(phrases::with_repeats(table, phrases::count())).with("{rows}", [things.clone()]),
     );
     let categories: Vec<(&str, Vec<&str>)> = table.categories().collect();
     for (category, values) in &categories {
@@ -426,7 +437,8 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                     table.select("COUNT(*)", &table.is(category, value)),
                     table.asked(asks::Operation::Count).filtered([table.fits(category, value)]),
                 ),
-                &Wordings::of(texts).with("{rows}", phrases::rows(table, &table.thing, category, value)),
+                &Wordings::of(phrases::with_repeats(table, texts))
+                    .with("{rows}", phrases::rows(table, &table.thing, category, value)),
             );
         }
         if super::is_flag(table, category) || Sense::of(table, category) == Sense::Date {
@@ -452,12 +464,16 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
                     measure: Measure::Count,
                 }),
             ),
-            &Wordings::of([
-                format!("Which {c} is the most common among the {things}?"),
-                format!("What is the most frequent {c} of the {things}?"),
-                format!("Which {c} has the most {things}?"),
-                format!("What is the most common {c} among the {things}?"),
-            ]),
+            &Wordings::of(match &*c {
+                "kind" | "type" => [
+                    format!("What is the most frequent {c} of {}?", table.thing),
+                    format!("Which {c} of {} is the most common?", table.thing),
+                ],
+                _ => [
+                    format!("Which {c} is the most common among the {things}?"),
+                    format!("What is the most frequent {c} among the {things}?"),
+                ],
+            }),
         );
     }
     for column in table.facts().filter(|column| table.has_gaps(column)) {
@@ -619,7 +635,7 @@ fn operations(asked: &mut Asked<'_, '_, '_>) {
                 ),
                 &Wordings::of(texts.clone()).with("{rows}", phrases::all(table)),
             );
-            for (category, value) in categorized(table).filter(|(category, _)| *category != number) {
+            for (category, value) in compared_within(table, number) {
                 asked.push(
                     &format!("summary of {number} by {category}"),
                     &[(category, value)],
@@ -667,7 +683,13 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                     .with("{rows}", [format!("the {}", words::plural(&table.thing))])
                     .with("{one}", [table.thing.clone()]),
             );
-            for (category, value) in categorized(table).filter(|(category, _)| *category != number) {
+            for (category, value) in compared_within(table, number) {
+                let one = phrases::one(table, &table.thing, category, value);
+                // `the class with the room 007 with the most pupils` has one "with" too many.
+                let is_long = |text: &&String| {
+                    text.contains("{one} with ") && one.iter().any(|one| one.contains(" with "))
+                };
+                let texts: Vec<String> = texts.iter().filter(|text| !is_long(text)).cloned().collect();
                 asked.push(
                     &format!("extreme of {number} by {category}"),
                     &[(category, value)],
@@ -676,9 +698,7 @@ fn superlatives(asked: &mut Asked<'_, '_, '_>, key: &str) {
                         field(key),
                         asks.clone().filtered([table.fits(category, value)]),
                     ),
-                    &Wordings::of(texts.clone())
-                        .with("{rows}", the_rows(table, category, value))
-                        .with("{one}", phrases::one(table, &table.thing, category, value)),
+                    &Wordings::of(texts).with("{rows}", the_rows(table, category, value)).with("{one}", one),
                 );
             }
         }
@@ -777,7 +797,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
     }
     let (things, from) = (words::plural(&table.thing), joined(table, &[reference]));
     for value in to.said(name) {
-        let rows = phrases::row(to, role, name, value);
+        let rows = phrases::row_that_is_had(reference, name, value);
         let condition = to.is_of(name, value);
         let asks = |operation: asks::Operation, others: Vec<Condition>| {
             Asks::new(operation, source(table, &[reference]))
@@ -791,7 +811,7 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                 format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
                 asks(asks::Operation::Count, Vec::new()),
             ),
-            &Wordings::of(phrases::count_of(table, reference))
+            &Wordings::of(phrases::with_repeats(table, phrases::count_of(table, reference)))
                 .with("{row}", rows.clone())
                 .with("{things}", [things.clone()]),
         );
@@ -813,7 +833,12 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
                         asks(operation.asks(table.column(number), decimals), Vec::new()),
                     ),
                     &Wordings::of(texts)
-                        .with("{rows}", ["the", "all"].map(|all| format!("{all} {things} of {{row}}")))
+                        .with(
+                            "{rows}",
+                            ["the", "all"].map(|all| {
+                                format!("{all} {}", phrases::things_of(&things, reference, "{row}"))
+                            }),
+                        )
                         .with("{row}", rows.clone()),
                 );
             }
@@ -822,16 +847,17 @@ fn referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, name:
             for which in values.into_iter().take(4) {
                 let has = "How many {set} does {row} have?".to_owned();
                 let mut texts: Vec<String> = to.is_of_people().then_some(has).into_iter().collect();
-                if !table.is_of_people() {
-                    texts.push("How many {set} are there for {row}?".to_owned());
+                if to.is_of_people() && !to.columns.iter().any(|column| column == category) {
+                    texts.push(format!(
+                        "Count the {things} {} of {{row}}.",
+                        phrases::with(table, category, which)
+                    ));
                 }
-                texts.extend([
-                    format!("Count the {things} of {{row}} {}.", phrases::with(table, category, which)),
-                    format!(
-                        "How many of the {things} of {{row}} {}?",
-                        phrases::condition(table, category, which)
-                    ),
-                ]);
+                texts.push(format!(
+                    "How many of the {} {}?",
+                    phrases::things_of(&things, reference, "{row}"),
+                    phrases::condition(table, category, which)
+                ));
                 asked.push(
                     &format!("count by {role} and {category}"),
                     &[(name, value)],
@@ -881,8 +907,20 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
     let [join] = &*reference.joins else { return };
     for (number, _) in table.quantities().filter(|(number, _)| is_added_up(table, number)) {
         let q = senses::noun(table, number);
-        let total =
-            if words::tokens(number).contains("total") { words::plural(&q) } else { format!("total {q}") };
+        let total = match q.split_once(" in ") {
+            _ if words::tokens(number).contains("total") => format!("sum of the {}", words::plural(&q)),
+            Some((what, _)) => format!("total {what}"),
+            None => format!("total {q}"),
+        };
+        let mut texts = vec![
+            format!("For which {role} is the {total} of the {things} the largest? Give the {n}."),
+            format!("What is the {n} of the {role} with the largest {total} of the {things}?"),
+        ];
+        let many = q.strip_prefix("number of ").unwrap_or(&q);
+        if words::is_plural(many) {
+            texts =
+                vec![format!("For which {role} do the {things} add up to the most {many}? Give the {n}.")];
+        }
         asked.push(
             &format!("most {number} by {role}"),
             &[],
@@ -891,11 +929,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
                 largest("total", name),
                 most(Measure::Total { total: table.column(number) }),
             ),
-            &Wordings::of([
-                format!("Which {role} has the {things} with the largest {total} together?"),
-                format!("Adding up the {q} of the {things}, which {role} has the most? Give the {n}."),
-                format!("For which {role} is the sum of the {q} of the {things} largest?"),
-            ]),
+            &Wordings::of(texts),
         );
     }
     with_and_without(asked, reference, name, join.column);
@@ -912,8 +946,15 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
                 format!("SELECT COUNT(*) FROM {from} WHERE {condition}"),
                 asks(asks::Operation::Count),
             ),
-            &Wordings::of(phrases::count_of_set(table, reference))
+            &Wordings::of(phrases::with_repeats(table, phrases::count_of_set(table, reference)))
                 .with("{set}", set.clone())
+                .with(
+                    "{one}",
+                    phrases::one(to, role, category, value)
+                        .iter()
+                        .map(|one| senses::a(one))
+                        .collect::<Vec<_>>(),
+                )
                 .with("{things}", [things.clone()]),
         );
         let pieces = table.quantities().filter(|(number, _)| Sense::of(table, number) == Sense::Pieces);
@@ -929,7 +970,7 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
                     asks(Operation::Total.asks(table.column(number), decimals)),
                 ),
                 &Wordings::of(texts)
-                    .with("{rows}", ["of", "for"].map(|link| format!("the {things} {link} {{row}}")))
+                    .with("{rows}", [format!("the {things} of {{row}}")])
                     .with("{row}", set.clone()),
             );
         }
@@ -983,7 +1024,7 @@ fn with_and_without(
             ),
             &Wordings::of([
                 format!("Which {roles} have no {things}? Give their {ns}, separated by commas."),
-                format!("List the {ns} of the {roles} without any {thing}. {ALL}"),
+                format!("List the {ns} of the {roles} without any {thing}, separated by commas."),
             ]),
         );
         asked.push(
@@ -996,7 +1037,6 @@ fn with_and_without(
             &Wordings::of([
                 format!("How many different {roles} have {things}?"),
                 format!("How many {roles} have at least one {thing}?"),
-                format!("Count the distinct {roles} of the {things}."),
             ]),
         );
     }
@@ -1087,9 +1127,10 @@ fn linked(
             .into_iter()
             .collect();
         if is_link {
+            let ws = words::plural(&w);
             texts.extend([
-                format!("Which {o} does {{row}} have? {ALL}"),
-                format!("List the {} of the {o} of {{row}}. {ALL}", words::plural(&w)),
+                format!("Which {o} does {{row}} have? Give their {ws}, separated by commas."),
+                format!("List the {ws} of the {o} of {{row}}, separated by commas."),
             ]);
         }
         let asks = |operation: asks::Operation| {

@@ -64,7 +64,7 @@ const SENSES: [(Sense, &[&str]); 10] = [
 const LEFT: [&str; 3] = ["left", "remaining", "used"];
 
 /// Words for people, who have no article and no "it".
-const PERSONS: [&str; 31] = [
+const PERSONS: [&str; 32] = [
     "customer",
     "client",
     "user",
@@ -92,6 +92,7 @@ const PERSONS: [&str; 31] = [
     "staff",
     "buyer",
     "seller",
+    "sender",
     "agent",
     "holder",
     "recipient",
@@ -169,6 +170,15 @@ impl Sense {
             | Self::Other => None,
         }
     }
+}
+
+/// Whether a value starts like a date.
+pub fn is_date(value: &str) -> bool {
+    value.len() >= 10
+        && value.char_indices().take(10).all(|(at, letter)| match at {
+            4 | 7 => letter == '-',
+            _ => letter.is_ascii_digit(),
+        })
 }
 
 /// Whether all of these are dates, perhaps with a time, and their order as texts is that in time: `2025-03-01`.

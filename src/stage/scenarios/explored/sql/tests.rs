@@ -489,3 +489,48 @@ fn a_row_of_a_table_with_several_keys_has_no_id_and_a_code_is_no_quantity() {
         assert!(!of_row && !is_computed, "{sql}");
     }
 }
+
+#[test]
+fn what_rows_have_is_not_what_they_belong_to() {
+    let currencies = r#"[{"code": "NOK", "name": "Norwegian krone", "zone": "north"}, {"code": "PLN", "name": "Polish zloty", "zone": "east"},
+        {"code": "SEK", "name": "Swedish krona", "zone": "north"}]"#;
+    let transfers = r#"[{"id": 1, "currency": "NOK", "amount": 5}, {"id": 2, "currency": "PLN", "amount": 7}, {"id": 3, "currency": "NOK", "amount": 9}]"#;
+    let tags = r#"[{"transfer_id": 1, "tag": "a b"}, {"transfer_id": 1, "tag": "c"}, {"transfer_id": 2, "tag": "c"}]"#;
+    let tables = [
+        ("currencies", currencies),
+        ("transfers", transfers),
+        ("tags", tags),
+        ("customers", CUSTOMERS),
+        ("orders", ORDERS),
+    ];
+    let all: Vec<Candidate> = (0..60).flat_map(|seed| candidates_with(&tables, seed)).collect();
+    let tasks = |family: &str| -> BTreeSet<&str> {
+        all.iter().filter(|one| one.family == family).map(|one| one.task.as_str()).collect()
+    };
+    for (family, task) in [
+        ("transfers: count by currency", "How many transfers have the currency Norwegian krone?"),
+        (
+            "transfers: count by zone of the currency",
+            "How many transfers have a currency with the zone north?",
+        ),
+        ("orders: count by customer", "How many orders does Bo Kim have?"),
+        ("orders: count by city of the customer", "Count the orders of customers in Bern."),
+        ("tags: count", "How many tags are there, counting repeats?"),
+        ("transfers: amount by id", "What is the amount of transfer 1?"),
+    ] {
+        let found = tasks(family);
+        assert!(found.contains(task), "{family}: {found:?}");
+        assert!(found.iter().all(|one| !one.contains("are there for")), "{found:?}");
+    }
+}
+
+#[test]
+fn nothing_is_compared_within_a_set_of_one() {
+    let found = candidates_of(&[("customers", CUSTOMERS), ("classes", CLASSES)]);
+    let within = found.iter().filter(|one| one.family.contains("pupil_count by room"));
+    let rooms: BTreeSet<&str> = within.map(|one| one.entity["room"].as_str()).collect();
+    assert_eq!(rooms, BTreeSet::from(["101"]));
+}
+
+const CLASSES: &str = r#"[{"id": "05a", "room": "101", "pupil_count": 20}, {"id": "05b", "room": "101", "pupil_count": 22},
+    {"id": "06a", "room": "007", "pupil_count": 19}]"#;
