@@ -78,12 +78,13 @@ pub fn named(thing: &str, key: &str, value: &str) -> String {
     format!("the {thing} with the {k} {shown}")
 }
 
-/// The same of something: `the event of parcel 30 with the depot D4`. `tail` is what stands behind it.
+/// The same of something: `the event of parcel 30 whose depot is D4`. `tail` is what stands behind it.
 pub fn named_of(thing: &str, key: &str, value: &str, tail: &str) -> String {
     let one = named(thing, key, value);
-    match one.strip_prefix(&format!("the {thing} with ")) {
-        Some(with) if !tail.is_empty() => format!("the {thing}{tail} with {with}"),
-        _ => format!("{one}{tail}"),
+    let with = one.strip_prefix(&format!("the {thing} with the ")).filter(|_| !tail.is_empty());
+    match with.and_then(|with| with.strip_suffix(&format!(" {}", words::shown(value)))) {
+        Some(key) => format!("the {thing}{tail} whose {key} is {}", words::shown(value)),
+        None => format!("{one}{tail}"),
     }
 }
 
@@ -422,7 +423,7 @@ mod tests {
                 of(Some(("origin", "JFK")), "flights", "price"),
                 "details of trip 7",
                 "flight",
-                "What is the price of the flight of trip 7 with the origin JFK?",
+                "What is the price of the flight of trip 7 whose origin is JFK?",
             ),
             (
                 AnswerRule::Count { list: list() },
@@ -509,7 +510,7 @@ mod tests {
             (
                 of(Some(("slot", "B")), "room"),
                 of_teacher,
-                "What is the room of the course of teacher T05 with the slot B?",
+                "What is the room of the course of teacher T05 whose slot is B?",
             ),
             (of(None, "nights_stayed"), "details of guest 60", "How many nights has guest 60 stayed?"),
             (

@@ -563,10 +563,18 @@ pub fn operation(table: &Table<'_>, column: &str, operation: Operation, decimals
     texts
 }
 
+/// `weight` of `weight in kg`.
+pub fn without_unit(noun: String) -> String {
+    match noun.rsplit_once(" in ") {
+        Some((what, unit)) if words::UNITS.iter().any(|(_, said)| *said == unit) => what.to_owned(),
+        _ => noun,
+    }
+}
+
 /// Questions for the row with the largest or smallest value of a column. `{rows}` are several, `{one}` is one of them.
 pub fn superlative(table: &Table<'_>, column: &str, key: &str, is_largest: bool) -> Vec<String> {
     let (sense, thing) = (Sense::of(table, column), table.thing.as_str());
-    let (n, k) = (noun(table, column), noun(table, key));
+    let (n, k) = (without_unit(noun(table, column)), noun(table, key));
     let end = if is_largest { 0 } else { 1 };
     let its = if table.is_of_people() { "their" } else { "its" };
     let sizes: &[&str] = match (sense, is_largest) {
@@ -888,7 +896,9 @@ pub fn one(table: &Table<'_>, thing: &str, column: &str, value: &str) -> Vec<Str
 /// Questions that count rows, where these are what a column says, and some say the same: `How many tags are there, counting
 /// repeats?`
 pub fn with_repeats(table: &Table<'_>, texts: Vec<String>) -> Vec<String> {
-    let is_itself = |column: &&String| words::spoken(column) == table.called && !table.is_unique(column);
+    let is_itself = |column: &&String| {
+        words::spoken(column) == table.called && !table.numbers.contains(*column) && !table.is_unique(column)
+    };
     if table.key().is_some() || !table.columns.iter().any(|column| is_itself(&column)) {
         return texts;
     }

@@ -477,7 +477,7 @@ fn counts(asked: &mut Asked<'_, '_, '_>) {
         );
     }
     for column in table.facts().filter(|column| table.has_gaps(column)) {
-        let c = senses::noun(table, column);
+        let c = phrases::without_unit(senses::noun(table, column));
         asked.push(
             &format!("count without {column}"),
             &[],
@@ -907,10 +907,9 @@ fn most_referring(asked: &mut Asked<'_, '_, '_>, reference: &Reference<'_, '_>, 
     let [join] = &*reference.joins else { return };
     for (number, _) in table.quantities().filter(|(number, _)| is_added_up(table, number)) {
         let q = senses::noun(table, number);
-        let total = match q.split_once(" in ") {
-            _ if words::tokens(number).contains("total") => format!("sum of the {}", words::plural(&q)),
-            Some((what, _)) => format!("total {what}"),
-            None => format!("total {q}"),
+        let total = match words::tokens(number).contains("total") {
+            true => format!("sum of the {}", words::plural(&q)),
+            false => format!("total {}", phrases::without_unit(q.clone())),
         };
         let mut texts = vec![
             format!("For which {role} is the {total} of the {things} the largest? Give the {n}."),
