@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CacheMode, KeyFields, Node, Plan, RerunReason, Resample, absolute,
-    best::{self, Flat, Measured, MetricOf},
+    best::{self, Flat, MetricOf},
     graph::{InputEdge, InputSource, LoopPlan},
     identity::ServerName,
 };
