@@ -423,7 +423,10 @@ fn insert(table: &mut Dict, path: &str, value: Value) {
     }
 }
 
-/// Removes the stages and loops that are `false`.
+/// Keys of a loop that `false` removes.
+pub const LOOP_RULES: [&str; 3] = ["if", "until", "best"];
+
+/// Removes what is `false`: stages, loops, and rules of loops that an extended file may have.
 fn remove_stages(table: &mut Dict) {
     for (name, within) in table.iter_mut() {
         let Value::Dict(_, within) = within else { continue };
@@ -434,7 +437,13 @@ fn remove_stages(table: &mut Dict) {
             within
                 .values_mut()
                 .filter_map(|each| if let Value::Dict(_, each) = each { Some(each) } else { None })
-                .for_each(remove_stages);
+                .for_each(|each| {
+                    let is_off = |key: &str, value: &Value| {
+                        LOOP_RULES.contains(&key) && matches!(value, Value::Bool(_, false))
+                    };
+                    each.retain(|key, value| !is_off(key, value));
+                    remove_stages(each);
+                });
         }
     }
 }

@@ -9,6 +9,7 @@ use strum::VariantNames as _;
 
 use super::{
     executor::{Executor, Jobs},
+    layers::LOOP_RULES,
     parse::Loop,
     section::schema_of,
     server::Server,
@@ -59,6 +60,10 @@ pub fn schema(cards: &Cards) -> Result<Value> {
     let mut each_loop = schema_of::<Loop>();
     // An extended file may have it.
     each_loop.as_object_mut().and_then(|schema| schema.remove("required"));
+    for rule in LOOP_RULES {
+        let given = each_loop["properties"][rule].take();
+        each_loop["properties"][rule] = json!({ "anyOf": [given, { "const": false }] });
+    }
     each_loop["properties"]["stages"] = stages("Stages by name. They run once in each iteration.");
     Ok(json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

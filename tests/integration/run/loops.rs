@@ -228,6 +228,16 @@ fn a_loop_whose_condition_does_not_hold_leaves_what_it_starts_from() {
 }
 
 #[test]
+fn false_removes_the_rules_of_a_loop() {
+    let begins = "if = { metric = \"first.success\", at_least = 0.6 }";
+    let project = measured("0.5 0 0 0 0 0 0", &format!("{begins}\n{BEST} }}"));
+    let off = ["run", "run.toml", "--set", "loop.count.if=false", "--set", "loop.count.best=false"];
+    let done = project.mcprl(&off);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(project.result("end/number.txt"), "3", "half of the 7 that the last iteration makes");
+}
+
+#[test]
 fn a_best_that_cannot_be_measured_is_a_mistake_at_its_place() {
     for (best, expected) in [
         (
