@@ -80,6 +80,15 @@ pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<
         let named = NodeName::parse(part);
         policies.retain(|policy| inner(policy).is_some_and(|inner| named.means(&inner)));
     }
+    if part.is_none() {
+        // Of a loop that has a result, the policies of other iterations are not what it made.
+        policies.retain(|policy| {
+            let iteration = inner(policy).and_then(|inner| iteration(&inner));
+            iteration.is_none_or(|(name, number)| {
+                run.loop_results.get(&name).is_none_or(|(result, _)| *result == number)
+            })
+        });
+    }
     let none = || match part {
         None if run.state != RunState::Finished => SourceError::NoneYet { run: id.to_owned() },
         _ => SourceError::NoPolicy(text.to_owned()),
@@ -98,6 +107,12 @@ pub fn of_run(store: Store, text: &str, id: &str, part: Option<&str>) -> Result<
     }
     let writer = writer.map(|node| node.id.clone());
     Ok(PolicySource { store, folder, of: writer.map(|stage| (run, stage)) })
+}
+
+/// The loop and the iteration of a place in a run's folder, such as `train.0003/update/policy`.
+fn iteration(inner: &str) -> Option<(String, u32)> {
+    let (name, number) = inner.split('/').next()?.rsplit_once('.')?;
+    Some((name.to_owned(), number.parse().ok()?))
 }
 
 /// Whether a stage's policy is the one that the run started with.

@@ -26,6 +26,9 @@ pub enum ExecError {
     #[error("stage \"{stage}\" crashed: {message}")]
     #[hint = "this is a bug in the stage; results of other stages are kept"]
     Crashed { stage: String, message: String },
+    #[error("stage \"{stage}\" waits for one that never runs")]
+    #[hint = "this is a bug; results of finished stages are kept"]
+    Stuck { stage: String },
     #[error("{path} changed since stage \"{stage}\" was planned")]
     #[hint = "run again to use the file as it is now"]
     FileChanged { stage: String, path: String },

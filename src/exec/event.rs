@@ -108,6 +108,13 @@ pub enum Event {
     Stopping,
     /// The run was requested again, and everything was up to date.
     Repeated { pid: u32 },
+    /// The result of a loop is that of this iteration; 0 is what the loop starts from. Of loops that have a choice.
+    LoopResult {
+        #[serde(rename = "loop")]
+        name: String,
+        iteration: u32,
+        message: String,
+    },
     /// The process exited normally.
     Closed { state: RunState },
 }
@@ -168,6 +175,7 @@ mod tests {
             Event::Remote { id: id(), problem: "away".into() },
             Event::Loaded { models: 1 },
             Event::Repeated { pid: 1 },
+            Event::LoopResult { name: id(), iteration: 2, message: "the best".into() },
             Event::Closed { state: RunState::Finished },
         ];
         let elsewhere = ["finding", "printed", "untracked", "stopping"];

@@ -86,6 +86,9 @@ pub struct RunHistory {
     /// The stages that it was limited to, with what they need.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub until: Vec<String>,
+    /// The iteration that a loop's result is of, and why, by the loop's name; 0 is what it starts from.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub loop_results: BTreeMap<String, (u32, String)>,
     #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
@@ -236,8 +239,16 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         versions: distinct(opened().map(|(version, _)| version)),
         machines: distinct(opened().filter_map(|(_, machine)| machine)),
         seconds: seconds(&entries),
+        loop_results: entries.iter().filter_map(|timed| loop_result(&timed.event)).collect(),
         nodes: nodes(entries),
         id,
+    }
+}
+
+fn loop_result(event: &Event) -> Option<(String, (u32, String))> {
+    match event {
+        Event::LoopResult { name, iteration, message } => Some((name.clone(), (*iteration, message.clone()))),
+        _ => None,
     }
 }
 

@@ -105,6 +105,10 @@ pub fn run(request: Request) -> Result<Summary> {
         Ok(()) if summary.failures.is_empty() => RunState::Finished,
         _ => RunState::Failed,
     };
+    for result in &summary.loop_results {
+        let (name, iteration) = (result.name().to_owned(), result.iteration());
+        runner.folder.note(&Event::LoopResult { name, iteration, message: result.to_string() })?;
+    }
     runner.folder.note(&Event::Closed { state })?;
     if state == RunState::Finished {
         runner.store.remember_run(&runner.plan.name, &runner.folder.id)?;
@@ -288,7 +292,13 @@ impl<'w> Run<'w> {
         let mut tasks = Tasks::default();
         loop {
             self.start(&mut tasks)?;
-            let Some(joined) = tasks.running.join_next_with_id().await else { return Ok(()) };
+            let Some(joined) = tasks.running.join_next_with_id().await else {
+                let stuck = self.open().next().filter(|_| self.failures.is_empty());
+                return match stuck.filter(|_| !self.runner.cancel.is_cancelled()) {
+                    Some(index) => Err(ExecError::Stuck { stage: self.id(index).to_owned() }.into()),
+                    None => Ok(()),
+                };
+            };
             let id = match &joined {
                 Ok((id, _)) => *id,
                 Err(cause) => cause.id(),

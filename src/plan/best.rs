@@ -27,15 +27,20 @@ pub struct Flat {
     pub patience: usize,
 }
 
-/// The position of the best of these measurements, in their order; of equals the first. Measurements are noisy, so one that
-/// rises counts as its mean with the one before. None without measurements.
+/// By so much a measurement has to count more than the best before it: of 64 tasks one more is not enough.
+const MARGIN: f64 = 0.01;
+
+/// The position of the best of these measurements, in their order. They are noisy: one that is above the best before it counts as its
+/// mean with that one, and is the best if that is more by [`MARGIN`]. None without measurements.
 pub fn best(values: &[f64]) -> Option<usize> {
-    let score = |place: usize| match place.checked_sub(1) {
-        Some(before) => f64::midpoint(values[before], values[place]).min(values[place]),
-        None => values[place],
-    };
-    let better = |best: usize, place: usize| if score(place) > score(best) { place } else { best };
-    (0..values.len()).reduce(better)
+    let mut best: Option<(usize, f64)> = None;
+    for (place, value) in values.iter().enumerate() {
+        let counts = best.map_or(*value, |(before, _)| value.min(f64::midpoint(values[before], *value)));
+        if best.is_none_or(|(_, of_best)| counts > of_best + MARGIN) {
+            best = Some((place, counts));
+        }
+    }
+    best.map(|(place, _)| place)
 }
 
 /// Whether so many measurements came after the best.
@@ -48,9 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_high_measurement_counts_as_its_mean_with_the_one_before() {
+    fn a_measurement_above_the_best_counts_as_its_mean_with_it() {
+        // 0.5, 0.7, 0.6, 0.85: the second counts as 0.7, and the fourth, which is below it, as itself.
         assert_eq!(best(&[0.5, 0.9, 0.6, 0.85]), Some(3));
         assert_eq!(best(&[0.5, 0.6, 0.8, 0.7]), Some(2));
+        assert_eq!(best(&[0.6, 0.2, 0.9, 0.1]), Some(2), "what is low in between does not count");
+        assert_eq!(best(&[0.5, 0.516, 0.4, 0.45]), Some(0), "one task of 64 is not enough");
+        assert_eq!(best(&[0.5, 0.532]), Some(1), "two are");
         assert_eq!(best(&[]), None);
     }
 

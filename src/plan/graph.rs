@@ -114,14 +114,15 @@ impl StopCondition {
 }
 
 impl Node {
-    /// Whether its loop has a goal that may skip it.
-    pub fn has_goal(&self) -> bool {
-        self.stop_conditions.iter().any(|condition| condition.is_goal)
+    /// Whether its loop may end, or not begin, before it.
+    pub fn may_be_skipped(&self) -> bool {
+        self.flat.is_some()
+            || self.stop_conditions.iter().any(|condition| condition.is_goal || condition.is_negated)
     }
 }
 
 /// A loop of the run file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LoopPlan {
     pub name: String,
     pub iterations: u32,
@@ -129,8 +130,8 @@ pub struct LoopPlan {
     pub patience: u32,
     /// Its measurements by iteration, that of its start first as 0, where the result is the best of them.
     pub measured: Vec<(u32, MetricOf)>,
-    /// What decides whether it begins, with a stage of its first iteration.
-    pub begins: Option<(MetricOf, NodeIndex)>,
+    /// What decides that it does not begin.
+    pub begins: Option<StopCondition>,
 }
 
 /// The metric that is 0 where an update had nothing to learn from.
@@ -166,10 +167,7 @@ pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
         iterations: each.iterations,
         patience: each.patience,
         measured: unrolled.measurements(index),
-        begins: unrolled.loops[index].begins.as_ref().map(|(stage, metric)| {
-            let metric = MetricOf { node: NodeIndex::new(*stage), name: metric.clone() };
-            (metric, unrolled.inner(index, 1, 0))
-        }),
+        begins: unrolled.begins(Iteration { loop_index: index, number: 1 }),
     });
     let loops = loops.collect();
     Some(Graph { nodes, order, loops })
@@ -634,10 +632,15 @@ impl<'a> Unrolled<'a> {
         stage: usize,
         in_a_row: u32,
     ) -> Option<Vec<NodeIndex>> {
-        let lag = self.loops[loop_index].lag;
-        let newest = number.checked_sub(1 + lag).filter(|newest| *newest >= in_a_row)?;
-        let oldest = newest.saturating_sub(lag + in_a_row - 1).max(1);
-        Some((oldest..=newest).map(|iteration| self.inner(loop_index, iteration, stage)).collect())
+        let LoopTargets { lag, best, .. } = &self.loops[loop_index];
+        let newest = number.checked_sub(1 + lag)?;
+        let all: Vec<u32> = match best.as_ref().filter(|best| best.measured.0 == stage) {
+            Some(best) => self.measured(loop_index, best).filter(|ran| *ran <= newest).collect(),
+            None => (1..=newest).collect(),
+        };
+        let decide = all.rchunks((lag + in_a_row) as usize).next()?;
+        let nodes = decide.iter().map(|iteration| self.inner(loop_index, *iteration, stage));
+        (all.len() >= in_a_row as usize).then(|| nodes.collect())
     }
 
     fn nodes(&self, stages: &[Targets]) -> DiGraph<Node, ()> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     CacheMode, KeyFields, Node, Plan, RerunReason, Resample, absolute,
     best::{self, Flat, MetricOf},
-    graph::{InputEdge, InputSource, LoopPlan},
+    graph::{InputEdge, InputSource, Iteration, LoopPlan},
     identity::ServerName,
 };
 use crate::{
@@ -42,6 +42,21 @@ pub enum LoopResult {
     Start { name: String, metric: String, value: f64 },
     /// This iteration measured best; 0 is what the loop starts from. All measurements, by iteration.
     Best { name: String, metric: String, iteration: u32, measured: Vec<(u32, f64)> },
+}
+
+impl LoopResult {
+    pub fn name(&self) -> &str {
+        let (Self::Start { name, .. } | Self::Best { name, .. }) = self;
+        name
+    }
+
+    /// Of which iteration it is; 0 is what the loop starts from.
+    pub fn iteration(&self) -> u32 {
+        match self {
+            Self::Start { .. } => 0,
+            Self::Best { iteration, .. } => *iteration,
+        }
+    }
 }
 
 impl std::fmt::Display for LoopResult {
@@ -326,11 +341,18 @@ impl<'p> Ledger<'p> {
     pub fn loop_results(&self) -> Vec<LoopResult> {
         let of = |each: &LoopPlan| {
             let name = each.name.clone();
-            if let Some((metric, first)) = &each.begins
-                && self.get(*first) == Some(&Completion::Skipped)
+            // A part of a run has no result of the loop.
+            let last = self.plan.order().iter().filter_map(|index| self.plan.node(*index).iteration);
+            let is_whole = |at: &Iteration| {
+                self.plan.loops()[at.loop_index].name == name && at.number == each.iterations
+            };
+            last.filter(is_whole).last()?;
+            if let Some(condition) = &each.begins
+                && let Some(decider) = condition.nodes.first()
+                && let of = (MetricOf { node: *decider, name: condition.metric.clone() })
+                && let Some(value) = self.metric(&of).filter(|value| condition.met(*value))
             {
-                let stage = self.plan.node(metric.node).id.as_str();
-                let (metric, value) = (format!("{stage}.{}", metric.name), self.metric(metric)?);
+                let metric = format!("{}.{}", self.plan.node(*decider).id, condition.metric);
                 return Some(LoopResult::Start { name, metric, value });
             }
             let ran = |(number, of): &(u32, MetricOf)| Some((*number, self.metric(of)?));
@@ -391,8 +413,9 @@ impl<'p> Ledger<'p> {
                 let ran: Vec<_> = ran.map(|(output, metric)| (output, self.metric(metric))).collect();
                 let measured: Vec<usize> = (0..ran.len()).filter(|at| ran[*at].1.is_some()).collect();
                 let values: Vec<f64> = ran.iter().filter_map(|(_, value)| *value).collect();
-                // Where nothing can be measured, because no answer is known, the last counts.
-                let found = best::best(&values).map_or(ran.len().checked_sub(1), |best| Some(measured[best]));
+                // Where no iteration can be compared, because no answer is known, the last counts.
+                let best = best::best(&values).filter(|_| values.len() > 1);
+                let found = best.map_or(ran.len().checked_sub(1), |best| Some(measured[best]));
                 Ok(found.map(|found| ran[found].0.clone()))
             }
         }

@@ -278,7 +278,7 @@ impl NodeState {
                     Some(reason) => vec![reason],
                     None => own_changes(plan, (store, last), index),
                 };
-                let rerun = match plan.node(index).has_goal() {
+                let rerun = match plan.node(index).may_be_skipped() {
                     true => Rerun::UnlessGoalReached,
                     false if reasons.is_empty() && has_earlier_result(plan, (store, last), index) => {
                         Rerun::IfInputsChange
@@ -352,7 +352,7 @@ pub fn will_run(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: Node
         Readiness::Ready(_) => true,
         Readiness::Skipped => false,
         Readiness::Waits(_) => {
-            !plan.node(index).has_goal() && !has_earlier_result(plan, (store, last), index)
+            !plan.node(index).may_be_skipped() && !has_earlier_result(plan, (store, last), index)
         }
     }
 }

@@ -290,6 +290,9 @@ fn set_up(page: &mut Document, run: &Run) {
         let done = found.iterations.iter().filter(|iteration| iteration.state.is_done()).count();
         fact("loop", format!("{}: {done} of {} iterations", found.name, found.iterations.len()));
     }
+    for result in &run.loop_results {
+        fact("result", result.clone());
+    }
     if let Some(seed) = run.seed {
         fact("seed", seed.to_string());
     }

@@ -208,6 +208,7 @@ mod tests {
             seconds: 1.0,
             versions: Vec::new(),
             machines: Vec::new(),
+            loop_results: BTreeMap::new(),
             seed: Some(seed),
             set: Vec::new(),
             resample: Vec::new(),

@@ -300,6 +300,8 @@ impl Iterations {
             | Event::ServerFiles { .. }
             | Event::Loaded { .. }
             | Event::Repeated { .. }
+            // Said at the end.
+            | Event::LoopResult { .. }
             | Event::Closed { .. } => {
                 return None;
             }

@@ -63,6 +63,8 @@ pub struct Run {
     pub versions: Vec<String>,
     /// The machines that worked on it: processor and cores.
     pub machines: Vec<String>,
+    /// Which iteration the result of a loop is of, where it has a choice.
+    pub loop_results: Vec<String>,
     /// Its final success rate.
     pub headline: Option<Headline>,
     /// In the order of the journal; stages that have not begun follow if the run was opened [`Run::with_pending`].
@@ -256,6 +258,7 @@ impl Run {
             until: run.until.clone(),
             versions: run.versions.clone(),
             machines: run.machines.clone(),
+            loop_results: run.loop_results.values().map(|(_, message)| message.clone()).collect(),
             headline: run.headline(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),

@@ -26,7 +26,7 @@ pub struct Doctor {
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]
     set: Vec<String>,
-    /// Run everything up to the first rollout and play this many of its tasks, two episodes each: can this model do it at all?
+    /// Play this many training tasks four times each with the model as it is: can it do them at all, and what would help it?
     #[arg(long = "try", value_name = "TASKS", requires = "file", value_parser = clap::value_parser!(u32).range(1..))]
     trial: Option<u32>,
     #[command(flatten)]

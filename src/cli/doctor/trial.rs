@@ -50,7 +50,8 @@ const TRIAL: &str = "try";
 
 /// A stage that plays the tasks of `node` with its first policy. None if `node` plays none.
 fn trial(plan: &Plan, node: &Node, tasks: u32) -> Option<String> {
-    let is_rollout = ["group_size", "samples"].iter().any(|param| node.stage.params.contains_key(*param));
+    let params = &node.stage.params;
+    let is_rollout = params.contains_key("group_size") || node.inputs.iter().any(|edge| edge.role == "dev");
     let input = |roles: &[&str]| {
         let edge = node.inputs.iter().find(|edge| roles.contains(&edge.role.as_str()))?;
         let (writer, port) = edge.from.output()?;
@@ -59,11 +60,9 @@ fn trial(plan: &Plan, node: &Node, tasks: u32) -> Option<String> {
     };
     let (policy, tools) = (input(&["policies", "policy"])?, input(&["tools"])?);
     let scenarios = input(&["scenarios"]).filter(|_| is_rollout)?;
-    let dev = input(&["dev"]).unwrap_or_else(|| scenarios.clone());
-    let tasks = tasks.div_ceil(2);
     Some(format!(
         "stages.{TRIAL}={{ kind = \"headroom\", policies = {{ base = \"{policy}\" }}, tools = \"{tools}\", scenarios = \
-         \"{scenarios}\", dev = \"{dev}\", tasks = {tasks}, samples = {EPISODES} }}"
+         \"{scenarios}\", tasks = {tasks}, samples = {EPISODES} }}"
     ))
 }
 

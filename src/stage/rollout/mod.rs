@@ -207,7 +207,7 @@ impl Rollout {
 
     /// Episodes of one wave.
     fn episodes(&self) -> usize {
-        self.params.prompts.saturating_mul(self.params.group_size as usize)
+        self.params.prompts().saturating_mul(self.params.group_size as usize)
     }
 }
 
@@ -236,7 +236,7 @@ impl StageKind for Rollout {
     }
 
     fn workload(&self) -> Option<f64> {
-        Some(self.episodes() as f64).filter(|episodes| *episodes > 0.0)
+        Some(self.episodes() as f64).filter(|episodes| *episodes > 0.0 && !self.params.measures())
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
@@ -254,7 +254,7 @@ impl StageKind for Rollout {
         };
         let order = self.params.draw().order(&scenarios, &rates, self.params.group_size, seed).into_iter();
         let wave: Vec<Share> =
-            order.take(self.params.prompts).map(|index| (index, 0..self.params.group_size)).collect();
+            order.take(self.params.prompts()).map(|index| (index, 0..self.params.group_size)).collect();
         let attempts = attempts(&self.params, &scenarios, &wave, seed);
         Some(attempts.iter().map(|attempt| attempt.row(&policy)).collect())
     }
@@ -295,7 +295,7 @@ async fn waves(
     let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
         let informative = groups.iter().filter(|group| group.is_informative(params)).count();
-        let missing = params.prompts.saturating_sub(informative);
+        let missing = params.prompts().saturating_sub(informative);
         let played: usize = groups.iter().map(|group| group.size as usize).sum();
         let mut growing: Vec<&mut Group> =
             groups.iter_mut().filter(|group| group.grows(params)).take(missing).collect();
@@ -350,6 +350,11 @@ impl Params {
     /// Whether its episodes are greedy: they say how good the policy is, and nothing learns from them.
     fn measures(&self) -> bool {
         self.temperature == 0.0
+    }
+
+    /// Scenarios of a wave. A policy is measured on all, so that measurements can be compared.
+    fn prompts(&self) -> usize {
+        if self.measures() { usize::MAX } else { self.prompts }
     }
 
     /// Whether it may decide what is played that an answer is right.

@@ -56,6 +56,7 @@ function summary(run) {
   const usage = run.spent.usage.map(([name, count]) => `${count.toLocaleString("en")} ${name}`).join(" · ");
   fact("cost so far", run.spent.dollars ? `${run.spent.dollars.toFixed(2)} dollars · ` : "", usage || "nothing but time");
   if (run.seed !== null) fact("seed", run.seed);
+  for (const result of run.loop_results || []) fact("result", result);
   if (run.set.length) fact("changed with --set", shown(run.set.join(" ")));
   return h("div", { class: "facts" }, facts);
 }

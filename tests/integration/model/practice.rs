@@ -68,7 +68,6 @@ kind = \"rollout\"
 policy = \"update\"
 tools = \"tools\"
 scenarios = \"tasks.dev\"
-prompts = 100
 group_size = 1
 refill_waves = 0
 temperature = 0.0
@@ -98,6 +97,26 @@ fn a_policy_that_collapses_in_practice_ends_with_the_start_served() {
         by("headroom"),
         "the second iteration plays with what the first made"
     );
+    let exported = project.mcprl(&["export", "latest", "--out", "agent"]);
+    let said = format!("{}{}", exported.out, exported.err);
+    assert!(said.contains("headroom") && !said.contains("update"), "{said}");
+}
+
+#[test]
+fn without_tasks_to_measure_on_the_last_iteration_counts() {
+    let project = demo(&format!("{HEADROOM}{COLLAPSE}"));
+    project.replace("run.toml", "dev = 12\n", "");
+    project.replace("run.toml", "learning_rate = 1.0\n", "learning_rate = 1e-4\n");
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let exported = project.mcprl(&["export", "latest", "--out", "agent"]);
+    let said = format!("{}{}", exported.out, exported.err);
+    assert!(said.contains("train[0002]/update"), "{said}");
+    let by = |stage: &str| -> String {
+        let path = project.newest().join(stage).join("trajectories.parquet");
+        data::read::<Trajectory>(&path).unwrap()[0].policy.clone()
+    };
+    assert_ne!(by("served"), by("headroom"));
 }
 
 #[test]

@@ -228,6 +228,18 @@ fn a_loop_whose_condition_does_not_hold_leaves_what_it_starts_from() {
 }
 
 #[test]
+fn a_goal_of_the_stage_that_measures_is_asked_where_it_ran() {
+    let until = "until = { metric = \"dev.success\", at_least = 0.5 }";
+    let project = measured("0.1 0.2 0.3 0.4 0.5 0.6 0.7", &format!("{until}\n{BEST}, every = 2 }}"));
+    let done = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let ran = project.ran();
+    let steps = ran.iter().filter(|name| name.starts_with("count") && name.ends_with("step"));
+    assert_eq!(steps.count(), 4, "{ran:?}");
+    assert_eq!(project.result("end/number.txt"), "2", "half of the 5 that the fourth iteration makes");
+}
+
+#[test]
 fn false_removes_the_rules_of_a_loop() {
     let begins = "if = { metric = \"first.success\", at_least = 0.6 }";
     let project = measured("0.5 0 0 0 0 0 0", &format!("{begins}\n{BEST} }}"));
