@@ -298,10 +298,9 @@ impl<'p> Ledger<'p> {
                 }
             }
         }
-        match node.flat.as_ref().map(|flat| self.is_flat(flat)) {
-            Some(Ok(true)) => return Readiness::Skipped,
-            Some(Err(mut open)) => waits.append(&mut open),
-            Some(Ok(false)) | None => {}
+        let flat = node.flat.as_ref().map(|flat| self.is_flat(flat));
+        if flat == Some(Ok(true)) {
+            return Readiness::Skipped;
         }
         let mut ready = ReadyInputs::default();
         for edge in &node.inputs {
@@ -315,6 +314,12 @@ impl<'p> Ledger<'p> {
                 Ok(None) => return Readiness::Skipped,
                 Err(mut open) => waits.append(&mut open),
             }
+        }
+        // Said alone: it would be named beside every input of every iteration.
+        if let Some(Err(open)) = flat
+            && waits.is_empty()
+        {
+            waits = open;
         }
         waits.sort_unstable();
         waits.dedup();

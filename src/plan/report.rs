@@ -54,7 +54,7 @@ pub enum Rerun {
     /// If the nodes it waits for write something else than before.
     IfInputsChange,
     /// If its loop does not reach its goal earlier.
-    UnlessGoalReached,
+    UnlessLoopEnds,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -279,7 +279,7 @@ impl NodeState {
                     None => own_changes(plan, (store, last), index),
                 };
                 let rerun = match plan.node(index).may_be_skipped() {
-                    true => Rerun::UnlessGoalReached,
+                    true => Rerun::UnlessLoopEnds,
                     false if reasons.is_empty() && has_earlier_result(plan, (store, last), index) => {
                         Rerun::IfInputsChange
                     }

@@ -42,8 +42,8 @@ pub fn plan_text(report: &PlanReport) -> String {
         count(|status| matches!(status, Status::Cached { .. })),
         count(|status| matches!(status, Status::Run { .. } | Status::Waits { rerun: Rerun::Will, .. })),
         count(|status| {
-            use Rerun::{IfInputsChange, UnlessGoalReached};
-            matches!(status, Status::Waits { rerun: IfInputsChange | UnlessGoalReached, .. })
+            use Rerun::{IfInputsChange, UnlessLoopEnds};
+            matches!(status, Status::Waits { rerun: IfInputsChange | UnlessLoopEnds, .. })
         }),
         count(|status| matches!(status, Status::Skipped)),
     );
@@ -177,9 +177,7 @@ impl<'a> Row<'a> {
                     Rerun::Will if reasons.is_empty() => ("run", format!("after {on}")),
                     Rerun::Will => ("run", format!("after {on}: {}", because(reasons))),
                     Rerun::IfInputsChange => ("may run", format!("if {on} changes")),
-                    Rerun::UnlessGoalReached => {
-                        ("may run", format!("after {on}, unless the goal is reached"))
-                    }
+                    Rerun::UnlessLoopEnds => ("may run", format!("after {on}, unless its loop ends before")),
                 }
             }
             Status::Skipped => ("skipped", "its loop has ended".into()),

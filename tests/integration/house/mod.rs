@@ -5,3 +5,4 @@ mod dependencies;
 mod docs;
 mod layering;
 mod modules;
+mod results;

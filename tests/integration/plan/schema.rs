@@ -206,7 +206,7 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
         ("tensorboard = true", "tensorboard = \"logs\"", ".track.tensorboard: fits none"),
         ("project = \"p\"", "projekt = \"p\"", ".track.wandb: fits none"),
         ("mode = \"offline\"", "mode = \"off\"", ".track.wandb: fits none"),
-        ("metric = \"step.value\"", "metrik = \"step.value\"", ".loop.count.until: has no metric"),
+        ("metric = \"step.value\"", "metrik = \"step.value\"", ".loop.count.until: fits none"),
         ("command = [\"x\"]", "comand = [\"x\"]", ".server.comand: unknown"),
         ("command = [\"x\"]", "url = \"http://x\"\nstate = \"clean\"", ".server.state: not among"),
     ] {
