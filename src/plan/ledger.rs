@@ -347,11 +347,13 @@ impl<'p> Ledger<'p> {
         let of = |each: &LoopPlan| {
             let name = each.name.clone();
             // A part of a run has no result of the loop.
-            let last = self.plan.order().iter().filter_map(|index| self.plan.node(*index).iteration);
-            let is_whole = |at: &Iteration| {
-                self.plan.loops()[at.loop_index].name == name && at.number == each.iterations
-            };
-            last.filter(is_whole).last()?;
+            let mut iterations =
+                self.plan.order().iter().filter_map(|index| self.plan.node(*index).iteration);
+            let is_last =
+                |at: Iteration| self.plan.loops()[at.loop_index].name == name && at.number == each.iterations;
+            if !iterations.any(is_last) {
+                return None;
+            }
             if let Some(condition) = &each.begins
                 && let Some(decider) = condition.nodes.first()
                 && let of = (MetricOf { node: *decider, name: condition.metric.clone() })
