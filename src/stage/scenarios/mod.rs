@@ -112,7 +112,7 @@ impl Scenarios {
         if left_out > 0 {
             context
                 .observer
-                .note(&format!("{left_out} training tasks ask what tasks of `dev` ask, and are left out"));
+                .note(&format!("left out of training, because tasks of `dev` ask the same: {left_out}"));
         }
         let mut start: Vec<Scenario> =
             made.train.iter().filter(|task| task.reference.is_some()).cloned().collect();
