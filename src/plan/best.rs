@@ -31,7 +31,8 @@ pub struct Flat {
 const MARGIN: f64 = 0.01;
 
 /// The position of the best of these measurements, in their order. They are noisy: one that is above the best before it counts as its
-/// mean with that one, and is the best if that is more by [`MARGIN`]. None without measurements.
+/// mean with that one, and is the best if that is more by [`MARGIN`]. None with fewer than two: nothing is
+/// compared.
 pub fn best(values: &[f64]) -> Option<usize> {
     let mut best: Option<(usize, f64)> = None;
     for (place, value) in values.iter().enumerate() {
@@ -40,7 +41,7 @@ pub fn best(values: &[f64]) -> Option<usize> {
             best = Some((place, counts));
         }
     }
-    best.map(|(place, _)| place)
+    best.filter(|_| values.len() > 1).map(|(place, _)| place)
 }
 
 /// Whether so many measurements came after the best.

@@ -334,6 +334,12 @@ impl<'p> Ledger<'p> {
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 
+    /// Whether all of these are complete; those that are not are the error.
+    fn all_complete(&self, nodes: impl IntoIterator<Item = NodeIndex>) -> Result<(), Vec<NodeIndex>> {
+        let open: Vec<NodeIndex> = nodes.into_iter().filter(|node| self.get(*node).is_none()).collect();
+        if open.is_empty() { Ok(()) } else { Err(open) }
+    }
+
     /// What a node that ran reports.
     fn metric(&self, of: &MetricOf) -> Option<f64> {
         match self.get(of.node)? {
@@ -364,7 +370,7 @@ impl<'p> Ledger<'p> {
             }
             let ran = |(number, of): &(u32, MetricOf)| Some((*number, self.metric(of)?));
             let (iterations, values): (Vec<u32>, Vec<f64>) = each.measured.iter().filter_map(ran).unzip();
-            let best = best::best(&values).filter(|_| values.len() > 1)?;
+            let best = best::best(&values)?;
             let metric = each.measured.last()?.1.name.clone();
             let iteration = iterations[best];
             let measured = iterations.into_iter().zip(values).collect();
@@ -375,11 +381,7 @@ impl<'p> Ledger<'p> {
 
     /// Whether a loop's measurements have not risen for so long that it ends; or the nodes that this waits for.
     fn is_flat(&self, flat: &Flat) -> Result<bool, Vec<NodeIndex>> {
-        let nodes = flat.metrics.iter().map(|of| of.node);
-        let open: Vec<NodeIndex> = nodes.filter(|node| self.get(*node).is_none()).collect();
-        if !open.is_empty() {
-            return Err(open);
-        }
+        self.all_complete(flat.metrics.iter().map(|of| of.node))?;
         let values: Vec<f64> = flat.metrics.iter().filter_map(|of| self.metric(of)).collect();
         Ok(best::is_flat(&values, flat.patience))
     }
@@ -403,26 +405,17 @@ impl<'p> Ledger<'p> {
         match from {
             InputSource::Output { node, port } => of(node, port).map_err(|open| vec![open]),
             InputSource::Last(nodes) => {
-                let all: Vec<_> = nodes.iter().map(|(node, port)| of(node, port)).collect();
-                let open: Vec<_> = all.iter().filter_map(|found| found.as_ref().err().copied()).collect();
-                if !open.is_empty() {
-                    return Err(open);
-                }
-                Ok(all.into_iter().filter_map(Result::ok).flatten().next_back())
+                self.all_complete(from.nodes())?;
+                Ok(nodes.iter().filter_map(|(node, port)| of(node, port).ok()).flatten().next_back())
             }
             InputSource::Best(all) => {
-                let nodes = from.nodes().into_iter();
-                let open: Vec<NodeIndex> = nodes.filter(|node| self.get(*node).is_none()).collect();
-                if !open.is_empty() {
-                    return Err(open);
-                }
+                self.all_complete(from.nodes())?;
                 let ran = all.iter().filter_map(|one| Some((of(&one.node, &one.port).ok()??, &one.metric)));
                 let ran: Vec<_> = ran.map(|(output, metric)| (output, self.metric(metric))).collect();
                 let measured: Vec<usize> = (0..ran.len()).filter(|at| ran[*at].1.is_some()).collect();
                 let values: Vec<f64> = ran.iter().filter_map(|(_, value)| *value).collect();
                 // Where no iteration can be compared, because no answer is known, the last counts.
-                let best = best::best(&values).filter(|_| values.len() > 1);
-                let found = best.map_or(ran.len().checked_sub(1), |best| Some(measured[best]));
+                let found = best::best(&values).map_or(ran.len().checked_sub(1), |best| Some(measured[best]));
                 Ok(found.map(|found| ran[found].0.clone()))
             }
         }

@@ -71,7 +71,7 @@ pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;
 pub use transfer::CopyReport;
 pub use verify::Damage;
-pub use write::{aside, replace_file};
+pub use write::{aside, link_tree, replace_file};
 
 /// Version of the folder layout. A store with a higher number is not opened.
 const VERSION: u32 = 1;

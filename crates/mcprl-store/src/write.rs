@@ -65,6 +65,21 @@ pub(super) fn link(file: &NamedTempFile, path: &Path) -> std::io::Result<Created
     }
 }
 
+/// Makes a folder's content appear in another one, without copying where the file system has hard links.
+pub fn link_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir(&to)?;
+            link_tree(&from, &to)?;
+        } else if std::fs::hard_link(&from, &to).is_err() {
+            std::fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
 /// Atomically writes a file with this mode, less the umask: nobody reads a part of it. Not synced.
 pub fn replace_file(path: &Path, mode: u32, bytes: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(path);

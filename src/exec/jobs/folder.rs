@@ -27,7 +27,7 @@ use crate::{
     error::if_found,
     exec::task::Task,
     plan::absolute,
-    store::{Holder, Store, StoreError, replace_file, token},
+    store::{Holder, Store, StoreError, link_tree, replace_file, token},
 };
 
 #[derive(Debug, Clone)]
@@ -165,7 +165,7 @@ impl WorkerFolder {
 
     /// Makes the outputs appear in this folder too. They stay here until the result is recorded.
     pub fn link_outputs(&self, to: &Path) -> Result<(), StoreError> {
-        link(&self.out(), to).map_err(|cause| StoreError::writing(to, cause))
+        link_tree(&self.out(), to).map_err(|cause| StoreError::writing(to, cause))
     }
 }
 
@@ -254,21 +254,6 @@ impl Attempts {
 /// Renamed into place, so that nobody reads a part of it. Only this user can read it.
 pub fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     replace_file(path, 0o600, content).map_err(|cause| StoreError::writing(path, cause))
-}
-
-/// Makes a folder's content appear in another one, without copying where the file system has hard links.
-fn link(from: &Path, to: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            std::fs::create_dir(&to)?;
-            link(&from, &to)?;
-        } else if std::fs::hard_link(&from, &to).is_err() {
-            std::fs::copy(&from, &to)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

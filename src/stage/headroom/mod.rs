@@ -7,10 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -18,6 +15,7 @@ use serde_json::{Map, Value};
 use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
+    known_metrics,
     memory::Load,
     metrics,
     preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
@@ -37,6 +35,7 @@ use crate::{
     eval::majority,
     grpo::{Advice, Headroom, Samples},
     judge::truth,
+    store::link_tree,
 };
 
 const ROLE: &str = "policies";
@@ -64,12 +63,6 @@ pub struct HeadroomStage {
     play: PlaySettings,
 }
 
-/// A policy's greedy success on the tasks that decide.
-struct Entrant<'a> {
-    policy: &'a Input,
-    success: f64,
-}
-
 impl HeadroomStage {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
         Ok(Self { params: typed(params)?, play: PlaySettings::parse(params)? })
@@ -83,56 +76,23 @@ impl HeadroomStage {
             Ok(scenarios)
         };
         let train = known("scenarios")?;
-        let mut dev = if context.has("dev") { known("dev")? } else { Vec::new() };
-        let is_apart = !dev.is_empty();
-        if !is_apart {
-            dev = chosen(&train, usize::MAX, context.seed).into_iter().cloned().collect();
-            dev.truncate(self.params.tasks.max(1));
-        }
-        if dev.is_empty() {
+        let dev = if context.has("dev") { known("dev")? } else { Vec::new() };
+        let of_train = chosen(&train, self.params.tasks, context.seed);
+        let of_dev = chosen(&dev, self.params.tasks, context.seed);
+        let sampled: Vec<&Scenario> = of_train.iter().copied().chain(of_dev).collect();
+        if sampled.is_empty() {
             return unmeasured(context, policies);
         }
-        let of_train = chosen(&train, self.params.tasks, context.seed);
-        let of_dev = chosen(&dev, if is_apart { self.params.tasks } else { 0 }, context.seed);
-        let sampled: Vec<&Scenario> = of_train.into_iter().chain(of_dev).collect();
-        let chooses = policies.len() > 1 || is_apart;
-        let count =
-            usize::from(chooses) * policies.len() * dev.len() + sampled.len() * self.params.samples as usize;
-        context.observer.phase("episodes", count as u64);
-
-        let mut best: Option<(usize, Entrant<'_>)> = None;
-        let mut said = Vec::new();
-        for (place, policy) in policies.iter().enumerate() {
-            if !chooses {
-                best = Some((place, Entrant { policy, success: 0.0 }));
-                break;
-            }
-            let attempts: Vec<RolloutSpec<'_>> =
-                dev.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
-            let played = self.play(context, policy, &dev, &attempts).await?;
-            let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
-            let success = share_right(outcomes).ok_or(HeadroomError::ServerLost)?;
-            said.push(format!("{} {:.1} %", policy.name, 100.0 * success));
-            // So few tasks do not tell a start from a base where both solve next to nothing.
-            let ties = |before: f64| success == before && dev.len() < FEW;
-            if best.as_ref().is_none_or(|(_, best)| success > best.success || ties(best.success)) {
-                best = Some((place, Entrant { policy, success }));
-            }
-        }
-        let (place, Entrant { policy, success: dev_success }) =
-            best.ok_or_else(|| StageError::NoInput { role: ROLE.into() })?;
-        let tasks = match is_apart {
-            true => format!("{} tasks that nothing trains on", dev.len()),
-            false => format!("{} training tasks, because there are no others", dev.len()),
+        let deciding: Vec<Scenario> = match (dev.is_empty(), policies) {
+            (false, _) => dev.clone(),
+            // There is nothing to decide.
+            (true, [_]) => Vec::new(),
+            (true, _) => of_train.into_iter().cloned().collect(),
         };
-        let few = if dev.len() < FEW { ", though so few say little" } else { "" };
-        if !said.is_empty() {
-            context.observer.note(&format!(
-                "greedy, on {tasks}: {}; {} goes on{few}",
-                said.join(", "),
-                policy.name
-            ));
-        }
+        let count = policies.len() * deciding.len() + sampled.len() * self.params.samples as usize;
+        context.observer.phase("episodes", count as u64);
+        let (place, success) = self.choose(context, policies, &deciding, !dev.is_empty()).await?;
+        let policy = &policies[place];
 
         let temperature = Sampling { temperature: 1.0, ..Sampling::GREEDY };
         let mut attempts: Vec<RolloutSpec<'_>> = Vec::new();
@@ -153,11 +113,9 @@ impl HeadroomStage {
         let trained: BTreeSet<&str> = train.iter().map(|scenario| scenario.id.as_str()).collect();
         context.write("pass_rates", &pass_rates(&trajectories, &trained))?;
         context.write("trajectories", &trajectories)?;
-        copy(&policy.path, &context.output(POLICY, POLICY)?)?;
+        pass_on(policy, context)?;
         let mut found = Metrics::new();
-        if is_apart {
-            found.insert("dev".into(), dev_success);
-        }
+        found.extend(known_metrics([("dev", success.filter(|_| !dev.is_empty()))]));
         found.extend(metrics([
             ("success", headroom.success),
             ("pass_at_k", headroom.any),
@@ -167,6 +125,44 @@ impl HeadroomStage {
             ("chosen", (place + 1) as f64),
         ]));
         Ok(found)
+    }
+
+    /// The place of the policy that solves most of these tasks, greedily, and which share; of one policy without tasks, none.
+    async fn choose(
+        &self,
+        context: &Context,
+        policies: &[Input],
+        tasks: &[Scenario],
+        is_apart: bool,
+    ) -> Result<(usize, Option<f64>)> {
+        if tasks.is_empty() {
+            return Ok((0, None));
+        }
+        let attempts: Vec<RolloutSpec<'_>> =
+            tasks.iter().map(|scenario| attempt(scenario, 0, Sampling::GREEDY, context.seed)).collect();
+        // So few tasks do not tell a start from a base where both solve next to nothing.
+        let is_few = tasks.len() < FEW;
+        let mut best: Option<(usize, f64)> = None;
+        let mut said = Vec::new();
+        for (place, policy) in policies.iter().enumerate() {
+            let played = self.play(context, policy, tasks, &attempts).await?;
+            let outcomes = played.iter().flatten().map(|trajectory| trajectory.correct);
+            let success = share_right(outcomes).ok_or(HeadroomError::ServerLost)?;
+            said.push(format!("{} {:.1} %", policy.name, 100.0 * success));
+            if best.is_none_or(|(_, before)| success > before || (success == before && is_few)) {
+                best = Some((place, success));
+            }
+        }
+        let (place, success) = best.ok_or_else(|| StageError::NoInput { role: ROLE.into() })?;
+        let count = tasks.len();
+        let of = match is_apart {
+            true => format!("{count} tasks that nothing trains on"),
+            false => format!("{count} training tasks, because there are no others"),
+        };
+        let few = if is_few { ", though so few say little" } else { "" };
+        let (said, name) = (said.join(", "), &policies[place].name);
+        context.observer.note(&format!("greedy, on {of}: {said}; {name} goes on{few}"));
+        Ok((place, Some(success)))
     }
 
     async fn play(
@@ -198,7 +194,7 @@ fn unmeasured(context: &Context, policies: &[Input]) -> Result<Metrics> {
     ));
     context.write("pass_rates", &[] as &[PassRate])?;
     context.write("trajectories", &[] as &[Trajectory])?;
-    copy(&policy.path, &context.output(POLICY, POLICY)?)?;
+    pass_on(policy, context)?;
     Ok(metrics([("practice", 1.0), ("chosen", policies.len() as f64)]))
 }
 
@@ -252,23 +248,11 @@ fn pass_rates(trajectories: &[Trajectory], trained: &BTreeSet<&str>) -> Vec<Pass
     rates.into_values().collect()
 }
 
-/// Copies a policy's folder, by links where the disk allows it: a model is large.
-fn copy(from: &Path, to: &Path) -> Result<(), StageError> {
-    let error = |path: &Path| {
-        let path = path.to_owned();
-        |source| StageError::Write { path, source }
-    };
-    std::fs::create_dir_all(to).map_err(error(to))?;
-    for item in std::fs::read_dir(from).map_err(error(from))? {
-        let item = item.map_err(error(from))?;
-        let (path, target) = (item.path(), to.join(item.file_name()));
-        if path.is_dir() {
-            copy(&path, &target)?;
-        } else if std::fs::hard_link(&path, &target).is_err() {
-            std::fs::copy(&path, &target).map_err(error(&target))?;
-        }
-    }
-    Ok(())
+/// Passes a policy on unchanged, by links where the disk allows it: a model is large.
+fn pass_on(policy: &Input, context: &Context) -> Result<()> {
+    let to = context.output(POLICY, POLICY)?;
+    let linked = std::fs::create_dir_all(&to).and_then(|()| link_tree(&policy.path, &to));
+    Ok(linked.map_err(|source| StageError::Write { path: to, source })?)
 }
 
 fn capitalised(text: &str) -> String {
