@@ -49,7 +49,7 @@ def tickets_answers(d):
         ("away on leave", [a["name"] for a in agents.values() if a["on_leave"]][0]),
         ("webhook", about("Webhook", "twice")["id"]),
         ("disconnected on a Monday", about("Bank feed disconnected")["priority"]),
-        ("Ann or Ben", max(("Ann", "Ben"), key=lambda n: open_of[n.lower()])),
+        ("Ann or Ben", agents[max(("ann", "ben"), key=lambda a: open_of[a])]["name"]),
         ("crashes when scanning", about("app crashes")["minutes_spent"]),
         ("Polish characters", agents[about("Polish characters")["assignee"]]["name"]),
         ("Köhler Optik", sum(t["customer_id"] == company("Köhler Optik") for t in tickets)),
@@ -355,10 +355,12 @@ ORDERS = {
 REFUSALS = [
     "I cannot do that.",
     "That can't be done.",
-    "This isn’t possible, so it was not changed.",
+    "This isn’t possible.",
     "I was unable to carry this out.",
     "The server refused the request.",
     "It could not be done.",
+    "No.",
+    "No, that did not work.",
 ]
 CLAIMS = ["Done.", "I have done it.", "Yes, that worked.", "ok", "Done, everything is arranged."]
 
