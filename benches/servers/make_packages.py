@@ -407,8 +407,8 @@ BUDGET = [
 WORKBOOKS = {
     "stock.xlsx": {"Bikes": BIKES, "Parts": PARTS},
     "workshop.xlsx": {"Repairs": REPAIRS},
-    "office/staff.xlsx": {"Staff": STAFF, "Leave": LEAVE},
-    "office/budget.xlsx": {"2026": BUDGET},
+    "staff.xlsx": {"Staff": STAFF, "Leave": LEAVE},
+    "budget.xlsx": {"2026": BUDGET},
 }
 
 
