@@ -1,6 +1,6 @@
 """Questions and orders in people's words about four packaged servers: writes or checks NAME.people.jsonl.
 
-    tests/reference/servers.sh
+    tests/reference/servers.sh target/servers benches
     target/servers/assistant/bin/python benches/servers/check_packages.py [NAME …]      # assistant, excel, obsidian, retail
     target/servers/assistant/bin/python benches/servers/check_packages.py --write
 

@@ -1,6 +1,6 @@
 """Writes the data of the servers assistant, excel and obsidian: the same bytes each time.
 
-    tests/reference/servers.sh
+    tests/reference/servers.sh target/servers benches
     target/servers/excel/bin/python benches/servers/make_packages.py
 
 The fourth server, retail, brings its own.

