@@ -122,16 +122,74 @@ fn is_map(fields: &Map<String, Value>) -> bool {
         && first.values().any(is_scalar)
 }
 
-/// The objects of such a map, with their names as a field unless one says it.
-fn of_map(fields: &Map<String, Value>) -> Value {
+/// Whether the keys of such a map name its objects: they are codes, or all objects have the same fields.
+fn is_keyed(fields: &Map<String, Value>) -> bool {
+    let names = |value: &Value| -> Option<Vec<String>> { Some(value.as_object()?.keys().cloned().collect()) };
+    let mut all = fields.values().map(names);
+    let first = all.next();
+    is_map(fields)
+        && (fields.keys().all(|key| words::is_code(key))
+            || fields.len() > 1 && all.all(|other| Some(other) == first))
+}
+
+/// The objects of such a map, with their keys as a field unless one says it.
+fn of_map(fields: &Map<String, Value>) -> Vec<Value> {
+    let has = |name: &str| fields.values().any(|value| value.get(name).is_some());
+    let are_codes = fields.keys().all(|key| words::is_code(key));
+    let free = |name: &&str| !has(name) && (*name != "name" || !are_codes);
+    let own = ["name", "id", "key"].into_iter().find(free).unwrap_or("name");
     let item = |(name, value): (&String, &Value)| {
-        let mut item = value.as_object().cloned().unwrap_or_default();
-        if item.values().all(|value| plain(value) != *name) {
-            item.insert("name".to_owned(), name.as_str().into());
+        let mut item = Map::new();
+        let inner = value.as_object().cloned().unwrap_or_default();
+        if inner.values().all(|value| plain(value) != *name) {
+            item.insert(own.to_owned(), name.as_str().into());
         }
+        item.extend(inner);
         Value::Object(item)
     };
     fields.iter().map(item).collect()
+}
+
+/// Names of what an envelope contains, and of what else stands on it.
+const CONTENTS: [&str; 10] = [
+    "result",
+    "data",
+    "content",
+    "response",
+    "parsed content",
+    "structured",
+    "structured content",
+    "output",
+    "payload",
+    "body",
+];
+const STAMPS: [&str; 18] = [
+    "status",
+    "ok",
+    "success",
+    "error",
+    "errors",
+    "message",
+    "meta",
+    "metadata",
+    "code",
+    "request id",
+    "timestamp",
+    "time",
+    "duration ms",
+    "duration",
+    "version",
+    "warnings",
+    "tool",
+    "type",
+];
+
+/// What an envelope contains: `{"status": "ok", "data": …, "meta": …}`.
+fn enveloped(fields: &Map<String, Value>) -> Option<&Value> {
+    let is_content = |key: &String| CONTENTS.contains(&words::spoken(key).as_str());
+    let (key, inner) = fields.iter().find(|(key, value)| is_content(key) && !is_scalar(value))?;
+    let is_stamp = |name: &String| name == key || STAMPS.contains(&words::spoken(name).as_str());
+    (fields.len() > 1 && fields.keys().all(is_stamp)).then_some(inner)
 }
 
 /// The names in `users, groups, log_entries`.
@@ -202,6 +260,14 @@ impl Reading {
                 }
             }
             Value::Object(fields) => {
+                if let Some(inner) = enveloped(fields) {
+                    return self.add(inner, name, depth + 1, is_nested);
+                }
+                if is_keyed(fields) {
+                    let mut items = of_map(fields);
+                    let only = if items.len() == 1 { items.pop() } else { None };
+                    return self.add(&only.unwrap_or(Value::Array(items)), name, depth + 1, is_nested);
+                }
                 // `{"result": …}` is what it contains.
                 if let [(only, inner)] = fields.iter().collect::<Vec<_>>()[..]
                     && !is_scalar(inner)
@@ -220,7 +286,7 @@ impl Reading {
                             self.add(value, key, depth + 1, is_nested);
                         }
                         Value::Object(inner) if is_map(inner) => {
-                            self.add(&of_map(inner), key, depth + 1, is_nested);
+                            self.add(&Value::Array(of_map(inner)), key, depth + 1, is_nested);
                         }
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
