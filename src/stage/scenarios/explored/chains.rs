@@ -37,7 +37,7 @@ const NAMES: [&str; 22] = [
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
 ];
 /// Fields that are called like no noun.
-const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
+pub const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
 /// Fields that say something about a list.
 pub const ABOUT_LISTS: [&str; 11] = [
     "page",

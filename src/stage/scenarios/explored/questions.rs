@@ -29,6 +29,8 @@ const RULES: usize = 40;
 const WAYS: usize = 3;
 /// Most things that are listed.
 const LISTED: usize = 8;
+/// Most conditions that a question has.
+const CONDITIONS: usize = 2;
 /// Most conditions that are asked of one field.
 const VALUES: usize = 4;
 
@@ -39,6 +41,8 @@ struct Way {
     entity: BTreeMap<String, String>,
     /// The thing that the call takes: `ticket T107`, or `the ticket "Dark mode flickers"`.
     one: Option<String>,
+    /// What is said in place of an argument, by its place.
+    instead: Option<(usize, String)>,
 }
 
 /// A question and how it is answered.
@@ -114,30 +118,57 @@ impl<'g> Context<'_, 'g> {
             arguments: seen.call.arguments.clone(),
             entity: entity.clone(),
             one,
+            instead: None,
         };
-        let Some((place, noun)) = self.key() else { return vec![plain(None)] };
+        let Some((place, noun)) = self.key() else {
+            return match self.parts.iter().position(|part| self.is_reference(part)) {
+                Some(place) => self.by_name(place).into_iter().collect(),
+                None => vec![plain(None)],
+            };
+        };
+        if self.parts.iter().any(|part| self.is_reference(part)) {
+            return Vec::new();
+        }
         let arg = &seen.args[place];
         let leaf = arg.leaf.clone().unwrap_or_default();
-        let mut ways = Vec::new();
-        let named = self.things.called(noun, &leaf);
-        for known in named.iter().filter(|known| known.call != self.index).take(WAYS - 1) {
-            let mut entity = entity.clone();
-            entity.remove(&arg.name);
-            entity.insert(known.name.0.clone(), known.name.1.clone());
-            let mut arguments = seen.call.arguments.clone();
-            if let Some(argument) = arguments.get_mut(&arg.name) {
-                let asked = self.asked(known);
-                *argument = if argument.is_array() { serde_json::json!([asked]) } else { asked };
-            }
-            ways.push(Way {
-                calls: vec![known.call, self.index],
-                arguments,
-                entity,
-                one: Some(called(&known.noun, &known.name.1)),
-            });
-        }
+        let named = self.things.called(noun, &leaf).into_iter().filter(|known| known.call != self.index);
+        let way = |known: &Known| {
+            let one = Some(called(&known.noun, &known.name.1));
+            Way { one, ..self.described(place, known) }
+        };
+        let mut ways: Vec<Way> = named.take(WAYS - 1).map(way).collect();
         ways.push(plain(Some(called(noun, &leaf))));
         ways
+    }
+
+    /// Whether an argument narrows things down by the identifier of something else.
+    fn is_reference(&self, part: &Part) -> bool {
+        let Part::Filter { field } = part else { return false };
+        let lists = self.seen().reading.lists.iter();
+        lists
+            .into_iter()
+            .any(|list| self.things.role(self.seen().tool, &list.name, field) == Some(Role::Reference))
+    }
+
+    /// A way that says the name of what an argument identifies, if anybody knows it.
+    fn by_name(&self, place: usize) -> Option<Way> {
+        let known = self.things.called_anything(self.seen().args[place].leaf.as_deref()?)?;
+        let instead = Some((place, called(&known.noun, &known.name.1)));
+        (known.call != self.index).then(|| Way { instead, ..self.described(place, known) })
+    }
+
+    /// The calls and arguments where one of these is found by a name.
+    fn described(&self, place: usize, known: &Known) -> Way {
+        let (seen, arg) = (self.seen(), &self.seen().args[place]);
+        let mut entity: BTreeMap<String, String> = seen.args.iter().map(graph::Arg::said).collect();
+        entity.remove(&arg.name);
+        entity.insert(known.name.0.clone(), known.name.1.clone());
+        let mut arguments = seen.call.arguments.clone();
+        if let Some(argument) = arguments.get_mut(&arg.name) {
+            let asked = self.asked(known);
+            *argument = if argument.is_array() { serde_json::json!([asked]) } else { asked };
+        }
+        Way { calls: vec![known.call, self.index], arguments, entity, one: None, instead: None }
     }
 
     /// An identifier as what is asked for by the name.
@@ -210,14 +241,26 @@ impl<'g> Context<'_, 'g> {
         noun: &str,
         one: &str,
     ) -> Option<Question> {
-        let said = said(&field.name, noun);
+        // The email of the requester of a ticket is not its own.
+        let of_person = field.name.split_once('.').filter(|(outer, inner)| {
+            (is_person(&templates::word(outer)) || templates::asks_who(outer)) && *inner != "name"
+        });
+        let (said, one) = match of_person {
+            Some((outer, inner)) => {
+                (words::spoken_field(inner), format!("the {} of {one}", words::spoken_field(outer)))
+            }
+            None => (said(&field.name, noun), one.to_owned()),
+        };
+        let one = one.as_str();
         let is_many = words::is_plural(&said) && field.value.parse::<u32>().is_ok();
         let done = done(&field.name);
         let role = match role {
             Role::Reference | Role::Id => return None,
             Role::Set => "set",
             Role::Moment if done.is_some() => "done",
+            Role::Moment if words::verb_of(&field.name).is_some() => "verb",
             Role::Moment => "moment",
+            Role::Amount if spent(&said).is_some() => "spent",
             Role::Amount if is_many => "number",
             Role::Amount => "amount",
             Role::Person => "person",
@@ -237,11 +280,16 @@ impl<'g> Context<'_, 'g> {
             Some(many) => return Some(self.counted(list, key, field, many, one)),
             None => said,
         };
+        let verb = words::verb_of(&field.name).map(str::to_owned);
+        let (said, done) = match spent(&said) {
+            Some((many, done)) if role == "spent" => (many.to_owned(), done.to_owned()),
+            _ => (said, done.or(verb).unwrap_or_default()),
+        };
         let gaps = vec![
             ("one", one.to_owned()),
             ("fields", words::plural(&said)),
             ("field", said),
-            ("done", done.unwrap_or_default()),
+            ("done", done),
         ];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
@@ -270,7 +318,7 @@ impl<'g> Context<'_, 'g> {
 
     /// What a summary counts: things, by the values of their fields.
     fn of_summary(&self, list: &List, record: &Record) -> Vec<Question> {
-        let noun = self.things.noun(self.seen().tool, "");
+        let noun = self.things.own_noun(self.seen().tool);
         let of = |field: &Field| {
             let total = ["total", "count"].contains(&field.name.as_str());
             let things = match things::tallied(&field.name) {
@@ -299,8 +347,10 @@ impl<'g> Context<'_, 'g> {
     fn things_of(&self, list: &List, noun: &str, way: &Way) -> String {
         let seen = self.seen();
         let mut text = words::plural(noun);
-        for (part, arg) in self.parts.iter().zip(&seen.args) {
-            let value = arg.leaf.clone().unwrap_or_default();
+        for (place, (part, arg)) in self.parts.iter().zip(&seen.args).enumerate() {
+            let instead = way.instead.as_ref().filter(|(other, _)| *other == place);
+            let value =
+                instead.map_or_else(|| arg.leaf.clone().unwrap_or_default(), |(_, name)| name.clone());
             text = match part {
                 Part::Key { .. } => text,
                 Part::Filter { field } => {
@@ -324,6 +374,10 @@ impl<'g> Context<'_, 'g> {
         if noun == "entry" || list.records.is_empty() {
             return Vec::new();
         }
+        let conditions = self.parts.iter().filter(|part| !matches!(part, Part::Key { .. })).count();
+        if conditions > CONDITIONS {
+            return Vec::new();
+        }
         let name = self.things.name_field(seen.tool, list);
         let mut questions = Vec::new();
         let is_exact = |part: (&Part, &graph::Arg)| {
@@ -339,7 +393,7 @@ impl<'g> Context<'_, 'g> {
         }
         let things = self.things_of(list, &noun, way);
         questions.extend(self.of_all(list, name.as_deref(), &noun, &things));
-        if !self.parts.iter().any(|part| matches!(part, Part::Search { .. })) {
+        if !self.parts.iter().any(|part| matches!(part, Part::Search { .. })) && conditions < CONDITIONS {
             questions.extend(self.by_values(list, name.as_deref(), &noun, &things));
         }
         questions
@@ -365,7 +419,7 @@ impl<'g> Context<'_, 'g> {
                 continue;
             }
             let one = match &way.one {
-                Some(owner) => templates::with_owner(&called(noun, value), noun, owner),
+                Some(owner) => templates::with_owner(&words::called(noun, value), noun, owner),
                 None => called(noun, value),
             };
             let key = (name.to_owned(), value.to_owned());
@@ -388,7 +442,7 @@ impl<'g> Context<'_, 'g> {
     }
 
     fn id_of(&self, list: &List, key: &(String, String), field: &Field, noun: &str, one: &str) -> Question {
-        let gaps = vec![("one", one.to_owned()), ("field", said(&field.name, noun).replace("id", "ID"))];
+        let gaps = vec![("one", one.to_owned()), ("field", own_id(&field.name, noun))];
         let rule =
             AnswerRule::Field { list: list.name.clone(), key: Some(key.clone()), field: field.name.clone() };
         let said = Some(key.clone());
@@ -439,6 +493,7 @@ impl<'g> Context<'_, 'g> {
                     ("thing", noun.to_owned()),
                     ("field", said.clone()),
                     ("name", called.clone()),
+                    ("give", if called == noun { String::new() } else { format!(" Give its {called}.") }),
                     ("done", done.clone().unwrap_or_default()),
                 ]
             };
@@ -487,7 +542,7 @@ impl<'g> Context<'_, 'g> {
                     said: asked.clone(),
                 };
                 questions.push(question(rule, Operation::Count, "owned", gaps));
-                if let Some(name) = name.filter(|_| count <= LISTED) {
+                if let Some(name) = name.filter(|_| (2..=LISTED).contains(&count)) {
                     let rule =
                         AnswerRule::Matching { list: list.name.clone(), keys, field: Some(name.to_owned()) };
                     let called = said(name, noun);
@@ -576,6 +631,16 @@ fn said(field: &str, noun: &str) -> String {
     }
 }
 
+/// An identifier in a sentence: `ID`, `student number`.
+fn own_id(field: &str, noun: &str) -> String {
+    match said(field, noun).as_str() {
+        "id" => "ID".to_owned(),
+        "sku" => "SKU".to_owned(),
+        said if said.contains(' ') => said.to_owned(),
+        said => format!("{noun} {said}"),
+    }
+}
+
 /// What was done at the moment that a field holds: `created` for `created_at`, `opened` for `opened`.
 fn done(field: &str) -> Option<String> {
     let said = words::split(field);
@@ -590,9 +655,15 @@ fn done(field: &str) -> Option<String> {
     Some(if verb == "updated" || verb == "modified" { format!("last {verb}") } else { verb })
 }
 
-/// Whether all values of a field are numbers that people compare.
-fn is_whole(list: &List, field: &str) -> bool {
-    words::is_compared(field) && list.records.iter().all(|record| value_of(record, field).is_some())
+/// Whether people compare the numbers of a field.
+fn is_compared(field: &str) -> bool {
+    words::is_compared(field) && words::is_added_up(field)
+}
+
+/// What was done with a number of things: `nights` and `stayed`.
+fn spent(said: &str) -> Option<(&str, &str)> {
+    let (many, done) = said.rsplit_once(' ')?;
+    (done.ends_with("ed") && words::is_plural(many)).then_some((many, done))
 }
 
 /// Whether the sum of a field is one that people ask for.

@@ -84,13 +84,12 @@ pub fn ask(operation: Operation, role: &str, field: &str, gaps: &[(&str, &str)])
 /// Things with a value in a field: `open tickets`.
 pub fn with_condition(things: &str, field: &str, said: &str, value: &str) -> String {
     let own = TABLE.words.get(&word(field)).and_then(|own| own.condition.as_deref());
-    let is_adjective = own.is_some_and(|own| own.starts_with("{value}"));
-    let own =
-        own.filter(|_| !is_adjective || value.chars().all(|letter| letter.is_lowercase() || letter == '-'));
+    let is_adjective = |text: &&str| text.starts_with("{value}");
+    let is_word = value.chars().all(|letter| letter.is_lowercase() || " -".contains(letter));
+    let own = own.filter(|text| !is_adjective(text) || is_word && value.split(' ').count() <= 2);
     let text = own.or(TABLE.condition.get("default").map(String::as_str)).unwrap_or("{things}");
-    let text =
-        if is_adjective && own.is_none() && value.contains(' ') { "{things} that are {value}" } else { text };
-    filled(text, &[("things", things), ("field", said), ("value", value)])
+    let value = if is_adjective(&text) { value.replace(' ', "-") } else { value.to_owned() };
+    filled(text, &[("things", things), ("field", said), ("value", &value)])
 }
 
 /// Things that another has: `comments on ticket T103`.
@@ -138,7 +137,7 @@ mod tests {
     #[test]
     fn the_table_is_read_and_every_gap_is_known() {
         let table: Table = toml::from_str(include_str!("templates.toml")).unwrap();
-        let known = ["one", "things", "thing", "field", "fields", "value", "done", "name", "names"];
+        let known = ["one", "things", "thing", "field", "fields", "value", "done", "name", "names", "give"];
         let general = [&table.field, &table.count, &table.list, &table.most, &table.least, &table.total];
         let texts = general.into_iter().chain([&table.tally]).flat_map(|of| of.values().flatten());
         for gap in texts.chain(table.condition.values()).flat_map(|text| gaps(text)) {
@@ -151,10 +150,7 @@ mod tests {
         let open = with_condition("tickets", "status", "status", "open");
         assert_eq!(open, "open tickets");
         assert_eq!(with_condition(&open, "priority", "priority", "high"), "open tickets with high priority");
-        assert_eq!(
-            with_condition("tickets", "status", "status", "in progress"),
-            "tickets that are in progress"
-        );
+        assert_eq!(with_condition("tickets", "status", "status", "in progress"), "in-progress tickets");
         assert_eq!(with_condition("lamps", "colour", "colour", "red"), "lamps with the colour red");
         assert_eq!(with_owner("comments", "comment", "ticket T1"), "comments on ticket T1");
         let asked = ask(Operation::Field, "person", "assignee.name", &[("one", "ticket T1 {x}")]);

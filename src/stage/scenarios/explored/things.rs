@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    changes,
+    chains, changes,
     graph::{Arg, Graph, SuccessfulCall},
     pages, sql, templates,
     tools::ToolProfile,
@@ -180,7 +180,7 @@ impl<'g> Things<'g> {
         let mut things = Self {
             graph,
             profiles,
-            taken: taken(graph, profiles),
+            taken: taken(graph),
             known: BTreeMap::new(),
             names: BTreeMap::new(),
             roles: BTreeMap::new(),
@@ -226,7 +226,8 @@ impl<'g> Things<'g> {
 
     fn role_of(&self, (tool, list, name): &Place, fields: &[(usize, &Field)]) -> Option<Role> {
         let said = words::spoken(name);
-        let is_logged = words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
+        let is_odd = words::is_preposition(&said) || chains::NO_NOUNS.contains(&said.as_str());
+        let is_logged = is_odd || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
         if is_logged || name.is_empty() || self.graph.changing(*tool).contains(name) {
             return None;
         }
@@ -267,7 +268,13 @@ impl<'g> Things<'g> {
             return Some(Role::Amount);
         }
         let head = words::split(name).pop().unwrap_or_default();
-        if sql::is_person(&templates::word(name)) && head != "email" || templates::asks_who(name) {
+        let are_codes = || filled.iter().all(|value| words::is_code(value));
+        let is_person =
+            sql::is_person(&templates::word(name)) && head != "email" || templates::asks_who(name);
+        if is_person && are_codes() {
+            return Some(Role::Reference);
+        }
+        if is_person && head != "email" {
             return Some(Role::Person);
         }
         if NAMES.contains(&head.as_str()) && tokens.iter().all(|word| *word == head || own.contains(word))
@@ -305,13 +312,13 @@ impl<'g> Things<'g> {
         let taken = nouns.into_iter().max_by_key(|(_, count)| *count).map(|(noun, _)| noun.clone());
         let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
-            thing if thing != "entry" => thing,
+            thing if thing != "entry" && !FORMS.contains(&thing.as_str()) => thing,
             _ => taken.unwrap_or_else(|| self.own_noun(tool)),
         }
     }
 
     /// What a tool's name says that it is about: `ticket` of `get_ticket_details`.
-    fn own_noun(&self, tool: usize) -> String {
+    pub fn own_noun(&self, tool: usize) -> String {
         let is_link = |noun: &&String| !words::is_preposition(noun);
         let nouns = self.profiles[tool].nouns.iter().take_while(is_link);
         let mut nouns: Vec<&String> = nouns.filter(|noun| !FORMS.contains(&noun.as_str())).collect();
@@ -397,6 +404,12 @@ impl<'g> Things<'g> {
             is_alike(&known.noun, noun) && self.names.get(&name).is_some_and(|ids| ids.len() == 1)
         };
         self.known.get(id).into_iter().flatten().filter(of_noun).collect()
+    }
+
+    /// The same, whatever it is.
+    pub fn called_anything(&self, id: &str) -> Option<&Known> {
+        let known = self.known.get(id)?;
+        known.iter().find(|one| self.called(&one.noun, id).iter().any(|other| other.call == one.call))
     }
 
     /// Whether one thing alone has this name, as far as anybody saw.
@@ -527,16 +540,13 @@ impl<'g> Things<'g> {
 }
 
 /// What parameters call the things that their values name: `T107` a `ticket` by `ticket_id`.
-fn taken(graph: &Graph, profiles: &[ToolProfile]) -> BTreeMap<String, String> {
+fn taken(graph: &Graph) -> BTreeMap<String, String> {
     let mut taken: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     for seen in &graph.seen {
         for arg in &seen.args {
             let mut said = words::split(&arg.name);
             let is_key = said.pop().is_some_and(|last| KEYS.contains(&last.as_str()));
-            let param = profiles[seen.tool].params.iter().find(|param| param.name == arg.name);
-            if let Some(leaf) =
-                arg.leaf.as_ref().filter(|_| is_key && param.is_some_and(|param| param.is_required))
-            {
+            if let Some(leaf) = arg.leaf.as_ref().filter(|_| is_key) {
                 let noun = if said.is_empty() { continue } else { said.join(" ") };
                 *taken.entry(leaf.clone()).or_default().entry(noun).or_default() += 1;
             }
