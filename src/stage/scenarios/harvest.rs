@@ -265,7 +265,11 @@ impl Reading {
                 }
                 if is_keyed(fields) {
                     let mut items = of_map(fields);
-                    let only = if items.len() == 1 { items.pop() } else { None };
+                    let only = if items.len() == 1 && !words::is_plural(&words::spoken(name)) {
+                        items.pop()
+                    } else {
+                        None
+                    };
                     return self.add(&only.unwrap_or(Value::Array(items)), name, depth + 1, is_nested);
                 }
                 // `{"result": …}` is what it contains.

@@ -53,7 +53,8 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
         };
         let is_asked = |rule: &AnswerRule, field: &str| {
             let role = things.role(seen.tool, rule.list(), field);
-            key.is_none() || role.is_some_and(|role| ![Role::Id, Role::Reference].contains(&role))
+            let is_fact = |role: Role| ![Role::Id, Role::Reference].contains(&role);
+            key.is_none() || role.is_some_and(is_fact) && !asking::is_odd(field, false)
         };
         let Some(rule) =
             rules.find(|rule| looked_up(rule).is_some_and(|field| is_news(field) && is_asked(rule, field)))
@@ -83,7 +84,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
             let (what, f) = (asking::within(&place), words::spoken_field(&field));
             let (what, f) = if field.is_empty() { (place.clone(), String::new()) } else { (what, f) };
             let what = format!("{f} {what}");
-            let thing = sought(&place, &args[position]);
+            let thing = key.clone().unwrap_or_else(|| sought(&place, &args[position]));
             let texts = [
                 format!("What is the {what}? If there is no such {thing}, answer {NONE}."),
                 format!("Tell me the {what}, or answer {NONE} if there is no such {thing}."),

@@ -225,7 +225,10 @@ fn is_named_by_less(graph: &Graph, index: usize) -> bool {
             && other.call.arguments.len() < seen.call.arguments.len()
             && other.call.arguments.iter().all(|(name, value)| seen.call.arguments.get(name) == Some(value))
     };
-    graph.seen.iter().any(|other| is_less(other) && other.text == seen.text)
+    let is_same = |other: &graph::SuccessfulCall| {
+        other.text == seen.text || !seen.reading.lists.is_empty() && other.reading.lists == seen.reading.lists
+    };
+    graph.seen.iter().any(|other| is_less(other) && is_same(other))
 }
 
 fn candidate(

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{
+    asking,
     asks::{Asks, Column, Condition, Operation as Asked, Source, Test},
     chains,
     graph::{self, Graph},
@@ -269,6 +270,9 @@ impl<'g> Context<'_, 'g> {
             Role::Text if words::is_plural(&said) => "plural",
             Role::Text => "text",
         };
+        if asking::is_odd(&field.name, role == "done") && !templates::has_words(&field.name) {
+            return None;
+        }
         let said = match words::split(&field.name).last() {
             Some(last) if role == "person" && last == "name" => {
                 said.strip_suffix(" name").unwrap_or(&said).to_owned()
@@ -285,12 +289,8 @@ impl<'g> Context<'_, 'g> {
             Some((many, done)) if role == "spent" => (many.to_owned(), done.to_owned()),
             _ => (said, done.or(verb).unwrap_or_default()),
         };
-        let gaps = vec![
-            ("one", one.to_owned()),
-            ("fields", words::plural(&said)),
-            ("field", said),
-            ("done", done),
-        ];
+        let gaps =
+            vec![("one", one.to_owned()), ("fields", words::plural(&said)), ("field", said), ("done", done)];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
     }
@@ -477,9 +477,7 @@ impl<'g> Context<'_, 'g> {
                 Some(Role::Moment) if done.is_some() => "done",
                 Some(Role::Moment) => "moment",
                 Some(Role::Amount) if words::is_plural(&said) => "number",
-                Some(Role::Amount) if words::is_amount(&field.name) || is_whole(list, &field.name) => {
-                    "amount"
-                }
+                Some(Role::Amount) if words::is_amount(&field.name) || is_compared(&field.name) => "amount",
                 _ => continue,
             };
             let values: BTreeSet<&str> =

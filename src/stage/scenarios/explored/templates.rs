@@ -111,6 +111,11 @@ pub fn asks_who(field: &str) -> bool {
     own.is_some_and(|own| own.field.first().is_some_and(|text| text.starts_with("Who ")))
 }
 
+/// Whether the table has words for a question about a field.
+pub fn has_words(field: &str) -> bool {
+    TABLE.words.get(&word(field)).is_some_and(|own| !own.field.is_empty())
+}
+
 /// Gaps are filled once: a value may have braces.
 fn filled(text: &str, gaps: &[(&str, &str)]) -> String {
     let mut rest = text;

@@ -51,6 +51,21 @@ const FORMS: [&str; 20] = [
     "count",
     "result",
 ];
+/// What is a thing's own, and no other thing.
+const OF_THINGS: [&str; 12] = [
+    "inventory",
+    "stock",
+    "availability",
+    "price",
+    "pricing",
+    "status",
+    "state",
+    "level",
+    "rating",
+    "score",
+    "quantity",
+    "position",
+];
 /// Tools with these words are about the server itself, unless they take something.
 const OF_SERVER: [&str; 18] = [
     "server",
@@ -226,7 +241,8 @@ impl<'g> Things<'g> {
 
     fn role_of(&self, (tool, list, name): &Place, fields: &[(usize, &Field)]) -> Option<Role> {
         let said = words::spoken(name);
-        let is_odd = words::is_preposition(&said) || chains::NO_NOUNS.contains(&said.as_str());
+        let last = words::split(name).pop().unwrap_or_default();
+        let is_odd = words::is_preposition(&last) || chains::NO_NOUNS.contains(&last.as_str());
         let is_logged = is_odd || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
         if is_logged || name.is_empty() || self.graph.changing(*tool).contains(name) {
             return None;
@@ -447,7 +463,8 @@ impl<'g> Things<'g> {
         let is_many = lists().any(|list| list.is_list || list.is_part);
         let keys = parts.iter().filter(|part| matches!(part, Part::Key { .. })).count();
         match (is_many, keys) {
-            (_, 2..) | (false, 0) if !seen.args.is_empty() => Matter::Other,
+            (_, 2..) => Matter::Other,
+            (false, 0) if !parts.is_empty() => Matter::Nothing,
             (false, 0) if !self.is_summary(seen) => Matter::Other,
             _ => Matter::Things(parts),
         }
@@ -533,8 +550,12 @@ impl<'g> Things<'g> {
     pub fn subject(&self, index: usize, key: &str, one: &str) -> String {
         let (own, seen) = (self.own_noun(self.graph.seen[index].tool), &self.graph.seen[index]);
         let container = self.main(seen).map(|list| words::spoken(&list.name)).unwrap_or_default();
-        let is_itself =
-            is_alike(&own, key) || own == "entry" || is_alike(&container, key) || own.ends_with(key);
+        let last = own.rsplit(' ').next().unwrap_or_default();
+        let is_itself = OF_THINGS.contains(&last)
+            || is_alike(&own, key)
+            || own == "entry"
+            || is_alike(&container, key)
+            || own.ends_with(key);
         if is_itself { one.to_owned() } else { format!("the {own} of {one}") }
     }
 }
@@ -542,7 +563,11 @@ impl<'g> Things<'g> {
 /// What parameters call the things that their values name: `T107` a `ticket` by `ticket_id`.
 fn taken(graph: &Graph) -> BTreeMap<String, String> {
     let mut taken: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
-    for seen in &graph.seen {
+    // What finds nothing names nothing.
+    let finds = |seen: &&SuccessfulCall| {
+        !seen.reading.lists.iter().any(|list| list.is_list && list.records.is_empty())
+    };
+    for seen in graph.seen.iter().filter(finds) {
         for arg in &seen.args {
             let mut said = words::split(&arg.name);
             let is_key = said.pop().is_some_and(|last| KEYS.contains(&last.as_str()));
