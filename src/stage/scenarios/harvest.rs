@@ -501,6 +501,23 @@ fn unquoted(text: &str) -> String {
 mod tests {
     use proptest::prelude::*;
 
+    #[test]
+    fn an_envelope_is_what_it_contains_and_keys_of_like_objects_are_values() {
+        let text = r#"{"status": "ok", "parsed_content": {"products": {"SKU-1": {"name": "Hose", "price": 3},
+            "SKU-2": {"name": "Can", "price": 5}}}, "meta": {"num_args": 1, "request_id": "r-7"}}"#;
+        let reading = read(text);
+        let [list] = &*reading.lists else { panic!("{reading:?}") };
+        assert_eq!((list.name.as_str(), list.is_list, list.records.len()), ("products", true, 2));
+        let fields: Vec<(&str, &str)> =
+            list.records[0].iter().map(|field| (field.name.as_str(), field.value.as_str())).collect();
+        assert_eq!(fields, [("id", "SKU-1"), ("name", "Hose"), ("price", "3")]);
+        // One object by its key is a record, where nothing says that there may be more.
+        let reading = read(r#"{"data": {"SKU-1": {"on_hand": 4, "reserved": 1}}, "ok": true}"#);
+        assert!(!reading.lists[0].is_list && reading.lists[0].records[0].len() == 3, "{reading:?}");
+        // Something else beside it: no envelope.
+        assert_eq!(read(r#"{"data": {"a": 1}, "owner": "Ann"}"#).lists[0].records[0].len(), 2);
+    }
+
     use super::*;
 
     /// Lists as `name[a=1 b=2; …]`; a list that is complete has brackets.

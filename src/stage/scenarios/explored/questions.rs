@@ -634,8 +634,9 @@ fn own_id(field: &str, noun: &str) -> String {
     match said(field, noun).as_str() {
         "id" => "ID".to_owned(),
         "sku" => "SKU".to_owned(),
-        said if said.contains(' ') => said.to_owned(),
-        said => format!("{noun} {said}"),
+        // The number of a person is no telephone number.
+        said if is_person(noun) && !said.contains(' ') => format!("{noun} {said}"),
+        said => said.to_owned(),
     }
 }
 

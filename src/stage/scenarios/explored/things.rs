@@ -329,8 +329,18 @@ impl<'g> Things<'g> {
         let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
             thing if thing != "entry" && !FORMS.contains(&thing.as_str()) => thing,
+            // The items of a cart are no carts.
+            _ if taken.is_none() && !list.is_empty() && !words::is_plural(&self.own_name(tool)) => {
+                "entry".into()
+            }
             _ => taken.unwrap_or_else(|| self.own_noun(tool)),
         }
+    }
+
+    /// The last noun of a tool's name, as written.
+    fn own_name(&self, tool: usize) -> String {
+        let nouns = self.profiles[tool].nouns.iter().filter(|noun| !FORMS.contains(&noun.as_str()));
+        nouns.take_while(|noun| !words::is_preposition(noun)).last().cloned().unwrap_or_default()
     }
 
     /// What a tool's name says that it is about: `ticket` of `get_ticket_details`.
@@ -612,4 +622,86 @@ fn is_of_session(arg: &Arg) -> bool {
 pub fn tallied(field: &str) -> Option<(&str, &str)> {
     let (outer, value) = field.split_once('.')?;
     Some((outer.strip_prefix("by_").or_else(|| outer.strip_suffix("_counts"))?, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::chat::ToolCall;
+
+    fn profile(name: &str, description: &str, schema: &Value) -> ToolProfile {
+        let params = super::super::seeds::params(schema);
+        let nameable: Vec<words::Nameable<'_>> = params
+            .iter()
+            .filter(|param| param.is_required)
+            .map(|param| words::Nameable { name: &param.name, words: &param.words, is_path: false })
+            .collect();
+        ToolProfile {
+            name: name.into(),
+            server_name: name.into(),
+            description: description.into(),
+            nouns: words::nouns(name),
+            phrase: words::phrase(name, description, &nameable),
+            params,
+            reads: true,
+            is_annotated: false,
+            writes: false,
+        }
+    }
+
+    fn add(graph: &mut Graph, profiles: &[ToolProfile], tool: usize, arguments: &Value, result: &Value) {
+        let arguments = arguments.as_object().cloned().unwrap_or_default();
+        let arg = |(name, value): (&String, &Value)| {
+            let leaf = value.as_str().unwrap_or_default().to_owned();
+            Arg { name: name.clone(), shown: words::shown(&leaf), leaf: Some(leaf) }
+        };
+        let args = arguments.iter().map(arg).collect();
+        let call = ToolCall { name: profiles[tool].name.clone(), arguments };
+        graph.add(profiles, tool, call, args, result.to_string());
+    }
+
+    #[test]
+    fn a_thing_is_one_across_tools_and_its_fields_have_roles() {
+        let id = json!({"required": ["ticket_id"], "properties": {"ticket_id": {"type": "string"}}});
+        let filter = json!({"properties": {"query": {"type": "string"}, "status": {"type": "string"}}});
+        let profiles = [
+            profile("search_tickets", "Search tickets by text in the title.", &filter),
+            profile("get_ticket", "Get one ticket with all its fields.", &id),
+            profile("server_info", "Version and health of this server.", &json!({})),
+        ];
+        let brief = |id: &str, title: &str, status: &str| json!({"id": id, "title": title, "status": status});
+        let all = [
+            brief("T1", "Dark mode flickers", "open"),
+            brief("T2", "Login is slow", "closed"),
+            brief("T3", "Typo", "open"),
+        ];
+        let mut graph = Graph::default();
+        add(&mut graph, &profiles, 0, &json!({}), &json!({"results": all}));
+        add(&mut graph, &profiles, 0, &json!({"status": "open"}), &json!({"results": [all[0], all[2]]}));
+        add(&mut graph, &profiles, 0, &json!({"query": "tYpo?"}), &json!({"results": [all[0]]}));
+        let ticket = json!({"ticket": {"id": "T1", "title": "Dark mode flickers", "created_at": "2025-03-01T10:00:00Z",
+            "assignee": {"id": "U3", "name": "Aiko Tanaka"}, "request_id": "r-81"}});
+        add(&mut graph, &profiles, 1, &json!({"ticket_id": "T1"}), &ticket);
+        add(&mut graph, &profiles, 2, &json!({}), &json!({"version": "1", "status": "ok"}));
+        let things = Things::new(&graph, &profiles);
+        assert_eq!([things.noun(0, "results"), things.noun(1, "ticket")], ["ticket", "ticket"]);
+        assert_eq!(things.called("ticket", "T1")[0].name.1, "Dark mode flickers");
+        assert_eq!(things.matter(0), Matter::Things(Vec::new()));
+        assert_eq!(things.matter(1), Matter::Things(vec![Part::Filter { field: "status".into() }]));
+        assert_eq!(things.matter(2), Matter::Nothing, "the search finds something else");
+        assert_eq!(things.matter(3), Matter::Things(vec![Part::Key { noun: "ticket".into() }]));
+        assert_eq!(things.matter(4), Matter::Nothing);
+        for (field, role) in [
+            ("id", Some(Role::Id)),
+            ("title", Some(Role::Name)),
+            ("created_at", Some(Role::Moment)),
+            ("assignee.name", Some(Role::Person)),
+            ("assignee.id", Some(Role::Reference)),
+            ("request_id", None),
+        ] {
+            assert_eq!(things.role(1, "ticket", field), role, "{field}");
+        }
+    }
 }
