@@ -136,15 +136,13 @@ fn is_keyed(fields: &Map<String, Value>) -> bool {
 fn of_map(fields: &Map<String, Value>) -> Vec<Value> {
     let has = |name: &str| fields.values().any(|value| value.get(name).is_some());
     let are_codes = fields.keys().all(|key| words::is_code(key));
-    let free = |name: &&str| !has(name) && (*name != "name" || !are_codes);
-    let own = ["name", "id", "key"].into_iter().find(free).unwrap_or("name");
+    let names = if are_codes { ["id", "name", "key"] } else { ["name", "id", "key"] };
+    let own = names.into_iter().find(|name| !has(name)).unwrap_or("key");
     let item = |(name, value): (&String, &Value)| {
-        let mut item = Map::new();
-        let inner = value.as_object().cloned().unwrap_or_default();
-        if inner.values().all(|value| plain(value) != *name) {
+        let mut item = value.as_object().cloned().unwrap_or_default();
+        if item.values().all(|value| plain(value) != *name) {
             item.insert(own.to_owned(), name.as_str().into());
         }
-        item.extend(inner);
         Value::Object(item)
     };
     fields.iter().map(item).collect()
@@ -508,8 +506,9 @@ mod tests {
         let reading = read(text);
         let [list] = &*reading.lists else { panic!("{reading:?}") };
         assert_eq!((list.name.as_str(), list.is_list, list.records.len()), ("products", true, 2));
-        let fields: Vec<(&str, &str)> =
+        let mut fields: Vec<(&str, &str)> =
             list.records[0].iter().map(|field| (field.name.as_str(), field.value.as_str())).collect();
+        fields.sort_unstable();
         assert_eq!(fields, [("id", "SKU-1"), ("name", "Hose"), ("price", "3")]);
         // One object by its key is a record, where nothing says that there may be more.
         let reading = read(r#"{"data": {"SKU-1": {"on_hand": 4, "reserved": 1}}, "ok": true}"#);
