@@ -217,9 +217,9 @@ impl<'g> Context<'_, 'g> {
             // What its name has been said for is no news, and neither is its name.
             let is_said = role == Role::Name && is_named || subject.contains(&words::shown(&field.value));
             let is_about_list = has_lists && chains::ABOUT_LISTS.contains(&field.name.as_str()) && {
-                let lists = self.seen().reading.lists.iter().filter(|list| list.is_list);
+                let lists = self.seen().reading.lists.iter().filter(|list| list.is_list || list.is_part);
                 field.name != "total"
-                    || lists.clone().any(|list| list.records.len().to_string() == field.value)
+                    || lists.clone().any(|list| list.is_part || list.records.len().to_string() == field.value)
             };
             (!is_said && !is_about_list)
                 .then(|| self.of_field(list, None, field, role, &noun, &subject))
@@ -414,8 +414,9 @@ impl<'g> Context<'_, 'g> {
             let is_sole = self.things.is_sole(noun, value);
             // A list that is known in part may have another one.
             let is_searched = self.seen().args.iter().any(|arg| arg.leaf.as_deref() == Some(value));
+            let is_narrowed = self.parts.iter().any(|part| matches!(part, Part::Search { .. }));
             let is_owned = way.one.is_some();
-            if !is_sole && !is_owned || list.is_part && !is_searched {
+            if !is_sole && !is_owned || (list.is_part || is_narrowed) && !is_searched {
                 continue;
             }
             let one = match &way.one {
