@@ -122,16 +122,72 @@ fn is_map(fields: &Map<String, Value>) -> bool {
         && first.values().any(is_scalar)
 }
 
-/// The objects of such a map, with their names as a field unless one says it.
-fn of_map(fields: &Map<String, Value>) -> Value {
+/// Whether the keys of such a map name its objects: they are codes, or all objects have the same fields.
+fn is_keyed(fields: &Map<String, Value>) -> bool {
+    let names = |value: &Value| -> Option<Vec<String>> { Some(value.as_object()?.keys().cloned().collect()) };
+    let mut all = fields.values().map(names);
+    let first = all.next();
+    is_map(fields)
+        && (fields.keys().all(|key| words::is_code(key))
+            || fields.len() > 1 && all.all(|other| Some(other) == first))
+}
+
+/// The objects of such a map, with their keys as a field unless one says it.
+fn of_map(fields: &Map<String, Value>) -> Vec<Value> {
+    let has = |name: &str| fields.values().any(|value| value.get(name).is_some());
+    let are_codes = fields.keys().all(|key| words::is_code(key));
+    let names = if are_codes { ["id", "name", "key"] } else { ["name", "id", "key"] };
+    let own = names.into_iter().find(|name| !has(name)).unwrap_or("key");
     let item = |(name, value): (&String, &Value)| {
         let mut item = value.as_object().cloned().unwrap_or_default();
         if item.values().all(|value| plain(value) != *name) {
-            item.insert("name".to_owned(), name.as_str().into());
+            item.insert(own.to_owned(), name.as_str().into());
         }
         Value::Object(item)
     };
     fields.iter().map(item).collect()
+}
+
+/// Names of what an envelope contains, and of what else stands on it.
+const CONTENTS: [&str; 10] = [
+    "result",
+    "data",
+    "content",
+    "response",
+    "parsed content",
+    "structured",
+    "structured content",
+    "output",
+    "payload",
+    "body",
+];
+const STAMPS: [&str; 18] = [
+    "status",
+    "ok",
+    "success",
+    "error",
+    "errors",
+    "message",
+    "meta",
+    "metadata",
+    "code",
+    "request id",
+    "timestamp",
+    "time",
+    "duration ms",
+    "duration",
+    "version",
+    "warnings",
+    "tool",
+    "type",
+];
+
+/// What an envelope contains: `{"status": "ok", "data": …, "meta": …}`.
+fn enveloped(fields: &Map<String, Value>) -> Option<&Value> {
+    let is_content = |key: &String| CONTENTS.contains(&words::spoken(key).as_str());
+    let (key, inner) = fields.iter().find(|(key, value)| is_content(key) && !is_scalar(value))?;
+    let is_stamp = |name: &String| name == key || STAMPS.contains(&words::spoken(name).as_str());
+    (fields.len() > 1 && fields.keys().all(is_stamp)).then_some(inner)
 }
 
 /// The names in `users, groups, log_entries`.
@@ -202,6 +258,18 @@ impl Reading {
                 }
             }
             Value::Object(fields) => {
+                if let Some(inner) = enveloped(fields) {
+                    return self.add(inner, name, depth + 1, is_nested);
+                }
+                if is_keyed(fields) {
+                    let mut items = of_map(fields);
+                    let only = if items.len() == 1 && !words::is_plural(&words::spoken(name)) {
+                        items.pop()
+                    } else {
+                        None
+                    };
+                    return self.add(&only.unwrap_or(Value::Array(items)), name, depth + 1, is_nested);
+                }
                 // `{"result": …}` is what it contains.
                 if let [(only, inner)] = fields.iter().collect::<Vec<_>>()[..]
                     && !is_scalar(inner)
@@ -220,7 +288,7 @@ impl Reading {
                             self.add(value, key, depth + 1, is_nested);
                         }
                         Value::Object(inner) if is_map(inner) => {
-                            self.add(&of_map(inner), key, depth + 1, is_nested);
+                            self.add(&Value::Array(of_map(inner)), key, depth + 1, is_nested);
                         }
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
@@ -430,6 +498,24 @@ fn unquoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    #[test]
+    fn an_envelope_is_what_it_contains_and_keys_of_like_objects_are_values() {
+        let text = r#"{"status": "ok", "parsed_content": {"products": {"SKU-1": {"name": "Hose", "price": 3},
+            "SKU-2": {"name": "Can", "price": 5}}}, "meta": {"num_args": 1, "request_id": "r-7"}}"#;
+        let reading = read(text);
+        let [list] = &*reading.lists else { panic!("{reading:?}") };
+        assert_eq!((list.name.as_str(), list.is_list, list.records.len()), ("products", true, 2));
+        let mut fields: Vec<(&str, &str)> =
+            list.records[0].iter().map(|field| (field.name.as_str(), field.value.as_str())).collect();
+        fields.sort_unstable();
+        assert_eq!(fields, [("id", "SKU-1"), ("name", "Hose"), ("price", "3")]);
+        // One object by its key is a record, where nothing says that there may be more.
+        let reading = read(r#"{"data": {"SKU-1": {"on_hand": 4, "reserved": 1}}, "ok": true}"#);
+        assert!(!reading.lists[0].is_list && reading.lists[0].records[0].len() == 3, "{reading:?}");
+        // Something else beside it: no envelope.
+        assert_eq!(read(r#"{"data": {"a": 1}, "owner": "Ann"}"#).lists[0].records[0].len(), 2);
+    }
 
     use super::*;
 

@@ -11,8 +11,9 @@ use super::{
     asking::{self, is_own_id},
     asks::{self, Asks, Column, Condition, Operation, Source, Test},
     graph::{self, Arg, Graph, Origin},
-    pages,
+    pages, questions,
     seeds::Param,
+    things::Things,
     tools::ToolProfile,
     wording::{self, Scene},
 };
@@ -36,9 +37,9 @@ const NAMES: [&str; 22] = [
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
 ];
 /// Fields that are called like no noun.
-const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
+pub const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
 /// Fields that say something about a list.
-const ABOUT_LISTS: [&str; 11] = [
+pub const ABOUT_LISTS: [&str; 11] = [
     "page",
     "pages",
     "total",
@@ -105,10 +106,12 @@ impl Description {
 /// Candidates about every result that was seen.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
+    let things = Things::new(graph, profiles);
     for index in 0..graph.seen.len() {
         if super::sql::is_sql(graph, profiles, index)
             || super::changes::writes(graph, profiles, index)
             || pages::is_paged(&graph.seen[index], &profiles[graph.seen[index].tool])
+            || things.is_of_server(graph.seen[index].tool)
             || graph.is_random(graph.seen[index].tool)
             || is_named_by_less(graph, index)
         {
@@ -119,6 +122,10 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
         }
         if let Some(of_columns) = of_columns(graph, profiles, index, seed) {
             candidates.extend(of_columns);
+            continue;
+        }
+        if let Some(about_things) = questions::candidates(graph, profiles, &things, index, seed) {
+            candidates.extend(about_things);
             continue;
         }
         let variants = variants(graph, profiles, index, CALLS);
@@ -218,7 +225,10 @@ fn is_named_by_less(graph: &Graph, index: usize) -> bool {
             && other.call.arguments.len() < seen.call.arguments.len()
             && other.call.arguments.iter().all(|(name, value)| seen.call.arguments.get(name) == Some(value))
     };
-    graph.seen.iter().any(|other| is_less(other) && other.text == seen.text)
+    let is_same = |other: &graph::SuccessfulCall| {
+        other.text == seen.text || !seen.reading.lists.is_empty() && other.reading.lists == seen.reading.lists
+    };
+    graph.seen.iter().any(|other| is_less(other) && is_same(other))
 }
 
 fn candidate(
