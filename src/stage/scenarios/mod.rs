@@ -21,6 +21,7 @@ pub mod families;
 pub mod file;
 pub mod grounded;
 mod harvest;
+mod likelihood;
 mod live;
 mod llm;
 mod metrics;
@@ -29,7 +30,6 @@ pub(super) mod params;
 mod phrase;
 mod preflight;
 mod results;
-mod rewording;
 mod runner;
 mod solution;
 mod sources;
@@ -37,6 +37,7 @@ pub mod split;
 mod traces;
 pub(in crate::stage) mod tries;
 mod words;
+mod writer;
 
 #[cfg(test)]
 mod source_tests;
@@ -208,12 +209,15 @@ impl StageKind for Scenarios {
         let tries = tries
             .zip(self.agent.clone())
             .map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
-        local.into_iter().chain(tries).max_by_key(Footprint::total)
+        let likelihood = load.policies(likelihood::ROLE).next();
+        let likelihood = likelihood.map(|model| likelihood::footprint(load, model));
+        local.into_iter().chain(likelihood).chain(tries).max_by_key(Footprint::total)
     }
 
     fn shares_model(&self, role: &str) -> bool {
         match role {
             local_model::ROLE => self.params.asks(),
+            likelihood::ROLE => true,
             tries::ROLE => self.tries.tries > 0,
             _ => false,
         }
