@@ -2,7 +2,7 @@
 //!
 //! The template needs no support for tools. Where it can turn reasoning off, it does, and a reply loses its reasoning.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use serde_json::{Map, Value};
 
@@ -66,7 +66,7 @@ impl PlainChat {
         shared: usize,
     ) -> Result<Vec<Arc<[u32]>>, ChatError> {
         let texts: Vec<(&str, &str)> = messages.into_iter().collect();
-        let rendered = self.rendered(&texts, true)?;
+        let rendered = self.rendered(&texts)?;
         let split = match texts.as_slice() {
             [(_, only)] => {
                 let head = self.vocabulary.mask(only.get(..shared).unwrap_or_default());
@@ -80,27 +80,12 @@ impl PlainChat {
         Ok([begun, rest].into_iter().filter(|piece| !piece.is_empty()).map(Arc::from).collect())
     }
 
-    /// The tokens of a conversation that somebody begins with this text, and which of them are the text and its end.
-    ///
-    /// # Errors
-    /// If the template refuses the text.
-    pub fn first_message(&self, text: &str) -> Result<(Vec<u32>, Range<usize>), ChatError> {
-        let rendered = self.rendered(&[("user", text)], false)?;
-        let tokens = self.vocabulary.encode(&rendered);
-        let text = self.vocabulary.mask(text);
-        let start = rendered.rfind(&*text).unwrap_or(0);
-        let from = self.before(&rendered, start, &tokens);
-        let to = self.before(&rendered, start + text.len(), &tokens);
-        let end = (to + 1).min(tokens.len());
-        Ok((tokens, from..end))
-    }
-
-    fn rendered(&self, messages: &[(&str, &str)], replies: bool) -> Result<String, ChatError> {
+    fn rendered(&self, messages: &[(&str, &str)]) -> Result<String, ChatError> {
         let message = |(role, text): &(&str, &str)| {
             let text = self.vocabulary.mask(text);
             if *role == "assistant" { message::assistant(&text, &[]) } else { message::user(&text) }
         };
-        self.template.render(&messages.iter().map(message).collect::<Vec<_>>(), &[], replies)
+        self.template.render(&messages.iter().map(message).collect::<Vec<_>>(), &[], true)
     }
 
     /// How many of a text's tokens are what the text up to `at` begins with. What follows may change the last token.

@@ -21,7 +21,6 @@ pub mod families;
 pub mod file;
 pub mod grounded;
 mod harvest;
-mod likelihood;
 mod live;
 mod llm;
 mod metrics;
@@ -209,15 +208,12 @@ impl StageKind for Scenarios {
         let tries = tries
             .zip(self.agent.clone())
             .map(|(policy, agent)| self.tries.settings(agent).footprint(load, policy, usize::MAX));
-        let likelihood = load.policies(likelihood::ROLE).next();
-        let likelihood = likelihood.map(|model| likelihood::footprint(load, model));
-        local.into_iter().chain(likelihood).chain(tries).max_by_key(Footprint::total)
+        local.into_iter().chain(tries).max_by_key(Footprint::total)
     }
 
     fn shares_model(&self, role: &str) -> bool {
         match role {
             local_model::ROLE => self.params.asks(),
-            likelihood::ROLE => true,
             tries::ROLE => self.tries.tries > 0,
             _ => false,
         }

@@ -14,7 +14,6 @@ use super::{
     families::Families,
     file,
     grounded::{self, Grounded, QuestionCounts},
-    likelihood::Likelihood,
     live::Live,
     llm, mix,
     params::{Params, Source},
@@ -420,24 +419,19 @@ async fn finish(
     divided(context, params, source, judged, Some(coverage)).await
 }
 
-/// Words admitted tasks anew, with the models that are given.
+/// Words admitted tasks anew, where there is a language model.
 async fn word(context: &Context, params: &Params, source: Source, judged: &mut Judged) -> Result<()> {
     let has_model = local_model::is_given(context) || params.base_url.is_some();
     let share = params.reworded(source, has_model);
-    let likelihood = Likelihood::open(context)?;
-    if judged.admitted.is_empty() || share == 0.0 && likelihood.is_none() {
+    if judged.admitted.is_empty() || share == 0.0 {
         return Ok(());
     }
     let tools: Vec<Tool> = context.read("tools")?;
     let local = params.local();
     let local = LocalSettings { max_tokens: local.max_tokens.min(WORDING_TOKENS), ..local };
-    let model = if share > 0.0 { Some(Model::open(context, local, params).await?) } else { None };
-    let writer =
-        Writer { model: model.as_ref().map(Model::model), likelihood: likelihood.as_ref(), tools: &tools };
-    let worded = writer.word(judged, if share > 0.0 { share } else { 1.0 }, context).await;
-    if let Some(model) = model {
-        model.close(context).await;
-    }
+    let model = Model::open(context, local, params).await?;
+    let worded = Writer { model: model.model(), tools: &tools }.word(judged, share, context).await;
+    model.close(context).await;
     worded
 }
 
