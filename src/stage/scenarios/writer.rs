@@ -232,8 +232,9 @@ impl<'a> Prompt<'a> {
         let mut paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
         let instructions = paragraphs.next().unwrap_or_default();
         let example = |paragraph: &'a str| {
-            let (request, new) = paragraph.rsplit_once(": ")?;
-            Some((request, new))
+            let (_, last) = paragraph.rsplit_once('\n')?;
+            let (_, new) = last.split_once(": ")?;
+            Some((paragraph[..paragraph.len() - new.len()].trim_end(), new))
         };
         Self { instructions, examples: paragraphs.filter_map(example).collect() }
     }
@@ -241,7 +242,7 @@ impl<'a> Prompt<'a> {
     /// A conversation of examples that ends with a request.
     fn messages(&self, request: &str) -> Vec<Message> {
         let mut messages = Vec::new();
-        let asked = self.examples.iter().map(|(asked, _)| format!("{asked}:")).chain([request.to_owned()]);
+        let asked = self.examples.iter().map(|(asked, _)| (*asked).to_owned()).chain([request.to_owned()]);
         for (number, asked) in asked.enumerate() {
             let text = if number == 0 { format!("{}\n\n{asked}", self.instructions) } else { asked };
             messages.push(Message::user(text));
@@ -369,6 +370,68 @@ fn content(text: &str, values: &[&str]) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn admitted(task: &str, entity: &str, calls: &[&str], answer: Option<&str>) -> Admitted {
+        let call = |name: &&str| crate::chat::ToolCall { name: (*name).to_owned(), ..Default::default() };
+        let candidate = Candidate {
+            task: task.into(),
+            entity: [("x".to_owned(), entity.to_owned())].into(),
+            calls: calls.iter().map(call).collect(),
+            rule: answer.map_or(AnswerRule::Nothing, |_| AnswerRule::Only),
+            ..Candidate::default()
+        };
+        Admitted { candidate, answer: answer.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_wording_neither_says_the_answer_nor_a_tool_and_orders_the_same() {
+        let who = admitted("Who is the assignee of T107?", "T107", &["get_ticket"], Some("Ben Okafor"));
+        let close = admitted("Close ticket T107.", "T107", &["close_ticket"], None);
+        for (task, text, why) in [
+            (&who, "Which assignee does T107 have?", ""),
+            (&who, "Is Ben Okafor the assignee of T107?", "it says the answer"),
+            (&who, "What is the assignee_id of T107?", "it says the name assignee_id"),
+            (&close, "Can you close ticket T107?", ""),
+            (&close, "T107 can be closed, the ticket is done", ""),
+            (&close, "Reopen ticket T107.", "it does not say to close"),
+        ] {
+            assert_eq!(kept(task, text).err().unwrap_or_default(), why, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_shortest_wording_that_no_other_task_has_is_taken() {
+        let mut judged = Judged {
+            admitted: vec![
+                admitted("What is the price of the desk?", "desk", &["get"], Some("7")),
+                admitted("Price of desk?", "desk", &["get"], Some("8")),
+            ],
+            rows: Vec::new(),
+        };
+        let texts = ["Tell me the price of the desk", "price of desk?", "price of the desk?"];
+        let refused = Some(("no".to_owned(), "why".to_owned()));
+        let first = Wordings { index: 0, texts: texts.map(str::to_owned).into(), refused: refused.clone() };
+        take(&mut judged, vec![first, Wordings { index: 1, texts: Vec::new(), refused }]);
+        let tasks: Vec<&str> = judged.admitted.iter().map(|one| one.candidate.task.as_str()).collect();
+        assert_eq!(tasks, ["price of the desk?", "Price of desk?"]);
+        assert_eq!(judged.rows.iter().map(|row| row.task.as_str()).collect::<Vec<_>>(), ["no"]);
+    }
+
+    #[test]
+    fn examples_are_turns_of_a_conversation() {
+        let prompt = Prompt::read("Do it.\n\nRequest: a\nNew: b: c\n\nRequest: d\nNew: e\n");
+        let messages = prompt.messages("Request: f\nNew:");
+        let said: Vec<(&str, &str)> =
+            messages.iter().map(|message| (&*message.role, &*message.content)).collect();
+        let expected = [
+            ("user", "Do it.\n\nRequest: a\nNew:"),
+            ("assistant", "b: c"),
+            ("user", "Request: d\nNew:"),
+            ("assistant", "e"),
+            ("user", "Request: f\nNew:"),
+        ];
+        assert_eq!(said, expected);
+    }
 
     #[test]
     fn a_wording_counts_if_it_keeps_values_numbers_operations_negations_and_what_is_asked_for() {
