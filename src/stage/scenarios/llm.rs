@@ -69,6 +69,7 @@ pub async fn generate(
         draw: batch as u64,
     };
     let asked: Vec<Asked> = prompts.into_iter().enumerate().map(asked).collect();
+    context.observer.phase("requests", asked.len() as u64);
     let replies = ask_all(model, &asked, context).await?;
     let mut found = Vec::new();
     for reply in &replies {
@@ -87,12 +88,11 @@ pub struct Asked {
     pub draw: u64,
 }
 
-/// The replies to conversations. Those of an interrupted run of the stage are used again.
+/// The replies to conversations, each a step of the observer's phase. Those of an interrupted run of the stage are used again.
 ///
 /// # Errors
 /// If the model fails, the ceiling is reached, or the stage is cancelled.
 pub async fn ask_all(model: &dyn LanguageModel, asked: &[Asked], context: &Context) -> Result<Vec<String>> {
-    context.observer.phase("requests", asked.len() as u64);
     let shared = shared_bytes(asked);
     let known = context.rows.finished()?;
     let failed = AtomicBool::new(false);

@@ -120,6 +120,7 @@ impl Writer<'_> {
         chosen.truncate((chosen.len() as f64 * share).round() as usize);
         let none = |index| Wordings { index, texts: Vec::new(), refused: None };
         let mut wordings: Vec<Wordings> = chosen.into_iter().map(none).collect();
+        context.observer.phase("wordings", (wordings.len() * WORDINGS) as u64);
         let first = FIRST.min(wordings.len());
         let (first, rest) = wordings.split_at_mut(first);
         self.ask(judged, first, 0, context).await?;
