@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use super::{
     Context,
     admission::{Admitted, Judged, Reason, refused as refused_row},
-    candidate::{AnswerRule, Candidate},
+    candidate::{AnswerRule, Candidate, is_moment},
+    explored::is_person,
     llm::{Asked, ask_all},
     words,
 };
@@ -272,6 +273,7 @@ fn kept(Admitted { candidate, answer }: &Admitted, text: &str) -> Result<(), Str
     let values: Vec<&str> = candidate.entity.values().map(String::as_str).collect();
     says_the_same(task, text, &values)?;
     let (lower_task, lower) = (plain(&task.to_lowercase(), &[]), plain(&text.to_lowercase(), &[]));
+    asks_for_the_same(candidate, answer.as_deref(), text, &values)?;
     if let Some(answer) = answer.as_deref().map(|answer| plain(&answer.to_lowercase(), &[]))
         && answer.len() > 4
         && lower.contains(&answer)
@@ -294,6 +296,66 @@ fn kept(Admitted { candidate, answer }: &Admitted, text: &str) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// Checks the words for what is wanted, and that none of the things on the way to it is lost: the nights of a booking are not
+/// those that its guest has stayed.
+fn asks_for_the_same(
+    candidate: &Candidate,
+    answer: Option<&str>,
+    text: &str,
+    values: &[&str],
+) -> Result<(), String> {
+    let before = content(&candidate.task.to_lowercase(), values);
+    let after = content(&text.to_lowercase(), values);
+    let lower = plain(&text.to_lowercase(), &[]);
+    let asks = |word: &str| lower.contains(&format!(" {word} "));
+    let is_lost = |word: &&String| !after.iter().any(|other| is_same(word, other));
+    let wanted: BTreeSet<String> = wanted(&candidate.rule)
+        .iter()
+        .flat_map(|field| words::split(field))
+        .map(|word| words::singular(&word))
+        .collect();
+    if let Some(word) = before.iter().filter(|word| wanted.contains(*word)).find(is_lost) {
+        return Err(format!("it does not ask for the {word}"));
+    }
+    let is_moment = answer.is_some_and(is_moment);
+    let is_named = wanted.iter().any(|word| is_person(word)) && !answer.is_some_and(words::is_code);
+    for (word, fits) in [("who", is_named), ("when", is_moment), ("where", false)] {
+        let is_new = asks(word) && !plain(&candidate.task.to_lowercase(), &[]).contains(&format!(" {word} "));
+        if is_new && !fits {
+            return Err(format!("it asks {word}"));
+        }
+    }
+    let others: Vec<&String> = before.iter().filter(|word| !wanted.contains(*word)).filter(is_lost).collect();
+    let most = if candidate.calls.len() > 1 { 0 } else { before.len() / 3 };
+    match others.as_slice() {
+        [first, ..] if others.len() > most => Err(format!("it does not say {first}")),
+        _ => Ok(()),
+    }
+}
+
+/// The fields whose values are wanted.
+fn wanted(rule: &AnswerRule) -> Vec<&str> {
+    fn last(field: &str) -> &str {
+        field.rsplit('.').next().unwrap_or_default()
+    }
+    match rule {
+        AnswerRule::Field { field, .. }
+        | AnswerRule::Column { field, .. }
+        | AnswerRule::Matching { field: Some(field), .. }
+        | AnswerRule::Absent { field }
+        | AnswerRule::Measured { field, key: None, .. } => vec![last(field)],
+        AnswerRule::Measured { field, key: Some(key), .. } => vec![last(field), last(key)],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether two words are forms of one: `arrival` and `arrive`.
+fn is_same(one: &str, other: &str) -> bool {
+    let common = one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
+    let shorter = one.chars().count().min(other.chars().count());
+    one == other || common >= 4 && common + 2 >= shorter
 }
 
 /// Checks that a sentence keeps the values, numbers, operations, negations and what is asked for. `values` are those that the
@@ -373,7 +435,10 @@ mod tests {
     use super::*;
 
     fn admitted(task: &str, entity: &str, calls: &[&str], answer: Option<&str>) -> Admitted {
-        let call = |name: &&str| crate::chat::ToolCall { name: (*name).to_owned(), ..Default::default() };
+        let call = |name: &&str| crate::chat::ToolCall {
+            name: (*name).to_owned(),
+            arguments: serde_json::Map::new(),
+        };
         let candidate = Candidate {
             task: task.into(),
             entity: [("x".to_owned(), entity.to_owned())].into(),
@@ -394,6 +459,44 @@ mod tests {
             (&who, "What is the assignee_id of T107?", "it says the name assignee_id"),
             (&close, "Can you close ticket T107?", ""),
             (&close, "Reopen ticket T107.", "it does not say to close"),
+        ] {
+            assert_eq!(kept(task, text).err().unwrap_or_default(), why, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wording_asks_for_the_same_field_of_the_same_thing() {
+        let of = |task: &str, field: &str, calls: &[&str], answer: &str| {
+            let mut task = admitted(task, "B-1", calls, Some(answer));
+            task.candidate.rule = AnswerRule::Field { list: String::new(), key: None, field: field.into() };
+            task
+        };
+        let (get, both) = (&["get_booking"][..], &["get_booking", "get_guest"][..]);
+        let stayed = of("How many nights has the guest of booking B-1 stayed?", "nights_stayed", both, "58");
+        let arrival = of("What is the arrival of booking B-1?", "arrival", get, "2024-08-13");
+        let guest = of("What is the guest id of booking B-1?", "guest_id", get, "49");
+        let city = of("What is the city of guest B-1?", "address.city", &["get_guest"], "Cork");
+        let mut latest = admitted(
+            "Which booking of guest B-1 has the latest arrival? Give its code.",
+            "B-1",
+            &["bookings_of_guest"],
+            Some("B-2"),
+        );
+        latest.candidate.rule = AnswerRule::Measured {
+            list: String::new(),
+            field: "arrival".into(),
+            key: Some("code".into()),
+            wanted: crate::stage::scenarios::candidate::Wanted::Most,
+        };
+        for (task, text, why) in [
+            (&stayed, "How many nights did the guest of booking B-1 stay?", ""),
+            (&stayed, "How many nights did booking B-1 stay?", "it does not say guest"),
+            (&arrival, "When did booking B-1 arrive?", ""),
+            (&arrival, "When was booking B-1?", "it does not ask for the arrival"),
+            (&guest, "Who is booking B-1?", "it does not ask for the guest"),
+            (&city, "Which city is guest B-1 from?", ""),
+            (&city, "Where is guest B-1 staying?", "it does not ask for the city"),
+            (&latest, "What is the latest arrival of guest B-1?", "it does not ask for the code"),
         ] {
             assert_eq!(kept(task, text).err().unwrap_or_default(), why, "{text}");
         }
