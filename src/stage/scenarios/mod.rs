@@ -29,7 +29,6 @@ pub(super) mod params;
 mod phrase;
 mod preflight;
 mod results;
-mod rewording;
 mod runner;
 mod solution;
 mod sources;
@@ -37,6 +36,7 @@ pub mod split;
 mod traces;
 pub(in crate::stage) mod tries;
 mod words;
+mod writer;
 
 #[cfg(test)]
 mod source_tests;

@@ -36,7 +36,7 @@ pub struct Params {
     pub heldout_share: f64,
     pub dev: usize,
     pub lessons: usize,
-    pub reword: f64,
+    pub reword: Option<f64>,
     pub base_url: Option<String>,
     pub model: Option<String>,
     pub api_key_env: Option<String>,
@@ -86,9 +86,16 @@ impl Params {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }
 
-    /// Whether a language model is asked.
+    /// Whether a language model is asked, where one is given.
     pub fn asks(&self) -> bool {
-        self.uses(Source::Llm) || self.reword > 0.0
+        self.uses(Source::Llm) || self.reword.is_none_or(|share| share > 0.0)
+    }
+
+    /// The share of the tasks of a source that a language model words anew.
+    pub fn reworded(&self, source: Source, has_model: bool) -> f64 {
+        // A model has worded its own already.
+        let all = if has_model && matches!(source, Source::Explored | Source::File) { 1.0 } else { 0.0 };
+        self.reword.unwrap_or(all)
     }
 
     /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
@@ -101,7 +108,7 @@ impl Params {
         if self.split_by == Some(SplitBy::Server) && sources != [Source::File] {
             return Err(ScenarioError::SplitByServer);
         }
-        if self.reword > 0.0 {
+        if self.reword.is_some_and(|share| share > 0.0) {
             sources.push(Source::Llm);
         }
         let missing = sources.into_iter().find_map(|source| match source {

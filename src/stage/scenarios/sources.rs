@@ -17,11 +17,11 @@ use super::{
     live::Live,
     llm, mix,
     params::{Params, Source},
-    rewording::reword,
     runner,
     solution::Dropped,
     split::{self, SplitBy},
     traces,
+    writer::Writer,
 };
 use crate::{
     data::{Admission, Facts, Scenario, Tool, folded},
@@ -30,7 +30,7 @@ use crate::{
     mcp::Servers,
     stage::{
         Context, StageError,
-        local_model::{self, LocalModel},
+        local_model::{self, LocalModel, LocalSettings},
     },
     usage::Usage,
 };
@@ -38,6 +38,8 @@ use crate::{
 /// Results that a generator sees, and the bytes of each.
 const EXAMPLES: usize = 120;
 const EXAMPLE_BYTES: usize = 700;
+/// Most tokens that the engine's model writes for a wording.
+const WORDING_TOKENS: u32 = 256;
 
 /// What a source made.
 #[derive(Debug, Default)]
@@ -187,7 +189,7 @@ async fn explore(
 
 async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let explored = explore(context, params, params.budget(), held_out).await?;
-    let made = divided(context, params, explored.judged, Some(explored.coverage)).await?;
+    let made = divided(context, params, Source::Explored, explored.judged, Some(explored.coverage)).await?;
     Ok(SourceOutput { guide: Some(explored.guide), ..made })
 }
 
@@ -208,7 +210,8 @@ pub async fn add_lessons(
         return Ok(None);
     }
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
-    let explored = explore(context, params, budget, held_out).await?;
+    let mut explored = explore(context, params, budget, held_out).await?;
+    word(context, params, Source::File, &mut explored.judged).await?;
     let known: BTreeSet<String> = train.iter().chain(&*start).map(|task| folded(&task.task)).collect();
     let lessons = explored.judged.admitted.iter().map(Admitted::scenario);
     let before = start.len();
@@ -240,7 +243,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     };
     let guide = sampled.as_ref().map(explored::Sampled::guide);
     let judged = admit(context, params, &tools, candidates, sampled).await?;
-    let made = finish(context, params, &tools, judged, early).await?;
+    let made = finish(context, params, Source::Traces, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
@@ -270,15 +273,15 @@ fn client(context: &Context, params: &Params) -> Result<Client> {
 }
 
 /// The language model of the stage.
-enum Writer {
+enum Model {
     Endpoint(Client),
     Local(LocalModel),
 }
 
-impl Writer {
-    async fn open(context: &Context, params: &Params) -> Result<Self> {
+impl Model {
+    async fn open(context: &Context, local: LocalSettings, params: &Params) -> Result<Self> {
         match local_model::is_given(context) {
-            true => Ok(Self::Local(LocalModel::open(context, params.local()).await?)),
+            true => Ok(Self::Local(LocalModel::open(context, local).await?)),
             false => Ok(Self::Endpoint(client(context, params)?)),
         }
     }
@@ -318,9 +321,9 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
         tasks: params.tasks,
         seed: context.seed,
     };
-    let writer = Writer::open(context, params).await?;
-    let written = llm::generate(writer.model(), &request, context).await;
-    writer.close(context).await;
+    let model = Model::open(context, params.local(), params).await?;
+    let written = llm::generate(model.model(), &request, context).await;
+    model.close(context).await;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
     for one in written? {
         match one {
@@ -330,7 +333,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
     }
     let guide = Some(sampled.guide());
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
-    let made = finish(context, params, &tools, judged, early).await?;
+    let made = finish(context, params, Source::Llm, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
@@ -405,6 +408,7 @@ async fn admit(
 async fn finish(
     context: &Context,
     params: &Params,
+    source: Source,
     tools: &[Tool],
     mut judged: Judged,
     early: Vec<Admission>,
@@ -412,13 +416,30 @@ async fn finish(
     judged.rows.extend(early);
     judged.trim(params.tasks);
     let coverage = Coverage::of(tools, &judged);
-    divided(context, params, judged, Some(coverage)).await
+    divided(context, params, source, judged, Some(coverage)).await
 }
 
-/// Words some of the admitted tasks anew, and divides them into training and held-out ones.
+/// Words admitted tasks anew, where there is a language model.
+async fn word(context: &Context, params: &Params, source: Source, judged: &mut Judged) -> Result<()> {
+    let has_model = local_model::is_given(context) || params.base_url.is_some();
+    let share = params.reworded(source, has_model);
+    if judged.admitted.is_empty() || share == 0.0 {
+        return Ok(());
+    }
+    let tools: Vec<Tool> = context.read("tools")?;
+    let local = params.local();
+    let local = LocalSettings { max_tokens: local.max_tokens.min(WORDING_TOKENS), ..local };
+    let model = Model::open(context, local, params).await?;
+    let worded = Writer { model: model.model(), tools: &tools }.word(judged, share, context).await;
+    model.close(context).await;
+    worded
+}
+
+/// Words admitted tasks anew, and divides them into training and held-out ones.
 async fn divided(
     context: &Context,
     params: &Params,
+    source: Source,
     mut judged: Judged,
     coverage: Option<Coverage>,
 ) -> Result<SourceOutput> {
@@ -429,12 +450,7 @@ async fn divided(
         let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
         return Err(ScenarioError::NothingAdmitted { account }.into());
     }
-    if params.reword > 0.0 {
-        let writer = Writer::open(context, params).await?;
-        let reworded = reword(writer.model(), &mut judged, params.reword, context).await;
-        writer.close(context).await;
-        reworded?;
-    }
+    word(context, params, source, &mut judged).await?;
     let tasks = judged.admitted.iter().map(|admitted| split::Marked {
         scenario: admitted.scenario(),
         phrasing: admitted.candidate.phrasing.clone(),

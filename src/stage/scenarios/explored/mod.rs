@@ -40,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::examples::Examples;
 pub use self::guide::Guide;
+pub use self::sql::is_person;
 pub use self::tools::profiles;
 use self::{
     graph::{Changing, Graph},
