@@ -254,12 +254,16 @@ fn answer(
     let is_absent = matches!(candidate.rule, AnswerRule::Absent { .. });
     // An error, too, says that there is nothing.
     let finds_nothing = is_absent && candidate.may_fail;
+    // What the server refuses fails in its last call. Checks of the state do not.
+    let is_refused = candidate.rule == AnswerRule::Nothing && candidate.may_fail;
     let checks = candidate.checks.iter().flat_map(|checks| &checks.state);
     let wanted = candidate.calls.len() + checks.clone().count();
     for outcomes in outcomes {
         let counts = |(place, outcome): &(usize, &Outcome)| {
             let is_last = place + 1 >= candidate.calls.len();
-            is_failure(outcome) && (is_last && !finds_nothing || !candidate.may_fail)
+            let is_check = *place >= candidate.calls.len();
+            let may_be_last = finds_nothing || is_refused && !is_check;
+            is_failure(outcome) && (is_last && !may_be_last || !candidate.may_fail)
         };
         if let Some((_, failed)) = outcomes.iter().enumerate().find(counts) {
             return Err((Reason::Unsolvable, format!("a call fails: {}", failed.text)));

@@ -182,14 +182,14 @@ impl StageKind for Scenarios {
     }
 
     fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
-        let Params { values, .. } = &self.params;
+        let Params { values, explore_writes, .. } = &self.params;
         if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) {
             return Vec::new();
         }
         if let Err(cause) = values.check(listed) {
             return vec![Requirement::Missing(cause.into())];
         }
-        let unlisted = values.unlisted(&mut explored::profiles(listed, servers));
+        let unlisted = values.unlisted(&mut explored::profiles(listed, servers, explore_writes));
         if unlisted.is_empty() {
             return Vec::new();
         }

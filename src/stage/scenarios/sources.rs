@@ -224,7 +224,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     let path = given(params.traces.as_ref(), "traces", "traces")?;
     let servers = servers(context)?;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
-    for (place, one) in traces::load(path, &explored::callable(&tools, servers))? {
+    for (place, one) in traces::load(path, &explored::callable(&tools, servers, &params.explore_writes))? {
         match one {
             Ok(candidate) => candidates.push(candidate),
             Err((reason, detail)) => {
@@ -341,10 +341,12 @@ fn task<'a>(
     budget: explored::Budget,
 ) -> Result<explored::Task<'a>> {
     params.values.check(tools)?;
+    params.explore_writes.check(tools)?;
     Ok(explored::Task {
         servers: servers(context)?,
         tools,
         examples: &params.values,
+        writes: &params.explore_writes,
         held_out: None,
         seed: context.seed,
         budget,
