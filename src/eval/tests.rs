@@ -23,6 +23,7 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
         policy: policy.into(),
         mode: Mode::Greedy,
         right,
+        changed: None,
         by_protocol: true,
         any_right: None,
         calls: 2,

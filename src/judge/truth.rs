@@ -14,7 +14,7 @@ use super::{
 use crate::{
     answer::COMPLETE_TASK,
     data::{
-        self, CallChecks, CallError, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory,
+        self, CallChecks, CallError, CallPattern, Change, Checks, Json, Scenario, TextCheck, Trajectory,
         calls::{CallSource, calls},
     },
 };
@@ -61,17 +61,6 @@ pub fn same_answer(check: &str) -> impl Fn(&str, &str) -> bool {
 /// Whether a text is a number, and not a code of digits such as `007`, `+49` or `1.10`.
 pub fn is_number(text: &str) -> bool {
     text.trim().parse::<f64>().is_ok() && Number::written_as_one(text).is_some()
-}
-
-/// What an episode did to the state that its scenario checks, where it has not solved it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// All that is checked is as before.
-    Nothing,
-    /// Some of what is wanted, and nothing else; or all of it, with a wrong answer.
-    Part,
-    /// Something else is otherwise than before, or could not be read.
-    Other,
 }
 
 /// What an episode changed. `None` if the scenario checks no state, or does not know how it was before.

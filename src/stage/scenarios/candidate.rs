@@ -13,7 +13,7 @@ use crate::{
     chat::ToolCall,
     data::{Checks, Json, Scenario, Working, folded, result_view},
     hash::Encoder,
-    mcp::plain,
+    mcp::{Outcome, plain},
 };
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -38,6 +38,8 @@ pub struct Candidate {
     pub working: Option<String>,
     /// What the solution says at the end of a change, which has no answer that is compared.
     pub closing: Option<String>,
+    /// What its calls and those of its checks of the state gave, if they were executed already.
+    pub executed: Vec<Outcome>,
     /// What the task asks, for a program that checks the answer (docs/guides/scenarios.md).
     pub asks: Option<Value>,
 }

@@ -94,6 +94,17 @@ pub struct StateCheck {
     pub before: Option<Value>,
 }
 
+/// What a failed episode did to the state that its scenario checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// All that is checked is as before.
+    Nothing,
+    /// Some of what is wanted, and nothing else; or all of it, with a wrong answer.
+    Part,
+    /// Something else is otherwise than before, or could not be read.
+    Other,
+}
+
 impl Checks {
     /// Parses the column `checks` of a scenario.
     ///

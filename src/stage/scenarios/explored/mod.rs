@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::examples::Examples;
 pub use self::guide::Guide;
-pub use self::tools::{ExploreWrites, profiles};
+pub use self::tools::{ExploreWrites, left_out, profiles, reads_by_name, writing};
 use self::{
     graph::{Changing, Graph},
     tools::ToolProfile,
@@ -243,7 +243,7 @@ async fn ordered(
     }
     let Sampled { graph, profiles, .. } = sampled;
     let most = (others / 2).min(share_of(task.budget.tasks, 1.0 / 3.0));
-    let wanted = (most as f64 * SPARE * SPARE) as usize;
+    let wanted = (most as f64 * SPARE) as usize;
     let candidates = orders::candidates(graph, profiles, (task.seed, wanted), runners).await?;
     let mut judged = admission::admit(candidates, names, &sampled.breaking, runners).await?;
     if let Some(held_out) = task.held_out {
@@ -332,8 +332,16 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
             tried += trials.len();
+            let is_first = is_writing && round == 0;
             if is_writing {
                 trials = screened(trials, &mut graph, &profiles, runner).await?;
+                // Each costs a session, and a few show whether the tool changes anything.
+                let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+                trials.retain(|(tool, _)| {
+                    let count = counts.entry(*tool).or_default();
+                    *count += 1;
+                    !is_first || *count <= EFFECTS
+                });
             }
             let probes: Vec<Vec<usize>> = trials
                 .iter()

@@ -175,7 +175,6 @@ async fn executed(
     for (trial, outcomes) in trials.into_iter().zip(first) {
         let varying = varying.get(&trial.order.tool).cloned().unwrap_or_default();
         let Some(states) = states(&trial, &outcomes, before, varying, &now) else { continue };
-        let outcomes = &outcomes[..trial.order.calls.len()];
         match candidate(trial.order, outcomes, states, profiles) {
             Some((candidate, tool, true)) => refused.push((candidate, tool)),
             Some((candidate, tool, false)) => {
@@ -235,10 +234,11 @@ fn states(
 /// A candidate, its tool, and whether the server refuses it.
 fn candidate(
     mut order: Order,
-    outcomes: &[Outcome],
+    executed: Vec<Outcome>,
     states: Vec<(StateCheck, bool)>,
     profiles: &[ToolProfile],
 ) -> Option<(Candidate, usize, bool)> {
+    let outcomes = &executed[..order.calls.len()];
     let is_changed = states.iter().any(|(_, is_changed)| *is_changed);
     if states.is_empty() {
         return None;
@@ -292,6 +292,7 @@ fn candidate(
         checks: Some(Checks { answer: answer.into_iter().collect(), state, ..Checks::default() }),
         may_fail: is_refused,
         closing: Some(wording::sentence(&closing)),
+        executed,
         ..Candidate::default()
     };
     Some((candidate, order.tool, is_refused))
