@@ -238,9 +238,12 @@ async fn a_server_that_keeps_its_data_in_a_file_is_explored_without_changing_it(
     let data = desk.path("data");
     std::fs::create_dir(&data).unwrap();
     let file = data.join("tickets.json");
-    let records: Vec<Value> = (0..6)
-        .map(|n| serde_json::json!({"id": format!("T{n}"), "title": format!("Ticket about {n}"), "status": ["open", "closed"][n % 2], "priority": "low", "assignee": ["Ann", "Ben", "Cem"][n % 3], "updated_at": "2024"}))
-        .collect();
+    let record = |n: usize| {
+        let (status, assignee) = (["open", "closed"][n % 2], ["Ann", "Ben", "Cem"][n % 3]);
+        let (id, title) = (format!("T{n}"), format!("Ticket about {n}"));
+        serde_json::json!({ "id": id, "title": title, "status": status, "priority": "low", "assignee": assignee, "updated_at": "2024" })
+    };
+    let records: Vec<Value> = (0..6).map(record).collect();
     std::fs::write(&file, Value::from(records).to_string()).unwrap();
     let before = digest(&file);
     // It says that a process has a state of its own, and all processes write to one file.
