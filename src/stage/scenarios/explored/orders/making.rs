@@ -258,9 +258,22 @@ impl<'m> Maker<'m> {
                 .replace("{rest}", rest)
         };
         let order = pick(self.seed, "wording", draw, &deed.class.orders)?;
-        let closing = fill(&deed.class.closing, &rest);
-        let tail = if deed.verb.tail.is_empty() { String::new() } else { format!(" {}", deed.verb.tail) };
-        Some((fill(order, &rest), format!("Done: {closing}{tail}.")))
+        // What is new has a name by now.
+        let name = filled.slots.iter().find(|(slot, ..)| {
+            class == "make" && PHRASES.role(&slot.param.name).is_some_and(|role| role.is_name)
+        });
+        let closing = match name {
+            Some((_, _, said)) => {
+                let object = format!("the {noun} {}", quoted(&said.shown));
+                deed.class
+                    .closing
+                    .replace("{object}", &object)
+                    .replace("{participle}", &PHRASES.participle(&deed.verb))
+                    .replace("{rest}", "")
+            }
+            None => fill(&deed.class.closing, &rest),
+        };
+        Some((fill(order, &rest), format!("Done: {closing}.")))
     }
 
     /// The field that an argument sets.
@@ -421,8 +434,10 @@ impl<'m> Maker<'m> {
         let phrase = group_phrase(&deed.slots[deed.target?].noun, &keys);
         let first = self.filled(deed, Some(records[0]), &draw)?;
         let (task, closing) = self.sentence(deed, &first, Some(&phrase), &draw)?;
-        let is_one = closing.contains(&format!("{phrase} is "));
-        let closing = if is_one { closing.replacen(" is ", " are ", 1) } else { closing };
+        let closing = match closing.starts_with("Done: all ") {
+            true => closing.replacen(" is ", " are ", 1),
+            false => closing,
+        };
         let mut order = self.order(deed, "several", &first, (task, closing));
         // All get the values of the first.
         order.calls.clear();
@@ -511,7 +526,9 @@ impl<'m> Maker<'m> {
                 *pick(self.seed, "other", &draw, &others)?
             }
         };
-        if holds && !values.contains(&now) {
+        // Whoever has it already gets nothing new.
+        let is_given = filled.slots.iter().any(|(_, _, said)| said.plain == value);
+        if holds && !values.contains(&now) || is_given {
             return None;
         }
         let target = &deed.slots[deed.target?];
@@ -521,9 +538,11 @@ impl<'m> Maker<'m> {
         );
         let shown = said_value(value);
         let is_adjective = PHRASES.place_of(field) == FieldPlace::Adjective && !shown.contains('"');
-        let condition = |is: &str| match is_adjective {
-            true => format!("{thing} {is} {shown}"),
-            false => format!("the {} of {thing} {is} {shown}", words::spoken_thing(field)),
+        let state = PHRASES.state_of(field);
+        let condition = |is: &str| match (is_adjective, state) {
+            (true, _) => format!("{thing} {is} {shown}"),
+            (_, Some(state)) => format!("{thing} {is} {state} {shown}"),
+            _ => format!("the {} of {thing} {is} {shown}", words::spoken_thing(field)),
         };
         let (task, closing) = self.sentence(deed, &filled, Some("it"), &draw)?;
         let (_, own_closing) = self.sentence(deed, &filled, None, &draw)?;

@@ -170,24 +170,23 @@ async fn executed(
     }
     let now = Now::new();
     let mut works: BTreeSet<usize> = BTreeSet::new();
-    let mut refused = Vec::new();
     let mut found = Vec::new();
     for (trial, outcomes) in trials.into_iter().zip(first) {
         let varying = varying.get(&trial.order.tool).cloned().unwrap_or_default();
         let Some(states) = states(&trial, &outcomes, before, varying, &now) else { continue };
         match candidate(trial.order, outcomes, states, profiles) {
-            Some((candidate, tool, true)) => refused.push((candidate, tool)),
-            Some((candidate, tool, false)) => {
-                works.insert(tool);
-                found.push(candidate);
+            Some((candidate, tool, is_refused)) => {
+                if !is_refused {
+                    works.insert(tool);
+                }
+                found.push((candidate, tool, is_refused));
             }
             None => {}
         }
     }
     // A tool that never works refuses its values, and no order.
-    found
-        .extend(refused.into_iter().filter(|(_, tool)| works.contains(tool)).map(|(candidate, _)| candidate));
-    Ok(found)
+    found.retain(|(_, tool, is_refused)| !is_refused || works.contains(tool));
+    Ok(found.into_iter().map(|(candidate, ..)| candidate).collect())
 }
 
 fn is_failure(outcome: &Outcome) -> bool {

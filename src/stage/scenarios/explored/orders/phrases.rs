@@ -15,6 +15,7 @@ pub struct Phrases {
     #[serde(rename = "role")]
     roles: Vec<Role>,
     pub fields: Fields,
+    states: BTreeMap<String, String>,
     pools: BTreeMap<String, Vec<String>>,
     participles: BTreeMap<String, String>,
 }
@@ -181,6 +182,11 @@ impl Phrases {
             },
         };
         if verb.particle.is_empty() { done } else { format!("{done} {}", verb.particle) }
+    }
+
+    /// What a thing is to the value of a field: `assigned to`.
+    pub fn state_of(&self, field: &str) -> Option<&str> {
+        self.states.get(words::split(field).last()?).map(String::as_str)
     }
 
     pub fn place_of(&self, field: &str) -> FieldPlace {
