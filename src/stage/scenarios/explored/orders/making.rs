@@ -75,8 +75,10 @@ pub struct Maker<'m> {
 impl<'m> Maker<'m> {
     /// Orders to use a tool, of all kinds.
     pub fn orders(&self, deed: &Deed<'m>) -> Vec<Vec<Order>> {
+        // What makes something new has only this kind.
+        let direct = if deed.target.is_none() { OF_KIND / 2 } else { OF_KIND };
         let kinds = [
-            (0..OF_KIND).filter_map(|number| self.direct(deed, number)).collect(),
+            (0..direct).filter_map(|number| self.direct(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.described(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.several(deed, number)).collect(),
             (0..OF_KIND).filter_map(|number| self.conditional(deed, number)).collect(),
