@@ -16,6 +16,7 @@ mod graph;
 mod guide;
 mod orders;
 mod pages;
+mod phrases;
 mod seeds;
 mod small;
 mod sql;

@@ -3,7 +3,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::seeds::{self, Param};
+use super::{
+    phrases::PHRASES,
+    seeds::{self, Param},
+};
 use crate::{
     data::Tool,
     error::did_you_mean,
@@ -113,7 +116,7 @@ fn access(tool: &Tool, spec: &ServerSpec, writes: &ExploreWrites) -> Result<(), 
 
 /// Whether the name of a tool says that it reads. `set_status` does not.
 pub fn reads_by_name(tool: &str) -> bool {
-    words::is_reading(tool) && !words::split(tool).first().is_some_and(|verb| super::orders::is_change(verb))
+    words::is_reading(tool) && !words::split(tool).first().is_some_and(|verb| PHRASES.is_change(verb))
 }
 
 /// Tools that write and are called, as far as names and annotations say it.

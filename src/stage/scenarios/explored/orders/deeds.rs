@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::phrases::{Class, FieldPlace, PHRASES, Verb};
 use crate::{
     chat::ToolCall,
     mcp::plain,
@@ -13,6 +12,7 @@ use crate::{
         explored::{
             changes,
             graph::{self, Graph},
+            phrases::{Class, FieldPlace, PHRASES, Verb},
             seeds::{Kind, Param},
             tools::ToolProfile,
         },

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{
-    deeds::{Deed, Fill, Slot, Things, call, pick, typed},
-    phrases::{FieldPlace, PHRASES},
-};
+use super::deeds::{Deed, Fill, Slot, Things, call, pick, typed};
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
         candidate::value_of,
-        explored::{graph, tools::ToolProfile, wording},
+        explored::{
+            graph,
+            phrases::{FieldPlace, PHRASES},
+            tools::ToolProfile,
+            wording,
+        },
         harvest::Record,
         words,
     },

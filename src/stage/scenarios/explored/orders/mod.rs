@@ -5,7 +5,6 @@
 
 mod deeds;
 mod making;
-mod phrases;
 
 #[cfg(test)]
 mod tests;
@@ -50,11 +49,6 @@ const PROBES: usize = 6;
 const STATE_BYTES: usize = 6000;
 /// Longest reason of a server.
 const REASON: usize = 160;
-
-/// Whether a verb says that something changes.
-pub fn is_change(verb: &str) -> bool {
-    phrases::PHRASES.is_change(verb)
-}
 
 /// What a reading call shows before anything is changed.
 struct Before {
