@@ -192,6 +192,9 @@ fn run_file(
         Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
         None => OWN_TASKS.to_owned(),
     };
+    if isolation.iter().any(|isolation| !isolation.is_confirmed()) {
+        text += OWN_WRITES;
+    }
     text += exam(cfg!(feature = "cuda"), tasks.is_some());
     text + &agent(knows_thinking(model, folder))
 }
@@ -252,6 +255,10 @@ fn exam(is_for_device: bool, has_file: bool) -> &'static str {
 /// Under `[stages.tasks]`, where no file of tasks is given.
 const OWN_TASKS: &str = "# file = \"tasks.jsonl\"   # your questions: {\"task\": \"…\", \"answer\": \"…\"} per line; without them, questions about \
                          what the tools return\n";
+
+/// Below it, for a server that may have state = "fresh-process".
+const OWN_WRITES: &str = "# explore_writes = true   # with \"fresh-process\": also tasks that change something. Only if the server keeps all in \
+                          memory: a\n#                         new process may open the same files or database\n";
 
 /// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
 fn agent(knows_thinking: Option<bool>) -> String {

@@ -120,6 +120,9 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
             page += TRAINED_CASES;
         }
     }
+    if let Some(changes) = changes(rows) {
+        _ = write!(page, "\n## Changes\n\n{}\n\n{CHANGES}", indented(&changes));
+    }
     _ = write!(page, "\n## Protocol\n\n{}\n\n{PROTOCOL}", indented(&protocol(rows)));
     _ = write!(page, "\n## Effort\n\n{}\n\n{EFFORT}", indented(&effort(rows)));
     page
@@ -155,6 +158,13 @@ Success in %. Strict: the episode was right, wrote every call in the
 form of the chat template and gave its answer to complete_task, as a
 client that reads nothing else needs it. pass^k: tasks whose every
 episode was right.
+";
+
+const CHANGES: &str = "\
+Tasks that change something, or must not, in % of the episodes. Of those
+that are wrong, some changed nothing of what is checked, and some changed
+something else than what was wanted. The others did a part of it, or all
+of it and gave a wrong answer.
 ";
 
 const EFFORT: &str = "\
@@ -346,6 +356,26 @@ fn protocol(rows: &[VerdictRow]) -> String {
         ]
     });
     table(std::iter::once(header).chain(all), |_, _, cell| cell.to_owned())
+}
+
+/// Absent if no task is about a change.
+fn changes(rows: &[VerdictRow]) -> Option<String> {
+    let header = ["policy", "mode", "tasks", "solved", "changed nothing", "changed something else"];
+    let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| percent(share, 1));
+    let line = |row: &VerdictRow| {
+        [
+            short(&row.policy, POLICY),
+            row.mode.clone(),
+            row.scenarios.to_string(),
+            percent(row.success, 1),
+            share(row.changed_nothing),
+            share(row.changed_other),
+        ]
+    };
+    let lines: Vec<[String; 6]> = rows.iter().filter(|row| row.scope == "changes").map(line).collect();
+    let lines = Some(lines).filter(|lines| !lines.is_empty())?;
+    let header = header.map(str::to_owned);
+    Some(table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned()))
 }
 
 fn effort(rows: &[VerdictRow]) -> String {

@@ -231,6 +231,10 @@ fn parameter(param: &Param) -> Value {
             let either = json!([{ "type": "object" }, { "type": "boolean" }]);
             json!({ "type": "object", "additionalProperties": { "anyOf": either } })
         }
+        ParamType::Names => {
+            let list = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "anyOf": [{ "type": "boolean" }, list] })
+        }
         ParamType::Values => {
             let value = json!({ "type": ["string", "number", "boolean"] });
             let list = json!({ "type": "array", "minItems": 1, "items": value });

@@ -202,6 +202,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
     let of_verdict: Vec<Episode> = exam
         .iter()
         .map(|row| Episode {
+            changed: None,
             scenario: row.scenario_id.clone(),
             policy: names[usize::from(row.policy != base.to_string())].clone(),
             mode: Mode::Greedy,

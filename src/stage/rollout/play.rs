@@ -541,7 +541,7 @@ impl Player {
             }
             // The answer is the known one, so that the calls decide.
             Actor::Reference(_) => {
-                let correct = correct.map(|correct| correct && reference::holds(&trajectory));
+                let correct = correct.map(|correct| correct && reference::holds(&trajectory, scenario));
                 Trajectory { correct, policy: REFERENCE.to_owned(), ..trajectory }
             }
         }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Context,
     admission::{Reason, Refusal},
-    candidate::{AnswerRule, Candidate, Check},
+    candidate::{AnswerRule, CANNOT, Candidate, Check},
     error::ScenarioError,
 };
 use crate::{
@@ -38,8 +38,6 @@ const CALLS: usize = 8;
 const OF_REPLY: usize = 64;
 /// Instructions that a template may execute.
 const FUEL: u64 = 2_000_000;
-/// An answer that says that something cannot be done.
-const REFUSAL: &str = r"(?i)\b(cannot|can't|can not|unable|impossible|not (possible|available|supported|able)|no tool|do(es)? not have|don't have|doesn't have)\b";
 
 /// What a generator is asked for, and what it may use.
 pub struct Request<'a> {
@@ -230,7 +228,7 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         return Err(refused("`answer` is empty or long".into()));
     }
     let checks = is_refusal.then(|| Checks {
-        answer: vec![TextCheck { matches: Some(REFUSAL.into()), ..TextCheck::default() }],
+        answer: vec![TextCheck { matches: Some(CANNOT.into()), ..TextCheck::default() }],
         calls: Some(CallChecks { at_most: Some(0), ..CallChecks::default() }),
         ..Checks::default()
     });

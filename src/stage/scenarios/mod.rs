@@ -14,6 +14,7 @@
 
 pub mod admission;
 mod candidate;
+mod checked;
 mod declaration;
 mod error;
 pub mod explored;
@@ -182,22 +183,47 @@ impl StageKind for Scenarios {
     }
 
     fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
-        let Params { values, .. } = &self.params;
-        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) {
-            return Vec::new();
+        let Params { values, explore_writes, file, .. } = &self.params;
+        let mut found = Vec::new();
+        if let Some(path) = file.as_ref().filter(|_| self.params.uses(Source::File))
+            && let Ok((train, heldout)) = file::load(path, self.params.hold_out(0))
+        {
+            let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
+            let wrong = checked::check(&file::name(path), &all, listed).err();
+            found.extend(wrong.map(|cause| Requirement::Missing(cause.into())));
         }
-        if let Err(cause) = values.check(listed) {
-            return vec![Requirement::Missing(cause.into())];
+        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) && self.params.lessons() == 0
+        {
+            return found;
         }
-        let unlisted = values.unlisted(&mut explored::profiles(listed, servers));
+        let wrong = values.check(listed).and_then(|()| explore_writes.check(listed));
+        if let Err(cause) = wrong {
+            found.push(Requirement::Missing(cause.into()));
+            return found;
+        }
+        let writing = explored::writing(listed, servers, explore_writes);
+        if !writing.is_empty() {
+            let tools = if writing.len() == 1 { "tool" } else { "tools" };
+            let names = writing.join(", ");
+            found.push(Requirement::Met(format!(
+                "exploration calls {} {tools} that may write, each time in a session of its own: {names}",
+                writing.len()
+            )));
+        }
+        for text in explored::left_out(listed, servers, explore_writes) {
+            let (text, hint) = text.split_once("; ").unwrap_or((&text, ""));
+            found.push(Requirement::Doubtful { text: text.to_owned(), hint: hint.to_owned() });
+        }
+        let unlisted = values.unlisted(&mut explored::profiles(listed, servers, explore_writes));
         if unlisted.is_empty() {
-            return Vec::new();
+            return found;
         }
         let names: Vec<String> = unlisted.iter().map(|name| format!("`{name}`")).collect();
         let text = format!("no tool lists values for {}", names.join(", "));
         let values: Vec<String> = unlisted.iter().map(|name| format!("{name} = [\"…\"]")).collect();
         let hint = format!("about twenty examples make tasks possible: values = {{ {} }}", values.join(", "));
-        vec![Requirement::Doubtful { text, hint }]
+        found.push(Requirement::Doubtful { text, hint });
+        found
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

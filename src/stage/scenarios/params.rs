@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ScenarioError,
-    explored::{self, Examples},
+    explored::{self, Examples, ExploreWrites},
     file,
     split::SplitBy,
 };
@@ -27,6 +27,8 @@ pub struct Params {
     pub explore_seconds: u64,
     #[serde(default)]
     pub values: Examples,
+    #[serde(default)]
+    pub explore_writes: ExploreWrites,
     pub impossible_share: f64,
     pub no_call_share: f64,
     pub split_by: Option<SplitBy>,

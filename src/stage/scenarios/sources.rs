@@ -9,6 +9,7 @@ use std::{
 use super::{
     admission::{self, Admitted, Judged, Reason, Refusal, admitted, asked_by, mark_refused, refused},
     candidate::Candidate,
+    checked,
     error::ScenarioError,
     explored::{self, Coverage, Guide},
     families::Families,
@@ -118,7 +119,7 @@ async fn of_source(
 ) -> Result<SourceOutput> {
     match source {
         Source::Grounded => from_families(context, params).await,
-        Source::File => from_file(context, params),
+        Source::File => from_file(context, params).await,
         Source::Explored => from_exploration(context, params, held_out).await,
         Source::Traces => from_traces(context, params).await,
         Source::Llm => from_model(context, params).await,
@@ -126,11 +127,15 @@ async fn of_source(
     }
 }
 
-fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
+async fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
     let path = given(params.file.as_ref(), "file", "file")?;
     let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
     // One sentence on both sides is a mistake of its author; the same in other words is left out of training.
     split::check_frozen(&train, &heldout, None)?;
+    if let Some(tools) = context.read_optional("tools")? {
+        let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
+        checked::check_all(&file::name(path), &all, tools, context.servers.as_ref()).await?;
+    }
     let lacks = [
         (train.is_empty(), "no task is left to train on: lower"),
         (heldout.is_empty(), "no task is held out, so there is nothing to examine a policy with: raise"),
@@ -227,7 +232,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     let path = given(params.traces.as_ref(), "traces", "traces")?;
     let servers = servers(context)?;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
-    for (place, one) in traces::load(path, &explored::callable(&tools, servers))? {
+    for (place, one) in traces::load(path, &explored::callable(&tools, servers, &params.explore_writes))? {
         match one {
             Ok(candidate) => candidates.push(candidate),
             Err((reason, detail)) => {
@@ -344,10 +349,12 @@ fn task<'a>(
     budget: explored::Budget,
 ) -> Result<explored::Task<'a>> {
     params.values.check(tools)?;
+    params.explore_writes.check(tools)?;
     Ok(explored::Task {
         servers: servers(context)?,
         tools,
         examples: &params.values,
+        writes: &params.explore_writes,
         held_out: None,
         seed: context.seed,
         budget,

@@ -179,6 +179,7 @@ fn examined() -> Project {
         policy: policy.clone(),
         mode: eval::Mode::Greedy,
         right: policy == "trained",
+        changed: None,
         by_protocol: true,
         any_right: None,
         calls: 1,

@@ -209,7 +209,7 @@ mod tests {
         let transport =
             Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
         let servers = Servers::from(ServerSpec::new(transport, State::ReadOnly));
-        let profiles = crate::stage::scenarios::explored::profiles(&[tool], &servers);
+        let profiles = crate::stage::scenarios::explored::profiles(&[tool], &servers, &Default::default());
         let mut graph = Graph::default();
         for (id, level) in [("ada_1", "gold"), ("bob_2", "silver"), ("eve_7", "gold")] {
             let arguments = json!({"user_id": id}).as_object().unwrap().clone();

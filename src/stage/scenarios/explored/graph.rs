@@ -85,13 +85,11 @@ pub struct Origin {
     pub folder: Option<String>,
 }
 
-/// What a reading call shows after a call that writes.
+/// A call after which a reading call shows something else.
 #[derive(Debug)]
 pub struct Effect {
-    /// Indices of the calls in [`Graph::seen`].
+    /// Index of the call in [`Graph::seen`].
     pub call: usize,
-    pub probe: usize,
-    pub after: String,
 }
 
 #[derive(Debug, Default)]
