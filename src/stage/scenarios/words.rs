@@ -766,85 +766,16 @@ pub fn is_time(plural: &str) -> bool {
 
 /// Verbs of tools that probably read, where the server does not say it.
 const READING: [&str; 9] = ["get", "list", "read", "describe", "show", "search", "find", "view", "status"];
-/// Other verbs of tools that write, beside those of [`VERBS`].
-const WRITING: [&str; 48] = [
-    "apply",
-    "approve",
-    "archive",
-    "assign",
-    "book",
-    "cancel",
-    "change",
-    "clear",
-    "close",
-    "complete",
-    "confirm",
-    "copy",
-    "deactivate",
-    "disable",
-    "drop",
-    "edit",
-    "enable",
-    "finish",
-    "flip",
-    "import",
-    "invite",
-    "lend",
-    "log",
-    "mark",
-    "merge",
-    "modify",
-    "patch",
-    "pay",
-    "place",
-    "post",
-    "publish",
-    "push",
-    "put",
-    "record",
-    "register",
-    "reject",
-    "renew",
-    "replace",
-    "reset",
-    "save",
-    "schedule",
-    "send",
-    "start",
-    "stop",
-    "submit",
-    "switch",
-    "toggle",
-    "upload",
-];
-
-/// Whether the first word of a tool's name says that it reads, or the last one behind a noun: `git_status`, not `set_status`.
+/// Whether the first word of a tool's name, or the last, says that it reads.
 pub fn is_reading(tool: &str) -> bool {
     let words = split(tool);
     let says = |word: Option<&String>| word.is_some_and(|word| READING.contains(&word.as_str()));
-    let is_order = |word: &String| is_verb(word) || WRITING.contains(&word.as_str());
-    says(words.first()) || says(words.last()) && !words.first().is_some_and(is_order)
+    says(words.first()) || says(words.last())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tool_whose_first_word_orders_a_change_does_not_read() {
-        for (tool, reads) in [
-            ("get_ticket", true),
-            ("git_status", true),
-            ("bookSearch", true),
-            ("set_status", false),
-            ("setStatus", false),
-            ("close_view", false),
-            ("open_account", false),
-            ("mark_read", false),
-        ] {
-            assert_eq!(is_reading(tool), reads, "{tool}");
-        }
-    }
 
     #[test]
     fn a_thing_with_a_number_or_a_code_has_no_article() {
