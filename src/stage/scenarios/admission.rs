@@ -157,7 +157,9 @@ pub async fn admit(
     let mut verdicts: Vec<Result<Option<String>, Refusal>> = Vec::new();
     for candidate in &candidates {
         let task = normal(&candidate.task);
-        let named = names.iter().find(|name| task.contains(name.as_str()));
+        // Who orders a change says what the tool is called: `close ticket T107`.
+        let is_order = candidate.rule == AnswerRule::Nothing && !candidate.calls.is_empty();
+        let named = names.iter().find(|name| task.contains(name.as_str())).filter(|_| !is_order);
         let breaks = candidate.calls.iter().find(|call| breaking.contains(&call.name));
         verdicts.push(match (named, breaks) {
             (Some(name), _) => Err((Reason::Leaking, format!("the task says `{}`", name.trim()))),

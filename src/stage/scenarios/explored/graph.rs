@@ -287,6 +287,13 @@ impl Graph {
         }
     }
 
+    /// The values of fields that are called like this.
+    pub fn values_named(&self, name: &str) -> Vec<String> {
+        let is_named = |field: &String| words::split(field) == words::split(name);
+        let named = self.known.iter().filter(|(_, known)| known.fields.keys().any(is_named));
+        named.map(|(text, _)| text.clone()).collect()
+    }
+
     /// Whether all that a tool gives changes by itself.
     pub fn is_random(&self, tool: usize) -> bool {
         self.changing.get(&tool) == Some(&Changing::All)

@@ -465,7 +465,7 @@ impl<'g> Things<'g> {
                 _ if is_of_session(arg) => return Matter::Nothing,
                 Some(part) => parts.push(part),
                 // A search that finds something else than a word, and what only some of the records have.
-                None if is_search(arg) && is_required || !is_required => return Matter::Nothing,
+                None if is_search(arg) || !is_required => return Matter::Nothing,
                 None => return Matter::Other,
             }
         }

@@ -94,6 +94,7 @@ impl Things {
 /// The lists of things, one for each noun and key.
 pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
     let mut found: Vec<Things> = Vec::new();
+    let taken = taken(graph, profiles);
     for seen in &graph.seen {
         let profile = &profiles[seen.tool];
         if !seen.args.is_empty() || !changes::reads(profile) || graph.is_random(seen.tool) {
@@ -104,7 +105,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
         let own = harvest::read(&seen.text);
         let changing = graph.changing(seen.tool);
         for list in own.lists.into_iter().filter(|list| !list.is_nested && list.records.len() > 1) {
-            let Some(key) = key(&list, &changing) else { continue };
+            let Some(key) = key(&list, &changing, &taken) else { continue };
             let is_whole = list.is_list && !list.is_part && !has_pages;
             let noun = noun(profile, &list.name);
             if found.iter().any(|known| known.noun == noun && known.key == key) {
@@ -145,8 +146,17 @@ fn noun(profile: &ToolProfile, list: &str) -> String {
     profile.thing(if says { list } else { "" })
 }
 
-/// The first field that tells the records apart: an identifier, or else a name.
-fn key(list: &List, changing: &BTreeSet<String>) -> Option<String> {
+/// The only arguments of reading calls that worked.
+fn taken<'g>(graph: &'g Graph, profiles: &[ToolProfile]) -> BTreeSet<&'g str> {
+    let only = |seen: &'g graph::SuccessfulCall| match seen.args.as_slice() {
+        [only] if changes::reads(&profiles[seen.tool]) => only.leaf.as_deref(),
+        _ => None,
+    };
+    graph.seen.iter().filter_map(only).collect()
+}
+
+/// The first field that tells the records apart: an identifier by its name or because tools take it, or else a name.
+fn key(list: &List, changing: &BTreeSet<String>, taken: &BTreeSet<&str>) -> Option<String> {
     let first = list.records.first()?;
     let is_key = |field: &&harvest::Field| {
         let values: Option<BTreeSet<&str>> = list
@@ -165,7 +175,14 @@ fn key(list: &List, changing: &BTreeSet<String>) -> Option<String> {
     let named =
         |names: &'static [&'static str]| move |field: &&harvest::Field| words::has_any(&field.name, names);
     let own = keys().next().filter(|field| field.name.is_empty());
+    let is_taken = |field: &&harvest::Field| {
+        list.records
+            .iter()
+            .filter_map(|record| value_of(record, &field.name))
+            .any(|value| taken.contains(value))
+    };
     own.or_else(|| keys().find(named(&KEYS)))
+        .or_else(|| keys().find(is_taken))
         .or_else(|| keys().find(named(&NAMES)))
         .map(|field| field.name.clone())
 }
@@ -346,7 +363,9 @@ fn reference(
                 .filter(|value| worked.contains(value))
                 .count()
         };
-        let is_named = words::tokens(&things.noun).iter().any(|word| own.contains(word));
+        let is_key = words::split(&param.name) == words::split(&things.key);
+        let says_key = says_key || is_key;
+        let is_named = is_key || words::tokens(&things.noun).iter().any(|word| own.contains(word));
         let (by_key, by_name) = (count(&things.key), things.name.as_deref().map_or(0, count));
         let is_integer = param.kind == Kind::Integer;
         let fits =
@@ -355,10 +374,7 @@ fn reference(
         // A number that happens to work is no key.
         let is_proof = is_named && (says_key || score > 100 || worked.is_empty())
             || !is_integer && !is_free && score > 0 && score < 100;
-        if fits
-            && is_proof
-            && !(is_free && !is_named)
-            && best.as_ref().is_none_or(|(other, _)| score > *other)
+        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| score > *other)
         {
             let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());
             best = Some((score, Fill::Thing { things: place, by_name }));
@@ -377,6 +393,11 @@ fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb
     }
     if !param.examples.is_empty() {
         return Some(Fill::Choice(plain_of(&param.examples)));
+    }
+    let is_free = PHRASES.role(&param.name).is_some_and(|role| role.is_name || role.is_in_front);
+    let named = graph.values_named(&param.name);
+    if param.kind == Kind::Text && !is_free && words::is_identifier(&param.name) && !named.is_empty() {
+        return Some(Fill::Choice(named));
     }
     let own: BTreeSet<&String> =
         param.words.iter().filter(|word| !QUALIFIERS.contains(&word.as_str())).collect();

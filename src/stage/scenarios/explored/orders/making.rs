@@ -67,6 +67,9 @@ struct Said {
     record: Option<usize>,
 }
 
+/// Fields with their values, and the indices of the records that have them.
+type Group<'t> = (Vec<(&'t str, &'t str)>, Vec<usize>);
+
 pub struct Maker<'m> {
     pub profiles: &'m [ToolProfile],
     pub things: &'m [Things],
@@ -477,12 +480,7 @@ impl<'m> Maker<'m> {
     }
 
     /// Two or three things with these values, and no others.
-    fn group<'t>(
-        &self,
-        deed: &Deed<'_>,
-        things: &'t Things,
-        number: usize,
-    ) -> Option<(Vec<(&'t str, &'t str)>, Vec<usize>)> {
+    fn group<'t>(&self, deed: &Deed<'_>, things: &'t Things, number: usize) -> Option<Group<'t>> {
         let single: Vec<(&str, &str)> = things
             .categories()
             .into_iter()
@@ -491,7 +489,7 @@ impl<'m> Maker<'m> {
         let pairs = single.iter().enumerate().flat_map(|(place, one)| {
             single[place + 1..].iter().filter(|other| other.0 != one.0).map(|other| vec![*one, *other])
         });
-        let mut groups: Vec<(Vec<(&str, &str)>, Vec<usize>)> = Vec::new();
+        let mut groups: Vec<Group<'_>> = Vec::new();
         for keys in single.iter().map(|one| vec![*one]).chain(pairs) {
             let fits =
                 |record: &Record| keys.iter().all(|(field, value)| value_of(record, field) == Some(*value));
@@ -522,7 +520,7 @@ impl<'m> Maker<'m> {
         let usable: Vec<&(&str, Vec<&str>)> = categories.iter().filter(|(field, _)| !sets(field)).collect();
         let (field, values) = *pick(self.seed, "condition", &draw, &usable)?;
         let now = value_of(record, field).filter(|value| !value.trim().is_empty())?;
-        let holds = number % 2 == 0;
+        let holds = number.is_multiple_of(2);
         let value = match holds {
             true => now,
             false => {

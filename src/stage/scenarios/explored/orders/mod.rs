@@ -168,14 +168,11 @@ async fn executed(
     for (trial, outcomes) in trials.into_iter().zip(first) {
         let varying = varying.get(&trial.order.tool).cloned().unwrap_or_default();
         let Some(states) = states(&trial, &outcomes, before, varying, &now) else { continue };
-        match candidate(trial.order, outcomes, states, profiles) {
-            Some((candidate, tool, is_refused)) => {
-                if !is_refused {
-                    works.insert(tool);
-                }
-                found.push((candidate, tool, is_refused));
+        if let Some((candidate, tool, is_refused)) = candidate(trial.order, outcomes, states, profiles) {
+            if !is_refused {
+                works.insert(tool);
             }
-            None => {}
+            found.push((candidate, tool, is_refused));
         }
     }
     // A tool that never works refuses its values, and no order.
