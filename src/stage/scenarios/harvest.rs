@@ -3,7 +3,7 @@
 //! JSON, Python, tables, `key: value` lines and plain lines are recognised. Everything has a bound, and a result whose
 //! middle was cut says nothing.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
@@ -182,12 +182,33 @@ const STAMPS: [&str; 18] = [
     "type",
 ];
 
+/// Fewest names with values that are a list.
+const PAIRS: usize = 5;
+
 /// What an envelope contains: `{"status": "ok", "data": …, "meta": …}`.
 fn enveloped(fields: &Map<String, Value>) -> Option<&Value> {
     let is_content = |key: &String| CONTENTS.contains(&words::spoken(key).as_str());
     let (key, inner) = fields.iter().find(|(key, value)| is_content(key) && !is_scalar(value))?;
     let is_stamp = |name: &String| name == key || STAMPS.contains(&words::spoken(name).as_str());
-    (fields.len() > 1 && fields.keys().all(is_stamp)).then_some(inner)
+    let is_certain =
+        ["parsed content", "structured content", "payload"].contains(&words::spoken(key).as_str());
+    (fields.len() > 1 && (is_certain || fields.keys().all(is_stamp))).then_some(inner)
+}
+
+/// The fields of an object that pairs names with values of one kind, as records: `{"Desk lamp": "7233", "Garden hose": "6679"}`.
+fn pairs(fields: &Map<String, Value>) -> Option<Vec<Value>> {
+    let is_name =
+        |key: &&String| key.contains(|letter: char| letter.is_uppercase() || letter == ' ' || letter == '.');
+    let are_texts = fields.values().all(Value::is_string);
+    let is_one_kind = are_texts || fields.values().all(Value::is_number);
+    if fields.len() < PAIRS || !is_one_kind || fields.keys().filter(is_name).count() * 2 < fields.len() {
+        return None;
+    }
+    let distinct: BTreeSet<String> = fields.values().map(plain).collect();
+    let are_ids =
+        distinct.len() == fields.len() && distinct.iter().all(|value| words::is_code(value)) && are_texts;
+    let value_name = if are_ids { "id" } else { "value" };
+    Some(fields.iter().map(|(key, value)| json!({"name": key, value_name: value})).collect())
 }
 
 /// The names in `users, groups, log_entries`.
@@ -269,6 +290,9 @@ impl Reading {
                         None
                     };
                     return self.add(&only.unwrap_or(Value::Array(items)), name, depth + 1, is_nested);
+                }
+                if let Some(items) = pairs(fields) {
+                    return self.add(&Value::Array(items), name, depth + 1, is_nested);
                 }
                 // `{"result": …}` is what it contains.
                 if let [(only, inner)] = fields.iter().collect::<Vec<_>>()[..]
@@ -498,6 +522,23 @@ fn unquoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    #[test]
+    fn names_with_values_are_a_list_and_fields_of_a_thing_are_none() {
+        let of = |text: &str| {
+            let list = &read(text).lists[0];
+            (list.records.len(), list.records[0].iter().map(|field| field.name.clone()).collect::<Vec<_>>())
+        };
+        let named =
+            r#"{"Desk lamp": "7233", "Hose": "6679", "Old chair": "1", "Pan": "22", "Tea pot": "35"}"#;
+        assert_eq!(of(named), (5, vec!["id".into(), "name".into()]));
+        let wrapped = format!(r#"{{"ok": true, "state": {{"calls": 3}}, "parsed_content": {named}}}"#);
+        assert_eq!(of(&wrapped).0, 5);
+        let sizes = r#"{"a.xlsx": 1, "b.xlsx": 2, "c.xlsx": 3, "d.xlsx": 4, "e.xlsx": 5}"#;
+        assert_eq!(of(sizes), (5, vec!["name".into(), "value".into()]));
+        let thing = r#"{"id": "7", "city": "Bern", "zip": "3001", "name": "Ann", "street": "Gasse"}"#;
+        assert_eq!(of(thing).0, 1);
+    }
 
     #[test]
     fn an_envelope_is_what_it_contains_and_keys_of_like_objects_are_values() {

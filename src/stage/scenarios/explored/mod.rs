@@ -304,10 +304,12 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let watches = task.servers.is_read_only();
     let mut unmarked: BTreeSet<String> = BTreeSet::new();
     let mut tried = 0;
+    // The rest of the time is for the tasks.
+    let half = Instant::now() + Duration::from_secs(task.budget.seconds / 2);
     for round in 0..ROUNDS {
         let left = task.budget.calls.saturating_sub(tried);
         let most = left.div_ceil((ROUNDS - round) * profiles.len().max(1));
-        if left == 0 || runner.is_late() {
+        if left == 0 || runner.is_late() || Instant::now() > half {
             break;
         }
         task.observer.phase("exploration", 0);

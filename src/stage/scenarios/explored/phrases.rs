@@ -49,6 +49,13 @@ pub struct Role {
     pool: Option<String>,
 }
 
+impl Role {
+    /// Whether any value works: what works says nothing about what it is.
+    pub fn is_free(&self) -> bool {
+        self.is_name || self.is_in_front || self.pool.is_some()
+    }
+}
+
 /// Words of fields by the way a value stands beside its thing.
 #[derive(Debug, Default, Deserialize)]
 pub struct Fields {

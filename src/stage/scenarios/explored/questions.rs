@@ -355,6 +355,8 @@ impl<'g> Context<'_, 'g> {
                 Part::Key { .. } => text,
                 Part::Filter { field } => {
                     let value = if words::is_code(&value) { value } else { value.replace('_', " ") };
+                    // Whose name is said has no id: tickets of a customer.
+                    let field = if instead.is_some() { &things::without_key(field) } else { field };
                     templates::with_condition(&text, field, &said(field, noun), &value)
                 }
                 Part::Search { field } => {

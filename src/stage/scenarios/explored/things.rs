@@ -624,6 +624,19 @@ pub fn tallied(field: &str) -> Option<(&str, &str)> {
     Some((outer.strip_prefix("by_").or_else(|| outer.strip_suffix("_counts"))?, value))
 }
 
+/// A field's name without the word that says that it is a key: `customer` of `customer_id`.
+pub fn without_key(field: &str) -> String {
+    let mut said = words::split(field);
+    while said.len() > 1
+        && said
+            .last()
+            .is_some_and(|last| ["id", "no", "nr", "number", "code", "key"].contains(&last.as_str()))
+    {
+        said.pop();
+    }
+    said.join("_")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

@@ -8,11 +8,11 @@ use crate::{
     chat::ToolCall,
     mcp::plain,
     stage::scenarios::{
-        candidate::value_of,
+        candidate::{is_moment, value_of},
         explored::{
             changes,
             graph::{self, Graph},
-            phrases::{Class, FieldPlace, PHRASES, Verb},
+            phrases::{Class, FieldPlace, PHRASES, Role, Verb},
             seeds::{Kind, Param},
             tools::ToolProfile,
         },
@@ -76,7 +76,12 @@ impl Things {
                     && value.parse::<f64>().is_err()
                     && *value != "None"
             };
+            // People say states and names, and neither codes nor dates.
             let words: Vec<&str> = distinct.iter().copied().filter(is_word).collect();
+            let is_said = |value: &&str| {
+                !is_moment(value)
+                    && !(words::is_code(value) && value.contains(|letter: char| letter.is_ascii_digit()))
+            };
             let is_one = !field.is_set
                 && !field.name.is_empty()
                 && field.name != self.key
@@ -84,6 +89,7 @@ impl Things {
                 && (2..=CATEGORIES).contains(&distinct.len())
                 && distinct.len() < values.len()
                 && words.len() >= 2
+                && words.iter().all(is_said)
                 && !words.iter().all(|word| ["true", "false", "True", "False"].contains(word));
             is_one.then_some(words)
         };
@@ -352,7 +358,7 @@ fn reference(
         .flat_map(|seen| seen.args.iter().filter(|arg| arg.name == param.name))
         .filter_map(|arg| arg.leaf.as_deref())
         .collect();
-    let is_free = PHRASES.role(&param.name).is_some_and(|role| role.is_name || role.is_in_front) && !says_key;
+    let is_free = PHRASES.role(&param.name).is_some_and(Role::is_free) && !says_key;
     let mut best: Option<(usize, Fill)> = None;
     for (place, things) in things.iter().enumerate() {
         let count = |field: &str| {

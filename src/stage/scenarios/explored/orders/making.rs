@@ -328,7 +328,9 @@ impl<'m> Maker<'m> {
             Some(role) => {
                 (2, role.said.replace("{value}", value).replace("{param}", &spoken(&slot.param.name)))
             }
-            None if is_person(&said.plain) && class != "make" => {
+            None if class != "make"
+                && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
+            {
                 (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
             }
             None if class != "make" && PHRASES.place_of(&slot.noun) == FieldPlace::Within => {

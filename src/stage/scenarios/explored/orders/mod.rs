@@ -35,6 +35,7 @@ use crate::{
         candidate::{AnswerRule, CANNOT, Candidate, Check, UNCHANGED},
         harvest,
         runner::Runner,
+        words,
     },
 };
 
@@ -80,7 +81,7 @@ pub async fn candidates(
     let told: BTreeSet<usize> = orders.iter().map(|order| order.tool).collect();
     orders.extend(plain_orders(graph, profiles).into_iter().filter(|order| !told.contains(&order.tool)));
     let mut seen = BTreeSet::new();
-    orders.retain(|order| seen.insert(order.task.clone()));
+    orders.retain(|order| !is_of_server(&profiles[order.tool].name) && seen.insert(order.task.clone()));
     let of_kind = |all| in_turn(all, |order: &Order| order.kind, |orders| orders);
     let mut orders = in_turn(orders, |order: &Order| order.tool, of_kind);
     orders.truncate(wanted.min(ORDERS));
@@ -94,6 +95,26 @@ pub async fn candidates(
         .collect();
     let before = before(&trials, runners).await?;
     executed(trials, &before, profiles, runners).await
+}
+
+/// Whether a tool is about the server itself or computes: nobody orders that something changes by it.
+fn is_of_server(tool: &str) -> bool {
+    const WORDS: [&str; 13] = [
+        "calculate",
+        "compute",
+        "evaluate",
+        "think",
+        "convert",
+        "echo",
+        "ping",
+        "sleep",
+        "wait",
+        "state",
+        "session",
+        "cache",
+        "reset",
+    ];
+    words::split(tool).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
 /// The states before, by call. A call whose result is long, fails or changes by itself is none.
