@@ -89,9 +89,9 @@ impl ShownArgs {
 
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let overrides = self.args.overrides();
+        let source = Source::read(&self.args.file)?;
+        let overrides = self.args.overrides(&source)?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
-        let source = Source::read(&file)?;
         let store = locations.store(Some(&file))?;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),

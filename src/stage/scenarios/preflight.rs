@@ -67,13 +67,18 @@ pub fn preflight(
         (Source::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
+                let held_out = expected(&heldout, train.len());
+                if params.explores_for(&train) {
+                    // What exploration finds is not known.
+                    return preflight.with("heldout", held_out);
+                }
                 let (train, dev) = split::dev(train, params.dev, context.seed);
                 let is_solved = |task: &&Scenario| task.reference.is_some();
                 let start: Vec<Scenario> = train.iter().filter(is_solved).cloned().collect();
                 let preflight = preflight
                     .with("train", expected(&train, heldout.len()))
                     .with("dev", expected(&dev, train.len()))
-                    .with("heldout", expected(&heldout, train.len()));
+                    .with("heldout", held_out);
                 return match params.lessons() {
                     0 => preflight.with("start", expected(&start, heldout.len())),
                     // What exploration finds is not known.
