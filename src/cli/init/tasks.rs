@@ -80,9 +80,15 @@ mod tests {
         for count in [5, 15, 49] {
             let own = of(count, "");
             assert!(own.lines.contains("heldout_share = 1.0"), "{count}: {}", own.lines);
-            assert!(own.about.contains(&format!("{count} tasks have answers: all are the exam")), "{}", own.about);
+            assert!(
+                own.about.contains(&format!("{count} tasks have answers: all are the exam")),
+                "{}",
+                own.about
+            );
         }
-        for (own, said) in [(of(100, ""), "a fifth is the exam"), (of(5, ", \"split\": \"heldout\""), "`split`")] {
+        for (own, said) in
+            [(of(100, ""), "a fifth is the exam"), (of(5, ", \"split\": \"heldout\""), "`split`")]
+        {
             assert_eq!(own.lines, "file = \"tasks.jsonl\"\n");
             assert!(own.about.contains(said), "{}", own.about);
         }

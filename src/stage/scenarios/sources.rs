@@ -168,7 +168,12 @@ async fn trained_by_exploration(
         added.train.len()
     ));
     made.admission.extend(added.admission);
-    Ok(SourceOutput { heldout: made.heldout, admission: made.admission, guide: Some(explored.guide), ..added })
+    Ok(SourceOutput {
+        heldout: made.heldout,
+        admission: made.admission,
+        guide: Some(explored.guide),
+        ..added
+    })
 }
 
 fn servers(context: &Context) -> Result<&Servers> {
