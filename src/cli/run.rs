@@ -102,6 +102,7 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
             extended: source.extended(),
+            is_trial: false,
         };
         if self.seeds.is_empty() && self.sweep.is_none() {
             return Ok(start(printer, store, &source, &spec, None, (self.ui, self.shown))?.0);

@@ -200,8 +200,7 @@ impl StageKind for Scenarios {
             let wrong = checked::check(&file::name(path), &all, listed).err();
             found.extend(wrong.map(|cause| Requirement::Missing(cause.into())));
         }
-        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) && self.params.lessons() == 0
-        {
+        if !self.explores() {
             return found;
         }
         let wrong = values.check(listed).and_then(|()| explore_writes.check(listed));
@@ -232,6 +231,10 @@ impl StageKind for Scenarios {
         let hint = format!("about twenty examples make tasks possible: values = {{ {} }}", values.join(", "));
         found.push(Requirement::Doubtful { text, hint });
         found
+    }
+
+    fn explores(&self) -> bool {
+        self.params.uses(Source::Explored) || self.params.uses(Source::Llm) || self.params.lessons() > 0
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

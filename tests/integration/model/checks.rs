@@ -70,3 +70,31 @@ fn checks_that_cannot_be_used_are_refused_with_their_line() {
     assert_eq!(output.code, Some(2));
     assert!(output.err.contains("line 1: `checks`: missing field `expect`"), "{}", output.err);
 }
+
+#[test]
+fn a_plan_names_what_a_check_calls_that_the_listed_tools_do_not_have() {
+    let checks = |tool: &str, arguments: &str| {
+        format!(r#"{{"state": [{{"tool": "{tool}", "arguments": {arguments}, {UNCHANGED}}}]}}"#)
+    };
+    let project = project(&[("Change nothing.", checks("list_teams", "{}"))]);
+    project.replace("run.toml", "deny = [\"list_changes\", \"reset\"]\n", "");
+    assert_eq!(project.mcprl(&["plan", "run.toml"]).code, Some(0));
+    assert_eq!(project.mcprl(&["run", "run.toml", "--until", "tools"]).code, Some(0));
+    assert_eq!(project.mcprl(&["plan", "run.toml"]).code, Some(0));
+    project.replace("tasks.jsonl", "list_teams", "list_taems");
+    let refused = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let named =
+        "\"Change nothing.\": the check of the state calls `list_taems`, which is not a tool of the server";
+    assert!(
+        refused.err.contains(named) && refused.err.contains("did you mean `list_teams`?"),
+        "{}",
+        refused.err
+    );
+    // An agent that has not all tools says nothing of the others.
+    project.replace("run.toml", "kind = \"discover\"\n", "kind = \"discover\"\ndeny = [\"reset\"]\n");
+    assert_eq!(project.mcprl(&["run", "run.toml", "--until", "tools"]).code, Some(0));
+    let noted = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(noted.code, Some(0), "{}", noted.err);
+    assert!(noted.err.contains(named), "{}", noted.err);
+}
