@@ -54,7 +54,7 @@ pub const MODEL: &str = "model";
 pub const BASE: &str = "base";
 
 /// The input of `sft`, and the kind of the stage that writes it, which a list of files there stands for.
-const TRACES: &str = "traces";
+pub const TRACES: &str = "traces";
 
 /// The section with the parameters of the agent, which stages share.
 pub const AGENT: &str = "agent";

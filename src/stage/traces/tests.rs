@@ -204,7 +204,9 @@ async fn what_must_not_be_learned_is_left_out_with_its_reason() {
     let failure = bench.run(json!({})).await.unwrap_err();
     assert_eq!(failure.code(), "traces::left_out");
     assert!(
-        failure.to_string().starts_with("6 of 8 traces are left out; the first, traces.jsonl:2: "),
+        failure
+            .to_string()
+            .starts_with("6 of 8 traces are left out: 1 × it calls `drop`, which is not offered; "),
         "{failure}"
     );
 }

@@ -33,7 +33,6 @@ fn the_state_is_read_after_the_episode_with_a_tool_that_the_agent_does_not_have(
     let project = project(&[
         ("Change nothing.", state("list_changes", UNCHANGED)),
         ("Close a ticket.", state("list_changes", r#""expect": {"matches": "closed"}"#)),
-        ("Drop it.", state("drop_everything", r#""expect": {"matches": ""}"#)),
     ]);
     project.run(&[]);
     let folder = project.newest();
@@ -41,11 +40,11 @@ fn the_state_is_read_after_the_episode_with_a_tool_that_the_agent_does_not_have(
     let tasks: BTreeMap<&str, &str> =
         scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario.task.as_str())).collect();
     let episodes: Vec<Trajectory> = data::read(&folder.join("rollout/trajectories.parquet")).unwrap();
-    assert_eq!(episodes.len(), 6);
+    assert_eq!(episodes.len(), 4);
     for episode in &episodes {
         let (task, state) = (tasks[episode.scenario_id.as_str()], &episode.state.as_ref().unwrap().0);
         assert_eq!(episode.correct, Some(task == "Change nothing."), "{task} {state}");
-        assert_eq!(state == "[null]", task == "Drop it.", "{task} {state}");
+        assert_ne!(state, "[null]", "{task}");
         assert_eq!(episode.calls, 0);
     }
 }

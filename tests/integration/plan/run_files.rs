@@ -72,7 +72,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a price below nothing", "value = 4", "value = 4\nprices = { prompt = 1.0, completion = -2 }"),
     ("a table where a name is meant", "from = \"@number\"", "from = { a = \"start\" }"),
     ("a name where a table is meant", "{ left = \"start\", right = \"count.number\" }", "\"start\""),
-    ("no iterations", "iterations = 3", "iterations = 0"),
+    ("no iterations", "iterations = 3", "iterations = -1"),
     ("iterations missing", "iterations = 3\n", ""),
     ("nothing renews the carried value", "yields = \"number\"\n", ""),
     ("yields what is not carried", "yields = \"number\"", "yields = \"numbr\""),
@@ -444,7 +444,7 @@ fn a_wrong_override_is_shown_as_it_was_given() {
         "stages.other.value=3",
         "loop.cuont.iterations=2",
         "loop.count.stages.stpe.sleep=2",
-        "loop.count.iterations=0",
+        "loop.count.iterations=-1",
         "a..b=1",
         "stage.x=1",
     ] {
@@ -472,8 +472,8 @@ fn a_wrong_override_is_shown_as_it_was_given() {
     error: the run file has no stage "stpe"
      --> --set loop.count.stages.stpe.sleep=2
     hint: did you mean "step"?
-    error: `loop.count.iterations` should be at least 1, found 0
-     --> --set loop.count.iterations=0
+    error: `loop.count.iterations` should be at least 0, found -1
+     --> --set loop.count.iterations=-1
     error: an override should name a key, like `loop.train.iterations=2`
      --> --set a..b=1
     error: unknown key `stage` in the run file
@@ -702,7 +702,7 @@ fn options_say_how_much_practice_there_is_and_whether_a_start() {
     let planned = plan(&[]);
     assert!(!planned.contains("train[") && !planned.contains("run     start "), "{planned}");
 
-    let other = Project::new(GOOD);
+    let other = Project::new("[stages.a]\nkind = \"gen\"\n");
     for (option, message) in [
         (&["--iterations", "2"][..], "`--iterations`: the run file has no loop"),
         (&["--no-start"][..], "`--no-start`: the run file has no stage `start`"),
@@ -742,4 +742,18 @@ fn a_loop_without_iterations_leaves_what_it_starts_from() {
         "{}",
         refused.err
     );
+}
+
+#[test]
+fn an_answer_that_any_agent_can_say_is_named_before_a_run() {
+    let project = Project::with_model("");
+    let server = "[server]\ncommand = [\"{mcprl}\", \"demo-server\", \"desk\"]\nstate = \"fresh-process\"\n";
+    let tasks = "[stages.tasks]\nfile = \"tasks.jsonl\"\n";
+    project.write("run.toml", &format!("extends = \"standard\"\nmodel = \"llama\"\n{server}{tasks}"));
+    project.write("tasks.jsonl", "{\"task\": \"Close ticket 7.\", \"answer\": \"Done.\"}\n");
+    let named = "line 1: any agent can say \"Done.\": add what must be true afterwards";
+    let planned = project.mcprl(&["plan", "run.toml"]);
+    assert!(planned.code == Some(2) && planned.err.contains(named), "{}", planned.err);
+    let checked = project.mcprl(&["doctor", "run.toml"]);
+    assert!(checked.code == Some(1) && checked.out.contains(named), "{}", checked.out);
 }
