@@ -150,6 +150,13 @@ fn doubts(trace: &Trace, tools: Option<&[String]>) -> Vec<String> {
     doubts
 }
 
+/// The first message of the user, unless it holds a secret.
+fn first_message(trace: &Trace) -> &str {
+    let asked = trace.messages.iter().find(|message| message["role"] == "user");
+    let text = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
+    if traces::secrets::found(text).is_some() { "…" } else { text }
+}
+
 /// Characters of a first message in the list.
 const FIRST: usize = 60;
 
@@ -163,8 +170,7 @@ fn list(printer: Printer, found: &[Found], tools: Option<&[String]>) {
                 row["turns"] = count("assistant").into();
                 row["results"] = count("tool").into();
                 row["repairs"] = trace.repairs.clone().into();
-                let asked = trace.messages.iter().find(|message| message["role"] == "user");
-                row["task"] = asked.map_or(Value::Null, |message| message["content"].clone());
+                row["task"] = first_message(trace).into();
                 row["ends"] = traces::ending(trace).into();
                 row["doubts"] = doubts(trace, tools).into();
             }
@@ -301,6 +307,8 @@ mod tests {
                 ],
             ]
         );
+        let first: Vec<&str> = found.iter().map(|one| first_message(one.trace.as_ref().unwrap())).collect();
+        assert_eq!(first, ["How many?", "…", "Drop it."], "a secret is not shown");
         let none: Vec<String> = Vec::new();
         assert_eq!(
             doubts(found[0].trace.as_ref().unwrap(), Some(&none)),

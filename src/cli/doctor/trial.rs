@@ -28,7 +28,8 @@ enum TrialError {
 }
 
 /// Plays this many tasks with the first policy that the plan's episodes are of: the model before training. Runs everything that
-/// this needs, which is in the cache then, where a later run finds it. `spec` is the run file as it is checked.
+/// this needs, which is in the cache then, where a later run finds it; but what is explored for it is less than a run explores.
+/// `spec` is the run file as it is checked.
 ///
 /// # Errors
 /// If a stage fails, or no stage plays episodes of training tasks.
