@@ -89,9 +89,9 @@ impl ShownArgs {
 
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let overrides = self.args.overrides();
+        let source = Source::read(&self.args.file)?;
+        let overrides = self.args.overrides(&source)?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
-        let source = Source::read(&file)?;
         let store = locations.store(Some(&file))?;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),
@@ -102,6 +102,7 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
             extended: source.extended(),
+            is_trial: false,
         };
         if self.seeds.is_empty() && self.sweep.is_none() {
             return Ok(start(printer, store, &source, &spec, None, (self.ui, self.shown))?.0);

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::locations::Locations;
-use crate::plan::Overrides;
+use crate::{
+    error::Result,
+    plan::{Overrides, Practice, Source},
+};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -14,6 +17,8 @@ pub struct RunArgs {
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    #[command(flatten)]
+    practice: PracticeArgs,
     /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
     /// given one: `train[3]/reward`.
     #[arg(long, value_name = "STAGE")]
@@ -25,10 +30,29 @@ pub struct RunArgs {
     pub locations: Locations,
 }
 
+/// How much of a run practises.
+#[derive(Args, Clone, Copy)]
+pub struct PracticeArgs {
+    /// Iterations of the loop; 0: no practice after the start.
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// No start: practice begins with the base.
+    #[arg(long)]
+    pub no_start: bool,
+}
+
 impl RunArgs {
-    /// The values that override the run file: environment variables, which `--set` overrides in turn.
-    pub fn overrides(&self) -> Overrides {
-        Overrides::new(environment(), self.set.clone())
+    /// The values that override the run file: environment variables, which `--set` overrides in turn, and then `--iterations`
+    /// and `--no-start`.
+    ///
+    /// # Errors
+    /// If the run file has not what these options change.
+    pub fn overrides(&self, source: &Source) -> Result<Overrides> {
+        let mut overrides = Overrides::new(environment(), self.set.clone());
+        let PracticeArgs { iterations, no_start } = self.practice;
+        let set = Practice { iterations, no_start }.set(source, &overrides)?;
+        overrides.set.extend(set);
+        Ok(overrides)
     }
 
     /// The same options for another process, without the locations. Overrides of the environment are options there.

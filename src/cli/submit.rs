@@ -67,7 +67,7 @@ impl Submit {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, locations, .. } = &self.args;
         let (source, store) = (Source::read(file)?, locations.store(Some(file))?);
-        let overrides = self.args.overrides();
+        let overrides = self.args.overrides(&source)?;
         let files = FileDigests::load(&store);
         let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         plan.check_confirmed()?;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Source     text, raw values and their spans         source.rs
-//! Layers     card < extended < file < variables < --set   layers.rs, expand.rs
+//! Layers     card < extended < file < variables < --set   layers.rs, expand.rs, practice.rs
 //! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs,
 //!                                                     executor.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
@@ -30,6 +30,7 @@ mod models;
 mod name;
 mod named_files;
 mod parse;
+mod practice;
 mod preflight;
 mod reader;
 mod reason;
@@ -61,6 +62,7 @@ pub use models::Models;
 pub use name::{InLoop, NodeName, stage_name};
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
+pub use practice::Practice;
 pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_parts};
 pub use report::{NodeStatus, PlanReport, Rerun, ServerStarts, Status, rerun_reasons, rollouts, will_run};

@@ -78,6 +78,11 @@ pub trait StageKind: Send + Sync {
         None
     }
 
+    /// Whether it tries tools out, which takes calls and time.
+    fn explores(&self) -> bool {
+        false
+    }
+
     /// What the stage needs to know about the tools that the servers list.
     fn about_tools(&self, _listed: &[Tool], _: &Servers) -> Vec<Requirement> {
         Vec::new()

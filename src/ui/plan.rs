@@ -74,7 +74,8 @@ fn ahead_text(report: &PlanReport) -> String {
         text.push('\n');
     }
     if let Some(starts) = &report.server_starts {
-        text += &format!("{starts} of CPU time ([server] `state`)\n");
+        let more = if report.ahead.seconds > 0.0 { "on top of that, " } else { "" };
+        text += &format!("{more}{starts} of CPU time ([server] `state`)\n");
     }
     for (why, because) in [
         (NoEstimate::NoRecord, "no earlier run"),

@@ -417,6 +417,7 @@ fn stages_that_have_not_begun_follow_from_the_run_file() {
         keep_going: false,
         overrides: crate::plan::Overrides::default(),
         text: text.into(),
+        is_trial: false,
     };
     std::fs::create_dir_all(made.store.runs().join("r")).unwrap();
     std::fs::write(made.store.runs().join("r/run.toml"), toml::to_string(&spec).unwrap()).unwrap();

@@ -124,6 +124,7 @@ impl Doctor {
             overrides,
             text: source.text().to_owned(),
             extended: source.extended(),
+            is_trial: true,
         };
         findings.extend(trial::play(&plan, spec, Store::open(store.root())?, tasks, printer)?);
         Ok(())

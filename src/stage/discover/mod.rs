@@ -148,7 +148,10 @@ impl StageKind for Discover {
             preflight.error("deny", DiscoverError::Both { name: name.clone() });
         }
         match (context.finished)("tools") {
-            Some(table) => preflight.with("tools", ExpectedOutput::Tools(table)),
+            Some(table) => {
+                let is_whole = self.allow.is_empty() && self.deny.is_empty() && !self.read_only;
+                preflight.with("tools", ExpectedOutput::Tools { table, is_whole })
+            }
             None => preflight,
         }
     }

@@ -119,8 +119,13 @@ impl Scenarios {
             made.train.iter().filter(|task| task.reference.is_some()).cloned().collect();
         held_out.extend(Facts::of_exam(&made.heldout));
         held_out.extend(Facts::of(&dev));
-        let lessons = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
-        let guide = made.guide.take().or(lessons).unwrap_or_default();
+        let guide = match made.guide.take() {
+            Some(guide) => guide,
+            None => {
+                let added = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
+                added.unwrap_or_default()
+            }
+        };
         let guide = guide.text(&[made.heldout.as_slice(), &dev, &others].concat());
         split::mark(&mut start, &mut made.train, &mut dev, &mut made.heldout);
         context.write("start", &start)?;
@@ -151,14 +156,17 @@ impl Scenarios {
             Source::Explored | Source::Llm | Source::Mix => &None,
         };
         let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
-        let Some((train, heldout)) = count("train").zip(count("heldout")) else {
+        let Some(heldout) = count("heldout") else {
             let part = if matches!(source, Source::File) { ", as far as it was checked" } else { "" };
             return vec![Requirement::Met(format!("{path} can be read{part}"))];
         };
         let start = count("start").filter(|start| *start > 0);
         let start = start.map_or_else(String::new, |start| format!(", {start} of them with solutions"));
-        let text = format!("{path}: {train} to train on{start}, {heldout} held out");
-        if train.min(heldout) >= FEW {
+        let text = match count("train") {
+            Some(train) => format!("{path}: {train} to train on{start}, {heldout} held out"),
+            None => format!("{path}: {heldout} held out; exploration makes those to train on"),
+        };
+        if count("train").unwrap_or(heldout).min(heldout) >= FEW {
             return vec![Requirement::Met(text)];
         }
         let hint = format!(
@@ -192,8 +200,7 @@ impl StageKind for Scenarios {
             let wrong = checked::check(&file::name(path), &all, listed).err();
             found.extend(wrong.map(|cause| Requirement::Missing(cause.into())));
         }
-        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) && self.params.lessons() == 0
-        {
+        if !self.explores() {
             return found;
         }
         let wrong = values.check(listed).and_then(|()| explore_writes.check(listed));
@@ -224,6 +231,10 @@ impl StageKind for Scenarios {
         let hint = format!("about twenty examples make tasks possible: values = {{ {} }}", values.join(", "));
         found.push(Requirement::Doubtful { text, hint });
         found
+    }
+
+    fn explores(&self) -> bool {
+        self.params.uses(Source::Explored) || self.params.uses(Source::Llm) || self.params.lessons() > 0
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

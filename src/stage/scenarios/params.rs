@@ -11,7 +11,10 @@ use super::{
     file,
     split::SplitBy,
 };
-use crate::stage::{StageError, local_model::LocalSettings, typed};
+use crate::{
+    data::Scenario,
+    stage::{StageError, local_model::LocalSettings, typed},
+};
 
 #[derive(Debug, Deserialize)]
 pub struct Params {
@@ -82,6 +85,12 @@ impl Params {
     pub fn lessons(&self) -> usize {
         // Tasks of other sources have solutions.
         if self.source == Source::File { self.lessons } else { 0 }
+    }
+
+    /// Whether exploration makes the tasks that are trained on, because a file's tasks are all held out. `train`: those of the
+    /// file that are not.
+    pub fn explores_for(&self, train: &[Scenario]) -> bool {
+        train.is_empty() && self.lessons() > 0
     }
 
     pub fn uses(&self, source: Source) -> bool {

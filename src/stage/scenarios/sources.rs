@@ -119,7 +119,7 @@ async fn of_source(
 ) -> Result<SourceOutput> {
     match source {
         Source::Grounded => from_families(context, params).await,
-        Source::File => from_file(context, params).await,
+        Source::File => from_file(context, params, held_out).await,
         Source::Explored => from_exploration(context, params, held_out).await,
         Source::Traces => from_traces(context, params).await,
         Source::Llm => from_model(context, params).await,
@@ -127,7 +127,7 @@ async fn of_source(
     }
 }
 
-async fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
+async fn from_file(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let path = given(params.file.as_ref(), "file", "file")?;
     let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
     // One sentence on both sides is a mistake of its author; the same in other words is left out of training.
@@ -136,8 +136,9 @@ async fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
         let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
         checked::check_all(&file::name(path), &all, tools, context.servers.as_ref()).await?;
     }
+    let is_explored = params.explores_for(&train);
     let lacks = [
-        (train.is_empty(), "no task is left to train on: lower"),
+        (train.is_empty() && !is_explored, "no task is left to train on: lower"),
         (heldout.is_empty(), "no task is held out, so there is nothing to examine a policy with: raise"),
     ];
     for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
@@ -147,7 +148,32 @@ async fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
         ));
     }
     let admission = train.iter().chain(&heldout).map(admitted).collect();
-    Ok(SourceOutput { train, heldout, admission, ..SourceOutput::default() })
+    let made = SourceOutput { train, heldout, admission, ..SourceOutput::default() };
+    if is_explored { trained_by_exploration(context, params, made, held_out).await } else { Ok(made) }
+}
+
+/// Adds training tasks by exploration to those of a file, which are all held out. None asks what one of these asks.
+async fn trained_by_exploration(
+    context: &Context,
+    params: &Params,
+    mut made: SourceOutput,
+    others: &Facts,
+) -> Result<SourceOutput> {
+    let mut held_out = Facts::of_exam(&made.heldout);
+    held_out.extend(others.clone());
+    let explored = explore(context, params, params.budget(), &held_out).await?;
+    let added = divided(context, params, Source::File, explored.judged, Some(explored.coverage), 0.0).await?;
+    context.observer.note(&format!(
+        "all tasks of the file are held out: exploration makes those that are trained on, {}",
+        added.train.len()
+    ));
+    made.admission.extend(added.admission);
+    Ok(SourceOutput {
+        heldout: made.heldout,
+        admission: made.admission,
+        guide: Some(explored.guide),
+        ..added
+    })
 }
 
 fn servers(context: &Context) -> Result<&Servers> {
@@ -194,7 +220,8 @@ async fn explore(
 
 async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let explored = explore(context, params, params.budget(), held_out).await?;
-    let made = divided(context, params, Source::Explored, explored.judged, Some(explored.coverage)).await?;
+    let (judged, coverage) = (explored.judged, Some(explored.coverage));
+    let made = divided(context, params, Source::Explored, judged, coverage, params.heldout_share).await?;
     Ok(SourceOutput { guide: Some(explored.guide), ..made })
 }
 
@@ -423,7 +450,7 @@ async fn finish(
     judged.rows.extend(early);
     judged.trim(params.tasks);
     let coverage = Coverage::of(tools, &judged);
-    divided(context, params, source, judged, Some(coverage)).await
+    divided(context, params, source, judged, Some(coverage), params.heldout_share).await
 }
 
 /// Words admitted tasks anew, where there is a language model.
@@ -442,13 +469,14 @@ async fn word(context: &Context, params: &Params, source: Source, judged: &mut J
     worded
 }
 
-/// Words admitted tasks anew, and divides them into training and held-out ones.
+/// Words admitted tasks anew, and holds out a share of them.
 async fn divided(
     context: &Context,
     params: &Params,
     source: Source,
     mut judged: Judged,
     coverage: Option<Coverage>,
+    share: f64,
 ) -> Result<SourceOutput> {
     if judged.admitted.is_empty() {
         let details = judged.rows.iter().filter_map(|row| row.detail.clone());
@@ -466,7 +494,7 @@ async fn divided(
     let mut tasks: Vec<split::Marked> = tasks.collect();
     split::drop_common(&mut tasks);
     let by = params.split_by.unwrap_or(SplitBy::Entity);
-    let (train, heldout) = split::divide(tasks, by, params.heldout_share, context.seed);
+    let (train, heldout) = split::divide(tasks, by, share, context.seed);
     Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
 }
 

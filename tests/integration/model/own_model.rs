@@ -636,4 +636,6 @@ fn doctor_plays_tasks_and_says_that_the_model_cannot_do_them() {
         done.out
     );
     assert!(done.out.contains("note  try        8 of 8 episodes have no right answer:"), "{}", done.out);
+    assert!(!done.err.contains("makes tasks first"), "its tasks are of a file: {}", done.err);
+    assert_ne!(project.mcprl(&["show", "latest"]).code, Some(0), "a trial is not the latest run");
 }

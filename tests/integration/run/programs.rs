@@ -189,7 +189,7 @@ fn reported_tokens_are_priced_without_a_request_count() {
          echo '{\"judge_prompt_tokens\": 200000, \"judge_completion_tokens\": 100000}' > \"$MCPRL_SPENT\"",
     );
     let output = project.run(&[]).err;
-    assert!(output.contains("100.0k judge tokens out, $0.50\n"), "{output}");
+    assert!(output.contains("100.0k endpoint tokens out, $0.50\n"), "{output}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn the_usage_of_a_failed_stage_is_reported() {
     );
     let failed = project.mcprl(&["run", "run.toml"]);
     assert!(
-        failed.err.contains("usage: 10 judge requests, 400.0k judge tokens in, $0.40\n"),
+        failed.err.contains("usage: 10 endpoint requests, 400.0k endpoint tokens in, $0.40\n"),
         "{}",
         failed.err
     );

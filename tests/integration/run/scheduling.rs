@@ -463,7 +463,7 @@ fn asking(card: &str, stage: &str) -> Project {
     project
 }
 
-const SPENT: &str = "3 judge requests, 200.0k judge tokens in, 100.0k judge tokens out";
+const SPENT: &str = "3 endpoint requests, 200.0k endpoint tokens in, 100.0k endpoint tokens out";
 
 #[test]
 fn a_run_prints_its_usage_at_the_prices_of_run_file_or_card() {

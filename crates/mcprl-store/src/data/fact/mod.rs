@@ -143,7 +143,7 @@ impl Fact {
 }
 
 /// Facts of tasks, to look others up in.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Facts {
     facts: Vec<Fact>,
     by_task: BTreeMap<String, usize>,
