@@ -25,7 +25,7 @@ use crate::{
     stage::Cards,
     store::{FileDigests, Store},
     track::Live,
-    ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, idle_text, verdict_text},
+    ui::{Closing, OutputFormat, Printer, RunView, Verbosity, closing_text, idle_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -175,9 +175,9 @@ fn start(
                 if is_tracked {
                     summary.traffic = exec::push_queued(&plan, &store);
                 }
-                listener.flush();
+                let is_new = listener.end();
                 let ending = ClosingReport::new(&plan, &store, &run.id, &run.path, began);
-                let outcome = ending.report(printer, verbosity, &summary);
+                let outcome = ending.report((printer, verbosity), &summary, is_new);
                 return Ok((if is_tracked { outcome } else { Outcome::Interrupted }, run.id));
             }
             store.prepare()?;
@@ -207,8 +207,8 @@ fn start(
     });
     let is_tracked = finish(live, &signals, &track);
     drop(signals);
-    listener.flush();
-    let outcome = ending.report(printer, verbosity, &summary?);
+    let is_new = listener.end();
+    let outcome = ending.report((printer, verbosity), &summary?, is_new);
     Ok((if is_tracked { outcome } else { Outcome::Interrupted }, ending.id))
 }
 
@@ -271,7 +271,8 @@ impl ClosingReport {
         Self { began, id: id.to_owned(), path: path.to_owned(), cache, artifacts }
     }
 
-    fn report(&self, printer: Printer, verbosity: Verbosity, summary: &Summary) -> Outcome {
+    /// `is_new`: whether anything had to be done.
+    fn report(&self, (printer, verbosity): (Printer, Verbosity), summary: &Summary, is_new: bool) -> Outcome {
         for failure in &summary.failures {
             printer.error(failure);
         }
@@ -287,7 +288,7 @@ impl ClosingReport {
         }
         match printer.format {
             OutputFormat::Json => printer.data(&self.json(summary, &written, &paths).to_string()),
-            OutputFormat::Human => self.print(printer, verbosity, summary, &written, &paths),
+            OutputFormat::Human => self.print((printer, verbosity), (summary, is_new), &written, &paths),
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
@@ -296,15 +297,15 @@ impl ClosingReport {
         }
     }
 
+    /// The verdicts, then the outcome of the stages, then what to do next.
     fn print(
         &self,
-        printer: Printer,
-        verbosity: Verbosity,
-        summary: &Summary,
+        (printer, verbosity): (Printer, Verbosity),
+        (summary, is_new): (&Summary, bool),
         written: &[&Artifact],
         paths: &BTreeMap<String, &PathBuf>,
     ) {
-        let Self { id, cache, .. } = self;
+        let (is_quiet, is_verbose) = (verbosity == Verbosity::Quiet, verbosity == Verbosity::Verbose);
         let of_type = |name: &'static str| written.iter().filter(move |written| written.artifact == name);
         // `mcprl show` prints the report of a verdict.
         let has_verdict = |node: &String| of_type("verdict").any(|verdict| verdict.node == *node);
@@ -313,31 +314,54 @@ impl ClosingReport {
                 printer.data(&text);
             }
         }
-        let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
-        let mut closing: String = paths.iter().map(line).collect();
-        let resume = format!("mcprl resume {id}{cache}");
-        closing += &closing_text(summary, &self.path, &resume, self.began.elapsed().as_secs_f64());
-        // The last lines on the screen are the failures or else the verdict.
-        let failed = summary.interrupted || !summary.failures.is_empty();
-        let is_quiet = verbosity == Verbosity::Quiet;
-        if !failed && !is_quiet {
-            printer.say(&closing);
+        if is_verbose {
+            let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
+            printer.say(&paths.iter().map(line).collect::<String>());
         }
-        for (node, rows) in verdicts(written) {
-            if !is_quiet {
-                printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
-            }
-            printer.data(&verdict_text(&rows));
+        for result in summary.loop_results.iter().filter(|_| is_new && !is_quiet) {
+            printer.say(&result.to_string());
+        }
+        for (_, rows) in verdicts(written) {
+            printer.data(&verdict_text(&rows, is_verbose));
         }
         for idle in &summary.idle {
-            printer.say(&idle_text(idle));
+            printer.say(&idle_text(idle, is_quiet));
         }
-        for result in summary.loop_results.iter().filter(|_| !is_quiet) {
-            printer.say(&format!("{result}\n"));
+        let has_failed = summary.interrupted || !summary.failures.is_empty();
+        if is_quiet && !has_failed {
+            return;
         }
-        if failed {
-            printer.say(&closing);
+        let resume = format!("mcprl resume {}{}", self.id, self.cache);
+        printer.say(&closing_text(&Closing {
+            summary,
+            run: &self.id,
+            path: &self.path,
+            resume: &resume,
+            seconds: self.began.elapsed().as_secs_f64(),
+            is_new,
+            is_verbose,
+        }));
+        if !has_failed {
+            printer.say(&self.next(written).join("\n"));
         }
+    }
+
+    /// The commands that show what the run made: its wrong episodes, its agent, all of it.
+    fn next(&self, written: &[&Artifact]) -> Vec<String> {
+        let Self { id, cache, .. } = self;
+        let of_type = |name: &str| written.iter().rev().find(|written| written.artifact == name);
+        let verdict = of_type("verdict");
+        let episodes = verdict.or_else(|| of_type("trajectories")).map(|exam| {
+            let wrong = if verdict.is_some() { " --wrong" } else { "" };
+            format!("mcprl episodes {id}/{}{wrong}{cache}", exam.node)
+        });
+        let chat = of_type("policy").map(|_| format!("mcprl chat {id}{cache}"));
+        let whole = match verdict {
+            Some(_) => format!("mcprl report {id} --out report.html{cache}"),
+            None => format!("mcprl show {id}{cache}"),
+        };
+        let all = episodes.into_iter().chain(chat).chain([whole]);
+        all.map(|command| format!("  {command}")).collect()
     }
 
     fn json(

@@ -7,9 +7,13 @@ use clap::Args;
 use super::locations::Locations;
 use crate::plan::Overrides;
 
+/// The run file where none is named.
+pub const RUN_FILE: &str = "run.toml";
+
 #[derive(Args)]
 pub struct RunArgs {
     /// The run file.
+    #[arg(default_value = RUN_FILE)]
     pub file: PathBuf,
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
