@@ -44,6 +44,9 @@ pub struct Run {
     /// Serve the run's live page while it runs, and print its address.
     #[arg(long)]
     ui: bool,
+    /// Do not ask the server again which tools it has; the list in the cache is used.
+    #[arg(long)]
+    offline: bool,
     #[command(flatten)]
     shown: ShownArgs,
 }
@@ -87,9 +90,18 @@ impl ShownArgs {
     }
 }
 
+/// How a run is started.
+#[derive(Clone, Copy)]
+struct Options {
+    with_ui: bool,
+    is_offline: bool,
+    shown: ShownArgs,
+}
+
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let overrides = self.args.overrides();
+        let options = Options { with_ui: self.ui, is_offline: self.offline, shown: self.shown };
         let RunArgs { file, resample, until, locations, .. } = self.args;
         let source = Source::read(&file)?;
         let store = locations.store(Some(&file))?;
@@ -104,7 +116,7 @@ impl Run {
             extended: source.extended(),
         };
         if self.seeds.is_empty() && self.sweep.is_none() {
-            return Ok(start(printer, store, &source, &spec, None, (self.ui, self.shown))?.0);
+            return Ok(start(printer, store, &source, &spec, None, options)?.0);
         }
         let files = FileDigests::load(&store);
         let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
@@ -119,7 +131,7 @@ impl Run {
             let names: Vec<String> = names.into_iter().flatten().filter(|name| !name.is_empty()).collect();
             printer.say(&names.join(", "));
             let store = Store::open(&root)?;
-            let (outcome, id) = start(printer, store, &source, &spec, None, (self.ui, self.shown))?;
+            let (outcome, id) = start(printer, store, &source, &spec, None, options)?;
             if outcome != Outcome::Success && !(self.keep_going && outcome == Outcome::Failed) {
                 return Ok(outcome);
             }
@@ -136,7 +148,8 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = spec.source()?;
-        Ok(start(printer, store, &source, &spec, Some(folder), (self.ui, self.shown))?.0)
+        let options = Options { with_ui: self.ui, is_offline: false, shown: self.shown };
+        Ok(start(printer, store, &source, &spec, Some(folder), options)?.0)
     }
 }
 
@@ -148,7 +161,7 @@ fn start(
     source: &Source,
     spec: &RunSpec,
     resumed: Option<RunFolder>,
-    (with_ui, shown): (bool, ShownArgs),
+    Options { with_ui, is_offline, shown }: Options,
 ) -> Result<(Outcome, String)> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
@@ -159,6 +172,7 @@ fn start(
         folder.refused()?;
     }
     let (resample, plan) = planned?;
+    let plan = if is_offline { plan.offline() } else { plan };
     let verbosity = shown.verbosity();
     let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
     let listener = Arc::new(RunView::new(printer, verbosity, stages));
