@@ -332,7 +332,7 @@ impl ClosingReport {
             let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
             printer.say(&paths.iter().map(line).collect::<String>());
         }
-        for result in summary.loop_results.iter().filter(|_| is_new && !is_quiet) {
+        for result in summary.loop_results.iter().filter(|_| !is_quiet) {
             printer.say(&result.to_string());
         }
         for (_, rows) in verdicts(written) {
@@ -355,7 +355,7 @@ impl ClosingReport {
             is_new,
             is_verbose,
         }));
-        if !has_failed {
+        if is_new && !has_failed {
             printer.say(&self.next(written).join("\n"));
         }
     }

@@ -85,7 +85,10 @@ fn weakest(rows: &[VerdictRow], policy: &str, mode: &str) -> Option<String> {
     });
     let shown = kinds.iter().take(WEAKEST);
     let shown: Vec<String> = shown
-        .map(|row| format!("{} {} % of {}", row.slice, percent(row.success, 0), row.scenarios))
+        .map(|row| {
+            let name = if row.slice.contains(' ') { format!("\"{}\"", row.slice) } else { row.slice.clone() };
+            format!("{name} {} % of {}", percent(row.success, 0), row.scenarios)
+        })
         .collect();
     (!shown.is_empty()).then(|| format!("Weakest kinds of {policy}: {}.", shown.join(", ")))
 }

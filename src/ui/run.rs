@@ -169,6 +169,12 @@ impl Listener for RunView {
                 return;
             }
         }
+        // A warning is shown even if there is nothing to do.
+        if let (Event::Finding { .. }, OutputFormat::Human, Some(text)) = (event, self.printer.format, &text)
+        {
+            self.display.line(&style::shown(text, &std::io::stderr()));
+            return;
+        }
         let is_idle = state.iterations.is_idle(event);
         state.has_begun |= !is_idle && text.is_some();
         if self.printer.format == OutputFormat::Human && !is_idle {
@@ -263,7 +269,7 @@ impl Iterations {
     /// Whether an event is only of what is in the cache, or of a question to the server.
     fn is_idle(&self, event: &Event) -> bool {
         match event {
-            Event::Cached { .. } | Event::Skipped { .. } | Event::Finding { .. } => true,
+            Event::Cached { .. } | Event::Skipped { .. } => true,
             Event::Started { id, .. } | Event::Finished { id, .. } => self.queries.contains(id),
             _ => false,
         }
@@ -512,4 +518,51 @@ fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>, a
 fn because(reasons: &[RerunReason]) -> String {
     let reasons = reasons.iter().filter(|reason| **reason != RerunReason::First);
     reasons.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{hash::Digest, store::CachedResult};
+
+    fn finished(id: &str, metrics: &[(&str, f64)]) -> Event {
+        let metrics = metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let result = CachedResult { metrics, ..CachedResult::default() };
+        Event::Finished { id: id.into(), key: Digest::of(b""), result }
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn an_iteration_fits_a_terminal_and_leaves_out_what_does_not_fit() {
+        let ids: Vec<String> = (1..=32).map(|number| format!("train[{number:04}]/update")).collect();
+        let mut iterations = Iterations::new(ids.iter().map(String::as_str), false);
+        let mut lines = Vec::new();
+        for (at, id) in ids.iter().enumerate() {
+            let success = at as f64 / 40.0;
+            let metrics =
+                [("success", success), ("success_new", success / 2.0), ("signal", 0.94), ("loss", -0.014)];
+            lines.push(plain(&iterations.text(&finished(id, &metrics), false).unwrap()));
+        }
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:#?}");
+        insta::assert_snapshot!([&lines[3], &lines[31]].map(String::as_str).join("\n"), @"");
+    }
+
+    #[test]
+    fn a_note_is_shown_once_and_counted_at_the_end() {
+        let mut iterations = Iterations::new(["train[0001]/update"].into_iter(), false);
+        let note = |number: u32| Event::Note {
+            id: format!("train[{number:04}]/update"),
+            message: format!("{number} of 32 groups are all wrong"),
+        };
+        let shown: Vec<bool> =
+            (1..=20).map(|number| iterations.text(&note(number), false).is_some()).collect();
+        assert_eq!(shown.iter().filter(|shown| **shown).count(), 1);
+        assert_eq!(
+            plain(&iterations.rest().join("")),
+            "notes    made again           train/update 20 times; `-v` prints each"
+        );
+    }
 }

@@ -289,7 +289,7 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
 #[test]
 fn a_path_that_a_run_printed_is_exported() {
     let project = policies("");
-    let output = project.run(&[]);
+    let output = project.run(&["-v"]);
     let printed = |name: &str| {
         let line = output.err.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_whitespace().last().unwrap_or_default().to_owned()

@@ -137,6 +137,35 @@ fn changed_tools_are_named() {
 }
 
 #[test]
+fn tools_that_a_command_imports_from_elsewhere_are_seen_in_every_run() {
+    let project = project("command = [\"sh\", \"server.sh\"]");
+    let write = |sed: &str| project.write("inner/tools.sed", sed);
+    std::fs::create_dir_all(project.path("inner")).unwrap();
+    project.write("server.sh", &format!("{MCPRL} demo-server sqlite | sed -u -f inner/tools.sed\n"));
+    write("s/a/a/\n");
+    project.run(&[]);
+    assert_eq!(project.ran(), ["ask", "rest"]);
+    let again = project.run(&[]);
+    assert!(again.err.starts_with("nothing to do: 2 cached, 1 ran"), "it was only asked: {}", again.err);
+
+    write("s/\"describe_table\"/\"describe\"/g\n");
+    let doctor = project.mcprl(&["doctor"]).out;
+    let changed = "added describe; removed describe_table";
+    assert!(doctor.contains(&format!("tools: not as in the cache: {changed}")), "{doctor}");
+    assert!(doctor.contains("computes again: ask, rest"), "{doctor}");
+    let offline = project.run(&["--offline"]).err;
+    assert!(offline.starts_with("nothing to do: 3 cached, 0 ran"), "{offline}");
+    let output = project.run(&[]).err;
+    assert!(output.contains(&format!("server tool list changed: {changed}")), "{output}");
+    assert_eq!(project.ran(), ["ask"]);
+
+    std::fs::remove_file(project.path("inner/tools.sed")).unwrap();
+    let away = project.run(&[]).err;
+    assert!(away.contains("so its last answer is used"), "{away}");
+    assert_eq!(project.ran(), [""; 0]);
+}
+
+#[test]
 fn another_server_version_reruns_its_users() {
     let project = scripted("s/\"version\":\"[0-9.]*\"/\"version\":\"8.0\"/");
     script(&project, "s/\"version\":\"[0-9.]*\"/\"version\":\"9.0\"/");
