@@ -14,6 +14,7 @@ mod doctor;
 mod drift;
 mod episodes;
 mod export;
+mod from;
 mod init;
 mod locations;
 mod man;

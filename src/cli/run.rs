@@ -100,11 +100,11 @@ struct Options {
 
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let overrides = self.args.overrides();
         let options = Options { with_ui: self.ui, is_offline: self.offline, shown: self.shown };
+        let source = Source::read(&self.args.file)?;
+        let store = self.args.locations.store(Some(&self.args.file))?;
+        let overrides = self.args.overrides(&source, &FileDigests::load(&store))?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
-        let source = Source::read(&file)?;
-        let store = locations.store(Some(&file))?;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),
             file: std::path::absolute(&file).unwrap_or(file),

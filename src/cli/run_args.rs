@@ -4,8 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::locations::Locations;
-use crate::plan::Overrides;
+use super::{from, locations::Locations};
+use crate::{
+    error::Result,
+    plan::{Overrides, Source},
+    store::FileDigests,
+};
 
 /// The run file where none is named.
 pub const RUN_FILE: &str = "run.toml";
@@ -18,6 +22,9 @@ pub struct RunArgs {
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Go on from an agent that exists, in place of the supervised start: an adapter's folder, or a run or RUN/STAGE that wrote one.
+    #[arg(long, value_name = "ADAPTER|RUN")]
+    from: Option<String>,
     /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
     /// given one: `train[3]/reward`.
     #[arg(long, value_name = "STAGE")]
@@ -30,9 +37,19 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The values that override the run file: environment variables, which `--set` overrides in turn.
-    pub fn overrides(&self) -> Overrides {
-        Overrides::new(environment(), self.set.clone())
+    /// The values that override the run file: environment variables, which `--set` overrides in turn, and what `--from` changes.
+    ///
+    /// # Errors
+    /// If there is nothing to go on from.
+    pub fn overrides(&self, source: &Source, files: &FileDigests) -> Result<Overrides> {
+        let given = Overrides::new(environment(), self.set.clone());
+        let Some(agent) = &self.from else { return Ok(given) };
+        from::overrides(
+            (source, &self.locations.cards(Some(&self.file)), files),
+            given,
+            agent,
+            &self.locations,
+        )
     }
 
     /// The same options for another process, without the locations. Overrides of the environment are options there.

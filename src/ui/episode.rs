@@ -67,7 +67,7 @@ pub fn episode_text(Heading { number, of, which }: &Heading, details: &EpisodeDe
 fn said(message: &Message) -> Vec<String> {
     let content = message.content.as_ref().map(|content| content.text.trim()).filter(|text| !text.is_empty());
     if message.role == "tool" {
-        let failed = message.error.as_ref().map(|error| format!("{error}: ")).unwrap_or_default();
+        let failed = message.error.as_ref().map(|error| format!("failed ({error}): ")).unwrap_or_default();
         return vec![format!("  ←       {failed}{}", shown(content.unwrap_or("nothing"), RESULT))];
     }
     let who = match message.role.as_str() {

@@ -40,10 +40,12 @@ pub fn headlines() -> impl Iterator<Item = &'static str> {
 /// `success 61 % · reward 0.580`: the headline metrics, or else the first four by name.
 pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
     let headlines = HEADLINES.iter().filter_map(|(name, shown)| Some((*name, *shown, *metrics.get(*name)?)));
-    let mut shown: Vec<_> = headlines.collect();
+    // Tasks that were not asked for are no news.
+    let is_news = |(name, _, value): &(&str, &str, f64)| *name != "dev" || *value > 0.0;
+    let mut shown: Vec<_> = headlines.filter(is_news).collect();
     if shown.is_empty() {
         let all = metrics.iter().map(|(name, value)| (name.as_str(), name.as_str(), *value));
-        shown = all.filter(|(name, ..)| !name.ends_with("_digest")).take(OTHERS).collect();
+        shown = all.filter(|(.., value)| *value != 0.0).take(OTHERS).collect();
     }
     joined(shown.into_iter())
 }

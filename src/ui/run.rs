@@ -227,6 +227,12 @@ struct Iterations {
     queries: BTreeSet<String>,
 }
 
+/// Whether a note is for programs or comparisons rather than to read.
+fn has_digest(text: &str) -> bool {
+    let words = text.split(|letter: char| !letter.is_ascii_hexdigit());
+    words.map(str::len).max().is_some_and(|longest| longest >= 64)
+}
+
 /// A note without its numbers: the same advice with other figures.
 fn without_numbers(text: &str) -> String {
     let mut found = String::new();
@@ -364,6 +370,9 @@ impl Iterations {
         let count = self.notes.entry((stage_name(id), without_numbers(text))).or_default();
         *count += 1;
         let is_new = self.shown.insert(format!("note {text}"));
+        if has_digest(text) && !self.is_verbose {
+            return None;
+        }
         (*count == 1 || self.is_verbose && is_new).then(|| line("note", id, text))
     }
 
