@@ -61,11 +61,12 @@ pub fn overrides(
     Ok(Overrides { set: given.set.into_iter().chain(set).collect(), ..given })
 }
 
-/// Whether a stage outside loops makes a policy of another one and of solutions.
+/// Whether a stage outside loops makes a policy of another one and of solutions, without rewards.
 fn is_start(node: &Node) -> bool {
     let reads = |role: &str| node.inputs.iter().any(|edge| edge.role == role);
     node.iteration.is_none()
         && reads("policy")
         && reads("trajectories")
+        && !reads("rewards")
         && node.stage.card.output_of_type("policy").is_some()
 }
