@@ -388,6 +388,9 @@ fn a_missing_newest_policy_is_not_replaced_by_an_earlier_one() {
 fn a_run_goes_on_from_an_agent_in_place_of_its_start() {
     let project = Project::with_model(&training_run("group_size = 2"));
     project.run(&[]);
+    let tasks = project.read("tasks.jsonl");
+    let reference = ", \"reference\": [{\"name\": \"list_tables\", \"arguments\": {}}]}";
+    project.write("tasks.jsonl", &tasks.replace('}', reference));
     let start = "[stages.solved]\nkind = \"demonstrations\"\npolicy = \"base\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\
         [stages.start]\nkind = \"sft\"\npolicy = \"base\"\ntrajectories = \"solved\"\n\
         [stages.exam]\nkind = \"eval\"\npolicies = { base = \"base\", start = \"start\" }\ntools = \"tools\"\n\

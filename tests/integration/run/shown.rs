@@ -284,7 +284,7 @@ fn an_iteration_is_one_line_with_success_in_percent_and_a_cached_loop_is_one_lin
         assert!(line.contains(" %  ") && line.contains("teaches 50 %"), "{first}");
         assert!(line.chars().count() <= 80 && !line.contains("logprob"), "{first}");
     }
-    let later = project.run(&["--resample", "end"]).err;
+    let later = project.run(&["--set", "stages.end.kind=step"]).err;
     let lines = of_loop(&later);
     assert_eq!(lines.len(), 1, "{later}");
     assert!(lines[0].starts_with("cached   count 3/3"), "{later}");
