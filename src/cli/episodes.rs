@@ -153,8 +153,8 @@ impl Episodes {
             known("policy", name, &names().iter().map(String::as_str).collect())?;
             return Ok(Some(name.clone()));
         }
-        let stages = tables.tables.iter().filter_map(|table| run.stage(&table.source.stage));
-        let verdict = stages.filter_map(|stage| stage.table::<VerdictRow>().ok()).next();
+        let mut stages = tables.tables.iter().filter_map(|table| run.stage(&table.source.stage));
+        let verdict = stages.find_map(|stage| stage.table::<VerdictRow>().ok());
         let found = verdict.as_deref().and_then(headline);
         let used = found.and_then(|found| found.advice.map(|advice| advice.policy));
         Ok(used.filter(|name| names().contains(name)))
