@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(progress.left(at(150)), Some(Duration::from_secs(150)), "the iteration takes longer");
         assert_eq!(
             progress.line(100, at(114)),
-            "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 1.00"
+            "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 100 %"
         );
         progress.success_new = Some(0.75);
         assert_eq!(progress.status(), "success ▁▂▄▄▅▇█ 100 % (new 75 %)");

@@ -556,7 +556,10 @@ mod tests {
             lines.push(plain(&iterations.text(&finished(id, &metrics), false).unwrap()));
         }
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:#?}");
-        insta::assert_snapshot!([&lines[3], &lines[31]].map(String::as_str).join("\n"), @"");
+        insta::assert_snapshot!([&lines[3], &lines[31]].map(String::as_str).join("\n"), @"
+        done     train 4/32  success 8 % (new 4 %)  ▁▁▁▂  teaches 94 %  0 ms
+        done     train 32/32  success 78 % (new 39 %)  ▁▂▂▃▃▄▅▅▆▆  teaches 94 %  0 ms
+        ");
     }
 
     #[test]
