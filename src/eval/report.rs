@@ -42,6 +42,57 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     tables.collect::<String>() + &standings.unwrap_or_default() + &with_advice(rows, paint)
 }
 
+/// At most four lines: how well the policies do, the sentence on the last one, which to use, and the kinds of task that this
+/// one solves least.
+pub fn outcome(rows: &[VerdictRow], paint: Paint) -> String {
+    let Some(found) = headline(rows) else { return sentences(rows, paint) };
+    let is_candidate =
+        |name: &str| rows.iter().any(|row| row.policy == name && row.scope == "all" && row.is_candidate());
+    let candidates: Vec<&Standing> =
+        found.policies.iter().filter(|standing| is_candidate(&standing.policy)).collect();
+    let mut lines = Vec::new();
+    if candidates.len() > 1 {
+        let each = candidates.iter().map(|one| format!("{} {} %", one.policy, percent(one.success, 1)));
+        let Headline { tasks, mode, .. } = found;
+        lines.push(format!("{} of {tasks} held-out tasks, {mode}", each.collect::<Vec<_>>().join(" → ")));
+    }
+    let all = sentences(rows, paint);
+    let last = candidates.last().map_or("", |last| &last.policy);
+    let of_last =
+        found.differences.iter().position(|one| one.policy == last && one.to == found.policies[0].policy);
+    lines.extend(of_last.and_then(|at| all.lines().nth(at)).or(all.lines().next()).map(str::to_owned));
+    lines.extend(found.advice.as_ref().map(super::Advice::sentence));
+    let used = found.advice.as_ref().map_or(last, |advice| &advice.policy);
+    lines.extend(weakest(rows, used, found.mode));
+    lines.join("\n")
+}
+
+/// Fewest tasks of a kind that its success is shown of.
+const FEW: u32 = 3;
+/// Most kinds that are shown.
+const WEAKEST: usize = 3;
+
+/// `Weakest kinds of trained: city_of_named 0 % of 6, …`. None if there are no kinds to tell apart, or all tasks are solved.
+fn weakest(rows: &[VerdictRow], policy: &str, mode: &str) -> Option<String> {
+    let is_it = |row: &&VerdictRow| row.scope == "family" && row.policy == policy && row.mode == mode;
+    let mut kinds: Vec<&VerdictRow> = rows.iter().filter(is_it).collect();
+    if kinds.len() < 2 {
+        return None;
+    }
+    kinds.retain(|row| row.scenarios >= FEW && row.success < 1.0);
+    kinds.sort_by(|one, other| {
+        one.success.total_cmp(&other.success).then(other.scenarios.cmp(&one.scenarios))
+    });
+    let shown = kinds.iter().take(WEAKEST);
+    let shown: Vec<String> = shown
+        .map(|row| {
+            let name = if row.slice.contains(' ') { format!("\"{}\"", row.slice) } else { row.slice.clone() };
+            format!("{name} {} % of {}", percent(row.success, 0), row.scenarios)
+        })
+        .collect();
+    (!shown.is_empty()).then(|| format!("Weakest kinds of {policy}: {}.", shown.join(", ")))
+}
+
 /// Only the verdict: a sentence for each comparison, and which policy to use.
 pub fn text(rows: &[VerdictRow]) -> String {
     with_advice(rows, plain)

@@ -252,6 +252,29 @@ impl Plan {
         self.identity.iter().flat_map(|server| &server.uncounted).map(PathBuf::as_path)
     }
 
+    /// Takes the servers' last answers, where there are any, instead of asking again.
+    #[must_use]
+    pub fn offline(mut self) -> Self {
+        self.identity.iter_mut().for_each(|identity| identity.is_known = true);
+        self
+    }
+
+    /// The stages that read this node's results or what follows from them, by their names in the run file.
+    pub fn followers(&self, index: NodeIndex) -> Vec<String> {
+        let (mut found, mut names) = (vec![index], Vec::new());
+        for node in self.order() {
+            let reads = self.node(*node).inputs.iter().flat_map(|edge| edge.from.nodes());
+            if reads.into_iter().any(|read| found.contains(&read)) {
+                found.push(*node);
+                let name = stage_name(&self.node(*node).id);
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
+    }
+
     /// Whether the node lists the tools of a server that the key cannot identify.
     fn queries_server(&self, index: NodeIndex) -> bool {
         let Stage { card, uses, .. } = &*self.node(index).stage;

@@ -395,7 +395,9 @@ pub fn rerun_reasons(
     stored: &Lookup,
 ) -> Vec<RerunReason> {
     let node = plan.node(job.index);
-    if let Some(reason) = &job.forced {
+    // A server that has not answered under this key is not asked again.
+    let is_first = |reason: &RerunReason| *reason == RerunReason::ServerQueried && *stored == Lookup::Miss;
+    if let Some(reason) = job.forced.as_ref().filter(|reason| !is_first(reason)) {
         return vec![reason.clone()];
     }
     match stored {

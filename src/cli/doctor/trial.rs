@@ -124,7 +124,7 @@ fn episodes(spec: &RunSpec, store: Store, printer: Printer) -> Result<Vec<Trajec
         program: None,
         cancel: signals.stop(move || exec::Listener::event(&*stopping, &exec::Event::Stopping)),
     })?;
-    listener.flush();
+    listener.end();
     match (summary.failures.into_iter().next(), table) {
         (Some(failure), _) => Err(failure),
         (None, Some(table)) if !summary.interrupted => Ok(data::read(&table)?),

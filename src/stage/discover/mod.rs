@@ -156,9 +156,9 @@ impl StageKind for Discover {
         }
     }
 
-    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<usize> {
+    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<Vec<Tool>> {
         let (tools, _) = self.chosen(listed.to_vec(), servers).ok()?;
-        Some(tools.iter().filter(|tool| !tool.synthetic).count())
+        self.overridden(tools).ok()
     }
 }
 

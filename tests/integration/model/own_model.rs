@@ -579,7 +579,7 @@ fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
         let noted = events.iter().any(|found| is_noted(found["message"].as_str().unwrap_or_default()));
         assert_eq!(noted, event == "finished", "{output}");
     }
-    let output = project.run(&[]).err;
+    let output = project.run(&["-v"]).err;
     assert!(
         is_noted(output.lines().find(|line| line.starts_with("note     base")).unwrap_or_default()),
         "{output}"
