@@ -102,6 +102,11 @@ impl Params {
         self.uses(Source::Llm) || self.reword.is_none_or(|share| share > 0.0)
     }
 
+    /// Whether an endpoint is asked.
+    pub fn asks_endpoint(&self) -> bool {
+        self.asks() && self.base_url.is_some()
+    }
+
     /// The share of the tasks of a source that a language model words anew.
     pub fn reworded(&self, source: Source, has_model: bool) -> f64 {
         // A model has worded its own already.

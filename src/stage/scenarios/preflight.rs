@@ -58,7 +58,7 @@ pub fn preflight(
         }
     }
     preflight.check("source", params.complete(is_local));
-    if !is_local && params.asks() && params.max_cost.is_some() && context.prices.is_none() {
+    if !is_local && params.asks_endpoint() && params.max_cost.is_some() && context.prices.is_none() {
         preflight.error("max_cost", ScenarioError::NoPrices);
     }
     match (params.source, &params.families, &params.file) {

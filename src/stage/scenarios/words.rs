@@ -764,6 +764,22 @@ pub fn is_time(plural: &str) -> bool {
     ["seconds", "minutes", "hours", "days", "weeks", "months", "years"].contains(&plural)
 }
 
+/// Fields that are called like no noun.
+pub const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
+/// Fields that say something about a list.
+pub const ABOUT_LISTS: [&str; 11] = [
+    "page",
+    "pages",
+    "total",
+    "count",
+    "next",
+    "limit",
+    "offset",
+    "cursor",
+    "truncated",
+    "per_page",
+    "has_more",
+];
 /// Verbs of tools that probably read, where the server does not say it.
 const READING: [&str; 9] = ["get", "list", "read", "describe", "show", "search", "find", "view", "status"];
 /// Whether the first word of a tool's name, or the last, says that it reads.

@@ -458,7 +458,7 @@ mod tests {
             (&who, "Is Ben Okafor the assignee of T107?", "it says the answer"),
             (&who, "What is the assignee_id of T107?", "it says the name assignee_id"),
             (&close, "Can you close ticket T107?", ""),
-            (&close, "Reopen ticket T107.", "it does not say to close"),
+            (&close, "Reopen ticket T107.", "it does not say close"),
         ] {
             assert_eq!(kept(task, text).err().unwrap_or_default(), why, "{text}");
         }

@@ -5,7 +5,7 @@
 
 use super::{
     asking,
-    asks::{Asks, Source},
+    asks::{self, Asks, Source},
     chains, changes,
     graph::{self, Arg, Graph},
     pages,
@@ -94,7 +94,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
             let arguments = call.arguments.clone();
             let source = Source::Tool { tool: tool.clone(), arguments, list: String::new() };
             let asks =
-                Asks::of_rule(&rule, source, |name, value| chains::typed(&seen.reading, "", name, value));
+                Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, "", name, value));
             Candidate {
                 family,
                 entity: args
@@ -107,7 +107,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 rule,
                 check: Check::Text,
                 may_fail,
-                is_text: chains::is_text(&seen.reading, &field),
+                is_text: asks::is_text(&seen.reading, &field),
                 asks: asks.map(|asks| asks.to_value()),
                 ..Candidate::default()
             }

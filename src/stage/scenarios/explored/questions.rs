@@ -9,8 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     asking,
-    asks::{Asks, Column, Condition, Operation as Asked, Source, Test},
-    chains,
+    asks::{self, Asks, Column, Condition, Operation as Asked, Source, Test},
     graph::{self, Graph},
     pages,
     sql::is_person,
@@ -176,7 +175,7 @@ impl<'g> Context<'_, 'g> {
     fn asked(&self, known: &Known) -> Value {
         let source = &self.graph.seen[known.call];
         let (field, name) = (Column::One(known.id.0.clone()), &known.name);
-        let is = chains::typed(&source.reading, &known.list, &name.0, &name.1);
+        let is = asks::typed(&source.reading, &known.list, &name.0, &name.1);
         let tool = Source::Tool {
             tool: self.profiles[source.tool].name.clone(),
             arguments: source.call.arguments.clone(),
@@ -216,7 +215,7 @@ impl<'g> Context<'_, 'g> {
         let of = |(field, role): (&Field, Role)| {
             // What its name has been said for is no news, and neither is its name.
             let is_said = role == Role::Name && is_named || subject.contains(&words::shown(&field.value));
-            let is_about_list = has_lists && chains::ABOUT_LISTS.contains(&field.name.as_str()) && {
+            let is_about_list = has_lists && words::ABOUT_LISTS.contains(&field.name.as_str()) && {
                 let lists = self.seen().reading.lists.iter().filter(|list| list.is_list || list.is_part);
                 field.name != "total"
                     || lists.clone().any(|list| list.is_part || list.records.len().to_string() == field.value)
@@ -588,16 +587,14 @@ impl<'g> Context<'_, 'g> {
             arguments: way.arguments.clone(),
             list: list.clone(),
         };
-        let asks =
-            Asks::of_rule(&rule, source, |name, value| chains::typed(&seen.reading, &list, name, value));
+        let asks = Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, &list, name, value));
         let is_set = matches!(role, "set");
         let check = match &rule {
             AnswerRule::Column { .. } | AnswerRule::Matching { field: Some(_), .. } => Check::Set,
             AnswerRule::Field { .. } if is_set => Check::Set,
             _ => Check::of(&answer),
         };
-        let is_text =
-            matches!(&rule, AnswerRule::Field { field, .. } if chains::is_text(&seen.reading, field));
+        let is_text = matches!(&rule, AnswerRule::Field { field, .. } if asks::is_text(&seen.reading, field));
         Some(Candidate {
             family: family.split_whitespace().collect::<Vec<_>>().join(" "),
             entity,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    chains, changes,
+    changes,
     graph::{Arg, Graph, SuccessfulCall},
     pages, sql, templates,
     tools::ToolProfile,
@@ -242,7 +242,7 @@ impl<'g> Things<'g> {
     fn role_of(&self, (tool, list, name): &Place, fields: &[(usize, &Field)]) -> Option<Role> {
         let said = words::spoken(name);
         let last = words::split(name).pop().unwrap_or_default();
-        let is_odd = words::is_preposition(&said) || chains::NO_NOUNS.contains(&last.as_str());
+        let is_odd = words::is_preposition(&said) || words::NO_NOUNS.contains(&last.as_str());
         let is_logged = is_odd || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
         if is_logged || name.is_empty() || self.graph.changing(*tool).contains(name) {
             return None;
