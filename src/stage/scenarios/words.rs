@@ -598,8 +598,21 @@ pub fn spoken_field(name: &str) -> String {
     let words = match name.split_once('.') {
         Some((outer, inner)) if !inner.is_empty() => {
             let (within, last) = (tokens(outer), split(outer).pop().unwrap_or_default());
-            let says_nothing = ["address", "contact", "detail", "info", "location", "profile", "data"]
-                .contains(&&*singular(&last));
+            let says_nothing = [
+                "address",
+                "attribute",
+                "contact",
+                "data",
+                "detail",
+                "info",
+                "location",
+                "option",
+                "profile",
+                "property",
+                "setting",
+                "spec",
+            ]
+            .contains(&&*singular(&last));
             match spoken(inner) {
                 inner if says_nothing => inner,
                 inner if within.is_subset(&tokens(&inner)) || inner.starts_with(&last) => inner,
@@ -934,6 +947,7 @@ mod tests {
             ("name.first_name", "first name"),
             ("address.address1", "address1"),
             ("address.city", "city"),
+            ("options.color", "color"),
             ("available_seats.basic_economy", "number of available seats for basic economy"),
             ("prices.economy", "price for economy"),
             ("dob", "date of birth"),
