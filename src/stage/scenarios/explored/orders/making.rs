@@ -519,7 +519,12 @@ impl<'m> Maker<'m> {
             })
         };
         let categories = things.categories();
-        let usable: Vec<&(&str, Vec<&str>)> = categories.iter().filter(|(field, _)| !sets(field)).collect();
+        // Who orders something on a condition means a state, how urgent it is, or whose it is.
+        let is_condition = |field: &str| {
+            matches!(PHRASES.place_of(field), FieldPlace::Adjective | FieldPlace::First | FieldPlace::Of)
+        };
+        let usable: Vec<&(&str, Vec<&str>)> =
+            categories.iter().filter(|(field, _)| !sets(field) && is_condition(field)).collect();
         let (field, values) = *pick(self.seed, "condition", &draw, &usable)?;
         let now = value_of(record, field).filter(|value| !value.trim().is_empty())?;
         let holds = number.is_multiple_of(2);
