@@ -50,9 +50,19 @@ pub enum Operation {
     Tally,
 }
 
-/// The word by which the table knows a field: the last of its name, of `assignee.name` the one before.
+/// Words with which an amount is another one: the minimum of a stock is no stock.
+const OTHER: [&str; 16] = [
+    "min", "minimum", "max", "maximum", "low", "high", "target", "reorder", "safety", "old", "previous",
+    "planned", "expected", "average", "avg", "limit",
+];
+
+/// The word by which the table knows a field: the last of its name, of `assignee.name` the one before. None for what only
+/// sounds like it.
 pub fn word(field: &str) -> String {
     let said = words::split(field);
+    if said.len() > 1 && said.iter().any(|word| OTHER.contains(&word.as_str())) {
+        return String::new();
+    }
     let last = |words: &[String]| words.last().map(|word| words::singular(word)).unwrap_or_default();
     match said.as_slice() {
         [rest @ .., end] if !rest.is_empty() && ["name", "at", "on"].contains(&end.as_str()) => last(rest),
@@ -148,6 +158,11 @@ mod tests {
         for gap in texts.chain(table.condition.values()).flat_map(|text| gaps(text)) {
             assert!(known.contains(&gap.as_str()), "{gap}");
         }
+    }
+
+    #[test]
+    fn the_minimum_of_a_stock_is_no_stock() {
+        assert_eq!(["stock", "minStock", "min_stock"].map(word), ["stock", "", ""]);
     }
 
     #[test]

@@ -78,10 +78,7 @@ impl Things {
             };
             // People say states and names, and neither codes nor dates.
             let words: Vec<&str> = distinct.iter().copied().filter(is_word).collect();
-            let is_said = |value: &&str| {
-                !is_moment(value)
-                    && !(words::is_code(value) && value.contains(|letter: char| letter.is_ascii_digit()))
-            };
+            let is_said = |value: &&str| !is_moment(value) && !words::is_code(value);
             let is_one = !field.is_set
                 && !field.name.is_empty()
                 && field.name != self.key
