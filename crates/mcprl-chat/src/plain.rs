@@ -55,7 +55,7 @@ impl PlainChat {
     }
 
     /// The tokens of a conversation, each message a role (`user` or `assistant`) and a text, up to the model's next turn.
-    /// They are split where other conversations may go on differently: after the first `shared` bytes of the only text, or before
+    /// They are split where other conversations may go on differently: after the first `shared` bytes of the first text, and before
     /// the last of several texts.
     ///
     /// # Errors
@@ -67,17 +67,24 @@ impl PlainChat {
     ) -> Result<Vec<Arc<[u32]>>, ChatError> {
         let texts: Vec<(&str, &str)> = messages.into_iter().collect();
         let rendered = self.rendered(&texts)?;
-        let split = match texts.as_slice() {
-            [(_, only)] => {
-                let head = self.vocabulary.mask(only.get(..shared).unwrap_or_default());
-                rendered.find(&*head).filter(|_| !head.is_empty()).map(|at| at + head.len())
-            }
-            [.., (_, last)] => rendered.rfind(&*self.vocabulary.mask(last)).filter(|_| !last.is_empty()),
-            [] => None,
-        };
+        let first = texts.first().and_then(|(_, text)| text.get(..shared)).unwrap_or_default();
+        let head = self.vocabulary.mask(first);
+        let head = rendered.find(&*head).filter(|_| !head.is_empty()).map(|at| at + head.len());
+        let last = texts.last().filter(|(_, text)| texts.len() > 1 && !text.is_empty());
+        let last = last.and_then(|(_, text)| rendered.rfind(&*self.vocabulary.mask(text)));
         let tokens = self.vocabulary.encode(&rendered);
-        let (begun, rest) = tokens.split_at(split.map_or(0, |at| self.before(&rendered, at, &tokens)));
-        Ok([begun, rest].into_iter().filter(|piece| !piece.is_empty()).map(Arc::from).collect())
+        let mut splits: Vec<usize> =
+            head.into_iter().chain(last).map(|at| self.before(&rendered, at, &tokens)).collect();
+        splits.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut begun = 0;
+        for end in splits.into_iter().chain([tokens.len()]) {
+            if end > begun {
+                pieces.push(Arc::from(&tokens[begun..end]));
+                begun = end;
+            }
+        }
+        Ok(pieces)
     }
 
     fn rendered(&self, messages: &[(&str, &str)]) -> Result<String, ChatError> {
