@@ -83,9 +83,11 @@ impl Drift {
     }
 
     pub fn text(&self) -> String {
-        let ToolChanges { added, removed, changed } = &self.tools;
+        let ToolChanges { added, removed, schemas, changed } = &self.tools;
         let mut text = String::new();
-        for (what, names) in [("added", added), ("removed", removed), ("changed", changed)] {
+        for (what, names) in
+            [("added", added), ("removed", removed), ("changed", schemas), ("changed", changed)]
+        {
             if !names.is_empty() {
                 text += &format!("{what}: {}\n", names.join(", "));
             }

@@ -3,6 +3,7 @@
 //! It connects once and lists the tools. It calls none: what a call does to the server's data is for the user to say.
 
 mod isolation;
+mod tasks;
 mod text;
 
 use std::{
@@ -15,10 +16,13 @@ use clap::Args;
 
 use self::{
     isolation::Isolation,
+    tasks::OwnTasks,
     text::{absolute, quoted, quoted_list},
 };
 use super::{
-    Outcome, runtime,
+    Outcome,
+    run_args::PracticeArgs,
+    runtime,
     server::{NamedServer, ServerArgs},
 };
 use crate::{
@@ -48,6 +52,8 @@ pub struct Init {
     /// server.
     #[arg(long)]
     tasks: Option<PathBuf>,
+    #[command(flatten)]
+    practice: PracticeArgs,
     /// Where to write the run file.
     #[arg(long, default_value = "run.toml")]
     out: PathBuf,
@@ -85,7 +91,13 @@ impl Init {
             chosen.iter().map(|server| server.resolve().and_then(|server| tools(server.spec))).collect();
         let isolation: Vec<Isolation> =
             listed.iter().map(|listed| Isolation::of(listed.as_deref().ok())).collect();
-        create(&self.out, &run_file(&servers, &self.model, self.tasks.as_deref(), folder, &isolation))?;
+        let is_elsewhere = absolute(folder) != absolute(Path::new(""));
+        let own = self.tasks.as_deref().map(|tasks| {
+            let named = if is_elsewhere { absolute(tasks) } else { tasks.to_owned() };
+            OwnTasks::of(tasks, &named)
+        });
+        let text = run_file(&servers, &self.model, own.as_ref(), (folder, is_elsewhere), &isolation);
+        create(&self.out, &(text + &practice(self.practice)))?;
         let is_confirmed = isolation.iter().all(Isolation::is_confirmed);
         let state = isolation.iter().find(|one| !one.is_confirmed()).unwrap_or(&isolation[0]).state();
         let failures: Vec<_> = listed.into_iter().filter_map(Result::err).collect();
@@ -103,6 +115,7 @@ impl Init {
                     "note: the command in {out} contains a secret; variables are better, with `--env`"
                 ));
             }
+            steps.extend(own.as_ref().map(|own| own.about.clone()));
             for failure in &failures {
                 steps.push(format!("note: the server did not list its tools: {failure}"));
                 steps.extend(failure.hint().map(|hint| format!("hint: {hint}")));
@@ -148,15 +161,15 @@ fn create(path: &Path, text: &str) -> Result<(), InitError> {
     })
 }
 
-/// `folder`: the run file's, to which its paths are relative. `isolation`: of each server.
+/// `folder`: the run file's, to which its paths are relative, and whether it is another one than this. `isolation`: of each
+/// server.
 fn run_file(
     servers: &[NamedServer],
     model: &str,
-    tasks: Option<&Path>,
-    folder: &Path,
+    tasks: Option<&OwnTasks>,
+    (folder, is_elsewhere): (&Path, bool),
     isolation: &[Isolation],
 ) -> String {
-    let is_elsewhere = absolute(folder) != absolute(Path::new(""));
     // An id on the hub looks like a relative path, but is none here.
     let of_here = Some(Path::new(model)).filter(|model| is_elsewhere && model.exists()).map(absolute);
     let of_here = of_here.map(|model| model.to_string_lossy().into_owned());
@@ -186,12 +199,11 @@ fn run_file(
         }
         text += &server_section(server, &section, (folder, is_elsewhere), isolation);
     }
-    let tasks = tasks.map(|tasks| if is_elsewhere { absolute(tasks) } else { tasks.to_owned() });
     text += "\n[stages.tasks]\n";
-    text += &match &tasks {
-        Some(tasks) => format!("file = {}\n", quoted(&tasks.to_string_lossy())),
-        None => OWN_TASKS.to_owned(),
-    };
+    text += tasks.map_or(OWN_TASKS, |own| &own.lines);
+    if isolation.iter().any(|isolation| !isolation.is_confirmed()) {
+        text += OWN_WRITES;
+    }
     text += exam(cfg!(feature = "cuda"), tasks.is_some());
     text + &agent(knows_thinking(model, folder))
 }
@@ -238,6 +250,14 @@ fn server_section(
     text
 }
 
+/// What `--iterations` and `--no-start` are in a run file that extends the standard pipeline.
+fn practice(PracticeArgs { iterations, no_start }: PracticeArgs) -> String {
+    let iterations = iterations.map(|count| format!("\n[loop.train]\niterations = {count}\n"));
+    let without_start = "\n[stages]\nstart = false\n\n[stages.headroom.policies]\nstart = false\n\n[stages.exam.policies]\n\
+                         start = false\n";
+    iterations.unwrap_or_default() + if no_start { without_start } else { "" }
+}
+
 /// How large the exam is. The standard pipeline's is for a CPU: 100 explored tasks, two samples.
 fn exam(is_for_device: bool, has_file: bool) -> &'static str {
     match (is_for_device, has_file) {
@@ -252,6 +272,10 @@ fn exam(is_for_device: bool, has_file: bool) -> &'static str {
 /// Under `[stages.tasks]`, where no file of tasks is given.
 const OWN_TASKS: &str = "# file = \"tasks.jsonl\"   # your questions: {\"task\": \"…\", \"answer\": \"…\"} per line; without them, questions about \
                          what the tools return\n";
+
+/// Below it, for a server that may have state = "fresh-process".
+const OWN_WRITES: &str = "# explore_writes = true   # with \"fresh-process\": also tasks that change something. Only if the server keeps all in \
+                          memory: a\n#                         new process may open the same files or database\n";
 
 /// The section `[agent]` for a model whose template can leave out reasoning, as far as the model is on this machine.
 fn agent(knows_thinking: Option<bool>) -> String {

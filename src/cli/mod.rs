@@ -12,7 +12,9 @@ mod connect;
 mod demo_server;
 mod doctor;
 mod drift;
+mod episodes;
 mod export;
+mod from;
 mod init;
 mod locations;
 mod man;
@@ -88,6 +90,8 @@ enum Command {
     Serve(serve::Serve),
     /// Show a run or one of its stages: artifacts and their origin, metrics, times, key.
     Show(runs::Show),
+    /// Print episodes as transcripts: the task, what the model said and called, the answer, and what is wrong with it.
+    Episodes(episodes::Episodes),
     /// Compare the keys and metrics of two runs, stage by stage.
     Diff(runs::Diff),
     /// Write a report of a run, compare runs, or report to the server's author.
@@ -178,6 +182,7 @@ impl Command {
             Self::Chat(command) => command.execute(printer),
             Self::Serve(command) => command.execute(printer),
             Self::Show(command) => command.execute(printer),
+            Self::Episodes(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
             Self::Report(command) => command.execute(printer),
             Self::Rejudge(command) => command.execute(printer),

@@ -23,13 +23,14 @@ impl Plan {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, resample, until, locations, .. } = &self.args;
         let source = Source::read(file)?;
-        if self.expand {
-            printer.data(plan::expanded(&source, &self.args.overrides())?.trim_end());
-            return Ok(Outcome::Success);
-        }
         let store = locations.store(Some(file))?;
         let files = FileDigests::load(&store);
-        let plan = plan::Plan::new(&source, &self.args.overrides(), &locations.cards(Some(file)), &files)?;
+        let overrides = self.args.overrides(&source, &files)?;
+        if self.expand {
+            printer.data(plan::expanded(&source, &overrides)?.trim_end());
+            return Ok(Outcome::Success);
+        }
+        let plan = plan::Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         let (resample, plan) = (plan.resampled(resample)?, plan.until(until)?);
         let report = PlanReport::new(&plan, &store, &resample)?;
         printer.show(&report, || plan_text(&report));

@@ -7,7 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     error::{Diagnostic, Result, did_you_mean},
-    mcp::{Outcome, ServerSpec, Session},
+    mcp::{self, Outcome, ServerSpec, Session},
+    offered::tool_rows,
+    stage::scenarios::explored::reads_by_name,
     text::start_of,
 };
 
@@ -47,6 +49,8 @@ pub struct Probe {
     calls: usize,
     /// Calls that failed in the first session.
     failed: usize,
+    /// Tools with a call that does not stand between two equal reads, and do not say that they read.
+    unproven: Vec<String>,
     /// The first call that was answered otherwise than in the first session, where one was:
     /// again in the same session, in a later session, and in one of several sessions at once.
     #[serde(rename = "same_session_differs")]
@@ -94,6 +98,7 @@ impl Probe {
         let differs = |other: &Vec<Outcome>| difference(&calls, &first, other);
         Ok(Self {
             calls: calls.len(),
+            unproven: unproven(tools.clone(), &calls, &first),
             failed: first.iter().filter(|outcome| outcome.is_error).count(),
             repeated: differs(&again),
             later: differs(&later),
@@ -131,8 +136,14 @@ impl Probe {
                 "Sessions do not see each other's effects: \"fresh-process\" (`command`) or \"fresh-session\" (`url`) keep \
                  episodes apart."
             }
+            (false, None) if !self.unproven.is_empty() => &format!(
+                "Nothing differs, but that does not show that {} changes nothing: before and after it, make the same call of \
+                 a tool that reads what it may change.",
+                self.unproven.join(", ")
+            ),
             (false, None) => {
-                "These calls change nothing that they show. If that is true of all tools, state = \"read-only\" is the fastest."
+                "Each call stands between two equal reads and changes nothing that they show. If that is true of all tools, state = \
+                 \"read-only\" is the fastest."
             }
         };
         format!(
@@ -144,6 +155,33 @@ impl Probe {
             line(&format!("in {AT_ONCE} sessions at once"), &self.concurrent),
         )
     }
+}
+
+/// The tools of calls that are not shown to change nothing: those that do not say that they read, and do not stand between two equal
+/// reads.
+fn unproven(tools: Vec<mcp::Tool>, calls: &[Call], answers: &[Outcome]) -> Vec<String> {
+    let tools = tool_rows(tools);
+    let reads = |call: &Call| {
+        let tool = tools.iter().find(|tool| tool.server_name == call.tool);
+        tool.is_some_and(|tool| tool.hint("readOnlyHint").unwrap_or_else(|| reads_by_name(&tool.name)))
+    };
+    let is_same_read = |before: usize, after: usize| {
+        let (one, other) = (&calls[before], &calls[after]);
+        one.tool == other.tool
+            && one.arguments == other.arguments
+            && reads(one)
+            && !answers[before].is_error
+            && answers[before] == answers[after]
+    };
+    let mut names: Vec<String> = Vec::new();
+    for (place, call) in calls.iter().enumerate().filter(|(_, call)| !reads(call)) {
+        let is_proven =
+            (0..place).any(|before| (place + 1..calls.len()).any(|after| is_same_read(before, after)));
+        if !is_proven && !names.contains(&call.tool) {
+            names.push(call.tool.clone());
+        }
+    }
+    names
 }
 
 fn calls(path: &Path) -> Result<Vec<Call>, ProbeError> {

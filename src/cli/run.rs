@@ -25,7 +25,7 @@ use crate::{
     stage::Cards,
     store::{FileDigests, Store},
     track::Live,
-    ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, idle_text, verdict_text},
+    ui::{Closing, OutputFormat, Printer, RunView, Verbosity, closing_text, idle_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -44,6 +44,9 @@ pub struct Run {
     /// Serve the run's live page while it runs, and print its address.
     #[arg(long)]
     ui: bool,
+    /// Do not ask the server again which tools it has; the list in the cache is used.
+    #[arg(long)]
+    offline: bool,
     #[command(flatten)]
     shown: ShownArgs,
 }
@@ -87,12 +90,21 @@ impl ShownArgs {
     }
 }
 
+/// How a run is started.
+#[derive(Clone, Copy)]
+struct Options {
+    with_ui: bool,
+    is_offline: bool,
+    shown: ShownArgs,
+}
+
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let overrides = self.args.overrides();
+        let options = Options { with_ui: self.ui, is_offline: self.offline, shown: self.shown };
+        let source = Source::read(&self.args.file)?;
+        let store = self.args.locations.store(Some(&self.args.file))?;
+        let overrides = self.args.overrides(&source, &FileDigests::load(&store))?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
-        let source = Source::read(&file)?;
-        let store = locations.store(Some(&file))?;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),
             file: std::path::absolute(&file).unwrap_or(file),
@@ -102,9 +114,10 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
             extended: source.extended(),
+            is_trial: false,
         };
         if self.seeds.is_empty() && self.sweep.is_none() {
-            return Ok(start(printer, store, &source, &spec, None, (self.ui, self.shown))?.0);
+            return Ok(start(printer, store, &source, &spec, None, options)?.0);
         }
         let files = FileDigests::load(&store);
         let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
@@ -119,7 +132,7 @@ impl Run {
             let names: Vec<String> = names.into_iter().flatten().filter(|name| !name.is_empty()).collect();
             printer.say(&names.join(", "));
             let store = Store::open(&root)?;
-            let (outcome, id) = start(printer, store, &source, &spec, None, (self.ui, self.shown))?;
+            let (outcome, id) = start(printer, store, &source, &spec, None, options)?;
             if outcome != Outcome::Success && !(self.keep_going && outcome == Outcome::Failed) {
                 return Ok(outcome);
             }
@@ -136,7 +149,8 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = spec.source()?;
-        Ok(start(printer, store, &source, &spec, Some(folder), (self.ui, self.shown))?.0)
+        let options = Options { with_ui: self.ui, is_offline: false, shown: self.shown };
+        Ok(start(printer, store, &source, &spec, Some(folder), options)?.0)
     }
 }
 
@@ -148,7 +162,7 @@ fn start(
     source: &Source,
     spec: &RunSpec,
     resumed: Option<RunFolder>,
-    (with_ui, shown): (bool, ShownArgs),
+    Options { with_ui, is_offline, shown }: Options,
 ) -> Result<(Outcome, String)> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
@@ -159,6 +173,7 @@ fn start(
         folder.refused()?;
     }
     let (resample, plan) = planned?;
+    let plan = if is_offline { plan.offline() } else { plan };
     let verbosity = shown.verbosity();
     let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
     let listener = Arc::new(RunView::new(printer, verbosity, stages));
@@ -175,9 +190,9 @@ fn start(
                 if is_tracked {
                     summary.traffic = exec::push_queued(&plan, &store);
                 }
-                listener.flush();
+                let is_new = listener.end();
                 let ending = ClosingReport::new(&plan, &store, &run.id, &run.path, began);
-                let outcome = ending.report(printer, verbosity, &summary);
+                let outcome = ending.report((printer, verbosity), &summary, is_new);
                 return Ok((if is_tracked { outcome } else { Outcome::Interrupted }, run.id));
             }
             store.prepare()?;
@@ -207,8 +222,8 @@ fn start(
     });
     let is_tracked = finish(live, &signals, &track);
     drop(signals);
-    listener.flush();
-    let outcome = ending.report(printer, verbosity, &summary?);
+    let is_new = listener.end();
+    let outcome = ending.report((printer, verbosity), &summary?, is_new);
     Ok((if is_tracked { outcome } else { Outcome::Interrupted }, ending.id))
 }
 
@@ -271,7 +286,8 @@ impl ClosingReport {
         Self { began, id: id.to_owned(), path: path.to_owned(), cache, artifacts }
     }
 
-    fn report(&self, printer: Printer, verbosity: Verbosity, summary: &Summary) -> Outcome {
+    /// `is_new`: whether anything had to be done.
+    fn report(&self, (printer, verbosity): (Printer, Verbosity), summary: &Summary, is_new: bool) -> Outcome {
         for failure in &summary.failures {
             printer.error(failure);
         }
@@ -287,7 +303,7 @@ impl ClosingReport {
         }
         match printer.format {
             OutputFormat::Json => printer.data(&self.json(summary, &written, &paths).to_string()),
-            OutputFormat::Human => self.print(printer, verbosity, summary, &written, &paths),
+            OutputFormat::Human => self.print((printer, verbosity), (summary, is_new), &written, &paths),
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
@@ -296,15 +312,15 @@ impl ClosingReport {
         }
     }
 
+    /// The verdicts, then the outcome of the stages, then what to do next.
     fn print(
         &self,
-        printer: Printer,
-        verbosity: Verbosity,
-        summary: &Summary,
+        (printer, verbosity): (Printer, Verbosity),
+        (summary, is_new): (&Summary, bool),
         written: &[&Artifact],
         paths: &BTreeMap<String, &PathBuf>,
     ) {
-        let Self { id, cache, .. } = self;
+        let (is_quiet, is_verbose) = (verbosity == Verbosity::Quiet, verbosity == Verbosity::Verbose);
         let of_type = |name: &'static str| written.iter().filter(move |written| written.artifact == name);
         // `mcprl show` prints the report of a verdict.
         let has_verdict = |node: &String| of_type("verdict").any(|verdict| verdict.node == *node);
@@ -313,31 +329,54 @@ impl ClosingReport {
                 printer.data(&text);
             }
         }
-        let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
-        let mut closing: String = paths.iter().map(line).collect();
-        let resume = format!("mcprl resume {id}{cache}");
-        closing += &closing_text(summary, &self.path, &resume, self.began.elapsed().as_secs_f64());
-        // The last lines on the screen are the failures or else the verdict.
-        let failed = summary.interrupted || !summary.failures.is_empty();
-        let is_quiet = verbosity == Verbosity::Quiet;
-        if !failed && !is_quiet {
-            printer.say(&closing);
-        }
-        for (node, rows) in verdicts(written) {
-            if !is_quiet {
-                printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
-            }
-            printer.data(&verdict_text(&rows));
-        }
-        for idle in &summary.idle {
-            printer.say(&idle_text(idle));
+        if is_verbose {
+            let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
+            printer.say(&paths.iter().map(line).collect::<String>());
         }
         for result in summary.loop_results.iter().filter(|_| !is_quiet) {
-            printer.say(&format!("{result}\n"));
+            printer.say(&result.to_string());
         }
-        if failed {
-            printer.say(&closing);
+        for (_, rows) in verdicts(written) {
+            printer.data(&verdict_text(&rows, is_verbose));
         }
+        for idle in &summary.idle {
+            printer.say(&idle_text(idle, is_quiet));
+        }
+        let has_failed = summary.interrupted || !summary.failures.is_empty();
+        if is_quiet && !has_failed {
+            return;
+        }
+        let resume = format!("mcprl resume {}{}", self.id, self.cache);
+        printer.say(&closing_text(&Closing {
+            summary,
+            run: &self.id,
+            path: &self.path,
+            resume: &resume,
+            seconds: self.began.elapsed().as_secs_f64(),
+            is_new,
+            is_verbose,
+        }));
+        if is_new && !has_failed {
+            printer.say(&self.next(written).join("\n"));
+        }
+    }
+
+    /// The commands that show what the run made: its wrong episodes, its agent, all of it.
+    fn next(&self, written: &[&Artifact]) -> Vec<String> {
+        let Self { id, cache, .. } = self;
+        let of_type = |name: &str| written.iter().rev().find(|written| written.artifact == name);
+        let verdict = of_type("verdict");
+        let episodes = verdict.or_else(|| of_type("trajectories")).map(|exam| {
+            let wrong = if verdict.is_some() { " --wrong" } else { "" };
+            format!("mcprl episodes {id}/{}{wrong}{cache}", exam.node)
+        });
+        let chat = of_type("policy").map(|_| format!("mcprl chat {id}{cache}"));
+        let whole = match verdict {
+            Some(_) => format!("mcprl report {id} --out report.html{cache}"),
+            None => format!("mcprl show {id}{cache}"),
+        };
+        let all = episodes.into_iter().chain(chat).chain([whole]);
+        all.map(|command| format!("  {command}")).collect()
     }
 
     fn json(

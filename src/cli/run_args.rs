@@ -4,16 +4,29 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::locations::Locations;
-use crate::plan::Overrides;
+use super::{from, locations::Locations};
+use crate::{
+    error::Result,
+    plan::{Overrides, Practice, Source},
+    store::FileDigests,
+};
+
+/// The run file where none is named.
+pub const RUN_FILE: &str = "run.toml";
 
 #[derive(Args)]
 pub struct RunArgs {
     /// The run file.
+    #[arg(default_value = RUN_FILE)]
     pub file: PathBuf,
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    #[command(flatten)]
+    practice: PracticeArgs,
+    /// Go on from an agent that exists, in place of the supervised start: an adapter's folder, or a run or RUN/STAGE that wrote one.
+    #[arg(long, value_name = "ADAPTER|RUN")]
+    from: Option<String>,
     /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
     /// given one: `train[3]/reward`.
     #[arg(long, value_name = "STAGE")]
@@ -25,10 +38,35 @@ pub struct RunArgs {
     pub locations: Locations,
 }
 
+/// How much of a run practises.
+#[derive(Args, Clone, Copy)]
+pub struct PracticeArgs {
+    /// Iterations of the loop; 0: no practice after the start.
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// No start: practice begins with the base.
+    #[arg(long)]
+    pub no_start: bool,
+}
+
 impl RunArgs {
-    /// The values that override the run file: environment variables, which `--set` overrides in turn.
-    pub fn overrides(&self) -> Overrides {
-        Overrides::new(environment(), self.set.clone())
+    /// The values that override the run file: environment variables, which `--set` overrides in turn, then `--iterations` and
+    /// `--no-start`, and what `--from` changes.
+    ///
+    /// # Errors
+    /// If the run file has not what these options change, or there is nothing to go on from.
+    pub fn overrides(&self, source: &Source, files: &FileDigests) -> Result<Overrides> {
+        let mut given = Overrides::new(environment(), self.set.clone());
+        let PracticeArgs { iterations, no_start } = self.practice;
+        let set = Practice { iterations, no_start }.set(source, &given)?;
+        given.set.extend(set);
+        let Some(agent) = &self.from else { return Ok(given) };
+        from::overrides(
+            (source, &self.locations.cards(Some(&self.file)), files),
+            given,
+            agent,
+            &self.locations,
+        )
     }
 
     /// The same options for another process, without the locations. Overrides of the environment are options there.

@@ -35,7 +35,7 @@ pub struct Serve {
     /// newest run; or a model's folder or GGUF file, or an adapter's folder.
     #[arg(value_name = "RUN | FILE | MODEL | ADAPTER", default_value = "latest")]
     subject: String,
-    /// The policy of the run that the agent plays, and that answers requests without a model [default: the newest].
+    /// The policy of the run that the agent plays [default: the newest].
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// The server of a model's agent: a run file, with its agent and engine sections, a client's mcp.json, or a URL.

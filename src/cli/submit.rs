@@ -67,8 +67,8 @@ impl Submit {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let RunArgs { file, locations, .. } = &self.args;
         let (source, store) = (Source::read(file)?, locations.store(Some(file))?);
-        let overrides = self.args.overrides();
         let files = FileDigests::load(&store);
+        let overrides = self.args.overrides(&source, &files)?;
         let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         plan.check_confirmed()?;
         plan.resampled(&self.args.resample)?;

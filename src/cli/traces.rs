@@ -15,14 +15,21 @@ use serde_json::{Value, json};
 
 use super::{
     Outcome,
+    locations::Locations,
     review::{self, Choice},
+    target::Target,
 };
 use crate::{
+    data::{self, Tool},
     error::Result,
-    exec::review::{
-        Decision, ReviewError, append,
-        traces::{decisions, digest, editable, edited, line},
+    exec::{
+        history::{self, Stages},
+        review::{
+            Decision, ReviewError, append,
+            traces::{decisions, digest, editable, edited, line},
+        },
     },
+    text::start_of,
     traces::{self, Found, Trace},
     ui::{OutputFormat, Printer, plural},
     web::TraceReview,
@@ -33,6 +40,12 @@ pub struct Traces {
     /// Files of conversations, or folders of them.
     #[arg(value_name = "FILE|FOLDER", required = true)]
     paths: Vec<PathBuf>,
+    /// A run, or its stage as in `RUN/tools`: calls of other tools than its agent has are shown. Without it, those of tools that
+    /// the conversation does not list.
+    #[arg(long, value_name = "RUN", conflicts_with = "out")]
+    tools: Option<String>,
+    #[command(flatten)]
+    locations: Locations,
     /// Write the conversations that are kept to this file, in one form. In a terminal, each is shown and can be accepted,
     /// edited or dropped; an earlier review goes on there.
     #[arg(long, value_name = "FILE.jsonl")]
@@ -49,10 +62,30 @@ pub struct Traces {
 }
 
 impl Traces {
+    /// The names of the tools that a run's agent has.
+    fn tools(&self, run: &str) -> Result<Vec<String>> {
+        let Target { store, run, part } = Target::new(&self.locations, run)?;
+        let run = history::run(&store, &run)?;
+        let stages = Stages::new(&store, &run);
+        let nodes = match &part {
+            Some(part) => vec![run.node(part)?],
+            None => run.nodes.iter().collect(),
+        };
+        for node in nodes {
+            let outputs = stages.stage(node).outputs;
+            if let Some(table) = outputs.iter().find(|output| output.output == "tools") {
+                let tools: Vec<Tool> = data::read(&table.path)?;
+                return Ok(tools.into_iter().map(|tool| tool.name).collect());
+            }
+        }
+        Ok(Vec::new())
+    }
+
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let found = traces::read_all(&self.paths)?;
         let Some(out) = &self.out else {
-            list(printer, &found);
+            let tools = self.tools.as_deref().map(|run| self.tools(run)).transpose()?;
+            list(printer, &found, tools.as_deref());
             return Ok(Outcome::Success);
         };
         let known = decisions(out)?;
@@ -101,7 +134,33 @@ impl Traces {
     }
 }
 
-fn list(printer: Printer, found: &[Found]) {
+/// What a conversation lacks or has too much of.
+fn doubts(trace: &Trace, tools: Option<&[String]>) -> Vec<String> {
+    let own: Option<Vec<String>> = trace.tools.as_ref().map(|tools| {
+        let names = tools.iter().filter_map(|tool| tool.get("function").unwrap_or(tool)["name"].as_str());
+        names.map(str::to_owned).collect()
+    });
+    let offered = tools.or(own.as_deref());
+    let unknown = offered.map(|offered| traces::unknown_tools(trace, offered)).unwrap_or_default();
+    let ending = traces::ending(trace);
+    let mut doubts = Vec::new();
+    doubts.extend(traces::secret(trace).map(|kind| format!("holds what looks like {kind}")));
+    doubts.extend((ending != "an answer").then(|| format!("ends with {ending}, without an answer")));
+    doubts.extend(unknown.iter().map(|name| format!("calls `{name}`, which is not offered")));
+    doubts
+}
+
+/// The first message of the user, unless it holds a secret.
+fn first_message(trace: &Trace) -> &str {
+    let asked = trace.messages.iter().find(|message| message["role"] == "user");
+    let text = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
+    if traces::secrets::found(text).is_some() { "…" } else { text }
+}
+
+/// Characters of a first message in the list.
+const FIRST: usize = 60;
+
+fn list(printer: Printer, found: &[Found], tools: Option<&[String]>) {
     let row = |found: &Found| {
         let mut row = json!({"place": found.place, "format": found.format});
         match &found.trace {
@@ -111,6 +170,9 @@ fn list(printer: Printer, found: &[Found]) {
                 row["turns"] = count("assistant").into();
                 row["results"] = count("tool").into();
                 row["repairs"] = trace.repairs.clone().into();
+                row["task"] = first_message(trace).into();
+                row["ends"] = traces::ending(trace).into();
+                row["doubts"] = doubts(trace, tools).into();
             }
             Err(why) => row["unusable"] = why.as_str().into(),
         }
@@ -124,11 +186,19 @@ fn list(printer: Printer, found: &[Found]) {
         let what = match row["unusable"].as_str() {
             Some(why) => format!("unusable: {why}"),
             None => {
-                let repairs = row["repairs"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let repairs: Vec<&str> = repairs.collect();
+                let texts = |key: &str| row[key].as_array().cloned().unwrap_or_default();
+                let about: Vec<Value> = [texts("doubts"), texts("repairs")].concat();
+                let about: Vec<&str> = about.iter().filter_map(Value::as_str).collect();
+                let task = row["task"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+                let task = start_of(&task.join(" "), FIRST);
                 let count =
                     |name: &str, what: &str| plural(row[name].as_u64().unwrap_or_default() as usize, what);
-                format!("{}, {}\t{}", count("turns", "turn"), count("results", "result"), repairs.join("; "))
+                format!(
+                    "{}, {}\t{task}\t{}",
+                    count("turns", "turn"),
+                    count("results", "result"),
+                    about.join("; ")
+                )
             }
         };
         format!(
@@ -137,7 +207,22 @@ fn list(printer: Printer, found: &[Found]) {
             row["format"].as_str().unwrap_or_default()
         )
     };
-    printer.data(&rows.iter().map(text).collect::<String>());
+    printer.data(&(rows.iter().map(text).collect::<String>() + &total(&rows)));
+}
+
+/// How many conversations can be used, and why others cannot.
+fn total(rows: &[Value]) -> String {
+    let why = |row: &Value| row["unusable"].as_str().or_else(|| row["doubts"][0].as_str()).map(str::to_owned);
+    let reasons: Vec<String> = rows.iter().filter_map(why).collect();
+    let usable = rows.len() - reasons.len();
+    let all = plural(rows.len(), "conversation");
+    match reasons.is_empty() {
+        true => format!("{all}, all usable\n"),
+        false => {
+            let groups = traces::in_groups(reasons.iter().map(String::as_str));
+            format!("{all}, {usable} usable; {} not: {groups}\n", reasons.len())
+        }
+    }
 }
 
 /// Asks for a decision on each conversation; returns how many are left.
@@ -191,6 +276,51 @@ fn shown(found: &Found, trace: &Trace, place: usize, of: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_says_what_was_asked_how_it_ends_and_what_is_in_the_way() {
+        let call = |name: &str| json!({"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": name, "arguments": "{}"}}]});
+        let asked = |text: &str| json!({"role": "user", "content": text});
+        let tools = json!([{"type": "function", "function": {"name": "find"}}]);
+        let result = json!({"role": "tool", "tool_call_id": "a", "content": "7"});
+        let answer = json!({"role": "assistant", "content": "7"});
+        let key = format!("use sk-{}", "a1B2c3D4e5F6".repeat(4));
+        let items = [
+            json!({"tools": tools, "messages": [asked("How many?"), call("mcp__x__find"), result, answer]}),
+            json!({"tools": tools, "messages": [asked(&key), answer]}),
+            json!({"tools": tools, "messages": [asked("Drop it."), call("drop"), result]}),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.jsonl");
+        std::fs::write(&path, items.map(|item| format!("{item}\n")).concat()).unwrap();
+        let found = traces::read(&path).unwrap();
+        let said: Vec<Vec<String>> =
+            found.iter().map(|found| doubts(found.trace.as_ref().unwrap(), None)).collect();
+        assert_eq!(
+            said,
+            [
+                vec![],
+                vec!["holds what looks like a key of OpenAI".to_owned()],
+                vec![
+                    "ends with a result, without an answer".to_owned(),
+                    "calls `drop`, which is not offered".to_owned()
+                ],
+            ]
+        );
+        let first: Vec<&str> = found.iter().map(|one| first_message(one.trace.as_ref().unwrap())).collect();
+        assert_eq!(first, ["How many?", "…", "Drop it."], "a secret is not shown");
+        let none: Vec<String> = Vec::new();
+        assert_eq!(
+            doubts(found[0].trace.as_ref().unwrap(), Some(&none)),
+            ["calls `mcp__x__find`, which is not offered"]
+        );
+        let rows: Vec<Value> = said.iter().map(|doubts| json!({"doubts": doubts})).collect();
+        assert_eq!(
+            total(&rows),
+            "3 conversations, 1 usable; 2 not: 1 × ends with a result, without an answer; 1 × holds what looks like a key of \
+             OpenAI\n"
+        );
+    }
 
     fn found() -> Vec<Found> {
         let folder = tempfile::tempdir().unwrap();

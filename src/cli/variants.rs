@@ -10,9 +10,9 @@ use crate::{
     error::{Diagnostic, Result},
     exec::history,
     plan::Plan,
-    report::{Replicates, replicates},
+    report::{NotComparable, Replicated, Replicates, replicates},
     store::Store,
-    ui::{OutputFormat, Printer},
+    ui::{OutputFormat, Printer, aligned},
     view,
 };
 
@@ -102,7 +102,7 @@ pub fn print(printer: Printer, store: &Store, done: &[(Variant, String)]) -> Res
     }
     match printer.format {
         OutputFormat::Json => {
-            let json = |(group, table): &(&[(Variant, String)], Result<Replicates, _>)| {
+            let json = |(group, table): &Group<'_>| {
                 json!({
                     "value": group[0].0.value,
                     "seeds": group.iter().map(|(variant, _)| variant.seed).collect::<Vec<_>>(),
@@ -114,42 +114,68 @@ pub fn print(printer: Printer, store: &Store, done: &[(Variant, String)]) -> Res
                 json!({"event": "table", "variants": tables.iter().map(json).collect::<Vec<Value>>()});
             printer.data(&table.to_string());
         }
-        OutputFormat::Human => {
-            for (group, table) in &tables {
-                printer.data(&text(group, table.as_ref().ok()));
-            }
-        }
+        OutputFormat::Human => printer.data(&text(&tables)),
     }
     Ok(Outcome::Success)
 }
 
-fn text(group: &[(Variant, String)], table: Option<&Replicates>) -> String {
-    let heading = match group[0].0.value.as_str() {
-        "" => String::new(),
-        value => format!("{value}\n"),
-    };
-    let Some(Replicates { mode, tasks, policies }) = table else {
-        let runs: Vec<&str> = group.iter().map(|(_, id)| id.as_str()).collect();
-        return format!("{heading}no comparison of policies in {}", runs.join(", "));
-    };
-    let percent = |share: f64| format!("{:>7.1}", 100.0 * share);
-    let seeds: String = group
-        .iter()
-        .map(|(variant, _)| {
-            format!("{:>8}", variant.seed.map_or_else(String::new, |seed| format!("seed {seed}")))
-        })
-        .collect();
-    let mut text = format!(
-        "{heading}{tasks} held-out tasks, {mode}, success in %\n{:<12}{seeds}    mean     sd  gain",
-        ""
-    );
-    for row in policies {
-        let each: String = row.success.iter().map(|share| format!(" {}", percent(*share))).collect();
-        let deviation = row.deviation.map_or_else(|| format!("{:>7}", "–"), percent);
-        let gain = row.gain.map_or_else(String::new, |[gain, low, high]| {
-            format!("  {:+.1} [{:+.0}, {:+.0}]", 100.0 * gain, 100.0 * low, 100.0 * high)
-        });
-        text += &format!("\n{:<12}{each} {}{deviation}{gain}", row.policy, percent(row.mean));
+type Group<'d> = (&'d [(Variant, String)], Result<Replicates, NotComparable>);
+
+/// One table: a line for each value and seed, the best first, and one for the mean over the seeds of a value.
+fn text(tables: &[Group<'_>]) -> String {
+    let compared = || tables.iter().filter_map(|(group, table)| Some((*group, table.as_ref().ok()?)));
+    let ids = |group: &[(Variant, String)]| group.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>();
+    let failed = tables.iter().filter(|(_, table)| table.is_err()).flat_map(|(group, _)| ids(group));
+    let failed: Vec<String> = failed.collect();
+    let failed = (!failed.is_empty()).then(|| format!("no comparison of policies in {}", failed.join(", ")));
+    let Some((_, first)) = compared().next() else { return failed.unwrap_or_default() };
+    let names: Vec<&String> = first.policies.iter().map(|row| &row.policy).collect();
+    let mut lines: Vec<(f64, Vec<String>)> = Vec::new();
+    for (group, table) in compared() {
+        let row = |name: &String| table.policies.iter().find(|row| row.policy == *name);
+        let last = table.policies.last();
+        for (at, (variant, id)) in group.iter().enumerate() {
+            let success = |row: &Replicated| percent(row.success[at]);
+            let mut cells = vec![named(variant)];
+            cells.extend(names.iter().map(|name| row(name).map_or_else(String::new, success)));
+            cells.extend([if group.len() == 1 { gain(last) } else { String::new() }, id.clone()]);
+            lines.push((last.map_or(0.0, |last| last.success[at]), cells));
+        }
+        if group.len() > 1 {
+            let mean = |row: &Replicated| {
+                let deviation = row.deviation.map_or_else(String::new, |sd| format!(" ±{}", percent(sd)));
+                percent(row.mean) + &deviation
+            };
+            let mut cells = vec![format!("{} mean ± sd", group[0].0.value).trim().to_owned()];
+            cells.extend(names.iter().map(|name| row(name).map_or_else(String::new, mean)));
+            cells.extend([gain(last), String::new()]);
+            lines.push((last.map_or(0.0, |last| last.mean), cells));
+        }
     }
-    text
+    lines.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let heading = std::iter::once(String::new()).chain(names.into_iter().cloned());
+    let heading = heading.chain(["gain".to_owned(), "run".to_owned()]).collect();
+    let rows: Vec<Vec<String>> =
+        std::iter::once(heading).chain(lines.into_iter().map(|(_, cells)| cells)).collect();
+    let Replicates { mode, tasks, .. } = first;
+    let title = format!("{tasks} held-out tasks, {mode}, success in %, best first\n");
+    [title + &aligned(&rows)].into_iter().chain(failed).collect::<Vec<_>>().join("\n")
+}
+
+fn named(Variant { value, seed, .. }: &Variant) -> String {
+    let seed = seed.map(|seed| format!("seed {seed}"));
+    let parts = [value.clone(), seed.unwrap_or_default()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
+}
+
+/// `+34.5 [+28, +41]`, of the mean over the seeds.
+fn gain(row: Option<&Replicated>) -> String {
+    let gain = row.and_then(|row| row.gain);
+    gain.map_or_else(String::new, |[gain, low, high]| {
+        format!("{:+.1} [{:+.0}, {:+.0}]", 100.0 * gain, 100.0 * low, 100.0 * high)
+    })
 }

@@ -70,6 +70,7 @@ impl Watch {
             }
             std::thread::sleep(INTERVAL);
         }
+        shown.end();
         ended(printer, &store, &id)
     }
 }
@@ -94,7 +95,7 @@ fn ended(printer: Printer, store: &Store, id: &str) -> Result<Outcome> {
     };
     printer.say(&format!("{id} {what}, after {}", seconds(run.seconds)));
     if printer.format == OutputFormat::Human {
-        verdicts(store, &run).iter().for_each(|rows| printer.data(&verdict_text(rows)));
+        verdicts(store, &run).iter().for_each(|rows| printer.data(&verdict_text(rows, false)));
     }
     Ok(match run.state {
         RunState::Finished => Outcome::Success,

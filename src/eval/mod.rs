@@ -16,7 +16,7 @@ mod vote;
 mod tests;
 
 pub use headline::{Advice, Difference, Headline, Standing, headline, points};
-pub use report::{comparison, report, summary, text};
+pub use report::{Paint, comparison, outcome, report, summary, text};
 pub use statistics::{
     Clusters, DEFAULT_DISCORDANCE, Interval, bootstrap_mean, difference_interval, holm, rate_interval,
     sign_flip, smallest_difference, tasks_needed,

@@ -42,6 +42,57 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     tables.collect::<String>() + &standings.unwrap_or_default() + &with_advice(rows, paint)
 }
 
+/// At most four lines: how well the policies do, the sentence on the last one, which to use, and the kinds of task that this
+/// one solves least.
+pub fn outcome(rows: &[VerdictRow], paint: Paint) -> String {
+    let Some(found) = headline(rows) else { return sentences(rows, paint) };
+    let is_candidate =
+        |name: &str| rows.iter().any(|row| row.policy == name && row.scope == "all" && row.is_candidate());
+    let candidates: Vec<&Standing> =
+        found.policies.iter().filter(|standing| is_candidate(&standing.policy)).collect();
+    let mut lines = Vec::new();
+    if candidates.len() > 1 {
+        let each = candidates.iter().map(|one| format!("{} {} %", one.policy, percent(one.success, 1)));
+        let Headline { tasks, mode, .. } = found;
+        lines.push(format!("{} of {tasks} held-out tasks, {mode}", each.collect::<Vec<_>>().join(" → ")));
+    }
+    let all = sentences(rows, paint);
+    let last = candidates.last().map_or("", |last| &last.policy);
+    let of_last =
+        found.differences.iter().position(|one| one.policy == last && one.to == found.policies[0].policy);
+    lines.extend(of_last.and_then(|at| all.lines().nth(at)).or(all.lines().next()).map(str::to_owned));
+    lines.extend(found.advice.as_ref().map(super::Advice::sentence));
+    let used = found.advice.as_ref().map_or(last, |advice| &advice.policy);
+    lines.extend(weakest(rows, used, found.mode));
+    lines.join("\n")
+}
+
+/// Fewest tasks of a kind that its success is shown of.
+const FEW: u32 = 3;
+/// Most kinds that are shown.
+const WEAKEST: usize = 3;
+
+/// `Weakest kinds of trained: city_of_named 0 % of 6, …`. None if there are no kinds to tell apart, or all tasks are solved.
+fn weakest(rows: &[VerdictRow], policy: &str, mode: &str) -> Option<String> {
+    let is_it = |row: &&VerdictRow| row.scope == "family" && row.policy == policy && row.mode == mode;
+    let mut kinds: Vec<&VerdictRow> = rows.iter().filter(is_it).collect();
+    if kinds.len() < 2 {
+        return None;
+    }
+    kinds.retain(|row| row.scenarios >= FEW && row.success < 1.0);
+    kinds.sort_by(|one, other| {
+        one.success.total_cmp(&other.success).then(other.scenarios.cmp(&one.scenarios))
+    });
+    let shown = kinds.iter().take(WEAKEST);
+    let shown: Vec<String> = shown
+        .map(|row| {
+            let name = if row.slice.contains(' ') { format!("\"{}\"", row.slice) } else { row.slice.clone() };
+            format!("{name} {} % of {}", percent(row.success, 0), row.scenarios)
+        })
+        .collect();
+    (!shown.is_empty()).then(|| format!("Weakest kinds of {policy}: {}.", shown.join(", ")))
+}
+
 /// Only the verdict: a sentence for each comparison, and which policy to use.
 pub fn text(rows: &[VerdictRow]) -> String {
     with_advice(rows, plain)
@@ -120,6 +171,9 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
             page += TRAINED_CASES;
         }
     }
+    if let Some(changes) = changes(rows) {
+        _ = write!(page, "\n## Changes\n\n{}\n\n{CHANGES}", indented(&changes));
+    }
     _ = write!(page, "\n## Protocol\n\n{}\n\n{PROTOCOL}", indented(&protocol(rows)));
     _ = write!(page, "\n## Effort\n\n{}\n\n{EFFORT}", indented(&effort(rows)));
     page
@@ -155,6 +209,13 @@ Success in %. Strict: the episode was right, wrote every call in the
 form of the chat template and gave its answer to complete_task, as a
 client that reads nothing else needs it. pass^k: tasks whose every
 episode was right.
+";
+
+const CHANGES: &str = "\
+Tasks that change something, or must not, in % of the episodes. Of those
+that are wrong, some changed nothing of what is checked, and some changed
+something else than what was wanted. The others did a part of it, or all
+of it and gave a wrong answer.
 ";
 
 const EFFORT: &str = "\
@@ -346,6 +407,26 @@ fn protocol(rows: &[VerdictRow]) -> String {
         ]
     });
     table(std::iter::once(header).chain(all), |_, _, cell| cell.to_owned())
+}
+
+/// Absent if no task is about a change.
+fn changes(rows: &[VerdictRow]) -> Option<String> {
+    let header = ["policy", "mode", "tasks", "solved", "changed nothing", "changed something else"];
+    let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| percent(share, 1));
+    let line = |row: &VerdictRow| {
+        [
+            short(&row.policy, POLICY),
+            row.mode.clone(),
+            row.scenarios.to_string(),
+            percent(row.success, 1),
+            share(row.changed_nothing),
+            share(row.changed_other),
+        ]
+    };
+    let lines: Vec<[String; 6]> = rows.iter().filter(|row| row.scope == "changes").map(line).collect();
+    let lines = Some(lines).filter(|lines| !lines.is_empty())?;
+    let header = header.map(str::to_owned);
+    Some(table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned()))
 }
 
 fn effort(rows: &[VerdictRow]) -> String {

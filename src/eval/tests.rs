@@ -2,7 +2,7 @@ use super::{
     report::{plain, sentences},
     *,
 };
-use crate::data::{Scenario, Sparse, VerdictRow};
+use crate::data::{Change, Scenario, Sparse, VerdictRow};
 
 fn scenario(id: &str, split: &str, family: &str) -> Scenario {
     Scenario {
@@ -23,6 +23,7 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
         policy: policy.into(),
         mode: Mode::Greedy,
         right,
+        changed: None,
         by_protocol: true,
         any_right: None,
         calls: 2,
@@ -689,4 +690,35 @@ fn a_prompt_that_does_not_help_is_not_advised() {
         advice.policy == "start" && advice.why.starts_with("it solves 65.0 points more than base+ "),
         "{advice:?}"
     );
+}
+
+#[test]
+fn tasks_about_changes_have_a_row_with_what_failed_episodes_changed() {
+    let scenarios: Vec<Scenario> = (0..4).map(|i| scenario(&format!("s{i}"), "a", "f")).collect();
+    let of = |scenario: &str, policy: &str, right: bool, changed: Option<Change>| Episode {
+        changed,
+        ..episode(scenario, policy, right)
+    };
+    let mut episodes = Vec::new();
+    for policy in ["base", "trained"] {
+        let is_trained = policy == "trained";
+        episodes.push(of(
+            "s0",
+            policy,
+            is_trained,
+            Some(if is_trained { Change::Part } else { Change::Nothing }),
+        ));
+        episodes.push(of("s1", policy, false, Some(Change::Nothing)));
+        episodes.push(of("s2", policy, false, Some(Change::Other)));
+        episodes.push(of("s3", policy, true, None));
+    }
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    let row = |policy: &str| rows.iter().find(|row| row.scope == "changes" && row.policy == policy).unwrap();
+    let shares = |row: &VerdictRow| (row.scenarios, row.success, row.changed_nothing, row.changed_other);
+    let third = 1.0 / 3.0;
+    assert_eq!(shares(row("base")), (3, 0.0, Some(2.0 * third), Some(third)));
+    assert_eq!(shares(row("trained")), (3, third, Some(third), Some(third)));
+    assert!(rows.iter().filter(|row| row.scope != "changes").all(|row| row.changed_nothing.is_none()));
+    let page = report(&rows, &[]);
+    assert!(page.contains("## Changes") && page.contains("changed something else"), "{page}");
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{Clusters, difference_interval, holm, rate_interval, sign_flip, smallest_difference};
-use crate::data::{Scenario, Sparse, VerdictRow, is_of_trained_cases};
+use crate::data::{Change, Scenario, Sparse, VerdictRow, is_of_trained_cases};
 
 /// How the episodes of a comparison were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +39,8 @@ pub struct Episode {
     pub mode: Mode,
     /// Whether the answer equals the ground truth.
     pub right: bool,
+    /// What it did to the state that its scenario checks, where that is known.
+    pub changed: Option<Change>,
     /// As [`keeps_protocol`](crate::data::keeps_protocol) says.
     pub by_protocol: bool,
     /// Of a vote: whether any of the episodes that voted is right.
@@ -123,6 +125,12 @@ pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<Verdict
                     row.comparison_only = Some(true);
                 } else {
                     previous = Some(index);
+                }
+                if scope == "changes" {
+                    let of =
+                        |change| move |episode: &Episode| !episode.right && episode.changed == Some(change);
+                    row.changed_nothing = Some(share(&episodes, of(Change::Nothing)));
+                    row.changed_other = Some(share(&episodes, of(Change::Other)));
                 }
                 row.variant_of = own.cloned();
                 row.success_strict = Some(mean(&strict[index]));
@@ -232,6 +240,9 @@ fn by_scenario<'a>(
 const TRAINED_KIND: &str = "a trained kind, with another value";
 const NEW_KIND: &str = "of a kind that training never had";
 
+/// The slice of tasks that change something, or must not.
+const CHANGES: &str = "tasks about changes";
+
 /// Every slice with its distinct scenarios, in the given order.
 fn slices<'a>(
     comparison: &Comparison<'a>,
@@ -241,7 +252,12 @@ fn slices<'a>(
     for episode in episodes {
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
     }
-    const SCOPES: [&str; 5] = ["all", "split", "family", "tool", "kind"];
+    let changing: BTreeSet<&str> = episodes
+        .iter()
+        .filter(|episode| episode.changed.is_some())
+        .map(|episode| &*episode.scenario)
+        .collect();
+    const SCOPES: [&str; 6] = ["all", "split", "family", "tool", "kind", "changes"];
     let is_old = |scenario: &Scenario| is_of_trained_cases(&scenario.split);
     let only_old = comparison.scenarios.iter().all(is_old);
     let mut slices: BTreeMap<(usize, String), Vec<&Scenario>> = BTreeMap::new();
@@ -258,7 +274,8 @@ fn slices<'a>(
         let kind = kind.map(|(scope, slice)| (scope, slice.to_owned()));
         let own = [(1, scenario.split.clone()), (0, "all".to_owned()), (2, scenario.family.clone())];
         let most = if is_old(scenario) && !only_old { 1 } else { usize::MAX };
-        for key in own.into_iter().chain(kind).chain(tools).take(most) {
+        let changes = changing.contains(scenario.id.as_str()).then(|| (5, CHANGES.to_owned()));
+        for key in own.into_iter().chain(kind).chain(changes).chain(tools).take(most) {
             slices.entry(key).or_default().push(scenario);
         }
     }
@@ -272,7 +289,7 @@ fn reference_tools(scenario: &Scenario) -> BTreeSet<String> {
 }
 
 /// Share of the episodes that count; needs at least one episode.
-fn share(episodes: &[&Episode], counts: fn(&Episode) -> bool) -> f64 {
+fn share(episodes: &[&Episode], counts: impl Fn(&Episode) -> bool) -> f64 {
     episodes.iter().filter(|episode| counts(episode)).count() as f64 / episodes.len() as f64
 }
 

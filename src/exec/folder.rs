@@ -43,6 +43,9 @@ pub struct RunSpec {
     pub overrides: Overrides,
     /// Text of the run file.
     pub text: String,
+    /// Whether it only tries the run file out, so that it is not the latest run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_trial: bool,
     /// The files that it extends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extended: Vec<ExtendedFile>,
@@ -208,10 +211,13 @@ fn node_folder(id: &str) -> String {
     id.replace('[', ".").replace(']', "")
 }
 
-/// Resolves a run id: `latest` is the newest run.
+/// Resolves a run id: `latest` is the newest run that does more than try its run file out.
 pub fn named(store: &Store, id: &str) -> String {
-    let newest = (id == "latest").then(|| list(store).pop()).flatten();
-    newest.unwrap_or_else(|| id.to_owned())
+    if id != "latest" {
+        return id.to_owned();
+    }
+    let is_trial = |id: &String| RunSpec::read(&store.runs().join(id)).is_ok_and(|spec| spec.is_trial);
+    list(store).into_iter().rev().find(|id| !is_trial(id)).unwrap_or_else(|| id.to_owned())
 }
 
 /// The folder of an existing run.

@@ -572,6 +572,7 @@ mod tests {
                     scenario: scenario.id.clone(),
                     policy: name.clone(),
                     mode,
+                    changed: None,
                     right: index < right,
                     by_protocol: true,
                     any_right: None,

@@ -387,7 +387,7 @@ impl Runner {
         let began = Instant::now();
         self.files_unchanged(job)?;
         let (work_dir, metrics) = match self.call_with_retries(running, &rows).await {
-            Err(failure) if queries_server && failure.is_transient() => {
+            Err(failure) if queries_server && is_away(&failure) => {
                 let Some(record) = self.claim(job, self.stored(job)?)? else { return Err(failure) };
                 self.report(Event::Unanswered { id, error: Reported::from(&failure) })?;
                 return Ok(StageResult::new(record, true));
@@ -666,4 +666,9 @@ fn away(cause: &StoreError) -> String {
         Some(hint) => format!("{cause} ({hint})"),
         None => cause.to_string(),
     }
+}
+
+/// Whether the server could not be asked, so that its last answer has to do.
+fn is_away(failure: &Failure) -> bool {
+    failure.is_transient() || failure.code().starts_with("mcp::")
 }

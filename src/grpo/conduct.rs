@@ -7,9 +7,12 @@ use crate::data::{End, Trajectory, calls::calls};
 /// How far an episode came that is not right. The first that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 enum Hurdle {
-    /// A limit of turns or tokens ended it.
-    #[strum(to_string = "were cut short")]
-    CutShort,
+    #[strum(to_string = "reached `max_turns`")]
+    Turns,
+    #[strum(to_string = "reached `max_turn_tokens`")]
+    TurnTokens,
+    #[strum(to_string = "reached `max_episode_tokens` or the end of the model's context")]
+    Tokens,
     /// Its own call crashed the server.
     #[strum(to_string = "crashed the server")]
     Crash,
@@ -54,7 +57,9 @@ impl Conduct {
             }
             let has_result = || calls.iter().any(|call| call.result_bytes.is_some() && !call.is_error);
             let hurdle = match trajectory.end() {
-                Some(end) if end.is_truncated() => Hurdle::CutShort,
+                Some(End::OutOfTurns) => Hurdle::Turns,
+                Some(End::OutOfTurnTokens) => Hurdle::TurnTokens,
+                Some(End::OutOfTokens) => Hurdle::Tokens,
                 Some(End::ServerDown) => Hurdle::Crash,
                 _ if calls.iter().all(|call| call.form.is_none()) && trajectory.answer.is_none() => {
                     Hurdle::NoCall
@@ -154,7 +159,7 @@ mod tests {
                 ),
                 Hurdle::OtherAnswer,
             ),
-            (episode(vec![call("find", None), result(false)], "out_of_turns", None), Hurdle::CutShort),
+            (episode(vec![call("find", None), result(false)], "out_of_turns", None), Hurdle::Turns),
             (episode(vec![call("find", None)], "server_down", None), Hurdle::Crash),
         ];
         for (episode, hurdle) in &cases {
@@ -164,7 +169,7 @@ mod tests {
         let right = Trajectory { correct: Some(true), ..cases[3].0.clone() };
         let all = Conduct::of(cases.iter().map(|(episode, _)| episode).chain([&right]));
         insta::assert_snapshot!([all.hurdles().unwrap(), all.forms().unwrap()].join("\n"), @r"
-        8 of 9 episodes have no right answer: 2 wrote no call that can be read, 2 answered without calling a tool, 1 were cut short, 1 crashed the server, 1 got only errors from their calls, 1 got results and gave another answer
+        8 of 9 episodes have no right answer: 2 wrote no call that can be read, 2 answered without calling a tool, 1 reached `max_turns`, 1 crashed the server, 1 got only errors from their calls, 1 got results and gave another answer
         4 of 9 calls are not in the form of the chat template: 4 tags
         ");
         let solved = Conduct::of([&right]);

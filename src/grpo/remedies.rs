@@ -112,7 +112,7 @@ pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
     for (limit, truncated) in limits.into_iter().zip(episodes.truncated) {
         if share(truncated, signal.rollouts) >= ROLLOUTS {
             let of = signal.rollouts;
-            lines.push(format!("{truncated} of {of} episodes were cut short: raise {limit} of [agent]"));
+            lines.push(format!("{truncated} of {of} episodes reached {limit} of [agent]: raise it"));
         }
     }
     let unjudged = signal.without_gradient.get(&super::NoSignal::Unjudged).copied().unwrap_or(0);

@@ -15,6 +15,7 @@ mod reply;
 mod reward;
 mod rubric;
 mod score;
+pub mod state;
 mod transcript;
 pub mod truth;
 

@@ -7,11 +7,14 @@ use std::{borrow::Cow, collections::BTreeSet};
 use regex::Regex;
 use serde_json::Value;
 
-use super::answer::{Known, Number, number, same, same_set, same_text};
+use super::{
+    answer::{Known, Number, number, same, same_set, same_text},
+    state,
+};
 use crate::{
     answer::COMPLETE_TASK,
     data::{
-        self, CallChecks, CallError, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory,
+        self, CallChecks, CallError, CallPattern, Change, Checks, Json, Scenario, TextCheck, Trajectory,
         calls::{CallSource, calls},
     },
 };
@@ -60,10 +63,34 @@ pub fn is_number(text: &str) -> bool {
     text.trim().parse::<f64>().is_ok() && Number::written_as_one(text).is_some()
 }
 
+/// What an episode changed. `None` if the scenario checks no state, or does not know how it was before.
+pub fn changed(scenario: &Scenario, evidence: Evidence<'_>) -> Option<Change> {
+    let checks = Checks::parse(&scenario.checks.as_ref()?.0).ok()?.state;
+    let results = results(evidence);
+    let mut all = Change::Nothing;
+    for (index, check) in checks.iter().enumerate() {
+        let wanted = check.expect.same.as_ref()?;
+        let ignore = &check.expect.ignore;
+        let Some(Some(found)) = results.get(index) else { return Some(Change::Other) };
+        let before = check.before.as_ref().unwrap_or(wanted);
+        if !state::is_same(before, ignore, found) {
+            all = Change::Part;
+            if !state::is_between(before, wanted, ignore, found) {
+                return Some(Change::Other);
+            }
+        }
+    }
+    (!checks.is_empty()).then_some(all)
+}
+
+/// The results of the calls of state checks.
+fn results(evidence: Evidence<'_>) -> Vec<Option<String>> {
+    evidence.state.and_then(|json| serde_json::from_str(&json.0).ok()).unwrap_or_default()
+}
+
 fn hold(checks: &Checks, evidence: Evidence<'_>) -> bool {
     let Checks { answer, calls, state } = checks;
-    let results: Vec<Option<String>> =
-        evidence.state.and_then(|json| serde_json::from_str(&json.0).ok()).unwrap_or_default();
+    let results = results(evidence);
     answer.iter().all(|check| evidence.answer.is_some_and(|answer| text_holds(check, answer)))
         && calls.as_ref().is_none_or(|checks| calls_hold(checks, &calls_of(evidence.messages)))
         && state.iter().enumerate().all(|(index, check)| {
@@ -93,6 +120,7 @@ pub fn text_holds(check: &TextCheck, text: &str) -> bool {
     check.equals.as_ref().is_none_or(|expected| same_text(expected, &part))
         && check.number.is_none_or(is_near)
         && check.set.as_ref().is_none_or(|items| same_set(&items.join(","), &part))
+        && check.same.as_ref().is_none_or(|expected| state::is_same(expected, &check.ignore, &part))
         && check
             .matches
             .as_ref()
@@ -316,6 +344,35 @@ mod tests {
         for state in [r#"["b", "2"]"#, r#"["a", "3"]"#, r#"["a", null]"#, r#"["a"]"#, "[]", ""] {
             assert!(!of(state), "{state}");
         }
+    }
+
+    #[test]
+    fn a_failed_episode_changed_nothing_a_part_or_something_else() {
+        let checks = r#"{"state": [
+            {"tool": "list", "expect": {"same": [{"id": 1, "is": "shut"}, {"id": 2, "is": "shut"}], "ignore": ["at"]},
+             "before": [{"id": 1, "is": "open"}, {"id": 2, "is": "open"}]},
+            {"tool": "people", "expect": {"same": ["Ann"]}}]}"#;
+        let scenario = Scenario { checks: Some(Json(checks.into())), ..scenario("none", None) };
+        let list = |one: &str, two: &str| {
+            format!(r#"[{{"id": 2, "is": "{two}", "at": 9}}, {{"id": 1, "is": "{one}"}}]"#)
+        };
+        for (states, solved, change) in [
+            ([&list("shut", "shut"), "[\"Ann\"]"], true, Change::Part),
+            ([&list("open", "open"), "[\"Ann\"]"], false, Change::Nothing),
+            ([&list("shut", "open"), "[\"Ann\"]"], false, Change::Part),
+            ([&list("lost", "open"), "[\"Ann\"]"], false, Change::Other),
+            ([&list("open", "open"), "[\"Ben\"]"], false, Change::Other),
+            (["[]", "[\"Ann\"]"], false, Change::Other),
+        ] {
+            let state = Json(serde_json::json!(states).to_string());
+            let evidence = Evidence { state: Some(&state), ..Evidence::default() };
+            assert_eq!(correct(&scenario, evidence), Some(solved), "{states:?}");
+            assert_eq!(changed(&scenario, evidence), Some(change), "{states:?}");
+        }
+        assert_eq!(changed(&scenario, Evidence::default()), Some(Change::Other));
+        let plain = Some(Json(r#"{"state": [{"tool": "list", "expect": {"equals": "x"}}]}"#.into()));
+        let plain = Scenario { checks: plain, ..self::scenario("none", None) };
+        assert_eq!(changed(&plain, Evidence::default()), None, "how it was before is not known");
     }
 
     #[test]

@@ -188,6 +188,18 @@ pub enum PlanError {
     #[hint("its iterations are 1 to {last}" if let Some(last) = last)]
     #[hint = "it is not in a loop"]
     NoIteration { stage: String, iteration: u32, last: Option<u32> },
+    #[error("{}", match names.len() {
+        0 => "`--iterations`: the run file has no loop".to_owned(),
+        _ => format!("`--iterations`: the run file has several loops, {}", names.join(", ")),
+    })]
+    #[diagnostic(class = usage)]
+    #[hint("`--set loop.{first}.iterations=…` says it of one" if let Some(first) = names.first())]
+    #[hint = "`extends = \"standard\"` has one"]
+    NotOneLoop { names: Vec<String> },
+    #[error("`--no-start`: the run file has no stage `start`")]
+    #[diagnostic(class = usage)]
+    #[hint = "`mcprl plan --expand` shows its stages; `--set stages.NAME=false` leaves one out"]
+    NoStart,
 }
 
 /// The first mistake without a prefix, the others as separate errors. Each but the last has its hint.

@@ -455,6 +455,9 @@ impl<'a> Unrolled<'a> {
         let LoopTargets { carry, begins, best, .. } = &self.loops[loop_index];
         let (start, stage, port) = &carry[name];
         let start = start.as_ref().and_then(|start| self.from(start, None));
+        if self.parsed.loops[loop_index].iterations == 0 {
+            return start.unwrap_or_else(|| InputSource::Last(Vec::new()));
+        }
         let start = start.as_ref().and_then(InputSource::output).map(|(node, port)| (node, port.to_owned()));
         let of = |number: u32| (self.inner(loop_index, number, *stage), port.clone());
         match best {

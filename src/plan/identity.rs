@@ -30,7 +30,8 @@ pub struct ServerIdentity {
     pub files: BTreeMap<PathBuf, Digest>,
     /// Databases that do not count, because the server may write to them.
     pub uncounted: BTreeSet<PathBuf>,
-    /// Whether this identifies the server. A URL does not: its server must be asked.
+    /// Whether this identifies the server. A URL does not, and neither does a command, which may import its tools from files
+    /// that it does not name: the server must be asked. Those of mcprl itself and cassettes are known.
     pub is_known: bool,
 }
 
@@ -179,7 +180,11 @@ impl ServerIdentity {
                 "calls": own.calls,
             });
         }
-        let is_known = !matches!(spec.transport, Transport::Http { .. });
+        let is_known = match &spec.transport {
+            Transport::Http { .. } => false,
+            Transport::Stdio { command, .. } => command.iter().any(|word| word.contains("{mcprl}")),
+            Transport::Cassette(_) => true,
+        };
         Ok(Self { reached, conduct, files: by_content, uncounted, is_known })
     }
 }

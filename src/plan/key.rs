@@ -37,7 +37,7 @@
 //! `"read-only"`), only the word counts: otherwise each episode would change every key. The variable that
 //! holds a bearer token does not count.
 //!
-//! The key cannot identify the server behind a URL. The stage that lists its tools therefore reruns in each
+//! The key cannot identify a server for certain. The stage that lists its tools therefore reruns in each
 //! new run, but not in a resumed one. Its output counts by content, so if the server answers the same, no
 //! other stage reruns. If the server does not answer, its last answer is used, and the run reports that.
 //!

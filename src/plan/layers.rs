@@ -53,6 +53,9 @@ pub fn top_level() -> Vec<&'static str> {
 pub const MODEL: &str = "model";
 pub const BASE: &str = "base";
 
+/// The input of `sft`, and the kind of the stage that writes it, which a list of files there stands for.
+pub const TRACES: &str = "traces";
+
 /// The section with the parameters of the agent, which stages share.
 pub const AGENT: &str = "agent";
 
@@ -217,7 +220,42 @@ impl Layers {
             layers.is_short = true;
             layers.join(Layer { metadata, values: nest(&base, stage.into()) });
         }
+        layers.read_traces();
         (layers, mistakes)
+    }
+
+    /// Makes the stages of recorded conversations that stages of kind `sft` name by files: with their policy, and with the tools
+    /// and the exam of the run file, if it has one of each.
+    fn read_traces(&mut self) {
+        let only = |kind: &str| {
+            let mut of_kind = self.stages().filter(|stage| stage.kind() == Some(kind));
+            let first = of_kind.next().and_then(|stage| Some(stage.path.strip_prefix("stages.")?.to_owned()));
+            first.filter(|_| of_kind.next().is_none())
+        };
+        let (tools, tasks) = (only("discover"), only("scenarios"));
+        let mut made = Vec::new();
+        for stage in self.stages().filter(|stage| stage.kind() == Some("sft")) {
+            let Some(name) = stage.path.strip_prefix("stages.") else { continue };
+            let Some(files) = stage.field(TRACES).filter(|given| given.value.as_array().is_some()) else {
+                continue;
+            };
+            let metadata = self.figment.get_metadata(files.value.tag()).cloned().unwrap_or_default();
+            let mut table =
+                Dict::from([("kind".into(), TRACES.into()), ("files".into(), files.value.clone())]);
+            let policy = stage.field("policy").and_then(|policy| policy.text().map(str::to_owned));
+            let exam = tasks.as_ref().map(|tasks| format!("{tasks}.heldout"));
+            for (input, reference) in [("policy", policy), ("tools", tools.clone()), ("exam", exam)] {
+                table.extend(reference.map(|reference| (input.to_owned(), reference.into())));
+            }
+            made.push((name.to_owned(), metadata, table));
+        }
+        for (name, metadata, table) in made {
+            let stage = format!("{name}_{TRACES}");
+            let reference = nest(&format!("stages.{name}.{TRACES}"), stage.clone().into());
+            let reference = Layer { metadata: metadata.clone(), values: reference };
+            self.figment = std::mem::take(&mut self.figment).merge(reference);
+            self.join(Layer { metadata, values: nest(&format!("stages.{stage}"), table.into()) });
+        }
     }
 
     /// Adds the defaults of the cards, by kind, to the stages: values of `[agent]`, or the card's own. Then `inputs`, as

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! Source     text, raw values and their spans         source.rs
-//! Layers     card < extended < file < variables < --set   layers.rs, expand.rs
+//! Layers     card < extended < file < variables < --set   layers.rs, expand.rs, practice.rs
 //! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs,
 //!                                                     executor.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
@@ -30,6 +30,7 @@ mod models;
 mod name;
 mod named_files;
 mod parse;
+mod practice;
 mod preflight;
 mod reader;
 mod reason;
@@ -61,6 +62,7 @@ pub use models::Models;
 pub use name::{InLoop, NodeName, stage_name};
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
+pub use practice::Practice;
 pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_parts};
 pub use report::{NodeStatus, PlanReport, Rerun, ServerStarts, Status, rerun_reasons, rollouts, will_run};
@@ -248,6 +250,29 @@ impl Plan {
     /// Databases of servers that may write to them. Their content is in no key.
     pub fn uncounted_files(&self) -> impl Iterator<Item = &Path> {
         self.identity.iter().flat_map(|server| &server.uncounted).map(PathBuf::as_path)
+    }
+
+    /// Takes the servers' last answers, where there are any, instead of asking again.
+    #[must_use]
+    pub fn offline(mut self) -> Self {
+        self.identity.iter_mut().for_each(|identity| identity.is_known = true);
+        self
+    }
+
+    /// The stages that read this node's results or what follows from them, by their names in the run file.
+    pub fn followers(&self, index: NodeIndex) -> Vec<String> {
+        let (mut found, mut names) = (vec![index], Vec::new());
+        for node in self.order() {
+            let reads = self.node(*node).inputs.iter().flat_map(|edge| edge.from.nodes());
+            if reads.into_iter().any(|read| found.contains(&read)) {
+                found.push(*node);
+                let name = stage_name(&self.node(*node).id);
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
     }
 
     /// Whether the node lists the tools of a server that the key cannot identify.

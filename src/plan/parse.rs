@@ -139,8 +139,8 @@ pub struct ParsedLoop<'a> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Loop {
-    /// How often the stages run.
-    #[schemars(range(min = 1, max = MOST_ITERATIONS))]
+    /// How often the stages run. 0: the result is what the loop starts from.
+    #[schemars(range(min = 0, max = MOST_ITERATIONS))]
     iterations: u32,
     /// Consecutive iterations in which no group is informative, so that nothing can be learned, after which the loop ends. 0
     /// for never. It reads the metric `signal`.
@@ -844,7 +844,10 @@ impl<'a> RunFileParser<'_, 'a> {
             };
             match stage.fields.get(role_name.as_str()) {
                 Some(entry) if role.many => {
-                    inputs.extend(self.ordered(entry).into_iter().map(|(name, entry)| input(name, entry)));
+                    // One that another file has is taken out, as a stage is.
+                    let mut given = self.ordered(entry);
+                    given.retain(|(_, entry)| entry.json() != Value::Bool(false));
+                    inputs.extend(given.into_iter().map(|(name, entry)| input(name, entry)));
                 }
                 Some(entry) => inputs.push(input(role_name, entry.clone())),
                 None if role.optional => {}

@@ -281,10 +281,7 @@ impl fmt::Display for RerunReason {
             Self::Tools { changes, .. } if *changes == ToolChanges::default() => {
                 f.write_str("server tool list in another order")
             }
-            Self::Tools { changes: ToolChanges { added, removed, changed }, .. } => {
-                let [added, removed, changed] = [added, removed, changed].map(Vec::len);
-                write!(f, "server tool list changed: +{added} −{removed} ~{changed}")
-            }
+            Self::Tools { changes, .. } => write!(f, "server tool list changed: {changes}"),
             Self::Damaged { output: Some(output), problem } => {
                 write!(f, "stored output `{output}` is unusable: {problem}")
             }
@@ -297,7 +294,7 @@ impl fmt::Display for RerunReason {
             }
             Self::NotCached => f.write_str("its `cache` setting reruns it in every run"),
             Self::Resample => f.write_str("--resample"),
-            Self::ServerQueried => f.write_str("a server at a URL is queried in every run"),
+            Self::ServerQueried => f.write_str("the server is asked in every run"),
         }
     }
 }

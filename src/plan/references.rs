@@ -171,7 +171,7 @@ impl<'a> Resolver<'a> {
             None => (carried, 0),
         };
         self.known_carry(entry, parsed_loop, name)?;
-        if lag >= parsed_loop.iterations {
+        if lag >= parsed_loop.iterations.max(1) {
             let message = format!(
                 "`{}` is {lag} iterations behind, and loop \"{}\" has {}: it would never see a new \"{name}\"",
                 entry.path, parsed_loop.name, parsed_loop.iterations
@@ -205,6 +205,13 @@ impl<'a> Resolver<'a> {
         };
         self.known_carry(entry, parsed_loop, name)?;
         self.carry_fits(entry, index, name, artifact)?;
+        let starts_empty = parsed_loop.carry.get(name).and_then(Entry::text) == Some("");
+        if parsed_loop.iterations == 0 && starts_empty {
+            let message =
+                format!("loop \"{}\" runs no iteration, and \"{name}\" starts empty", parsed_loop.name);
+            let hint = Some("start it from the output of a stage".to_owned());
+            return self.reader.wrong(entry, Part::Value, message, hint);
+        }
         Some(Target::Result { loop_index: index, name: name.to_owned() })
     }
 

@@ -98,7 +98,7 @@ pub struct PlanReport {
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unqueried: Option<String>,
-    /// The cost of restarting the server in each rollout, if it is high.
+    /// The cost of restarting the server in each rollout without an estimate, if it is high.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_starts: Option<ServerStarts>,
     /// Why stages that will run would fail.
@@ -180,9 +180,6 @@ impl PlanReport {
             if node.stage.card.output_of_type("server").is_some() {
                 start = cached.map(|cost| cost.seconds);
             }
-            if is_ahead {
-                rollouts_ahead = rollouts_ahead.saturating_add(rollouts(&node.stage));
-            }
             let estimate = history.as_ref().filter(|_| is_ahead);
             let estimate = estimate.map(|known| known.estimate(&node.stage, preflight.uses(*index), reused));
             if let Some(Err(why)) = estimate {
@@ -192,6 +189,10 @@ impl PlanReport {
                 }
             }
             let estimate = estimate.and_then(Result::ok);
+            // What was measured has the starts in it.
+            if is_ahead && estimate.is_none() {
+                rollouts_ahead = rollouts_ahead.saturating_add(rollouts(&node.stage));
+            }
             match (&cached, &estimate) {
                 (Some(cost), _) => report.saved += *cost,
                 (None, Some(estimate)) => report.ahead += estimate.cost,
@@ -394,7 +395,9 @@ pub fn rerun_reasons(
     stored: &Lookup,
 ) -> Vec<RerunReason> {
     let node = plan.node(job.index);
-    if let Some(reason) = &job.forced {
+    // A server that has not answered under this key is not asked again.
+    let is_first = |reason: &RerunReason| *reason == RerunReason::ServerQueried && *stored == Lookup::Miss;
+    if let Some(reason) = job.forced.as_ref().filter(|reason| !is_first(reason)) {
         return vec![reason.clone()];
     }
     match stored {

@@ -9,7 +9,7 @@ use strum::VariantNames as _;
 
 use super::{
     executor::{Executor, Jobs},
-    layers::LOOP_RULES,
+    layers::{LOOP_RULES, TRACES},
     parse::Loop,
     section::schema_of,
     server::Server,
@@ -179,9 +179,13 @@ fn stage(card: &Card) -> Value {
     let mut required = vec![json!("kind")];
     for (name, role) in &card.inputs {
         let about = format!("{} ({})", role.about, role.artifact);
+        let reference = json!({ "type": "string" });
         properties[name] = if role.many {
-            let each = json!({ "type": "string" });
+            let each = json!({ "anyOf": [reference, { "const": false }] });
             json!({ "type": "object", "additionalProperties": each, "description": about })
+        } else if name == TRACES {
+            let files = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "anyOf": [reference, files], "description": about })
         } else {
             json!({ "type": "string", "description": about })
         };
@@ -230,6 +234,10 @@ fn parameter(param: &Param) -> Value {
         ParamType::Prompts => {
             let either = json!([{ "type": "object" }, { "type": "boolean" }]);
             json!({ "type": "object", "additionalProperties": { "anyOf": either } })
+        }
+        ParamType::Names => {
+            let list = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "anyOf": [{ "type": "boolean" }, list] })
         }
         ParamType::Values => {
             let value = json!({ "type": ["string", "number", "boolean"] });

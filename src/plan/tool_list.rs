@@ -1,6 +1,6 @@
 //! Changes between two lists of a server's tools.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,8 +15,23 @@ use crate::{
 pub struct ToolChanges {
     pub added: Vec<String>,
     pub removed: Vec<String>,
-    /// The description changed.
+    /// The schema of the arguments changed.
+    #[serde(default)]
+    pub schemas: Vec<String>,
+    /// The description or another text changed.
     pub changed: Vec<String>,
+}
+
+/// `added export; removed search; schema of list; description of read`.
+impl fmt::Display for ToolChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { added, removed, schemas, changed } = self;
+        let all =
+            [("added", added), ("removed", removed), ("schema of", schemas), ("description of", changed)];
+        let parts = all.iter().filter(|(_, names)| !names.is_empty());
+        let parts: Vec<String> = parts.map(|(what, names)| format!("{what} {}", names.join(", "))).collect();
+        f.write_str(&parts.join("; "))
+    }
 }
 
 impl ToolChanges {
@@ -24,6 +39,12 @@ impl ToolChanges {
     pub fn between(store: &Store, old: &Digest, new: &Digest) -> Option<Self> {
         let read = |digest| data::read(&only_file(store.artifact(digest))?).ok();
         Some(Self::between_lists(&read(old)?, &read(new)?))
+    }
+
+    /// Compares an artifact of type `tools` with a list.
+    pub fn since(store: &Store, old: &Digest, new: &[Tool]) -> Option<Self> {
+        let old = data::read(&only_file(store.artifact(old))?).ok()?;
+        Some(Self::between_lists(&old, new))
     }
 
     pub fn between_lists(old: &[Tool], new: &[Tool]) -> Self {
@@ -35,11 +56,17 @@ impl ToolChanges {
             let names = these.keys().filter(|name| !those.contains_key(*name));
             names.map(|name| (*name).to_owned()).collect()
         };
-        let changed = new.iter().filter(|(name, tool)| old.get(*name).is_some_and(|before| before != *tool));
+        let changed = new.iter().filter_map(|(name, tool)| {
+            let before = old.get(name).filter(|before| *before != tool)?;
+            Some(((*name).to_owned(), before.input_schema != tool.input_schema))
+        });
+        let (schemas, changed): (Vec<_>, Vec<_>) = changed.partition(|(_, is_schema)| *is_schema);
+        let names = |all: Vec<(String, bool)>| all.into_iter().map(|(name, _)| name).collect();
         Self {
             added: missing(&new, &old),
             removed: missing(&old, &new),
-            changed: changed.map(|(name, _)| (*name).to_owned()).collect(),
+            schemas: names(schemas),
+            changed: names(changed),
         }
     }
 }
@@ -70,13 +97,10 @@ mod tests {
 
     #[test]
     fn tools_that_came_went_and_changed_are_told_apart() {
-        let old = [tool("list", "a"), tool("read", "b"), tool("drop", "c")];
-        let new = [tool("write", "d"), tool("read", "other"), tool("list", "a")];
-        let changes = ToolChanges::between_lists(&old, &new);
-        let (added, removed, changed) = (["write".to_owned()], ["drop".to_owned()], ["read".to_owned()]);
-        assert_eq!(
-            (changes.added, changes.removed, changes.changed),
-            (added.into(), removed.into(), changed.into())
-        );
+        let old = [tool("list", "a"), tool("read", "b"), tool("drop", "c"), tool("find", "f")];
+        let wider = Tool { input_schema: "{\"type\":\"object\"}".into(), ..tool("find", "f") };
+        let new = [tool("write", "d"), tool("read", "other"), tool("list", "a"), wider];
+        let changes = ToolChanges::between_lists(&old, &new).to_string();
+        assert_eq!(changes, "added write; removed drop; schema of find; description of read");
     }
 }

@@ -86,6 +86,7 @@ pub(super) fn episodes_of(played: &LastExam, policy: &str, name: &str, mode: &st
         policy: name.to_owned(),
         mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
         right: row.correct == Some(true),
+        changed: None,
         by_protocol: keeps_protocol(row.loose_calls, row.answer_source.as_deref()),
         any_right: None,
         calls: row.calls,

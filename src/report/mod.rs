@@ -20,7 +20,7 @@ mod tests;
 pub use compare::{Comparable, NotComparable, comparison};
 pub use html::page as html_page;
 pub use markdown::page as markdown_page;
-pub use replicates::{Replicates, replicates};
+pub use replicates::{Replicated, Replicates, replicates};
 pub use run::{curve_plot, ending, report, verdict_plot};
 pub use server::{server_document, server_report};
 

@@ -694,7 +694,7 @@ fn cost(page: &mut Document, run: &Run) {
             ("sampled tokens", Cell::number(amount(spent.usage.sampled_tokens))),
             ("trained tokens", Cell::number(amount(spent.usage.trained_tokens))),
             ("tool calls", Cell::number(amount(spent.usage.tool_calls))),
-            ("judge requests", Cell::number(amount(spent.usage.judge_requests))),
+            ("endpoint requests", Cell::number(amount(spent.usage.judge_requests))),
             ("dollars", Cell::number(dollars)),
         ]
     }));

@@ -135,6 +135,7 @@ fn a_report_has_the_engine_and_the_command_that_ran() {
             vec!["engine.dtype=bf16".into(), "stages.tools.note=it's".into()],
         ),
         text: "name = \"demo\"\n[engine]\ndtype = \"f16\"\nthreads = 3\n".into(),
+        is_trial: false,
     };
     std::fs::create_dir_all(parts.made.store.runs().join("r")).unwrap();
     std::fs::write(parts.made.store.runs().join("r/run.toml"), toml::to_string(&spec).unwrap()).unwrap();

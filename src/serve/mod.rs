@@ -48,6 +48,7 @@ use crate::{
     agent::AgentSettings,
     net::{is_own_host, is_same},
     openai::{Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, respond},
+    plan::InLoop,
     progress::now_ms,
     stage::{Context, Input, OpenPolicy},
 };
@@ -74,7 +75,7 @@ pub struct Service {
     /// What policies are loaded with.
     pub context: Context,
     pub settings: AgentSettings,
-    /// The first answers requests that name no model. Names are unique.
+    /// The first answers requests that name no model if there is no agent. Names are unique.
     pub policies: Vec<Policy>,
     pub agent: Option<AskServer>,
     /// Of the run, which may stand before the name of a model.
@@ -105,10 +106,16 @@ impl Service {
         }
     }
 
-    /// Names of all models.
+    /// Names of the models that are listed: the agent, which answers requests that name none, and the policies but for those of
+    /// a loop's iterations, which are answered by name all the same.
     pub fn models(&self) -> impl Iterator<Item = &str> {
-        let policies = self.policies.iter().map(|policy| policy.input.name.as_str());
-        policies.chain(self.agent.iter().map(|_| AGENT))
+        let policies = self.policies.iter().map(|policy| policy.input.name.as_str()).enumerate();
+        let listed = policies.filter(|(at, name)| *at == 0 || InLoop::parse(name).is_none());
+        self.agent.iter().map(|_| AGENT).chain(listed.map(|(_, name)| name))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name == AGENT && self.agent.is_some() || self.policies.iter().any(|policy| policy.input.name == name)
     }
 
     /// A name without the run's.
@@ -152,7 +159,7 @@ impl Service {
 
     /// Prepares the answers to a request.
     async fn answers(&self, request: ChatRequest) -> Result<(Head, Answers), ApiError> {
-        let is_agent = request.model.as_deref().is_some_and(|name| self.plain(name) == AGENT);
+        let is_agent = request.model.as_deref().is_none_or(|name| self.plain(name) == AGENT);
         Ok(match self.agent.as_ref().filter(|_| is_agent) {
             Some(AskServer { agent, .. }) => {
                 request.refuse_for_agent()?;
@@ -199,9 +206,11 @@ impl Service {
     }
 
     fn list(&self) -> Value {
-        let model =
-            |id: &str| json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"});
-        json!({"object": "list", "data": self.models().map(model).collect::<Vec<_>>()})
+        json!({"object": "list", "data": self.models().map(|id| self.model(id)).collect::<Vec<_>>()})
+    }
+
+    fn model(&self, id: &str) -> Value {
+        json!({"id": id, "object": "model", "created": self.started, "owned_by": "mcprl"})
     }
 
     fn metrics_text(&self) -> String {
@@ -230,9 +239,8 @@ impl Service {
             (&Method::GET, "/v1/models/{model}") => {
                 let name = parts.uri.path().trim_end_matches('/').strip_prefix("/v1/models/");
                 let name = percent_decode_str(name.unwrap_or_default()).decode_utf8_lossy();
-                let mut all = self.list()["data"].as_array().cloned().unwrap_or_default();
-                all.retain(|model| model["id"] == self.plain(&name));
-                all.pop().map(|model| Json(model).into_response()).ok_or_else(|| {
+                let known = Some(self.plain(&name)).filter(|name| self.has(name));
+                known.map(|name| Json(self.model(name)).into_response()).ok_or_else(|| {
                     let message = format!("there is no model \"{name}\"");
                     ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
                 })

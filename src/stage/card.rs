@@ -124,6 +124,8 @@ pub enum ParamType {
     Values,
     /// Names with tables, of which `system` is the name of an input, or a path relative to the run file; keyed by content.
     Prompts,
+    /// True for all, or a list of names.
+    Names,
 }
 
 impl ParamType {
@@ -139,6 +141,7 @@ impl ParamType {
             Self::Strings | Self::Command => "a list of strings",
             Self::Paths => "a list of paths",
             Self::Table | Self::Values | Self::Prompts => "a table",
+            Self::Names => "true, false or a list of names",
         }
     }
 
@@ -160,6 +163,7 @@ impl ParamType {
                 value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
             }
             Self::Table | Self::Values | Self::Prompts => value.is_object(),
+            Self::Names => value.is_boolean() || Self::Strings.accepts(value),
         }
     }
 }

@@ -35,7 +35,7 @@ macro_rules! card {
 /// In the order in which a run uses them.
 pub const EMBEDDED: &[EmbeddedCard] = &[
     card!(discover, []),
-    card!(scenarios, ["generate.jinja", "reword.jinja"]),
+    card!(scenarios, ["generate.jinja", "write.jinja"]),
     card!(model, []),
     card!(adapter, []),
     card!(demonstrations, []),

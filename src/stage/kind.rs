@@ -73,9 +73,14 @@ pub trait StageKind: Send + Sync {
         None
     }
 
-    /// How many of the tools that the servers list the stage offers to an agent. None if it does not choose tools.
-    fn offers(&self, _listed: &[Tool], _: &Servers) -> Option<usize> {
+    /// The tools, of those that the servers list, that the stage offers to an agent. None if it does not choose tools.
+    fn offers(&self, _listed: &[Tool], _: &Servers) -> Option<Vec<Tool>> {
         None
+    }
+
+    /// Whether it tries tools out, which takes calls and time.
+    fn explores(&self) -> bool {
+        false
     }
 
     /// What the stage needs to know about the tools that the servers list.

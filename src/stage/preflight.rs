@@ -27,8 +27,11 @@ use crate::{
 pub enum ExpectedOutput {
     Policy(Arc<ExpectedPolicy>),
     Scenarios(ExpectedScenarios),
-    /// The table of a server's tools.
-    Tools(PathBuf),
+    /// The table of a server's tools, and whether it has all that the server lists.
+    Tools {
+        table: PathBuf,
+        is_whole: bool,
+    },
     Episodes(ExpectedEpisodes),
     /// What decides about the rewards.
     Rewards(ScoredBy),
@@ -239,8 +242,13 @@ impl PreflightContext<'_> {
 
     /// The table of tools, if it exists.
     pub fn tools(&self) -> Option<&Path> {
+        self.whole_tools().map(|(table, _)| table)
+    }
+
+    /// The same, and whether it has all tools that the server lists.
+    pub fn whole_tools(&self) -> Option<(&Path, bool)> {
         match self.inputs.get("tools")?.first()? {
-            (_, ExpectedOutput::Tools(path)) => Some(path),
+            (_, ExpectedOutput::Tools { table, is_whole }) => Some((table, *is_whole)),
             _ => None,
         }
     }

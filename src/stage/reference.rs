@@ -115,6 +115,7 @@ fn parameter((name, param): (&String, &Param)) -> String {
         ParamType::Paths => "paths",
         ParamType::Table | ParamType::Prompts => "table",
         ParamType::Values => "table of lists or paths",
+        ParamType::Names => "boolean or strings",
     };
     let kind = match &param.unit {
         Some(unit) => format!("{kind} [{unit}]"),

@@ -15,6 +15,8 @@ struct Said {
     calls: Vec<Call>,
     /// Of a result: the id of its call.
     id: Option<String>,
+    /// Of the assistant: it has the weight 0, so it is not learned.
+    is_unlearned: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +96,7 @@ fn read(message: &Value, repairs: &mut Vec<String>) -> Result<Vec<Said>, String>
         texts.find(|text| !text.is_empty()).unwrap_or_default().clone_into(&mut said.reasoning);
     }
     if role == Role::Assistant {
+        said.is_unlearned = message.get("weight").and_then(Value::as_f64) == Some(0.0);
         if let Some((reasoning, rest)) = thought(&said.text) {
             (said.reasoning, said.text) = (reasoning, rest);
         }
@@ -250,6 +253,7 @@ fn joined(said: Vec<Said>, repairs: &mut Vec<String>) -> Vec<Said> {
                 append(&mut last.text, &one.text);
                 append(&mut last.reasoning, &one.reasoning);
                 last.calls.extend(one.calls);
+                last.is_unlearned |= one.is_unlearned;
             }
             Some(_) if one.role == Role::System => {
                 repairs.push("a system message within the conversation is lost".into());
@@ -297,6 +301,9 @@ fn paired(said: Vec<Said>, repairs: &mut Vec<String>) -> Result<Vec<Value>, Stri
                 let call = |(call, id): (&Call, &String)| json!({"id": id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
                 if !one.calls.is_empty() {
                     message["tool_calls"] = one.calls.iter().zip(&ids).map(call).collect();
+                }
+                if one.is_unlearned {
+                    message["weight"] = 0.into();
                 }
                 if one.calls.is_empty() && message["content"] == "" {
                     repairs.push("an empty turn is lost".into());

@@ -10,14 +10,17 @@ pub mod secrets;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 use serde_json::Value;
 
 pub use message::arguments;
 
-use crate::error::Diagnostic;
+use crate::{answer::COMPLETE_TASK, error::Diagnostic};
 
 /// The form in which a conversation was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
@@ -39,8 +42,8 @@ impl Format {
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// As a chat template expects them: {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}, with ids on
-    /// calls and results and arguments as objects. Each call has its result, in the order of the calls, except perhaps
+    /// As a chat template expects them: {role, content, reasoning_content?, tool_calls?, tool_call_id?, name?, weight?}, with ids
+    /// on calls and results and arguments as objects. An assistant's message of weight 0 is not learned. Each call has its result, in the order of the calls, except perhaps
     /// those of the last message. A system message is the first.
     pub messages: Vec<Value>,
     /// OpenAI's function schemas. None if the trace does not have them.
@@ -78,6 +81,64 @@ pub const DROPPED: &str = "drop";
 
 /// Bytes of a file that are read.
 const FILE_MIB: u64 = 512;
+
+/// Reasons why conversations are not used, in groups, as `6 of 40: 4 it calls `x`, which is not offered; 2 …`.
+pub fn in_groups<'r>(reasons: impl Iterator<Item = &'r str>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    reasons.for_each(|reason| *counts.entry(group(reason)).or_default() += 1);
+    let mut groups: Vec<(String, usize)> = counts.into_iter().collect();
+    groups.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let others: usize = groups.iter().skip(GROUPS).map(|(_, count)| count).sum();
+    groups.truncate(GROUPS);
+    let mut said: Vec<String> = groups.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
+    said.extend((others > 0).then(|| format!("{others} × something else")));
+    said.join("; ")
+}
+
+/// Most groups of reasons that are named.
+const GROUPS: usize = 6;
+
+/// A reason without what differs from conversation to conversation.
+fn group(reason: &str) -> String {
+    let reason = match reason.strip_prefix("message ").and_then(|rest| rest.split_once(": ")) {
+        Some((_, of_message)) => of_message,
+        None => reason,
+    };
+    let start = reason.split(": ").next().unwrap_or(reason);
+    let words = start.split(' ').map(|word| if word.parse::<u64>().is_ok() { "N" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// How a conversation ends: with an answer, or with what in its place.
+pub fn ending(trace: &Trace) -> &'static str {
+    let Some(last) = trace.messages.last() else { return "empty" };
+    match (last["role"].as_str(), last.get("tool_calls")) {
+        (Some("assistant"), None) => "an answer",
+        (Some("assistant"), Some(calls)) => {
+            let mut calls = calls.as_array().into_iter().flatten();
+            let completes = calls.any(|call| call["function"]["name"] == COMPLETE_TASK);
+            if completes { "an answer" } else { "a call" }
+        }
+        _ => "a result",
+    }
+}
+
+/// The first secret in a conversation, by its kind.
+pub fn secret(trace: &Trace) -> Option<&'static str> {
+    trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))
+}
+
+/// Tools that a conversation calls and that are none of these, each once. A name may have a server's before it, as
+/// `mcp__shop__`.
+pub fn unknown_tools(trace: &Trace, offered: &[String]) -> Vec<String> {
+    let calls = trace.messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    let names: BTreeSet<&str> = calls.filter_map(|call| call["function"]["name"].as_str()).collect();
+    let is_known = |name: &&str| {
+        let short = name.rsplit("__").next().unwrap_or(name);
+        *name == COMPLETE_TASK || offered.iter().any(|offered| offered == *name || offered == short)
+    };
+    names.into_iter().filter(|name| !is_known(name)).map(str::to_owned).collect()
+}
 
 /// The files of traces in a folder and one level below it, or this file.
 ///

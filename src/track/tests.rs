@@ -53,6 +53,7 @@ fn made(folder: &Path) -> Store {
         keep_going: false,
         overrides,
         text: FILE.into(),
+        is_trial: false,
     };
     std::fs::write(store.runs().join(RUN).join("run.toml"), toml::to_string(&spec).unwrap()).unwrap();
     store

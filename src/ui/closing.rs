@@ -8,8 +8,23 @@ use crate::{
     plan::InLoop,
 };
 
-/// `resume` is the command that continues the run; `seconds` is the run's duration.
-pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
+/// What the last lines say of a run.
+pub struct Closing<'r> {
+    pub summary: &'r Summary,
+    pub run: &'r str,
+    pub path: &'r Path,
+    /// The command that continues it.
+    pub resume: &'r str,
+    pub seconds: f64,
+    /// Whether anything had to be done.
+    pub is_new: bool,
+    /// With the folder and all of the cost.
+    pub is_verbose: bool,
+}
+
+/// The outcome of the stages, their cost, and how to continue a run that did not finish.
+pub fn closing_text(closing: &Closing<'_>) -> String {
+    let Closing { summary, run, path, resume, seconds, is_new, is_verbose } = closing;
     let counts = [
         (StageOutcome::Cached, "cached"),
         (StageOutcome::Ran, "ran"),
@@ -24,6 +39,29 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
     let parts: Vec<String> =
         parts.filter(is_shown).map(|(_, count, name)| format!("{count} {name}")).collect();
     let mut text = unfinished_text(summary);
+    if *is_verbose {
+        text += &cost_text(summary);
+    }
+    text += &traffic_text(summary);
+    let dollars = summary.spent.dollars.map(|dollars| format!(", {}", human::dollars(dollars)));
+    let what = if *is_new { "" } else { "nothing to do: " };
+    let place = if *is_verbose { path.display().to_string() } else { (*run).to_owned() };
+    text += &format!(
+        "{what}{} in {}{}: {place}",
+        parts.join(", "),
+        human::seconds(*seconds),
+        dollars.unwrap_or_default()
+    );
+    if summary.interrupted {
+        text += &format!("\nstopped; to continue: {resume}");
+    } else if !summary.failures.is_empty() {
+        text += &format!("\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")));
+    }
+    text
+}
+
+fn cost_text(summary: &Summary) -> String {
+    let mut text = String::new();
     let usage = human::usage(&summary.spent);
     if !usage.is_empty() {
         text += &format!("usage: {usage}\n");
@@ -31,6 +69,12 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
     if summary.saved.seconds >= 1.0 {
         text += &format!("the cache saved {}\n", human::cost(&summary.saved));
     }
+    text
+}
+
+/// What went to the shared cache and came from it.
+fn traffic_text(summary: &Summary) -> String {
+    let mut text = String::new();
     if let Some(traffic) = summary.traffic.filter(|traffic| traffic.fetched + traffic.pushed > 0) {
         text += &format!(
             "shared cache: {} results fetched ({}), {} pushed ({})\n",
@@ -43,17 +87,11 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
     if let Some(traffic) = summary.traffic.filter(|traffic| traffic.queued > 0) {
         text += &format!("{}\n", queued_text(traffic.queued, "the shared cache"));
     }
-    text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
-    if summary.interrupted {
-        text += &format!("\nstopped; to continue: {resume}");
-    } else if !summary.failures.is_empty() {
-        text += &format!("\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")));
-    }
     text
 }
 
-/// A loop that ended because nothing could be learned, and what its last update says of the reason.
-pub fn idle_text(idle: &IdleLoop) -> String {
+/// A loop that ended because nothing could be learned; `with_notes` adds what its last update says of the reason.
+pub fn idle_text(idle: &IdleLoop, with_notes: bool) -> String {
     let IdleLoop { name, iterations: [first, last], is_solved, notes } = idle;
     let iterations =
         if first == last { format!("iteration {last}") } else { format!("iterations {first} to {last}") };
@@ -63,7 +101,7 @@ pub fn idle_text(idle: &IdleLoop) -> String {
         }
         false => "no group has both right and wrong episodes, so nothing was learned",
     };
-    let notes: String = notes.iter().map(|note| format!("\n- {note}")).collect();
+    let notes: String = notes.iter().filter(|_| with_notes).map(|note| format!("\n- {note}")).collect();
     format!("loop \"{name}\" ended: in {iterations} {ends}{notes}")
 }
 

@@ -131,11 +131,12 @@ fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations
 
 /// The old value, the new value and the change.
 fn cells(change: &Change<f64>) -> [String; 3] {
-    let shown = |value: Option<f64>| value.map_or("none".to_owned(), human::number);
+    let shown =
+        |value: Option<f64>| value.map_or("none".to_owned(), |value| human::metric(&change.name, value));
     let by = match (change.old, change.new) {
         (Some(old), Some(new)) => {
             let sign = if new >= old { "+" } else { "−" };
-            format!("{sign}{}", human::number((new - old).abs()))
+            format!("{sign}{}", human::metric(&change.name, (new - old).abs()).trim_start_matches('+'))
         }
         _ => String::new(),
     };
@@ -145,8 +146,7 @@ fn cells(change: &Change<f64>) -> [String; 3] {
 /// A loop's headline metrics, or else its first metrics by name, over its iterations.
 fn iterations_text(name: &str, iterations: &Iterations<'_>) -> String {
     let has = |metric: &str| iterations.values().any(|metrics| metrics.contains_key(metric));
-    let mut shown: Vec<&str> =
-        human::HEADLINES.into_iter().filter(|metric| has(metric)).take(METRICS).collect();
+    let mut shown: Vec<&str> = human::headlines().filter(|metric| has(metric)).take(METRICS).collect();
     if shown.is_empty() {
         let mut all: Vec<&str> = iterations.values().flat_map(|metrics| metrics.keys().copied()).collect();
         all.sort_unstable();
@@ -263,20 +263,20 @@ mod tests {
           inputs.policies  exam
 
         metrics
-          stage  metric    old    new    change
-          base   loss      0.500  0.250  −0.250
-          exam   all.gain  0.500  0.625  +0.125
+          stage  metric    old           new           change
+          base   loss      0.500         0.250         −0.250
+          exam   all.gain  +50.0 points  +62.5 points  +12.5 points
 
         train: 8 of 32 iterations that differ
           iteration  success
-          1          0.025 → 0.125
-          5          0.125 → 0.225
-          9          0.225 → 0.325
-          14         0.350 → 0.450
-          18         0.450 → 0.550
-          23         0.575 → 0.675
-          27         0.675 → 0.775
-          32         0.800 → 0.900
+          1          2 % → 12 %
+          5          12 % → 22 %
+          9          22 % → 32 %
+          14         35 % → 45 %
+          18         45 % → 55 %
+          23         57 % → 68 %
+          27         68 % → 78 %
+          32         80 % → 90 %
 
         3 alike, 66 different; `--json` has all of it
         ");

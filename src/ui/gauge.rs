@@ -82,11 +82,12 @@ impl LoopProgress {
         )
     }
 
-    /// `success ▁▂▄▆ 0.61 (new 0.55)`; empty if no iteration reported it.
+    /// `success ▁▂▄▆ 61 % (new 55 %)`; empty if no iteration reported it.
     pub fn status(&self) -> String {
         let sparks = share_sparkline(&self.success, SPARKS);
-        let new = self.success_new.map_or(String::new(), |new| format!(" (new {new:.2})"));
-        self.success.last().map_or(String::new(), |last| format!("success {sparks} {last:.2}{new}"))
+        let new = self.success_new.map_or(String::new(), |new| format!(" (new {})", human::percent(new)));
+        let shown = |last: &f64| format!("success {sparks} {}{new}", human::percent(*last));
+        self.success.last().map_or(String::new(), shown)
     }
 
     /// The time until the last iteration ends, as long as the last ones took.
@@ -280,9 +281,9 @@ mod tests {
         assert_eq!(progress.left(at(150)), Some(Duration::from_secs(150)), "the iteration takes longer");
         assert_eq!(
             progress.line(100, at(114)),
-            "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 1.00"
+            "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 100 %"
         );
         progress.success_new = Some(0.75);
-        assert_eq!(progress.status(), "success ▁▂▄▄▅▇█ 1.00 (new 0.75)");
+        assert_eq!(progress.status(), "success ▁▂▄▄▅▇█ 100 % (new 75 %)");
     }
 }

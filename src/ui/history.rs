@@ -44,13 +44,14 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
     text
 }
 
-/// `0.376 → 0.944`: the success rates of the baseline and of the last policy. `0.610 (new 0.550)` in training.
+/// `38 % → 94 %`: the success rates of the baseline and of the last policy. `61 % (new 55 %)` in training.
 pub fn success(headline: &Headline) -> String {
+    let success = human::percent(headline.success);
     match headline.baseline {
-        Some(baseline) => format!("{baseline:.3} → {:.3}", headline.success),
+        Some(baseline) => format!("{} → {success}", human::percent(baseline)),
         None => {
-            let new = headline.success_new.map_or(String::new(), |new| format!(" (new {new:.3})"));
-            format!("{:.3}{new}", headline.success)
+            let new = headline.success_new.map(|new| format!(" (new {})", human::percent(new)));
+            success + &new.unwrap_or_default()
         }
     }
 }
@@ -158,7 +159,7 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         (output.output.clone(), format!("{}  {}", output.digest.short(), output.path.display()))
     });
     section("outputs", outputs.collect());
-    let metrics = stage.metrics.iter().map(|(name, value)| (name.clone(), human::number(*value)));
+    let metrics = stage.metrics.iter().map(|(name, value)| (name.clone(), human::metric(name, *value)));
     section("metrics", metrics.collect());
     if let Some(fields) = &stage.fields {
         let mut rows = vec![

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::Cost;
+use crate::{eval::points, store::Cost};
 
 /// `850 ms`, `12.3 s`, `4 min 10 s`.
 pub fn seconds(seconds: f64) -> String {
@@ -14,41 +14,73 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// The most important metrics, in display order.
-pub const HEADLINES: [&str; 13] = [
-    "success",
-    "success_new",
-    "success_greedy",
-    "all.gain",
-    "reward",
-    "loss",
-    "signal",
-    "max_logprob_gap",
-    "sampled_tokens",
-    "start",
-    "train",
-    "dev",
-    "heldout",
+/// The most important metrics, in display order, and how they are called on the screen.
+const HEADLINES: [(&str, &str); 12] = [
+    ("success", "success"),
+    ("success_new", "new"),
+    ("success_greedy", "greedy"),
+    ("all.gain", "gain"),
+    ("reward", "reward"),
+    ("loss", "loss"),
+    ("signal", "teaches"),
+    ("start", "start"),
+    ("train", "train"),
+    ("dev", "dev"),
+    ("heldout", "heldout"),
+    ("parameters", "parameters"),
 ];
+/// How many of the other metrics are shown if a stage has none of these.
+const OTHERS: usize = 4;
 
-/// `success 0.610 · reward 0.580`: the headline metrics, or else the first four by name.
+/// The names of the most important metrics.
+pub fn headlines() -> impl Iterator<Item = &'static str> {
+    HEADLINES.iter().map(|(name, _)| *name)
+}
+
+/// `success 61 % · reward 0.580`: the headline metrics, or else the first four by name.
 pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
-    let headlines = HEADLINES.iter().filter_map(|name| Some((*name, *metrics.get(*name)?)));
-    let mut shown: Vec<_> = headlines.collect();
+    let headlines = HEADLINES.iter().filter_map(|(name, shown)| Some((*name, *shown, *metrics.get(*name)?)));
+    // Tasks that were not asked for are no news.
+    let is_news = |(name, _, value): &(&str, &str, f64)| *name != "dev" || *value > 0.0;
+    let mut shown: Vec<_> = headlines.filter(is_news).collect();
     if shown.is_empty() {
-        shown = metrics.iter().take(4).map(|(name, value)| (name.as_str(), *value)).collect();
+        let all = metrics.iter().map(|(name, value)| (name.as_str(), name.as_str(), *value));
+        shown = all.filter(|(.., value)| *value != 0.0).take(OTHERS).collect();
     }
     joined(shown.into_iter())
 }
 
 /// All metrics by name.
 pub fn all_metrics(metrics: &BTreeMap<String, f64>) -> String {
-    joined(metrics.iter().map(|(name, value)| (name.as_str(), *value)))
+    joined(metrics.iter().map(|(name, value)| (name.as_str(), name.as_str(), *value)))
 }
 
-fn joined<'m>(metrics: impl Iterator<Item = (&'m str, f64)>) -> String {
-    let shown = metrics.map(|(name, value)| format!("{name} {}", number(value)));
+fn joined<'m>(metrics: impl Iterator<Item = (&'m str, &'m str, f64)>) -> String {
+    let shown = metrics.map(|(name, shown, value)| format!("{shown} {}", metric(name, value)));
     shown.collect::<Vec<_>>().join(" · ")
+}
+
+/// The value of a metric: success and other shares in percent, differences of them in points.
+pub fn metric(name: &str, value: f64) -> String {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let is_success = last.starts_with("success") || matches!(last, "greedy" | "sampled" | "strict");
+    match name {
+        _ if last == "gain" => format!("{} points", points(value, 1)),
+        _ if is_success || last == "signal" => percent(value),
+        "parameters" => count_of(value),
+        _ => number(value),
+    }
+}
+
+/// `61 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// `630.2M`.
+fn count_of(value: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+    count(value.max(0.0) as u64)
 }
 
 /// `1.2M`, `34.5k`, `980`.
@@ -131,8 +163,16 @@ mod tests {
     fn headline_metrics_replace_the_others() {
         let found =
             metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
-        assert_eq!(found, "success 0.500 · loss 1.23e-3");
+        assert_eq!(found, "success 50 % · loss 1.23e-3");
         assert_eq!(metrics(&BTreeMap::from([("rows".into(), 64.0)])), "rows 64");
+    }
+
+    #[test]
+    fn shares_are_in_percent_and_gains_in_points() {
+        let shown =
+            [("all.base.greedy", 0.246), ("success_new", 1.0), ("all.gain", 0.083), ("all.base.calls", 2.5)]
+                .map(|(name, value)| metric(name, value));
+        assert_eq!(shown, ["25 %", "100 %", "+8.3 points", "2.500"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod bars;
 mod closing;
 mod diff;
 mod display;
+mod episode;
 mod gauge;
 mod history;
 mod human;
@@ -21,13 +22,14 @@ mod verdict;
 
 use std::io::Write;
 
-pub use closing::{closing_text, idle_text, queued_text};
+pub use closing::{Closing, closing_text, idle_text, queued_text};
 pub use diff::{Side, diff_text};
+pub use episode::{Heading, episode_text};
 pub use history::{run_text, runs_text, stage_text, stages_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::{RunView, Verbosity};
-pub use table::section;
+pub use table::{aligned, section};
 pub use verdict::verdict_text;
 
 use log::Level;

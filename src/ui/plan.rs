@@ -74,7 +74,8 @@ fn ahead_text(report: &PlanReport) -> String {
         text.push('\n');
     }
     if let Some(starts) = &report.server_starts {
-        text += &format!("{starts} of CPU time ([server] `state`)\n");
+        let more = if report.ahead.seconds > 0.0 { "on top of that, " } else { "" };
+        text += &format!("{more}{starts} of CPU time ([server] `state`)\n");
     }
     for (why, because) in [
         (NoEstimate::NoRecord, "no earlier run"),
@@ -91,7 +92,7 @@ fn ahead_text(report: &PlanReport) -> String {
         report.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
     let is_queried = |node: &NodeStatus| matches!(&node.status, Status::Run { reasons, .. } if reasons.contains(&RerunReason::ServerQueried));
     if report.nodes.iter().any(is_queried) {
-        text += "assumes the server answers as it did last time; if it does not, the stages that depend on it rerun\n";
+        text += "assumes the server answers as it did last time, which `mcprl doctor` checks; if not, the stages that depend on it rerun\n";
     }
     if let Some(remote) = report.unqueried.as_ref().filter(|_| runs) {
         text += &format!("the shared cache {remote} was not queried; results in it will be fetched\n");

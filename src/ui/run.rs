@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -18,6 +17,7 @@ use crate::{
     exec::{Event, Listener},
     plan::{RerunReason, stage_name},
     progress::{NoProgress, Observer, Progress, SharedProgress, now_ms},
+    report::plot::share_sparkline,
 };
 
 /// How much to show of a run.
@@ -31,8 +31,8 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// How long lines about cached stages are collected: each write is a system call that wakes a reader.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Widest line about an iteration, in columns.
+const COLUMNS: usize = 80;
 
 /// Shows a run's events.
 pub struct RunView {
@@ -46,9 +46,10 @@ pub struct RunView {
 
 struct State {
     iterations: Iterations,
-    /// Lines about cached stages that are not yet shown.
+    /// Lines about cached stages that are not yet shown: until something runs, nobody needs them.
     pending: Vec<String>,
-    last_shown: Instant,
+    /// Whether anything but cached stages and questions to the server has happened.
+    has_begun: bool,
 }
 
 impl RunView {
@@ -62,17 +63,36 @@ impl RunView {
                 Box::new(Lines(printer))
             };
         let iterations = Iterations::new(stages, verbosity == Verbosity::Verbose);
-        let state = State { iterations, pending: Vec::new(), last_shown: Instant::now() };
+        let has_begun = verbosity == Verbosity::Verbose || !is_plain;
+        let state = State { iterations, pending: Vec::new(), has_begun };
         Self { printer, verbosity, display, state: Mutex::new(state), reported: Mutex::default() }
     }
 
     /// Shows the collected lines.
     pub fn flush(&self) {
-        self.show(&mut self.state.lock());
+        let mut state = self.state.lock();
+        if state.has_begun {
+            self.show(&mut state);
+        }
+    }
+
+    /// Shows the lines that are left, and the number of notes that were left out. False if nothing had to be done; then there
+    /// are none.
+    pub fn end(&self) -> bool {
+        let mut state = self.state.lock();
+        if self.printer.format == OutputFormat::Human && state.has_begun {
+            let rest = state.iterations.rest();
+            state.pending.extend(rest);
+        }
+        if state.has_begun {
+            self.show(&mut state);
+        }
+        state.has_begun
     }
 
     /// A line about a stage.
     pub fn line(&self, what: &str, stage: &str, text: &str) {
+        self.state.lock().has_begun = true;
         self.flush();
         self.display.line(&style::shown(&line(what, stage, text), &std::io::stderr()));
     }
@@ -98,7 +118,6 @@ impl RunView {
     }
 
     fn show(&self, state: &mut State) {
-        state.last_shown = Instant::now();
         let text = std::mem::take(&mut state.pending).join("\n");
         match self.printer.format {
             _ if text.is_empty() => {}
@@ -150,11 +169,23 @@ impl Listener for RunView {
                 return;
             }
         }
+        // A warning is shown even if there is nothing to do.
+        if let (Event::Finding { .. }, OutputFormat::Human, Some(text)) = (event, self.printer.format, &text)
+        {
+            self.display.line(&style::shown(text, &std::io::stderr()));
+            return;
+        }
+        let is_idle = state.iterations.is_idle(event);
+        state.has_begun |= !is_idle && text.is_some();
+        if self.printer.format == OutputFormat::Human && !is_idle {
+            let cached = state.iterations.cached_loops();
+            state.pending.extend(cached.into_iter().filter(|_| self.verbosity != Verbosity::Quiet));
+        }
         state.pending.extend(match self.printer.format {
             OutputFormat::Json => Some(json().to_string()),
             OutputFormat::Human => text.filter(|_| is_shown),
         });
-        if !matches!(event, Event::Cached { .. }) || state.last_shown.elapsed() > PATIENCE {
+        if state.has_begun && !matches!(event, Event::Cached { .. }) {
             self.show(&mut state);
         }
     }
@@ -188,16 +219,31 @@ struct Iterations {
     /// Those of them that changed since they were last shown.
     changed: BTreeSet<String>,
     shown: BTreeSet<String>,
-    /// Number of notes shown for each cached stage, by its name in the run file.
-    notes: BTreeMap<String, usize>,
+    /// How often each note was made, by its stage in the run file and its text without numbers.
+    notes: BTreeMap<(String, String), usize>,
+    /// Iterations of each loop whose stages are all cached, and that have no line yet.
+    cached: BTreeMap<String, usize>,
+    /// Stages that run only to ask the server again.
+    queries: BTreeSet<String>,
 }
 
-/// Most notes to show for a cached stage over all iterations; `mcprl show` has all.
-const NOTES: usize = 3;
+/// Whether a note is for programs or comparisons rather than to read.
+fn has_digest(text: &str) -> bool {
+    let words = text.split(|letter: char| !letter.is_ascii_hexdigit());
+    words.map(str::len).max().is_some_and(|longest| longest >= 64)
+}
 
-/// The key of a note in `shown`.
-fn shown_note(text: &str) -> String {
-    format!("note {text}")
+/// A note without its numbers: the same advice with other figures.
+fn without_numbers(text: &str) -> String {
+    let mut found = String::new();
+    for character in text.chars() {
+        match character.is_ascii_digit() {
+            true if found.ends_with('#') => {}
+            true => found.push('#'),
+            false => found.push(character),
+        }
+    }
+    found
 }
 
 impl Iterations {
@@ -226,21 +272,32 @@ impl Iterations {
         changed.iter().filter_map(|name| self.loops.get(name)).collect()
     }
 
+    /// Whether an event is only of what is in the cache, or of a question to the server.
+    fn is_idle(&self, event: &Event) -> bool {
+        match event {
+            Event::Cached { .. } | Event::Skipped { .. } => true,
+            Event::Started { id, .. } | Event::Finished { id, .. } => self.queries.contains(id),
+            _ => false,
+        }
+    }
+
     fn text(&mut self, event: &Event, shows_running: bool) -> Option<String> {
         Some(match event {
             Event::Cached { id, result, .. } => {
-                let mut lines = self.notes(id, &result.notes);
+                let mut lines: Vec<String> =
+                    result.notes.iter().filter_map(|text| self.note(id, text)).collect();
                 lines.extend(self.ended(id, None, &result.metrics));
                 return (!lines.is_empty()).then(|| lines.join("\n"));
             }
             Event::Finished { id, result, .. } => {
                 self.ended(id, Some(result.cost.seconds), &result.metrics)?
             }
-            Event::Note { id, message } if self.shown.insert(shown_note(message)) => {
-                line("note", id, message)
-            }
-            Event::Note { .. } => return None,
+            Event::Note { id, message } => return self.note(id, message),
             Event::Printed { id, line } => format!("{id}: {line}"),
+            Event::Started { id, reasons, .. } if reasons.as_slice() == [RerunReason::ServerQueried] => {
+                self.queries.insert(id.clone());
+                return self.is_verbose.then(|| line("run", id, &because(reasons)));
+            }
             Event::Started { id, reasons, .. } => {
                 let why = because(reasons);
                 let is_shown = match id.split_once('/') {
@@ -308,15 +365,40 @@ impl Iterations {
         })
     }
 
-    /// Notes from the original run of a cached stage. Leaves out notes already shown, and limits their
-    /// number.
-    fn notes(&mut self, id: &str, notes: &[String]) -> Vec<String> {
-        let new: Vec<&String> = notes.iter().filter(|text| self.shown.insert(shown_note(text))).collect();
-        let count = self.notes.entry(stage_name(id)).or_default();
-        let most = if self.is_verbose { usize::MAX } else { NOTES };
-        let shown = new.len().min(most.saturating_sub(*count));
-        *count += shown;
-        new[..shown].iter().map(|text| line("note", id, text)).collect()
+    /// The line of a note. None if it was made before, be it with other numbers.
+    fn note(&mut self, id: &str, text: &str) -> Option<String> {
+        let count = self.notes.entry((stage_name(id), without_numbers(text))).or_default();
+        *count += 1;
+        let is_new = self.shown.insert(format!("note {text}"));
+        if has_digest(text) && !self.is_verbose {
+            return None;
+        }
+        (*count == 1 || self.is_verbose && is_new).then(|| line("note", id, text))
+    }
+
+    /// Loops with cached iterations that have no line yet.
+    fn cached_loops(&mut self) -> Vec<String> {
+        let cached = std::mem::take(&mut self.cached);
+        let line_of = |(name, count): (String, usize)| {
+            let of = self.loops.get(&name)?;
+            let shown = format!("{name} {}/{}", of.done, of.iterations);
+            let text = if count > 1 { of.status() } else { String::new() };
+            Some(line("cached", &shown, &text))
+        };
+        cached.into_iter().filter_map(line_of).collect()
+    }
+
+    /// Lines at the end: of cached loops, and of the notes that were made more than once.
+    fn rest(&mut self) -> Vec<String> {
+        let mut lines = self.cached_loops();
+        let repeated = self.notes.iter().filter(|(_, count)| **count > 1);
+        let repeated: Vec<String> =
+            repeated.map(|((stage, _), count)| format!("{stage} {count} times")).collect();
+        if !repeated.is_empty() && !self.is_verbose {
+            let text = format!("{}; `-v` prints each", repeated.join(", "));
+            lines.push(line("notes", "made again", &text));
+        }
+        lines
     }
 
     /// A loop is shown from its first stage that runs.
@@ -343,20 +425,66 @@ impl Iterations {
         if iteration.open > 0 {
             return own;
         }
-        let seconds = iteration.ran.then_some(iteration.seconds);
-        let line = ended_line(name, seconds, &iteration.metrics, false);
-        if let Some(of) = self.loops.get_mut(loop_of(name)) {
-            of.done += 1;
-            of.success.extend(iteration.metrics.get("success"));
-            of.success_new = iteration.metrics.get("success_new").copied();
-            if let Some(seconds) = seconds {
-                of.seconds.push(seconds);
-                of.last_ms = now_ms();
-            }
-            self.changed.extend(self.begun.get(&of.name).cloned());
+        let (seconds, metrics) =
+            (iteration.ran.then_some(iteration.seconds), std::mem::take(&mut iteration.metrics));
+        let Some(of) = self.loops.get_mut(loop_of(name)) else { return own };
+        of.done += 1;
+        of.success.extend(metrics.get("success"));
+        of.success_new = metrics.get("success_new").copied();
+        if let Some(seconds) = seconds {
+            of.seconds.push(seconds);
+            of.last_ms = now_ms();
         }
-        Some(own.map_or_else(|| line.clone(), |own| format!("{own}\n{line}")))
+        self.changed.extend(self.begun.get(&of.name).cloned());
+        let line = match seconds {
+            Some(seconds) => Some(iteration_line(of, seconds, &metrics)),
+            None if self.is_verbose => Some(ended_line(name, None, &metrics, false)),
+            None => {
+                *self.cached.entry(of.name.clone()).or_default() += 1;
+                let is_over = of.done == of.iterations;
+                is_over.then(|| self.cached_loops().join("\n"))
+            }
+        };
+        own.into_iter().chain(line).reduce(|own, line| format!("{own}\n{line}"))
     }
+}
+
+/// `done     train 4/32  success 53 % (new 41 %)  ▂▃▅  teaches 94 %  0.7 s`, or what of it fits.
+fn iteration_line(of: &LoopProgress, seconds: f64, metrics: &BTreeMap<String, f64>) -> String {
+    let name = format!("{} {}/{}", of.name, of.done, of.iterations);
+    let took = human::seconds(seconds);
+    let share = |name: &str| metrics.get(name).map(|share| human::percent(*share));
+    let Some(success) = share("success") else {
+        let text = human::metrics(metrics);
+        let room = COLUMNS.saturating_sub(13 + name.chars().count() + took.chars().count());
+        let fitting = text.match_indices(" · ").map(|(at, _)| at).chain([text.len()]);
+        let end = fitting.filter(|at| text[..*at].chars().count() <= room).last().unwrap_or(0);
+        return iteration(&name, &[&text[..end], &took]);
+    };
+    let new = share("success_new").filter(|new| *new != success).map(|new| format!(" (new {new})"));
+    let sparks = share_sparkline(&of.success, SPARKS);
+    let teaches = share("signal").map(|share| format!("teaches {share}")).unwrap_or_default();
+    let (plain, all) =
+        (format!("success {success}"), format!("success {success}{}", new.unwrap_or_default()));
+    let lines = [
+        vec![&*all, &sparks, &teaches, &took],
+        vec![&*plain, &sparks, &teaches, &took],
+        vec![&*plain, &teaches, &took],
+        vec![&*plain, &took],
+    ];
+    let width = |parts: &[&str]| parts.iter().map(|part| part.chars().count() + 2).sum::<usize>();
+    let fits = |parts: &&Vec<&str>| 9 + name.chars().count() + width(parts) <= COLUMNS;
+    let [.., shortest] = &lines;
+    iteration(&name, lines.iter().find(fits).unwrap_or(shortest))
+}
+
+/// Most characters of an iteration's sparkline.
+const SPARKS: usize = 10;
+
+fn iteration(name: &str, parts: &[&str]) -> String {
+    let what = style::paint(style::state("done"), &format!("{:<8}", "done"));
+    let parts = std::iter::once(name).chain(parts.iter().copied()).filter(|part| !part.is_empty());
+    format!("{what} {}", parts.collect::<Vec<_>>().join("  "))
 }
 
 /// An error with its hint, on one line.
@@ -399,4 +527,54 @@ fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>, a
 fn because(reasons: &[RerunReason]) -> String {
     let reasons = reasons.iter().filter(|reason| **reason != RerunReason::First);
     reasons.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{hash::Digest, store::CachedResult};
+
+    fn finished(id: &str, metrics: &[(&str, f64)]) -> Event {
+        let metrics = metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let result = CachedResult { metrics, ..CachedResult::default() };
+        Event::Finished { id: id.into(), key: Digest::of(b""), result }
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn an_iteration_fits_a_terminal_and_leaves_out_what_does_not_fit() {
+        let ids: Vec<String> = (1..=32).map(|number| format!("train[{number:04}]/update")).collect();
+        let mut iterations = Iterations::new(ids.iter().map(String::as_str), false);
+        let mut lines = Vec::new();
+        for (at, id) in ids.iter().enumerate() {
+            let success = at as f64 / 40.0;
+            let metrics =
+                [("success", success), ("success_new", success / 2.0), ("signal", 0.94), ("loss", -0.014)];
+            lines.push(plain(&iterations.text(&finished(id, &metrics), false).unwrap()));
+        }
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:#?}");
+        insta::assert_snapshot!([&lines[3], &lines[31]].map(String::as_str).join("\n"), @"
+        done     train 4/32  success 8 % (new 4 %)  ▁▁▁▂  teaches 94 %  0 ms
+        done     train 32/32  success 78 % (new 39 %)  ▁▂▂▃▃▄▅▅▆▆  teaches 94 %  0 ms
+        ");
+    }
+
+    #[test]
+    fn a_note_is_shown_once_and_counted_at_the_end() {
+        let mut iterations = Iterations::new(["train[0001]/update"].into_iter(), false);
+        let note = |number: u32| Event::Note {
+            id: format!("train[{number:04}]/update"),
+            message: format!("{number} of 32 groups are all wrong"),
+        };
+        let shown: Vec<bool> =
+            (1..=20).map(|number| iterations.text(&note(number), false).is_some()).collect();
+        assert_eq!(shown.iter().filter(|shown| **shown).count(), 1);
+        assert_eq!(
+            plain(&iterations.rest().join("")),
+            "notes    made again           train/update 20 times; `-v` prints each"
+        );
+    }
 }

@@ -13,6 +13,12 @@ pub fn row(cells: &[String], widths: &[usize]) -> String {
     padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
+/// All rows, one a line.
+pub fn aligned(rows: &[Vec<String>]) -> String {
+    let widths = widths(rows);
+    rows.iter().map(|cells| row(cells, &widths) + "\n").collect()
+}
+
 /// A title and rows of a name and a text. A text that does not fit this number of columns wraps. Empty if there
 /// are no rows.
 pub fn section(title: &str, rows: Vec<(String, String)>, columns: usize) -> String {

@@ -202,6 +202,7 @@ pub(crate) fn parts(with_calls: bool) -> Parts {
     let of_verdict: Vec<Episode> = exam
         .iter()
         .map(|row| Episode {
+            changed: None,
             scenario: row.scenario_id.clone(),
             policy: names[usize::from(row.policy != base.to_string())].clone(),
             mode: Mode::Greedy,
@@ -416,6 +417,7 @@ fn stages_that_have_not_begun_follow_from_the_run_file() {
         keep_going: false,
         overrides: crate::plan::Overrides::default(),
         text: text.into(),
+        is_trial: false,
     };
     std::fs::create_dir_all(made.store.runs().join("r")).unwrap();
     std::fs::write(made.store.runs().join("r/run.toml"), toml::to_string(&spec).unwrap()).unwrap();

@@ -37,9 +37,9 @@ impl Usage {
             ("recomputed", &mut self.recomputed_tokens),
             ("trained", &mut self.trained_tokens),
             ("tool calls", &mut self.tool_calls),
-            ("judge requests", &mut self.judge_requests),
-            ("judge tokens in", &mut self.judge_prompt_tokens),
-            ("judge tokens out", &mut self.judge_completion_tokens),
+            ("endpoint requests", &mut self.judge_requests),
+            ("endpoint tokens in", &mut self.judge_prompt_tokens),
+            ("endpoint tokens out", &mut self.judge_completion_tokens),
         ]
     }
 

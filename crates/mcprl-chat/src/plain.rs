@@ -55,7 +55,8 @@ impl PlainChat {
     }
 
     /// The tokens of a conversation, each message a role (`user` or `assistant`) and a text, up to the model's next turn.
-    /// They are split after the first `shared` bytes of the first text, which other conversations begin with too.
+    /// They are split where other conversations may go on differently: after the first `shared` bytes of the first text, and before
+    /// the last of several texts.
     ///
     /// # Errors
     /// If the template refuses the conversation.
@@ -64,27 +65,40 @@ impl PlainChat {
         messages: impl IntoIterator<Item = (&'m str, &'m str)>,
         shared: usize,
     ) -> Result<Vec<Arc<[u32]>>, ChatError> {
-        let mut head = None;
-        let mut rendered_messages = Vec::new();
-        for (role, text) in messages {
-            head = head.or_else(|| text.get(..shared));
-            let text = self.vocabulary.mask(text);
-            rendered_messages.push(match role {
-                "assistant" => message::assistant(&text, &[]),
-                _ => message::user(&text),
-            });
-        }
-        let rendered = self.template.render(&rendered_messages, &[], true)?;
+        let texts: Vec<(&str, &str)> = messages.into_iter().collect();
+        let rendered = self.rendered(&texts)?;
+        let first = texts.first().and_then(|(_, text)| text.get(..shared)).unwrap_or_default();
+        let head = self.vocabulary.mask(first);
+        let head = rendered.find(&*head).filter(|_| !head.is_empty()).map(|at| at + head.len());
+        let last = texts.last().filter(|(_, text)| texts.len() > 1 && !text.is_empty());
+        let last = last.and_then(|(_, text)| rendered.rfind(&*self.vocabulary.mask(text)));
         let tokens = self.vocabulary.encode(&rendered);
-        let head = self.vocabulary.mask(head.unwrap_or_default());
-        let Some(at) = rendered.find(&*head).filter(|_| !head.is_empty()) else {
-            return Ok(vec![tokens.into()]);
+        let mut splits: Vec<usize> =
+            head.into_iter().chain(last).map(|at| self.before(&rendered, at, &tokens)).collect();
+        splits.sort_unstable();
+        let mut pieces = Vec::new();
+        let mut begun = 0;
+        for end in splits.into_iter().chain([tokens.len()]) {
+            if end > begun {
+                pieces.push(Arc::from(&tokens[begun..end]));
+                begun = end;
+            }
+        }
+        Ok(pieces)
+    }
+
+    fn rendered(&self, messages: &[(&str, &str)]) -> Result<String, ChatError> {
+        let message = |(role, text): &(&str, &str)| {
+            let text = self.vocabulary.mask(text);
+            if *role == "assistant" { message::assistant(&text, &[]) } else { message::user(&text) }
         };
-        // Text behind the beginning may change its last token.
-        let begun = self.vocabulary.encode(&rendered[..at + head.len()]);
-        let same = begun.iter().zip(&tokens).take_while(|(one, other)| one == other).count();
-        let (begun, rest) = tokens.split_at(same);
-        Ok([begun, rest].into_iter().filter(|piece| !piece.is_empty()).map(Arc::from).collect())
+        self.template.render(&messages.iter().map(message).collect::<Vec<_>>(), &[], true)
+    }
+
+    /// How many of a text's tokens are what the text up to `at` begins with. What follows may change the last token.
+    fn before(&self, rendered: &str, at: usize, tokens: &[u32]) -> usize {
+        let begun = self.vocabulary.encode(&rendered[..at]);
+        begun.iter().zip(tokens).take_while(|(one, other)| one == other).count()
     }
 
     /// Tokens that end a turn.

@@ -515,9 +515,10 @@ impl Shown<'_> {
                 "lost the server: {}\nthe message is taken back; the next one finds the server in a fresh state",
                 visible(&cause.to_string())
             ),
-            (End::OutOfTurns, _) => format!("stopped after {} turns", settings.max_turns),
+            (End::OutOfTurns, _) => format!("stopped after {} turns (max_turns)", settings.max_turns),
             (End::OutOfTurnTokens, _) => {
-                format!("cut after {} tokens; `--max-tokens` allows more", settings.max_turn_tokens)
+                let most = settings.max_turn_tokens;
+                format!("cut after {most} tokens (max_turn_tokens); `--max-tokens` allows more")
             }
             (End::OutOfTokens, _) => {
                 format!("the context is full ({} tokens); /reset starts another conversation", reply.context)

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Outcome, locations::Locations, run_args::environment};
+use super::{
+    Outcome,
+    locations::Locations,
+    run_args::{RUN_FILE, environment},
+};
 use crate::{
     engine::available,
     error::{Failure, Result},
@@ -21,13 +25,13 @@ use crate::{
 #[derive(Args)]
 pub struct Doctor {
     /// A run file to check as well: starts its server, calls its judge's endpoint, and checks its models,
-    /// tasks, programs and keys.
+    /// tasks, programs and keys [default: `run.toml`, if there is one].
     file: Option<PathBuf>,
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
-    #[arg(long, value_name = "KEY=VALUE", requires = "file")]
+    #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Play this many training tasks four times each with the model as it is: can it do them at all, and what would help it?
-    #[arg(long = "try", value_name = "TASKS", requires = "file", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long = "try", value_name = "TASKS", value_parser = clap::value_parser!(u32).range(1..))]
     trial: Option<u32>,
     #[command(flatten)]
     locations: Locations,
@@ -80,7 +84,10 @@ fn is_bad(findings: &[Finding]) -> bool {
 }
 
 impl Doctor {
-    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+    pub fn execute(mut self, printer: Printer) -> Result<Outcome> {
+        let is_about_one = !self.set.is_empty() || self.trial.is_some();
+        let default = || Some(PathBuf::from(RUN_FILE)).filter(|path| is_about_one || path.is_file());
+        self.file = self.file.or_else(default);
         let store = self.locations.store(self.file.as_deref())?;
         let mut findings = vec![processor(), memory(), disk(store.root()), cache(&store), cuda()];
         let checked = match &self.file {
@@ -124,6 +131,7 @@ impl Doctor {
             overrides,
             text: source.text().to_owned(),
             extended: source.extended(),
+            is_trial: true,
         };
         findings.extend(trial::play(&plan, spec, Store::open(store.root())?, tasks, printer)?);
         Ok(())

@@ -18,7 +18,7 @@ use crate::{
     offered::tool_rows,
     plan::{
         Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
-        rollouts,
+        ToolChanges, rollouts,
     },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
@@ -52,6 +52,7 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let listed = tool_rows(merged(listed));
     findings.extend(many_tools(plan, &listed));
     findings.extend(about_tools(plan, &listed));
+    findings.extend(changed_tools(plan, store, &listed));
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
@@ -102,6 +103,7 @@ fn many_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
     let mut offers: BTreeMap<&str, usize> = BTreeMap::new();
     for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
         let offered = stage.kind.as_ref().and_then(|kind| kind.offers(listed, servers));
+        let offered = offered.map(|tools| tools.iter().filter(|tool| !tool.synthetic).count());
         offers.extend(offered.filter(|offered| *offered > MANY_TOOLS).map(|offered| (&*stage.name, offered)));
     }
     let finding = |(stage, offered): (&str, usize)| {
@@ -126,6 +128,25 @@ fn about_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
         requirements.into_iter().map(|found| requirement(found).of(name)).collect()
     };
     found.into_iter().flat_map(named).collect()
+}
+
+/// The differences between the tools that the servers list now and those in the cache, with the stages that run again.
+fn changed_tools(plan: &Plan, store: &Store, listed: &[Tool]) -> Vec<Finding> {
+    let Some(servers) = plan.servers.as_ref().filter(|_| !listed.is_empty()) else { return Vec::new() };
+    let last = store.last_keys(&plan.name);
+    let of_node = |index: &NodeIndex| {
+        let node = plan.node(*index);
+        let now = node.stage.kind.as_ref()?.offers(listed, servers)?;
+        let record = store.record(last.get(&node.id)?)?;
+        let changes = ToolChanges::since(store, &record.outputs.get("tools")?.digest, &now)?;
+        (changes != ToolChanges::default()).then(|| {
+            let text = format!("{}: not as in the cache: {changes}", node.id);
+            let again = plan.followers(*index);
+            let again = if again.is_empty() { "nothing".to_owned() } else { again.join(", ") };
+            Finding::new("tools", Verdict::Note, text).todo(format!("the next run computes again: {again}"))
+        })
+    };
+    plan.order().iter().filter_map(of_node).collect()
 }
 
 /// The cost of restarting the server in each rollout that calls a tool, if it is high.

@@ -8,7 +8,7 @@ use crate::{
     error::{Diagnostic, Result},
     exec::{self, Request, RunFolder, RunSpec, Signals, folder},
     grpo::{Advice, Conduct, Headroom},
-    plan::{Node, Plan},
+    plan::{Ledger, Node, Plan},
     stage::{Cards, headroom::of_tasks},
     store::{FileDigests, Store},
     ui::{Printer, RunView, Verbosity},
@@ -28,7 +28,8 @@ enum TrialError {
 }
 
 /// Plays this many tasks with the first policy that the plan's episodes are of: the model before training. Runs everything that
-/// this needs, which is in the cache then, where a later run finds it. `spec` is the run file as it is checked.
+/// this needs, which is in the cache then, where a later run finds it; but what is explored for it is less than a run explores.
+/// `spec` is the run file as it is checked.
 ///
 /// # Errors
 /// If a stage fails, or no stage plays episodes of training tasks.
@@ -40,9 +41,41 @@ pub fn play(
     printer: Printer,
 ) -> Result<Vec<Finding>> {
     let found = plan.order().iter().find_map(|index| trial(plan, plan.node(*index), tasks));
+    let bounds = bounds(plan, &store, tasks);
+    if !bounds.is_empty() {
+        printer.say(&format!(
+            "makes tasks first: at most {CALLS} calls that try tools out, in at most {SECONDS} s; the run itself makes its own"
+        ));
+    }
+    spec.overrides.set.extend(bounds);
     spec.overrides.set.extend([format!("name={}-try", plan.name), found.ok_or(TrialError::NoRollout)?]);
     spec.until = vec![TRIAL.to_owned()];
     Ok(findings(&episodes(&spec, store, printer)?))
+}
+
+/// Of exploration for a trial: calls that try tools out, seconds, and fewest tasks.
+const CALLS: u64 = 150;
+const SECONDS: u64 = 60;
+const FEWEST: u64 = 40;
+
+/// Bounds of the exploration of stages that have no result yet, as overrides.
+fn bounds(plan: &Plan, store: &Store, tasks: u32) -> Vec<String> {
+    let ledger = Ledger::new(plan, store);
+    let wanted = FEWEST.max(4 * u64::from(tasks));
+    let mut bounds = Vec::new();
+    for index in plan.order().iter().filter(|index| ledger.get(**index).is_none()) {
+        let stage = &plan.node(*index).stage;
+        for (param, most) in
+            [("explore_calls", CALLS), ("explore_seconds", SECONDS), ("tasks", wanted), ("lessons", FEWEST)]
+        {
+            let explores = stage.kind.as_ref().is_some_and(|kind| kind.explores());
+            let given = stage.params.get(param).filter(|_| explores);
+            if given.and_then(serde_json::Value::as_u64).is_some_and(|given| given > most) {
+                bounds.push(format!("{}.{param}={most}", stage.path));
+            }
+        }
+    }
+    bounds
 }
 
 /// The name of the stage that plays.
@@ -91,7 +124,7 @@ fn episodes(spec: &RunSpec, store: Store, printer: Printer) -> Result<Vec<Trajec
         program: None,
         cancel: signals.stop(move || exec::Listener::event(&*stopping, &exec::Event::Stopping)),
     })?;
-    listener.flush();
+    listener.end();
     match (summary.failures.into_iter().next(), table) {
         (Some(failure), _) => Err(failure),
         (None, Some(table)) if !summary.interrupted => Ok(data::read(&table)?),

@@ -32,7 +32,11 @@ use crate::{
     answer::COMPLETE_TASK,
     data::{self, Call, End, Scenario, Trajectory, calls::calls},
     error::{Diagnostic, Result},
+    text::start_of,
 };
+
+/// Characters of a task that a note shows.
+const SHOWN: usize = 100;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -71,7 +75,7 @@ impl Demonstrations {
         let mut player = Player::of_reference(context, policy, tools, &scenarios, self.play.clone())?;
         context.observer.phase("episodes", scenarios.len() as u64);
         let played = player.play(context, &of_references(&scenarios)).await;
-        let (lost, unchecked) = (player.lost(), player.unchecked());
+        let (lost, unchecked, most) = (player.lost(), player.unchecked(), player.most_tokens());
         player.close().await;
         let mut trajectories: Vec<Trajectory> = played?.into_iter().flatten().collect();
         if context.shard.is_some() {
@@ -83,16 +87,7 @@ impl Demonstrations {
         context.write("calls", &made)?;
         context.write("trajectories", &trajectories)?;
 
-        let wrong: Vec<&Trajectory> = trajectories.iter().filter(|t| t.correct == Some(false)).collect();
-        if let Some(first) = wrong.first() {
-            context.observer.note(&format!(
-                "{} of {} reference solutions do not solve their task on this server, and count as wrong; the first is of \
-                 scenario {}",
-                wrong.len(),
-                trajectories.len(),
-                first.scenario_id
-            ));
-        }
+        self.causes(&trajectories, &scenarios, most).iter().for_each(|note| context.observer.note(note));
         let cut = trajectories.iter().filter(|trajectory| trajectory.end().is_some_and(End::is_truncated));
         let mut found = measured(&trajectories.iter().collect::<Vec<_>>());
         found.extend(metrics([
@@ -101,6 +96,45 @@ impl Demonstrations {
             ("truncated", cut.count() as f64),
         ]));
         Ok(found)
+    }
+
+    /// Why solutions are wrong: at which limit those end that are cut off, and the first of the others. `most`: tokens of an
+    /// episode.
+    fn causes(&self, trajectories: &[Trajectory], scenarios: &[Scenario], most: usize) -> Vec<String> {
+        let agent = &self.play.agent;
+        let wrong = trajectories.iter().filter(|trajectory| trajectory.correct == Some(false));
+        let (mut limits, mut others) = (BTreeMap::<String, usize>::new(), Vec::new());
+        for trajectory in wrong {
+            let limit = match trajectory.end() {
+                Some(End::OutOfTurns) => format!("{} turns (`max_turns` of [agent])", agent.max_turns),
+                Some(End::OutOfTurnTokens) => {
+                    format!("{} tokens of a turn (`max_turn_tokens` of [agent])", agent.max_turn_tokens)
+                }
+                Some(End::OutOfTokens) if most < agent.max_episode_tokens => {
+                    format!("{most} tokens, which is the model's context")
+                }
+                Some(End::OutOfTokens) => format!("{most} tokens (`max_episode_tokens` of [agent])"),
+                _ => {
+                    others.push(trajectory);
+                    continue;
+                }
+            };
+            *limits.entry(limit).or_default() += 1;
+        }
+        let all = trajectories.len();
+        let cut = limits.iter().map(|(limit, count)| {
+            format!("{count} of {all} reference solutions are cut off at {limit}, and count as wrong")
+        });
+        let first =
+            others.first().and_then(|first| scenarios.iter().find(|task| task.id == first.scenario_id));
+        let other = first.map(|first| {
+            format!(
+                "{} of {all} reference solutions do not solve their task on this server, and count as wrong; the first: {}",
+                others.len(),
+                start_of(&first.task, SHOWN)
+            )
+        });
+        cut.chain(other).collect()
     }
 
     /// Scenarios whose solution is known, as many as are wanted, in the order of their table.

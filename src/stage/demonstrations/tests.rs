@@ -204,9 +204,21 @@ async fn an_episode_ends_at_the_context_of_the_model() {
     let long = "x".repeat(4000);
     let reference = json!([call("run_query", json!({"sql": format!("SELECT '{long}'")}))]);
     let bench = Bench::new(sqlite_server().await, &[scenario("x", Some(reference))]).await;
-    let (_, played) = bench.run(json!({"max_turn_tokens": 100_000, "max_episode_tokens": 100_000})).await;
+    let params = |tokens: usize| json!({"max_turn_tokens": 100_000, "max_episode_tokens": tokens});
+    let (_, played) = bench.run(params(100_000)).await;
     assert_eq!((played[0].end.as_str(), played[0].correct), ("out_of_tokens", Some(false)));
     assert!(played[0].tokens.len() <= 2048, "{}", played[0].tokens.len());
+    for (tokens, limit) in [
+        (100_000, "2048 tokens, which is the model's context"),
+        (1500, "1500 tokens (`max_episode_tokens` of [agent])"),
+    ] {
+        let (mut context, _) = bench.context(params(tokens));
+        let notes = Arc::new(testing::Notes::default());
+        context.observer = notes.clone();
+        testing::run(&context).await.unwrap();
+        let said = format!("1 of 1 reference solutions are cut off at {limit}, and count as wrong");
+        assert!(notes.0.lock().unwrap().contains(&said), "{:?}", notes.0.lock().unwrap());
+    }
 }
 
 #[tokio::test]

@@ -148,14 +148,17 @@ impl StageKind for Discover {
             preflight.error("deny", DiscoverError::Both { name: name.clone() });
         }
         match (context.finished)("tools") {
-            Some(table) => preflight.with("tools", ExpectedOutput::Tools(table)),
+            Some(table) => {
+                let is_whole = self.allow.is_empty() && self.deny.is_empty() && !self.read_only;
+                preflight.with("tools", ExpectedOutput::Tools { table, is_whole })
+            }
             None => preflight,
         }
     }
 
-    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<usize> {
+    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<Vec<Tool>> {
         let (tools, _) = self.chosen(listed.to_vec(), servers).ok()?;
-        Some(tools.iter().filter(|tool| !tool.synthetic).count())
+        self.overridden(tools).ok()
     }
 }
 

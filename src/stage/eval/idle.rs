@@ -109,6 +109,7 @@ fn episode(name: &str, mode: Mode, scenario: &str, right: bool) -> Episode {
         policy: name.to_owned(),
         mode,
         right,
+        changed: None,
         by_protocol: right,
         any_right: None,
         calls: 0,

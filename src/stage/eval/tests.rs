@@ -601,6 +601,7 @@ fn a_prompt_that_makes_its_policy_worse_is_no_baseline() {
             policy: name.into(),
             mode: Mode::Greedy,
             right: task < right,
+            changed: None,
             by_protocol: true,
             any_right: None,
             calls: 0,

@@ -239,6 +239,11 @@ impl Player {
         Self { policy, label: None, actor, pools, play, is_recorded: true, drawn, episodes: 0, lost: 0 }
     }
 
+    /// Tokens that an episode may have at most: the setting, or for reference solutions the model's context if that is less.
+    pub fn most_tokens(&self) -> usize {
+        self.play.agent.max_episode_tokens
+    }
+
     /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
     /// not loaded.
     ///
@@ -541,7 +546,7 @@ impl Player {
             }
             // The answer is the known one, so that the calls decide.
             Actor::Reference(_) => {
-                let correct = correct.map(|correct| correct && reference::holds(&trajectory));
+                let correct = correct.map(|correct| correct && reference::holds(&trajectory, scenario));
                 Trajectory { correct, policy: REFERENCE.to_owned(), ..trajectory }
             }
         }

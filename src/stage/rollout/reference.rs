@@ -24,12 +24,14 @@ pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {
 }
 
 /// Whether the calls led to the answer: mcprl refused none of them, and the last one did not fail, unless the answer is that
-/// there is nothing. Earlier ones may fail, where a task is about errors.
-pub fn holds(trajectory: &Trajectory) -> bool {
+/// there is nothing, or the state decides: what a server refuses fails. Earlier ones may fail, where a task is about errors.
+pub fn holds(trajectory: &Trajectory, scenario: &Scenario) -> bool {
     let made = calls::calls(&trajectory.into(), &Default::default());
     let [before @ .., _] = made.as_slice() else { return false };
     let is_tools_own = |error: &str| error == CallError::Tool.name();
     trajectory.end() == Some(End::Completed)
         && before.iter().filter_map(|call| call.error.as_deref()).all(is_tools_own)
-        && (trajectory.answer.as_deref() == Some(NONE) || before.last().is_none_or(|call| !call.is_error))
+        && (trajectory.answer.as_deref() == Some(NONE)
+            || scenario.check == "none"
+            || before.last().is_none_or(|call| !call.is_error))
 }

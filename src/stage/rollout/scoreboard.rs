@@ -28,9 +28,9 @@ impl Tally {
         self.right += usize::from(is_right);
     }
 
-    /// `0.61`; none without a known outcome.
+    /// `61 %`; none without a known outcome.
     fn share(&self) -> Option<String> {
-        (self.known > 0).then(|| format!("{:.2}", self.right as f64 / self.known as f64))
+        (self.known > 0).then(|| format!("{:.0} %", 100.0 * self.right as f64 / self.known as f64))
     }
 }
 
@@ -49,7 +49,7 @@ impl<'a> Scoreboard<'a> {
         }
     }
 
-    /// `success 0.61 (new 0.55) · 12.3k tokens/s`: new tasks alone where others were drawn before.
+    /// `success 61 % (new 55 %) · 12.3k tokens/s`: new tasks alone where others were drawn before.
     pub fn line(&self, sampled: u64) -> String {
         let rate = (sampled - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
         let rate = match sampled - self.before {
@@ -79,8 +79,8 @@ mod tests {
             }
             scoreboard.line(0)
         };
-        assert_eq!(line(&[]), "success 0.75");
-        assert_eq!(line(&["a"]), "success 0.75 (new 0.50)");
-        assert_eq!(line(&["a", "b"]), "success 0.75");
+        assert_eq!(line(&[]), "success 75 %");
+        assert_eq!(line(&["a"]), "success 75 % (new 50 %)");
+        assert_eq!(line(&["a", "b"]), "success 75 %");
     }
 }

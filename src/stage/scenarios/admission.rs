@@ -157,7 +157,9 @@ pub async fn admit(
     let mut verdicts: Vec<Result<Option<String>, Refusal>> = Vec::new();
     for candidate in &candidates {
         let task = normal(&candidate.task);
-        let named = names.iter().find(|name| task.contains(name.as_str()));
+        // Who orders a change says what the tool is called: `close ticket T107`.
+        let is_order = candidate.rule == AnswerRule::Nothing && !candidate.calls.is_empty();
+        let named = names.iter().find(|name| task.contains(name.as_str())).filter(|_| !is_order);
         let breaks = candidate.calls.iter().find(|call| breaking.contains(&call.name));
         verdicts.push(match (named, breaks) {
             (Some(name), _) => Err((Reason::Leaking, format!("the task says `{}`", name.trim()))),
@@ -169,6 +171,8 @@ pub async fn admit(
     }
 
     let mut sequences: Vec<Vec<ToolCall>> = Vec::new();
+    // Once is enough for what was executed already.
+    let mut executed: BTreeMap<usize, Vec<Outcome>> = BTreeMap::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     let mut of_candidate = Vec::new();
     for (candidate, verdict) in candidates.iter().zip(&verdicts) {
@@ -176,15 +180,23 @@ pub async fn admit(
             let mut calls = candidate.calls.clone();
             calls.extend(candidate.checks.iter().flat_map(state_calls));
             let key = serde_json::json!(calls).to_string();
-            *places.entry(key).or_insert_with(|| {
+            let place = *places.entry(key).or_insert_with(|| {
                 sequences.push(calls);
                 sequences.len() - 1
-            })
+            });
+            if !candidate.executed.is_empty() {
+                executed.insert(place, candidate.executed.clone());
+            }
+            place
         }));
     }
     let observer = runners[0].observer;
     observer.phase("reference chains", 2 * sequences.len() as u64);
-    let outcomes = [runners[0].run(&sequences).await?, runners[1].run(&sequences).await?];
+    let is_new = |place: &usize| !executed.contains_key(place);
+    let new: Vec<usize> = (0..sequences.len()).filter(is_new).collect();
+    let first: Vec<Vec<ToolCall>> = new.iter().map(|place| sequences[*place].clone()).collect();
+    executed.extend(new.into_iter().zip(runners[0].run(&first).await?));
+    let outcomes = [executed.into_values().collect::<Vec<_>>(), runners[1].run(&sequences).await?];
 
     let today = Today::now();
     for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
@@ -254,12 +266,16 @@ fn answer(
     let is_absent = matches!(candidate.rule, AnswerRule::Absent { .. });
     // An error, too, says that there is nothing.
     let finds_nothing = is_absent && candidate.may_fail;
+    // What the server refuses fails in its last call. Checks of the state do not.
+    let is_refused = candidate.rule == AnswerRule::Nothing && candidate.may_fail;
     let checks = candidate.checks.iter().flat_map(|checks| &checks.state);
     let wanted = candidate.calls.len() + checks.clone().count();
     for outcomes in outcomes {
         let counts = |(place, outcome): &(usize, &Outcome)| {
             let is_last = place + 1 >= candidate.calls.len();
-            is_failure(outcome) && (is_last && !finds_nothing || !candidate.may_fail)
+            let is_check = *place >= candidate.calls.len();
+            let may_be_last = finds_nothing || is_refused && !is_check;
+            is_failure(outcome) && (is_last && !may_be_last || !candidate.may_fail)
         };
         if let Some((_, failed)) = outcomes.iter().enumerate().find(counts) {
             return Err((Reason::Unsolvable, format!("a call fails: {}", failed.text)));

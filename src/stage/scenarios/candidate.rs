@@ -13,7 +13,7 @@ use crate::{
     chat::ToolCall,
     data::{Checks, Json, Scenario, Working, folded, result_view},
     hash::Encoder,
-    mcp::plain,
+    mcp::{Outcome, plain},
 };
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -36,6 +36,10 @@ pub struct Candidate {
     pub may_fail: bool,
     /// What the solution writes before its answer.
     pub working: Option<String>,
+    /// What the solution says at the end of a change, which has no answer that is compared.
+    pub closing: Option<String>,
+    /// What its calls and those of its checks of the state gave, if they were executed already.
+    pub executed: Vec<Outcome>,
     /// What the task asks, for a program that checks the answer (docs/guides/scenarios.md).
     pub asks: Option<Value>,
 }
@@ -118,6 +122,11 @@ pub enum Wanted {
 }
 
 pub use crate::data::NONE;
+
+/// What an answer says if something cannot be done.
+pub const CANNOT: &str = r"(?i)(\b(cannot|can not|could not|unable|impossible|not (possible|available|supported|able|found|allowed|permitted)|no such|no tool|there (is|are) no|do(es)? not (have|exist)|did not|already|unknown)\b|n['’]t\b)";
+/// What an answer says if nothing was to be done.
+pub const UNCHANGED: &str = r"(?i)(\b(not|no|nothing|already|unchanged|unnecessary)\b|n['’]t\b)";
 
 /// Longest answer.
 const ANSWER_BYTES: usize = 80;
@@ -632,7 +641,7 @@ impl Candidate {
             split: String::new(),
             family: self.family.clone(),
             task: self.task.clone(),
-            answer,
+            answer: answer.or_else(|| self.closing.clone()),
             check: check.name().to_owned(),
             entity: (!self.entity.is_empty()).then(|| entity_json(&self.entity)),
             reference: Some(calls_json(&self.calls)),
@@ -649,7 +658,9 @@ impl Candidate {
     /// the task is of, and for a count, a total or another aggregate the family, which is its table or tool, column and
     /// operation. None if only the task itself or its `entity` can say it.
     pub fn thing(&self) -> Option<String> {
-        if matches!(self.rule, AnswerRule::Quoted(_) | AnswerRule::Recorded { .. } | AnswerRule::Nothing) {
+        if matches!(self.rule, AnswerRule::Quoted(_) | AnswerRule::Recorded { .. })
+            || self.rule == AnswerRule::Nothing && self.closing.is_none()
+        {
             return None;
         }
         const NAMES: [&str; 9] = ["id", "name", "title", "key", "path", "file", "uri", "number", "code"];

@@ -80,6 +80,16 @@ pub enum ScenarioError {
     #[error("split_by = \"server\" is for tasks that name their server")]
     #[hint = "write the tasks in a file, with `server` in each: file = \"tasks.jsonl\""]
     SplitByServer,
+    #[error("`explore_writes` names `{name}`, which is no tool of the servers")]
+    #[diagnostic(code = "explore_writes")]
+    #[hint("did you mean `{near}`?" if let Some(near) = near)]
+    #[hint = "true explores all tools that write and are not declared destructive; a list explores those that it names"]
+    UnknownWriter { name: String, near: Option<String> },
+    #[error("{place}: the check of the state {problem}")]
+    #[diagnostic(code = "state_check")]
+    #[hint("did you mean `{near}`?" if let Some(near) = near)]
+    #[hint = "a check of the state is a call after the episode; name a tool that the server lists, and its arguments"]
+    StateCheck { place: String, problem: String, near: Option<String> },
     #[error("`values.{name}` names no parameter of a tool")]
     #[diagnostic(code = "values")]
     #[hint("did you mean `{near}`?" if let Some(near) = near)]

@@ -207,14 +207,19 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
     let answer = match fields.get("answer") {
         None | Some(Value::Null) => None,
         Some(value @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => Some(plain(value)),
-        Some(_) => return Err("`answer` should be a text or a number".into()),
+        Some(Value::Array(items)) => Some(set_of(items)?),
+        Some(_) => return Err("`answer` should be a text, a number or a list of these".into()),
     };
+    let is_list = fields.get("answer").is_some_and(Value::is_array);
     if answer.as_ref().is_some_and(|answer| answer.trim().is_empty()) {
         return Err("`answer` is empty; leave it out if there is none".into());
     }
     let check = match (text(fields, "check")?, &answer) {
         (Some(check), _) if !CHECKS.contains(&check) => {
             return Err(format!("`check` should be one of {}, found \"{check}\"", CHECKS.join(", ")));
+        }
+        (Some(check @ ("text" | "number")), _) if is_list => {
+            return Err(format!("`check` is \"{check}\", but the answer is a list"));
         }
         (Some("none"), Some(_)) => return Err("`check` is \"none\", but there is an `answer`".into()),
         (Some(check), None) if check != "none" => {
@@ -225,6 +230,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         }
         (Some(check), _) => check,
         (None, None) => "none",
+        (None, Some(_)) if is_list => "set",
         (None, Some(answer)) if is_number(answer) => "number",
         (None, Some(_)) => "text",
     };
@@ -232,9 +238,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
     let checks = checks.map(|checks| Checks::parse(&checks.to_string())).transpose();
     let checks =
         checks.map_err(|problem| format!("`checks`: {problem}"))?.map(|checks| Json(checks.to_json()));
-    let says_done =
-        answer.as_deref().is_some_and(|answer| DONE.contains(&answer.trim().to_lowercase().as_str()));
-    if says_done && checks.is_none() && !fields.contains_key("check") {
+    if answer.as_deref().is_some_and(says_done) && checks.is_none() && !fields.contains_key("check") {
         return Err(format!(
             "any agent can say \"{}\": add what must be true afterwards, as in {CHANGED}, or `\"check\": \"text\"` to take the \
              answer as it is",
@@ -265,6 +269,27 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         working: text(fields, "working")?.map(|text| Working(text.to_owned())),
         ..Scenario::default()
     })
+}
+
+/// The items of an answer that is a list, as one text.
+fn set_of(items: &[Value]) -> Result<String, String> {
+    let is_value = |value: &Value| matches!(value, Value::String(_) | Value::Number(_) | Value::Bool(_));
+    if !items.iter().all(is_value) {
+        return Err("the items of `answer` should be texts or numbers".into());
+    }
+    let items: Vec<String> = items.iter().map(plain).collect();
+    match items.iter().find(|item| item.contains([',', ';', '\n'])) {
+        Some(item) => {
+            Err(format!("\"{item}\" in `answer` has a comma or the like, which divides the items of a set"))
+        }
+        None => Ok(items.join(", ")),
+    }
+}
+
+/// Whether an answer says only that something is done.
+fn says_done(answer: &str) -> bool {
+    let words = answer.trim().trim_end_matches(['.', '!']).to_lowercase();
+    DONE.contains(&words.as_str())
 }
 
 /// Other values that the answer could have been. A number needs none.
@@ -378,7 +403,7 @@ mod tests {
             r#"{"answer": "x"}"#,
             r#"[1]"#,
             r#"{"task": "  "}"#,
-            r#"{"task": "x", "answer": ["y"]}"#,
+            r#"{"task": "x", "answer": [["y"]]}"#,
             r#"{"task": "x", "answer": "y", "check": "nubmer"}"#,
             r#"{"task": "x", "answer": "y", "check": "number"}"#,
             r#"{"task": "x", "check": "text"}"#,
@@ -394,7 +419,7 @@ mod tests {
           line 4: `task` is missing
           line 5: should be a JSON object
           line 6: `task` is empty
-          line 7: `answer` should be a text or a number
+          line 7: the items of `answer` should be texts or numbers
           line 8: `check` should be one of text, number, set, none, found "nubmer"
           line 9: `check` is "number", but the answer is "y"
           line 10: `check` is "text", but there is no `answer`
@@ -402,6 +427,29 @@ mod tests {
           line 12: `split` should be train or heldout, found "a"
           line 13: the same task as line 1
         "#);
+    }
+
+    #[test]
+    fn a_list_is_an_answer_whose_order_does_not_matter() {
+        let of = |rest: &str| {
+            parse(&format!("{{\"task\": \"x\", {rest}}}"), "f", (0.0, 1).into())
+                .map(|(train, _)| (train[0].check.clone(), train[0].answer.clone().unwrap_or_default()))
+                .map_err(|error| error.to_string())
+        };
+        let set = Ok(("set".to_owned(), "T102, T110".to_owned()));
+        assert_eq!(of(r#""answer": ["T102", "T110"]"#), set);
+        assert_eq!(of(r#""answer": ["T102", "T110"], "check": "set""#), set);
+        assert_eq!(of(r#""answer": [1, 2.5]"#), Ok(("set".to_owned(), "1, 2.5".to_owned())));
+        for (rest, problem) in [
+            (r#""answer": ["a"], "check": "text""#, "`check` is \"text\", but the answer is a list"),
+            (r#""answer": []"#, "`answer` is empty"),
+            (r#""answer": ["Oslo, Norway"]"#, "has a comma"),
+            (r#""answer": {"a": 1}"#, "should be a text, a number or a list"),
+            (r#""answer": "Done!""#, "any agent can say \"Done!\""),
+        ] {
+            let error = of(rest).unwrap_err();
+            assert!(error.contains(problem), "{rest}: {error}");
+        }
     }
 
     #[test]

@@ -242,7 +242,7 @@ async fn solve(
         return Ok(Err((Dropped::Failed, outcome.text)));
     }
     let expect = TextCheck { equals: Some(outcome.text), ..TextCheck::default() };
-    let state = StateCheck { tool: call.name, arguments: call.arguments, expect };
+    let state = StateCheck { tool: call.name, arguments: call.arguments, expect, before: None };
     let checks = Checks { state: vec![state], ..Checks::default() };
     Ok(Ok(Solved { checks: Some(Json(checks.to_json())), ..solved }))
 }

@@ -3,7 +3,7 @@
 //! JSON, Python, tables, `key: value` lines and plain lines are recognised. Everything has a bound, and a result whose
 //! middle was cut says nothing.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
@@ -122,16 +122,93 @@ fn is_map(fields: &Map<String, Value>) -> bool {
         && first.values().any(is_scalar)
 }
 
-/// The objects of such a map, with their names as a field unless one says it.
-fn of_map(fields: &Map<String, Value>) -> Value {
+/// Whether the keys of such a map name its objects: they are codes, or all objects have the same fields.
+fn is_keyed(fields: &Map<String, Value>) -> bool {
+    let names = |value: &Value| -> Option<Vec<String>> { Some(value.as_object()?.keys().cloned().collect()) };
+    let mut all = fields.values().map(names);
+    let first = all.next();
+    is_map(fields)
+        && (fields.keys().all(|key| words::is_code(key))
+            || fields.len() > 1 && all.all(|other| Some(other) == first))
+}
+
+/// The objects of such a map, with their keys as a field unless one says it.
+fn of_map(fields: &Map<String, Value>) -> Vec<Value> {
+    let has = |name: &str| fields.values().any(|value| value.get(name).is_some());
+    let are_codes = fields.keys().all(|key| words::is_code(key));
+    let names = if are_codes { ["id", "name", "key"] } else { ["name", "id", "key"] };
+    let own = names.into_iter().find(|name| !has(name)).unwrap_or("key");
     let item = |(name, value): (&String, &Value)| {
         let mut item = value.as_object().cloned().unwrap_or_default();
         if item.values().all(|value| plain(value) != *name) {
-            item.insert("name".to_owned(), name.as_str().into());
+            item.insert(own.to_owned(), name.as_str().into());
         }
         Value::Object(item)
     };
     fields.iter().map(item).collect()
+}
+
+/// Names of what an envelope contains, and of what else stands on it.
+const CONTENTS: [&str; 10] = [
+    "result",
+    "data",
+    "content",
+    "response",
+    "parsed content",
+    "structured",
+    "structured content",
+    "output",
+    "payload",
+    "body",
+];
+const STAMPS: [&str; 18] = [
+    "status",
+    "ok",
+    "success",
+    "error",
+    "errors",
+    "message",
+    "meta",
+    "metadata",
+    "code",
+    "request id",
+    "timestamp",
+    "time",
+    "duration ms",
+    "duration",
+    "version",
+    "warnings",
+    "tool",
+    "type",
+];
+
+/// Fewest names with values that are a list.
+const PAIRS: usize = 5;
+
+/// What an envelope contains: `{"status": "ok", "data": …, "meta": …}`.
+fn enveloped(fields: &Map<String, Value>) -> Option<&Value> {
+    let is_content = |key: &String| CONTENTS.contains(&words::spoken(key).as_str());
+    let (key, inner) = fields.iter().find(|(key, value)| is_content(key) && !is_scalar(value))?;
+    let is_stamp = |name: &String| name == key || STAMPS.contains(&words::spoken(name).as_str());
+    let is_certain =
+        ["parsed content", "structured content", "payload"].contains(&words::spoken(key).as_str());
+    (fields.len() > 1 && (is_certain || fields.keys().all(is_stamp))).then_some(inner)
+}
+
+/// The fields of an object that pairs names with values of one kind, as records: `{"Desk lamp": "7233", "Garden hose": "6679"}`.
+fn pairs(fields: &Map<String, Value>) -> Option<Vec<Value>> {
+    let is_name =
+        |key: &&String| key.contains(|letter: char| letter.is_uppercase() || letter == ' ' || letter == '.');
+    let are_texts = fields.values().all(Value::is_string);
+    let is_one_kind = are_texts || fields.values().all(Value::is_number);
+    if fields.len() < PAIRS || !is_one_kind || fields.keys().filter(is_name).count() * 2 < fields.len() {
+        return None;
+    }
+    let distinct: BTreeSet<String> = fields.values().map(plain).collect();
+    let are_ids =
+        distinct.len() == fields.len() && distinct.iter().all(|value| words::is_code(value)) && are_texts;
+    let value_name = if are_ids { "id" } else { "value" };
+    Some(fields.iter().map(|(key, value)| json!({"name": key, value_name: value})).collect())
 }
 
 /// The names in `users, groups, log_entries`.
@@ -202,6 +279,21 @@ impl Reading {
                 }
             }
             Value::Object(fields) => {
+                if let Some(inner) = enveloped(fields) {
+                    return self.add(inner, name, depth + 1, is_nested);
+                }
+                if is_keyed(fields) {
+                    let mut items = of_map(fields);
+                    let only = if items.len() == 1 && !words::is_plural(&words::spoken(name)) {
+                        items.pop()
+                    } else {
+                        None
+                    };
+                    return self.add(&only.unwrap_or(Value::Array(items)), name, depth + 1, is_nested);
+                }
+                if let Some(items) = pairs(fields) {
+                    return self.add(&Value::Array(items), name, depth + 1, is_nested);
+                }
                 // `{"result": …}` is what it contains.
                 if let [(only, inner)] = fields.iter().collect::<Vec<_>>()[..]
                     && !is_scalar(inner)
@@ -220,7 +312,7 @@ impl Reading {
                             self.add(value, key, depth + 1, is_nested);
                         }
                         Value::Object(inner) if is_map(inner) => {
-                            self.add(&of_map(inner), key, depth + 1, is_nested);
+                            self.add(&Value::Array(of_map(inner)), key, depth + 1, is_nested);
                         }
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
@@ -430,6 +522,42 @@ fn unquoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    #[test]
+    fn names_with_values_are_a_list_and_fields_of_a_thing_are_none() {
+        let of = |text: &str| {
+            let list = &read(text).lists[0];
+            let names: BTreeSet<String> = list.records[0].iter().map(|field| field.name.clone()).collect();
+            (list.records.len(), names.into_iter().collect::<Vec<_>>())
+        };
+        let named =
+            r#"{"Desk lamp": "7233", "Hose": "6679", "Old chair": "1", "Pan": "22", "Tea pot": "35"}"#;
+        assert_eq!(of(named), (5, vec!["id".into(), "name".into()]));
+        let wrapped = format!(r#"{{"ok": true, "state": {{"calls": 3}}, "parsed_content": {named}}}"#);
+        assert_eq!(of(&wrapped).0, 5);
+        let sizes = r#"{"a.xlsx": 1, "b.xlsx": 2, "c.xlsx": 3, "d.xlsx": 4, "e.xlsx": 5}"#;
+        assert_eq!(of(sizes), (5, vec!["name".into(), "value".into()]));
+        let thing = r#"{"id": "7", "city": "Bern", "zip": "3001", "name": "Ann", "street": "Gasse"}"#;
+        assert_eq!(of(thing).0, 1);
+    }
+
+    #[test]
+    fn an_envelope_is_what_it_contains_and_keys_of_like_objects_are_values() {
+        let text = r#"{"status": "ok", "parsed_content": {"products": {"SKU-1": {"name": "Hose", "price": 3},
+            "SKU-2": {"name": "Can", "price": 5}}}, "meta": {"num_args": 1, "request_id": "r-7"}}"#;
+        let reading = read(text);
+        let [list] = &*reading.lists else { panic!("{reading:?}") };
+        assert_eq!((list.name.as_str(), list.is_list, list.records.len()), ("products", true, 2));
+        let mut fields: Vec<(&str, &str)> =
+            list.records[0].iter().map(|field| (field.name.as_str(), field.value.as_str())).collect();
+        fields.sort_unstable();
+        assert_eq!(fields, [("id", "SKU-1"), ("name", "Hose"), ("price", "3")]);
+        // One object by its key is a record, where nothing says that there may be more.
+        let reading = read(r#"{"data": {"SKU-1": {"on_hand": 4, "reserved": 1}}, "ok": true}"#);
+        assert!(!reading.lists[0].is_list && reading.lists[0].records[0].len() == 3, "{reading:?}");
+        // Something else beside it: no envelope.
+        assert_eq!(read(r#"{"data": {"a": 1}, "owner": "Ann"}"#).lists[0].records[0].len(), 2);
+    }
 
     use super::*;
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Context,
     admission::{Reason, Refusal},
-    candidate::{AnswerRule, Candidate, Check},
+    candidate::{AnswerRule, CANNOT, Candidate, Check},
     error::ScenarioError,
 };
 use crate::{
@@ -38,8 +38,6 @@ const CALLS: usize = 8;
 const OF_REPLY: usize = 64;
 /// Instructions that a template may execute.
 const FUEL: u64 = 2_000_000;
-/// An answer that says that something cannot be done.
-const REFUSAL: &str = r"(?i)\b(cannot|can't|can not|unable|impossible|not (possible|available|supported|able)|no tool|do(es)? not have|don't have|doesn't have)\b";
 
 /// What a generator is asked for, and what it may use.
 pub struct Request<'a> {
@@ -64,11 +62,13 @@ pub async fn generate(
     let batches = request.tasks.div_ceil(BATCH).saturating_mul(SPARE).clamp(1, 500);
     let prompts: Vec<String> =
         (0..batches).map(|batch| request.render(batch)).collect::<Result<_, ScenarioError>>()?;
-    let shared = prompts.iter().fold(prompts.first().map_or("", String::as_str), |head, prompt| {
-        let differ = head.char_indices().zip(prompt.chars()).find(|((_, one), other)| one != other);
-        &head[..differ.map_or(head.len().min(prompt.len()), |((at, _), _)| at)]
-    });
-    let replies = ask_all(model, &prompts, shared.len(), context).await?;
+    let asked = |(batch, prompt): (usize, String)| Asked {
+        messages: vec![Message::user(prompt)],
+        draw: batch as u64,
+    };
+    let asked: Vec<Asked> = prompts.into_iter().enumerate().map(asked).collect();
+    context.observer.phase("requests", asked.len() as u64);
+    let replies = ask_all(model, &asked, context).await?;
     let mut found = Vec::new();
     for reply in &replies {
         let objects = objects(reply);
@@ -80,28 +80,27 @@ pub async fn generate(
     Ok(found)
 }
 
-/// The replies to prompts, whose first `shared` bytes are the same. Those of an interrupted run of the stage are used again.
+/// A conversation to reply to, and its number among the stage's.
+pub struct Asked {
+    pub messages: Vec<Message>,
+    pub draw: u64,
+}
+
+/// The replies to conversations, each a step of the observer's phase. Those of an interrupted run of the stage are used again.
 ///
 /// # Errors
 /// If the model fails, the ceiling is reached, or the stage is cancelled.
-pub async fn ask_all(
-    model: &dyn LanguageModel,
-    prompts: &[String],
-    shared: usize,
-    context: &Context,
-) -> Result<Vec<String>> {
-    context.observer.phase("requests", prompts.len() as u64);
+pub async fn ask_all(model: &dyn LanguageModel, asked: &[Asked], context: &Context) -> Result<Vec<String>> {
+    let shared = shared_bytes(asked);
     let known = context.rows.finished()?;
     let failed = AtomicBool::new(false);
-    let ask = async |(batch, prompt): (usize, &String)| {
-        let mut encoder = Encoder::new("mcprl generator request v1");
-        let name = encoder.number(batch as u64).text(prompt).finish().to_string();
+    let ask = async |Asked { messages, draw }: &Asked| {
+        let mut encoder = Encoder::new("mcprl generator request v2");
+        let name = encoder.number(*draw).json(&json!(messages)).finish().to_string();
         let reply = match known.get(&name).and_then(|row| String::from_utf8(row.clone()).ok()) {
             Some(reply) => reply,
             None => {
-                let messages = [Message::user(prompt.as_str())];
-                let draw = batch as u64;
-                let asked = llm::Request { messages: &messages, shared, draw, ..llm::Request::default() };
+                let asked = llm::Request { messages, shared, draw: *draw, ..llm::Request::default() };
                 let reply = model.complete(&asked).await?.text;
                 context.rows.record(&name, reply.as_bytes()).at(|| "the generator's reply".into())?;
                 reply
@@ -116,14 +115,26 @@ pub async fn ask_all(
         false => Some(ask(one).await.inspect_err(|_| failed.store(true, Ordering::Relaxed))),
     };
     let most = model.concurrency();
-    let asked: Vec<_> = prompts.iter().enumerate().map(ask_unless_failed).collect();
-    let all = futures::stream::iter(asked).buffered(most).collect::<Vec<_>>();
+    let replies: Vec<_> = asked.iter().map(ask_unless_failed).collect();
+    let all = futures::stream::iter(replies).buffered(most).collect::<Vec<_>>();
     let replies = tokio::select! {
         biased;
         () = context.cancel.cancelled() => return Err(Interrupted.into()),
         replies = all => replies,
     };
     replies.into_iter().flatten().collect()
+}
+
+/// Bytes that the first messages begin with.
+fn shared_bytes(asked: &[Asked]) -> usize {
+    let first = |asked: &Asked| asked.messages.first().map_or(String::new(), |one| one.content.clone());
+    let mut shared = asked.first().map(first).unwrap_or_default();
+    for other in asked.iter().map(first) {
+        let differ = shared.char_indices().zip(other.chars()).find(|((_, one), other)| one != other);
+        let most = differ.map_or(shared.len().min(other.len()), |((at, _), _)| at);
+        shared.truncate(most);
+    }
+    shared.len()
 }
 
 impl Request<'_> {
@@ -217,7 +228,7 @@ fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (
         return Err(refused("`answer` is empty or long".into()));
     }
     let checks = is_refusal.then(|| Checks {
-        answer: vec![TextCheck { matches: Some(REFUSAL.into()), ..TextCheck::default() }],
+        answer: vec![TextCheck { matches: Some(CANNOT.into()), ..TextCheck::default() }],
         calls: Some(CallChecks { at_most: Some(0), ..CallChecks::default() }),
         ..Checks::default()
     });

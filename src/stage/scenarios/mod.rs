@@ -14,6 +14,7 @@
 
 pub mod admission;
 mod candidate;
+mod checked;
 mod declaration;
 mod error;
 pub mod explored;
@@ -29,7 +30,6 @@ pub(super) mod params;
 mod phrase;
 mod preflight;
 mod results;
-mod rewording;
 mod runner;
 mod solution;
 mod sources;
@@ -37,6 +37,7 @@ pub mod split;
 mod traces;
 pub(in crate::stage) mod tries;
 mod words;
+mod writer;
 
 #[cfg(test)]
 mod source_tests;
@@ -118,8 +119,13 @@ impl Scenarios {
             made.train.iter().filter(|task| task.reference.is_some()).cloned().collect();
         held_out.extend(Facts::of_exam(&made.heldout));
         held_out.extend(Facts::of(&dev));
-        let lessons = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
-        let guide = made.guide.take().or(lessons).unwrap_or_default();
+        let guide = match made.guide.take() {
+            Some(guide) => guide,
+            None => {
+                let added = sources::add_lessons(context, params, &mut start, &made.train, &held_out).await?;
+                added.unwrap_or_default()
+            }
+        };
         let guide = guide.text(&[made.heldout.as_slice(), &dev, &others].concat());
         split::mark(&mut start, &mut made.train, &mut dev, &mut made.heldout);
         context.write("start", &start)?;
@@ -150,14 +156,17 @@ impl Scenarios {
             Source::Explored | Source::Llm | Source::Mix => &None,
         };
         let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
-        let Some((train, heldout)) = count("train").zip(count("heldout")) else {
+        let Some(heldout) = count("heldout") else {
             let part = if matches!(source, Source::File) { ", as far as it was checked" } else { "" };
             return vec![Requirement::Met(format!("{path} can be read{part}"))];
         };
         let start = count("start").filter(|start| *start > 0);
         let start = start.map_or_else(String::new, |start| format!(", {start} of them with solutions"));
-        let text = format!("{path}: {train} to train on{start}, {heldout} held out");
-        if train.min(heldout) >= FEW {
+        let text = match count("train") {
+            Some(train) => format!("{path}: {train} to train on{start}, {heldout} held out"),
+            None => format!("{path}: {heldout} held out; exploration makes those to train on"),
+        };
+        if count("train").unwrap_or(heldout).min(heldout) >= FEW {
             return vec![Requirement::Met(text)];
         }
         let hint = format!(
@@ -182,22 +191,50 @@ impl StageKind for Scenarios {
     }
 
     fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
-        let Params { values, .. } = &self.params;
-        if !self.params.uses(Source::Explored) && !self.params.uses(Source::Llm) {
-            return Vec::new();
+        let Params { values, explore_writes, file, .. } = &self.params;
+        let mut found = Vec::new();
+        if let Some(path) = file.as_ref().filter(|_| self.params.uses(Source::File))
+            && let Ok((train, heldout)) = file::load(path, self.params.hold_out(0))
+        {
+            let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
+            let wrong = checked::check(&file::name(path), &all, listed).err();
+            found.extend(wrong.map(|cause| Requirement::Missing(cause.into())));
         }
-        if let Err(cause) = values.check(listed) {
-            return vec![Requirement::Missing(cause.into())];
+        if !self.explores() {
+            return found;
         }
-        let unlisted = values.unlisted(&mut explored::profiles(listed, servers));
+        let wrong = values.check(listed).and_then(|()| explore_writes.check(listed));
+        if let Err(cause) = wrong {
+            found.push(Requirement::Missing(cause.into()));
+            return found;
+        }
+        let writing = explored::writing(listed, servers, explore_writes);
+        if !writing.is_empty() {
+            let tools = if writing.len() == 1 { "tool" } else { "tools" };
+            let names = writing.join(", ");
+            found.push(Requirement::Met(format!(
+                "exploration calls {} {tools} that may write, each time in a session of its own: {names}",
+                writing.len()
+            )));
+        }
+        for text in explored::left_out(listed, servers, explore_writes) {
+            let (text, hint) = text.split_once("; ").unwrap_or((&text, ""));
+            found.push(Requirement::Doubtful { text: text.to_owned(), hint: hint.to_owned() });
+        }
+        let unlisted = values.unlisted(&mut explored::profiles(listed, servers, explore_writes));
         if unlisted.is_empty() {
-            return Vec::new();
+            return found;
         }
         let names: Vec<String> = unlisted.iter().map(|name| format!("`{name}`")).collect();
         let text = format!("no tool lists values for {}", names.join(", "));
         let values: Vec<String> = unlisted.iter().map(|name| format!("{name} = [\"…\"]")).collect();
         let hint = format!("about twenty examples make tasks possible: values = {{ {} }}", values.join(", "));
-        vec![Requirement::Doubtful { text, hint }]
+        found.push(Requirement::Doubtful { text, hint });
+        found
+    }
+
+    fn explores(&self) -> bool {
+        self.params.uses(Source::Explored) || self.params.uses(Source::Llm) || self.params.lessons() > 0
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {

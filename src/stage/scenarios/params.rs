@@ -7,11 +7,14 @@ use serde_json::{Map, Value};
 
 use super::{
     error::ScenarioError,
-    explored::{self, Examples},
+    explored::{self, Examples, ExploreWrites},
     file,
     split::SplitBy,
 };
-use crate::stage::{StageError, local_model::LocalSettings, typed};
+use crate::{
+    data::Scenario,
+    stage::{StageError, local_model::LocalSettings, typed},
+};
 
 #[derive(Debug, Deserialize)]
 pub struct Params {
@@ -27,6 +30,8 @@ pub struct Params {
     pub explore_seconds: u64,
     #[serde(default)]
     pub values: Examples,
+    #[serde(default)]
+    pub explore_writes: ExploreWrites,
     pub impossible_share: f64,
     pub no_call_share: f64,
     pub split_by: Option<SplitBy>,
@@ -36,7 +41,7 @@ pub struct Params {
     pub heldout_share: f64,
     pub dev: usize,
     pub lessons: usize,
-    pub reword: f64,
+    pub reword: Option<f64>,
     pub base_url: Option<String>,
     pub model: Option<String>,
     pub api_key_env: Option<String>,
@@ -82,13 +87,31 @@ impl Params {
         if self.source == Source::File { self.lessons } else { 0 }
     }
 
+    /// Whether exploration makes the tasks that are trained on, because a file's tasks are all held out. `train`: those of the
+    /// file that are not.
+    pub fn explores_for(&self, train: &[Scenario]) -> bool {
+        train.is_empty() && self.lessons() > 0
+    }
+
     pub fn uses(&self, source: Source) -> bool {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }
 
-    /// Whether a language model is asked.
+    /// Whether a language model is asked, where one is given.
     pub fn asks(&self) -> bool {
-        self.uses(Source::Llm) || self.reword > 0.0
+        self.uses(Source::Llm) || self.reword.is_none_or(|share| share > 0.0)
+    }
+
+    /// Whether an endpoint is asked.
+    pub fn asks_endpoint(&self) -> bool {
+        self.asks() && self.base_url.is_some()
+    }
+
+    /// The share of the tasks of a source that a language model words anew.
+    pub fn reworded(&self, source: Source, has_model: bool) -> f64 {
+        // A model has worded its own already.
+        let all = if has_model && matches!(source, Source::Explored | Source::File) { 1.0 } else { 0.0 };
+        self.reword.unwrap_or(all)
     }
 
     /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
@@ -101,7 +124,7 @@ impl Params {
         if self.split_by == Some(SplitBy::Server) && sources != [Source::File] {
             return Err(ScenarioError::SplitByServer);
         }
-        if self.reword > 0.0 {
+        if self.reword.is_some_and(|share| share > 0.0) {
             sources.push(Source::Llm);
         }
         let missing = sources.into_iter().find_map(|source| match source {

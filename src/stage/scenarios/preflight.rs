@@ -3,6 +3,7 @@
 use std::{io::Read as _, path::Path};
 
 use super::{
+    checked,
     error::ScenarioError,
     families::Families,
     file,
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{
     agent::AgentSettings,
-    data::Scenario,
+    data::{self, Scenario, Tool},
     judge::{solved_idly, truth},
     stage::{
         local_model::{self, LocalModelError},
@@ -57,7 +58,7 @@ pub fn preflight(
         }
     }
     preflight.check("source", params.complete(is_local));
-    if !is_local && params.asks() && params.max_cost.is_some() && context.prices.is_none() {
+    if !is_local && params.asks_endpoint() && params.max_cost.is_some() && context.prices.is_none() {
         preflight.error("max_cost", ScenarioError::NoPrices);
     }
     match (params.source, &params.families, &params.file) {
@@ -67,13 +68,19 @@ pub fn preflight(
         (Source::File, _, Some(path)) => {
             let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
+                check_calls(path, train.iter().chain(&heldout), context, &mut preflight);
+                let held_out = expected(&heldout, train.len());
+                if params.explores_for(&train) {
+                    // What exploration finds is not known.
+                    return preflight.with("heldout", held_out);
+                }
                 let (train, dev) = split::dev(train, params.dev, context.seed);
                 let is_solved = |task: &&Scenario| task.reference.is_some();
                 let start: Vec<Scenario> = train.iter().filter(is_solved).cloned().collect();
                 let preflight = preflight
                     .with("train", expected(&train, heldout.len()))
                     .with("dev", expected(&dev, train.len()))
-                    .with("heldout", expected(&heldout, train.len()));
+                    .with("heldout", held_out);
                 return match params.lessons() {
                     0 => preflight.with("start", expected(&start, heldout.len())),
                     // What exploration finds is not known.
@@ -84,6 +91,24 @@ pub fn preflight(
         _ => {}
     }
     preflight
+}
+
+/// Checks what state checks call against the tools that the server listed in an earlier run.
+fn check_calls<'s>(
+    path: &Path,
+    tasks: impl Iterator<Item = &'s Scenario>,
+    context: &PreflightContext<'_>,
+    preflight: &mut Preflight,
+) {
+    let Some((table, is_whole)) = context.whole_tools() else { return };
+    let Ok(tools) = data::read::<Tool>(table) else { return };
+    let tasks: Vec<&Scenario> = tasks.collect();
+    match checked::check(&file::name(path), &tasks, &tools) {
+        Err(wrong) if is_whole => preflight.error("file", wrong),
+        // The server may list it, although the agent has it not.
+        Err(wrong) => preflight.note("file", wrong),
+        Ok(()) => {}
+    }
 }
 
 fn expected(scenarios: &[Scenario], others: usize) -> ExpectedOutput {

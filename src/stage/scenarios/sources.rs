@@ -9,6 +9,7 @@ use std::{
 use super::{
     admission::{self, Admitted, Judged, Reason, Refusal, admitted, asked_by, mark_refused, refused},
     candidate::Candidate,
+    checked,
     error::ScenarioError,
     explored::{self, Coverage, Guide},
     families::Families,
@@ -17,11 +18,11 @@ use super::{
     live::Live,
     llm, mix,
     params::{Params, Source},
-    rewording::reword,
     runner,
     solution::Dropped,
     split::{self, SplitBy},
     traces,
+    writer::Writer,
 };
 use crate::{
     data::{Admission, Facts, Scenario, Tool, folded},
@@ -30,7 +31,7 @@ use crate::{
     mcp::Servers,
     stage::{
         Context, StageError,
-        local_model::{self, LocalModel},
+        local_model::{self, LocalModel, LocalSettings},
     },
     usage::Usage,
 };
@@ -38,6 +39,8 @@ use crate::{
 /// Results that a generator sees, and the bytes of each.
 const EXAMPLES: usize = 120;
 const EXAMPLE_BYTES: usize = 700;
+/// Most tokens that the engine's model writes for a wording.
+const WORDING_TOKENS: u32 = 256;
 
 /// What a source made.
 #[derive(Debug, Default)]
@@ -116,7 +119,7 @@ async fn of_source(
 ) -> Result<SourceOutput> {
     match source {
         Source::Grounded => from_families(context, params).await,
-        Source::File => from_file(context, params),
+        Source::File => from_file(context, params, held_out).await,
         Source::Explored => from_exploration(context, params, held_out).await,
         Source::Traces => from_traces(context, params).await,
         Source::Llm => from_model(context, params).await,
@@ -124,13 +127,18 @@ async fn of_source(
     }
 }
 
-fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
+async fn from_file(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let path = given(params.file.as_ref(), "file", "file")?;
     let (train, heldout) = file::load(path, params.hold_out(context.seed))?;
     // One sentence on both sides is a mistake of its author; the same in other words is left out of training.
     split::check_frozen(&train, &heldout, None)?;
+    if let Some(tools) = context.read_optional("tools")? {
+        let all: Vec<&Scenario> = train.iter().chain(&heldout).collect();
+        checked::check_all(&file::name(path), &all, tools, context.servers.as_ref()).await?;
+    }
+    let is_explored = params.explores_for(&train);
     let lacks = [
-        (train.is_empty(), "no task is left to train on: lower"),
+        (train.is_empty() && !is_explored, "no task is left to train on: lower"),
         (heldout.is_empty(), "no task is held out, so there is nothing to examine a policy with: raise"),
     ];
     for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
@@ -140,7 +148,32 @@ fn from_file(context: &Context, params: &Params) -> Result<SourceOutput> {
         ));
     }
     let admission = train.iter().chain(&heldout).map(admitted).collect();
-    Ok(SourceOutput { train, heldout, admission, ..SourceOutput::default() })
+    let made = SourceOutput { train, heldout, admission, ..SourceOutput::default() };
+    if is_explored { trained_by_exploration(context, params, made, held_out).await } else { Ok(made) }
+}
+
+/// Adds training tasks by exploration to those of a file, which are all held out. None asks what one of these asks.
+async fn trained_by_exploration(
+    context: &Context,
+    params: &Params,
+    mut made: SourceOutput,
+    others: &Facts,
+) -> Result<SourceOutput> {
+    let mut held_out = Facts::of_exam(&made.heldout);
+    held_out.extend(others.clone());
+    let explored = explore(context, params, params.budget(), &held_out).await?;
+    let added = divided(context, params, Source::File, explored.judged, Some(explored.coverage), 0.0).await?;
+    context.observer.note(&format!(
+        "all tasks of the file are held out: exploration makes those that are trained on, {}",
+        added.train.len()
+    ));
+    made.admission.extend(added.admission);
+    Ok(SourceOutput {
+        heldout: made.heldout,
+        admission: made.admission,
+        guide: Some(explored.guide),
+        ..added
+    })
 }
 
 fn servers(context: &Context) -> Result<&Servers> {
@@ -187,7 +220,8 @@ async fn explore(
 
 async fn from_exploration(context: &Context, params: &Params, held_out: &Facts) -> Result<SourceOutput> {
     let explored = explore(context, params, params.budget(), held_out).await?;
-    let made = divided(context, params, explored.judged, Some(explored.coverage)).await?;
+    let (judged, coverage) = (explored.judged, Some(explored.coverage));
+    let made = divided(context, params, Source::Explored, judged, coverage, params.heldout_share).await?;
     Ok(SourceOutput { guide: Some(explored.guide), ..made })
 }
 
@@ -208,7 +242,8 @@ pub async fn add_lessons(
         return Ok(None);
     }
     let budget = explored::Budget { tasks: wanted, ..params.budget() };
-    let explored = explore(context, params, budget, held_out).await?;
+    let mut explored = explore(context, params, budget, held_out).await?;
+    word(context, params, Source::File, &mut explored.judged).await?;
     let known: BTreeSet<String> = train.iter().chain(&*start).map(|task| folded(&task.task)).collect();
     let lessons = explored.judged.admitted.iter().map(Admitted::scenario);
     let before = start.len();
@@ -224,7 +259,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     let path = given(params.traces.as_ref(), "traces", "traces")?;
     let servers = servers(context)?;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
-    for (place, one) in traces::load(path, &explored::callable(&tools, servers))? {
+    for (place, one) in traces::load(path, &explored::callable(&tools, servers, &params.explore_writes))? {
         match one {
             Ok(candidate) => candidates.push(candidate),
             Err((reason, detail)) => {
@@ -240,7 +275,7 @@ async fn from_traces(context: &Context, params: &Params) -> Result<SourceOutput>
     };
     let guide = sampled.as_ref().map(explored::Sampled::guide);
     let judged = admit(context, params, &tools, candidates, sampled).await?;
-    let made = finish(context, params, &tools, judged, early).await?;
+    let made = finish(context, params, Source::Traces, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
@@ -270,15 +305,15 @@ fn client(context: &Context, params: &Params) -> Result<Client> {
 }
 
 /// The language model of the stage.
-enum Writer {
+enum Model {
     Endpoint(Client),
     Local(LocalModel),
 }
 
-impl Writer {
-    async fn open(context: &Context, params: &Params) -> Result<Self> {
+impl Model {
+    async fn open(context: &Context, local: LocalSettings, params: &Params) -> Result<Self> {
         match local_model::is_given(context) {
-            true => Ok(Self::Local(LocalModel::open(context, params.local()).await?)),
+            true => Ok(Self::Local(LocalModel::open(context, local).await?)),
             false => Ok(Self::Endpoint(client(context, params)?)),
         }
     }
@@ -318,9 +353,9 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
         tasks: params.tasks,
         seed: context.seed,
     };
-    let writer = Writer::open(context, params).await?;
-    let written = llm::generate(writer.model(), &request, context).await;
-    writer.close(context).await;
+    let model = Model::open(context, params.local(), params).await?;
+    let written = llm::generate(model.model(), &request, context).await;
+    model.close(context).await;
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
     for one in written? {
         match one {
@@ -330,7 +365,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<SourceOutput> 
     }
     let guide = Some(sampled.guide());
     let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
-    let made = finish(context, params, &tools, judged, early).await?;
+    let made = finish(context, params, Source::Llm, &tools, judged, early).await?;
     Ok(SourceOutput { guide, ..made })
 }
 
@@ -341,10 +376,12 @@ fn task<'a>(
     budget: explored::Budget,
 ) -> Result<explored::Task<'a>> {
     params.values.check(tools)?;
+    params.explore_writes.check(tools)?;
     Ok(explored::Task {
         servers: servers(context)?,
         tools,
         examples: &params.values,
+        writes: &params.explore_writes,
         held_out: None,
         seed: context.seed,
         budget,
@@ -405,6 +442,7 @@ async fn admit(
 async fn finish(
     context: &Context,
     params: &Params,
+    source: Source,
     tools: &[Tool],
     mut judged: Judged,
     early: Vec<Admission>,
@@ -412,15 +450,33 @@ async fn finish(
     judged.rows.extend(early);
     judged.trim(params.tasks);
     let coverage = Coverage::of(tools, &judged);
-    divided(context, params, judged, Some(coverage)).await
+    divided(context, params, source, judged, Some(coverage), params.heldout_share).await
 }
 
-/// Words some of the admitted tasks anew, and divides them into training and held-out ones.
+/// Words admitted tasks anew, where there is a language model.
+async fn word(context: &Context, params: &Params, source: Source, judged: &mut Judged) -> Result<()> {
+    let has_model = local_model::is_given(context) || params.base_url.is_some();
+    let share = params.reworded(source, has_model);
+    if judged.admitted.is_empty() || share == 0.0 {
+        return Ok(());
+    }
+    let tools: Vec<Tool> = context.read("tools")?;
+    let local = params.local();
+    let local = LocalSettings { max_tokens: local.max_tokens.min(WORDING_TOKENS), ..local };
+    let model = Model::open(context, local, params).await?;
+    let worded = Writer { model: model.model(), tools: &tools }.word(judged, share, context).await;
+    model.close(context).await;
+    worded
+}
+
+/// Words admitted tasks anew, and holds out a share of them.
 async fn divided(
     context: &Context,
     params: &Params,
+    source: Source,
     mut judged: Judged,
     coverage: Option<Coverage>,
+    share: f64,
 ) -> Result<SourceOutput> {
     if judged.admitted.is_empty() {
         let details = judged.rows.iter().filter_map(|row| row.detail.clone());
@@ -429,12 +485,7 @@ async fn divided(
         let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
         return Err(ScenarioError::NothingAdmitted { account }.into());
     }
-    if params.reword > 0.0 {
-        let writer = Writer::open(context, params).await?;
-        let reworded = reword(writer.model(), &mut judged, params.reword, context).await;
-        writer.close(context).await;
-        reworded?;
-    }
+    word(context, params, source, &mut judged).await?;
     let tasks = judged.admitted.iter().map(|admitted| split::Marked {
         scenario: admitted.scenario(),
         phrasing: admitted.candidate.phrasing.clone(),
@@ -443,7 +494,7 @@ async fn divided(
     let mut tasks: Vec<split::Marked> = tasks.collect();
     split::drop_common(&mut tasks);
     let by = params.split_by.unwrap_or(SplitBy::Entity);
-    let (train, heldout) = split::divide(tasks, by, params.heldout_share, context.seed);
+    let (train, heldout) = split::divide(tasks, by, share, context.seed);
     Ok(SourceOutput { train, heldout, admission: judged.rows, coverage, ..SourceOutput::default() })
 }
 

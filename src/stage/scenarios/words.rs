@@ -598,8 +598,21 @@ pub fn spoken_field(name: &str) -> String {
     let words = match name.split_once('.') {
         Some((outer, inner)) if !inner.is_empty() => {
             let (within, last) = (tokens(outer), split(outer).pop().unwrap_or_default());
-            let says_nothing = ["address", "contact", "detail", "info", "location", "profile", "data"]
-                .contains(&&*singular(&last));
+            let says_nothing = [
+                "address",
+                "attribute",
+                "contact",
+                "data",
+                "detail",
+                "info",
+                "location",
+                "option",
+                "profile",
+                "property",
+                "setting",
+                "spec",
+            ]
+            .contains(&&*singular(&last));
             match spoken(inner) {
                 inner if says_nothing => inner,
                 inner if within.is_subset(&tokens(&inner)) || inner.starts_with(&last) => inner,
@@ -764,10 +777,24 @@ pub fn is_time(plural: &str) -> bool {
     ["seconds", "minutes", "hours", "days", "weeks", "months", "years"].contains(&plural)
 }
 
+/// Fields that are called like no noun.
+pub const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
+/// Fields that say something about a list.
+pub const ABOUT_LISTS: [&str; 11] = [
+    "page",
+    "pages",
+    "total",
+    "count",
+    "next",
+    "limit",
+    "offset",
+    "cursor",
+    "truncated",
+    "per_page",
+    "has_more",
+];
 /// Verbs of tools that probably read, where the server does not say it.
-const READING: [&str; 10] =
-    ["get", "list", "read", "describe", "show", "search", "find", "view", "open", "status"];
-
+const READING: [&str; 9] = ["get", "list", "read", "describe", "show", "search", "find", "view", "status"];
 /// Whether the first word of a tool's name, or the last, says that it reads.
 pub fn is_reading(tool: &str) -> bool {
     let words = split(tool);
@@ -920,6 +947,7 @@ mod tests {
             ("name.first_name", "first name"),
             ("address.address1", "address1"),
             ("address.city", "city"),
+            ("options.color", "color"),
             ("available_seats.basic_economy", "number of available seats for basic economy"),
             ("prices.economy", "price for economy"),
             ("dob", "date of birth"),

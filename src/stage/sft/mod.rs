@@ -141,8 +141,12 @@ impl Sft {
         let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let expected = policy.expected()?;
-        let trajectories: Vec<Trajectory> = context.read("trajectories")?;
-        let (episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
+        let mut trajectories: Vec<Trajectory> = context.read("trajectories")?;
+        // Rewards are of the others.
+        let recorded: Vec<Trajectory> = context.read_optional("traces")?.unwrap_or_default();
+        let is_recorded: BTreeSet<String> = recorded.iter().map(|one| one.id.clone()).collect();
+        trajectories.extend(recorded);
+        let (episodes, left_out) = self.episodes(&trajectories, &is_recorded, &expected, context)?;
         if episodes.is_empty() {
             return Err(SftError::NothingToTrain { left_out }.into());
         }
@@ -222,6 +226,7 @@ impl Sft {
     fn episodes(
         &self,
         trajectories: &[Trajectory],
+        is_recorded: &BTreeSet<String>,
         policy: &ExpectedPolicy,
         context: &Context,
     ) -> Result<(Vec<Episode>, SkippedEpisodes)> {
@@ -243,9 +248,9 @@ impl Sft {
         };
         for trajectory in trajectories {
             check_rows(trajectory)?;
-            let low = least.as_ref().is_some_and(|(least, of)| {
-                of.get(trajectory.id.as_str()).is_none_or(|reward| reward < least)
-            });
+            let low = least.as_ref().filter(|_| !is_recorded.contains(&trajectory.id)).is_some_and(
+                |(least, of)| of.get(trajectory.id.as_str()).is_none_or(|reward| reward < least),
+            );
             let rows: Rows =
                 trajectory.rows().map(|row| (row.tokens.to_vec(), row.sampled.to_vec())).collect();
             let reason = match trajectory.correct {

@@ -62,6 +62,10 @@ impl Writer<'_> {
             turns += 1;
             let calls = calls_of(message);
             called.extend(calls.iter().map(|call| call.name.clone()).filter(|name| name != COMPLETE_TASK));
+            if message["weight"] == 0 {
+                repairs.push(format!("turn {turns} is not learned: its weight is 0"));
+                continue;
+            }
             let problem =
                 self.toolbox.and_then(|toolbox| calls.iter().find_map(|call| toolbox.problem(call)));
             if let Some(problem) = problem {

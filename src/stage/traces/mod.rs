@@ -29,7 +29,7 @@ use crate::{
     data::{Facts, REFERENCE, Scenario, Tool, TraceRow, Trajectory, folded},
     error::{At, Diagnostic, Interrupted, Result},
     hash::Encoder,
-    traces::{self, Found, Trace, secrets},
+    traces::{self, Found, Trace},
 };
 
 #[derive(Debug, Deserialize)]
@@ -75,9 +75,9 @@ enum TracesError {
     #[error("there is no file of traces in {paths}")]
     #[hint = "a folder has them in files that end in .jsonl or .json"]
     NoFiles { paths: String },
-    #[error("{left_out} of {traces} traces are left out; the first, {place}: {reason}")]
+    #[error("{left_out} of {traces} traces are left out: {groups}; the first, {place}: {reason}")]
     #[hint = "`mcprl traces FILE` lists what is wrong with each; `max_left_out` allows more"]
-    LeftOut { left_out: usize, traces: usize, place: String, reason: String },
+    LeftOut { left_out: usize, traces: usize, groups: String, place: String, reason: String },
 }
 
 impl Traces {
@@ -126,6 +126,12 @@ impl Traces {
             context.observer.advance(1);
         }
         self.check(&rows)?;
+        let reasons: Vec<&str> = rows.iter().filter_map(|row| row.left_out.as_deref()).collect();
+        if !reasons.is_empty() {
+            let (count, all) = (reasons.len(), rows.len());
+            let groups = traces::in_groups(reasons.into_iter());
+            context.observer.note(&format!("{count} of {all} conversations are left out: {groups}"));
+        }
         context.write("trajectories", &trajectories)?;
         context.write("traces", &rows)?;
         Ok(counts(&rows))
@@ -155,7 +161,7 @@ impl Traces {
             return Err(format!("the exam asks what it asks: {}", fact.task));
         }
         if !self.allow_secrets
-            && let Some(kind) = trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))
+            && let Some(kind) = traces::secret(&trace)
         {
             return Err(format!("it holds what looks like {kind}; `allow_secrets` keeps it"));
         }
@@ -164,7 +170,7 @@ impl Traces {
         let calls: Vec<String> = calls.map(|call| call["function"].to_string()).collect();
         let same = format!("{} {}", folded(asked), calls.join(" "));
         if let Some(first) = seen.get(&same).filter(|_| !calls.is_empty()) {
-            return Err(format!("it has the task and the calls of {first}"));
+            return Err(format!("it has the task and the calls of an earlier one: {first}"));
         }
         seen.insert(same, place.to_owned());
         Ok(trace)
@@ -178,7 +184,8 @@ impl Traces {
             return Ok(());
         };
         let (place, reason) = (first.place.clone(), first.left_out.clone().unwrap_or_default());
-        Err(TracesError::LeftOut { left_out, traces: rows.len(), place, reason })
+        let groups = traces::in_groups(rows.iter().filter_map(|row| row.left_out.as_deref()));
+        Err(TracesError::LeftOut { left_out, traces: rows.len(), groups, place, reason })
     }
 
     /// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.

@@ -188,7 +188,7 @@ async fn what_must_not_be_learned_is_left_out_with_its_reason() {
         reasons,
         [
             "-",
-            "it has the task and the calls of traces.jsonl:1",
+            "it has the task and the calls of an earlier one: traces.jsonl:1",
             "the exam asks what it asks: who is bob",
             "it holds what looks like a token of Hugging Face; `allow_secrets` keeps it",
             "it calls `drop`, which is not offered",
@@ -204,7 +204,9 @@ async fn what_must_not_be_learned_is_left_out_with_its_reason() {
     let failure = bench.run(json!({})).await.unwrap_err();
     assert_eq!(failure.code(), "traces::left_out");
     assert!(
-        failure.to_string().starts_with("6 of 8 traces are left out; the first, traces.jsonl:2: "),
+        failure
+            .to_string()
+            .starts_with("6 of 8 traces are left out: 1 × it calls `drop`, which is not offered; "),
         "{failure}"
     );
 }

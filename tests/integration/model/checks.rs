@@ -33,7 +33,6 @@ fn the_state_is_read_after_the_episode_with_a_tool_that_the_agent_does_not_have(
     let project = project(&[
         ("Change nothing.", state("list_changes", UNCHANGED)),
         ("Close a ticket.", state("list_changes", r#""expect": {"matches": "closed"}"#)),
-        ("Drop it.", state("drop_everything", r#""expect": {"matches": ""}"#)),
     ]);
     project.run(&[]);
     let folder = project.newest();
@@ -41,11 +40,11 @@ fn the_state_is_read_after_the_episode_with_a_tool_that_the_agent_does_not_have(
     let tasks: BTreeMap<&str, &str> =
         scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario.task.as_str())).collect();
     let episodes: Vec<Trajectory> = data::read(&folder.join("rollout/trajectories.parquet")).unwrap();
-    assert_eq!(episodes.len(), 6);
+    assert_eq!(episodes.len(), 4);
     for episode in &episodes {
         let (task, state) = (tasks[episode.scenario_id.as_str()], &episode.state.as_ref().unwrap().0);
         assert_eq!(episode.correct, Some(task == "Change nothing."), "{task} {state}");
-        assert_eq!(state == "[null]", task == "Drop it.", "{task} {state}");
+        assert_ne!(state, "[null]", "{task}");
         assert_eq!(episode.calls, 0);
     }
 }
@@ -69,4 +68,32 @@ fn checks_that_cannot_be_used_are_refused_with_their_line() {
     let output = project.mcprl(&["run", "run.toml"]);
     assert_eq!(output.code, Some(2));
     assert!(output.err.contains("line 1: `checks`: missing field `expect`"), "{}", output.err);
+}
+
+#[test]
+fn a_plan_names_what_a_check_calls_that_the_listed_tools_do_not_have() {
+    let checks = |tool: &str, arguments: &str| {
+        format!(r#"{{"state": [{{"tool": "{tool}", "arguments": {arguments}, {UNCHANGED}}}]}}"#)
+    };
+    let project = project(&[("Change nothing.", checks("list_teams", "{}"))]);
+    project.replace("run.toml", "deny = [\"list_changes\", \"reset\"]\n", "");
+    assert_eq!(project.mcprl(&["plan", "run.toml"]).code, Some(0));
+    assert_eq!(project.mcprl(&["run", "run.toml", "--until", "tools"]).code, Some(0));
+    assert_eq!(project.mcprl(&["plan", "run.toml"]).code, Some(0));
+    project.replace("tasks.jsonl", "list_teams", "list_taems");
+    let refused = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let named =
+        "\"Change nothing.\": the check of the state calls `list_taems`, which is not a tool of the server";
+    assert!(
+        refused.err.contains(named) && refused.err.contains("did you mean `list_teams`?"),
+        "{}",
+        refused.err
+    );
+    // An agent that has not all tools says nothing of the others.
+    project.replace("run.toml", "kind = \"discover\"\n", "kind = \"discover\"\ndeny = [\"reset\"]\n");
+    assert_eq!(project.mcprl(&["run", "run.toml", "--until", "tools"]).code, Some(0));
+    let noted = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(noted.code, Some(0), "{}", noted.err);
+    assert!(noted.err.contains(named), "{}", noted.err);
 }

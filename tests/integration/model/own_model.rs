@@ -579,7 +579,7 @@ fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
         let noted = events.iter().any(|found| is_noted(found["message"].as_str().unwrap_or_default()));
         assert_eq!(noted, event == "finished", "{output}");
     }
-    let output = project.run(&[]).err;
+    let output = project.run(&["-v"]).err;
     assert!(
         is_noted(output.lines().find(|line| line.starts_with("note     base")).unwrap_or_default()),
         "{output}"
@@ -636,4 +636,6 @@ fn doctor_plays_tasks_and_says_that_the_model_cannot_do_them() {
         done.out
     );
     assert!(done.out.contains("note  try        8 of 8 episodes have no right answer:"), "{}", done.out);
+    assert!(!done.err.contains("makes tasks first"), "its tasks are of a file: {}", done.err);
+    assert_ne!(project.mcprl(&["show", "latest"]).code, Some(0), "a trial is not the latest run");
 }

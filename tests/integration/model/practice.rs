@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mcprl::data::{self, Trajectory};
+use mcprl::data::{self, Scenario, Trajectory};
 
 use crate::common::Project;
 
@@ -133,4 +133,62 @@ fn a_loop_begins_where_practice_can_help() {
     let said =
         "loop \"train\" did not begin, because `headroom.practice` is 0: its result is what it starts from";
     assert!(hopeless.err.contains(said), "{}", hopeless.err);
+}
+
+/// The standard pipeline on the demo server with its tiny base, and tasks of one's own.
+fn own_tasks(count: usize) -> Project {
+    let pipelines = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
+    let project = Project::new("");
+    std::fs::remove_file(project.path("run.toml")).unwrap();
+    let names = [
+        "Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivo", "Jo", "Kim", "Lou", "Max", "Ned",
+        "Ola",
+    ];
+    let line = |name: &&str| format!("{{\"task\": \"How many people are called {name}?\", \"answer\": 1}}\n");
+    project.write("tasks.jsonl", &names.iter().take(count).map(line).collect::<String>());
+    let model = pipelines.join("sqlite-model");
+    let init =
+        ["init", "--tasks", "tasks.jsonl", "--iterations", "0", "--model", &model.to_string_lossy(), "--"];
+    let server = [env!("CARGO_BIN_EXE_mcprl"), "demo-server", "sqlite"];
+    let made = project.mcprl(&[&init[..], &server].concat());
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    project
+}
+
+#[test]
+fn few_tasks_of_ones_own_are_examined_after_training_on_explored_ones() {
+    for count in [5, 15] {
+        let project = own_tasks(count);
+        let small = [
+            "tasks.tasks=30",
+            "tasks.explore_calls=150",
+            "tasks.dev=6",
+            "headroom.tasks=4",
+            "headroom.samples=2",
+        ];
+        let set = small.map(|set| format!("stages.{set}"));
+        let set = set.iter().flat_map(|set| ["--set", set.as_str()]);
+        let mut run = vec!["run", "run.toml"];
+        run.extend(set);
+        run.extend([
+            "--set",
+            "stages.exam.samples=1",
+            "--set",
+            "agent.max_turns=3",
+            "--set",
+            "agent.max_turn_tokens=64",
+        ]);
+        let done = project.mcprl(&run);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        let read = |port: &str| -> Vec<Scenario> {
+            data::read(&project.newest().join(format!("tasks/{port}.parquet"))).unwrap()
+        };
+        let (heldout, train, dev, start) = (read("heldout"), read("train"), read("dev"), read("start"));
+        assert_eq!(heldout.len(), count);
+        assert!(train.len() > 10 && !dev.is_empty(), "{} {}", train.len(), dev.len());
+        assert!(start.iter().all(|task| task.reference.is_some()) && start.len() == train.len());
+        assert!(train.iter().chain(&dev).all(|task| !task.task.contains("people are called")));
+        assert!(done.err.contains("all tasks of the file are held out"), "{}", done.err);
+        assert!(project.newest().join("exam/verdict.parquet").is_file());
+    }
 }

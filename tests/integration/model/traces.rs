@@ -108,3 +108,33 @@ fn conversations_are_listed_and_written_in_one_form() {
         again.err
     );
 }
+
+#[test]
+fn a_start_learns_from_recorded_conversations_beside_other_episodes() {
+    let project = project();
+    project.replace("run.toml", "epochs = 1\n", "traces = [\"more\"]\nepochs = 1\n");
+    let mut secret = conversation("Four?", "4");
+    secret["messages"][3]["content"] = format!("use sk-{}", "a1B2c3D4e5F6".repeat(4)).into();
+    let mut unlearned = conversation("Five?", "5");
+    unlearned["messages"][1]["weight"] = 0.into();
+    project.write("more/some.jsonl", &format!("{}\n{secret}\n{unlearned}\n", conversation("Six?", "6")));
+    let done = project.run(&[]);
+    assert!(done.err.contains("0 cached, 5 ran"), "{}", done.err);
+    assert!(
+        done.err.contains("1 of 3 conversations are left out: 1 × it holds what looks like a key of OpenAI"),
+        "{}",
+        done.err
+    );
+    let episodes = project.json(&["show", "latest/start"])["metrics"]["episodes"].clone();
+    assert_eq!(episodes, json!(5.0), "three of the files, two of the others");
+    let rows: Vec<mcprl::data::TraceRow> =
+        mcprl::data::read(&project.newest().join("start_traces/traces.parquet")).unwrap();
+    assert_eq!(rows[2].repairs, ["turn 1 is not learned: its weight is 0"]);
+    assert!(rows[2].learned > 0 && rows[2].learned < rows[0].learned);
+    let text = project.mcprl(&["traces", "more", "--tools", "latest"]).out;
+    assert!(
+        text.contains("3 conversations, 2 usable; 1 not: 1 × holds what looks like a key of OpenAI"),
+        "{text}"
+    );
+    assert!(text.contains("\tSix?\t"), "{text}");
+}

@@ -8,7 +8,7 @@ use std::{
 use candle_core::{Device, Tensor};
 use mcprl::model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors};
 
-use crate::common::Project;
+use crate::common::{DEMO, Project, training_run};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures").join(name)
@@ -289,7 +289,7 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
 #[test]
 fn a_path_that_a_run_printed_is_exported() {
     let project = policies("");
-    let output = project.run(&[]);
+    let output = project.run(&["-v"]);
     let printed = |name: &str| {
         let line = output.err.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_whitespace().last().unwrap_or_default().to_owned()
@@ -382,4 +382,41 @@ fn a_missing_newest_policy_is_not_replaced_by_an_earlier_one() {
         "it is taken: {}",
         earlier.err
     );
+}
+
+#[test]
+fn a_run_goes_on_from_an_agent_in_place_of_its_start() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let tasks = project.read("tasks.jsonl");
+    let reference = ", \"reference\": [{\"name\": \"list_tables\", \"arguments\": {}}]}";
+    project.write("tasks.jsonl", &tasks.replace('}', reference));
+    let start = "[stages.solved]\nkind = \"demonstrations\"\npolicy = \"base\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\
+        [stages.start]\nkind = \"sft\"\npolicy = \"base\"\ntrajectories = \"solved\"\n\
+        [stages.exam]\nkind = \"eval\"\npolicies = { base = \"base\", start = \"start\" }\ntools = \"tools\"\n\
+        scenarios = \"tasks.heldout\"\n";
+    project.write("more.toml", &format!("name = \"more\"\nmodel = \"llama\"\n{DEMO}{start}"));
+    let exported = project.mcprl(&["export", "latest", "--out", "adapter"]);
+    assert_eq!(exported.code, Some(0), "{}", exported.err);
+    for from in ["adapter", "latest", "latest/update"] {
+        let planned = project.mcprl(&["plan", "more.toml", "--from", from]);
+        assert_eq!(planned.code, Some(0), "{from}: {}", planned.err);
+        let has = |stage: &str, kind: &str| {
+            let is_it = |line: &str| line.split_whitespace().any(|word| word == stage) && line.contains(kind);
+            planned.out.lines().any(is_it)
+        };
+        assert!(has("before", " adapter ") && !has("start", " sft "), "{from}: {}", planned.out);
+        let expanded = project.mcprl(&["plan", "more.toml", "--expand", "--from", from]).out;
+        assert!(expanded.contains("start = \"before\""), "{from}: {expanded}");
+    }
+    let run = project.mcprl(&["run", "more.toml", "--from", "adapter", "--until", "before"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    for (file, from, said) in [
+        ("run.toml", "adapter", "supervised start"),
+        ("more.toml", "llama", "adapter_config.json is missing"),
+    ] {
+        let refused = project.mcprl(&["plan", file, "--from", from]);
+        assert_eq!(refused.code, Some(2), "{from}: {}", refused.err);
+        assert!(refused.err.contains(said), "{from}: {}", refused.err);
+    }
 }

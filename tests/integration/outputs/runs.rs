@@ -45,8 +45,8 @@ fn runs_are_listed_with_their_seeds_overrides_and_success() {
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
     for (line, words) in [
         (0, &["RUN", "STATE", "SEED", "SUCCESS", "TOOK"][..]),
-        (1, &["toy-", "finished", "4", "0.250 → 0.750"]),
-        (2, &["toy-", "finished", "9", "0.250 → 0.750"]),
+        (1, &["toy-", "finished", "4", "25 % → 75 %"]),
+        (2, &["toy-", "finished", "9", "25 % → 75 %"]),
         (3, &["  --set seed=9 --set stages.start.value=7"]),
     ] {
         assert!(words.iter().all(|word| lines[line].contains(word)), "{words:?}\n{text}");

@@ -72,7 +72,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a price below nothing", "value = 4", "value = 4\nprices = { prompt = 1.0, completion = -2 }"),
     ("a table where a name is meant", "from = \"@number\"", "from = { a = \"start\" }"),
     ("a name where a table is meant", "{ left = \"start\", right = \"count.number\" }", "\"start\""),
-    ("no iterations", "iterations = 3", "iterations = 0"),
+    ("no iterations", "iterations = 3", "iterations = -1"),
     ("iterations missing", "iterations = 3\n", ""),
     ("nothing renews the carried value", "yields = \"number\"\n", ""),
     ("yields what is not carried", "yields = \"number\"", "yields = \"numbr\""),
@@ -444,7 +444,7 @@ fn a_wrong_override_is_shown_as_it_was_given() {
         "stages.other.value=3",
         "loop.cuont.iterations=2",
         "loop.count.stages.stpe.sleep=2",
-        "loop.count.iterations=0",
+        "loop.count.iterations=-1",
         "a..b=1",
         "stage.x=1",
     ] {
@@ -472,8 +472,8 @@ fn a_wrong_override_is_shown_as_it_was_given() {
     error: the run file has no stage "stpe"
      --> --set loop.count.stages.stpe.sleep=2
     hint: did you mean "step"?
-    error: `loop.count.iterations` should be at least 1, found 0
-     --> --set loop.count.iterations=0
+    error: `loop.count.iterations` should be at least 0, found -1
+     --> --set loop.count.iterations=-1
     error: an override should name a key, like `loop.train.iterations=2`
      --> --set a..b=1
     error: unknown key `stage` in the run file
@@ -646,4 +646,114 @@ fn the_families_file_of_the_documentation_is_accepted() {
     project.write("families.toml", &families.replace("columns = [\"product\"]", "columns = [\"item\"]"));
     let output = project.mcprl(&["plan", "run.toml"]);
     assert!(output.err.contains("there is no word or entity `{product}`"), "{}", output.err);
+}
+
+/// Tasks with answers.
+fn tasks(count: usize) -> String {
+    (0..count).map(|i| format!("{{\"task\": \"How many are in team {i}?\", \"answer\": {i}}}\n")).collect()
+}
+
+#[test]
+fn few_tasks_of_ones_own_are_the_exam_and_many_are_divided() {
+    for (count, exam) in [(5, 5), (15, 15), (100, 20), (1000, 200)] {
+        let project = Project::with_model("");
+        project.write("tasks.jsonl", &tasks(count));
+        std::fs::remove_file(project.path("run.toml")).unwrap();
+        let server = ["--", env!("CARGO_BIN_EXE_mcprl"), "demo-server", "sqlite"];
+        let init = ["init", "--tasks", "tasks.jsonl", "--model", "llama"];
+        let made = project.mcprl(&[&init[..], &server].concat());
+        assert_eq!(made.code, Some(0), "{}", made.err);
+        let said = if count < 50 { "all are the exam" } else { "a fifth is the exam" };
+        assert!(made.out.contains(said), "{}", made.out);
+        assert_eq!(project.read("run.toml").contains("heldout_share = 1.0"), count < 50);
+        let planned = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!(planned.code, Some(0), "{count}: {}", planned.err);
+        for stage in ["solved", "start", "headroom", "exam"] {
+            assert!(planned.out.contains(&format!("run     {stage} ")), "{stage}: {}", planned.out);
+        }
+        let checked = project.mcprl(&["doctor", "run.toml"]).out;
+        assert!(checked.contains(&format!("{exam} held out")), "{checked}");
+    }
+}
+
+#[test]
+fn options_say_how_much_practice_there_is_and_whether_a_start() {
+    let project = Project::with_model("");
+    let server = "[server]\ncommand = [\"{mcprl}\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n";
+    project.write("run.toml", &format!("extends = \"standard\"\nmodel = \"llama\"\n{server}"));
+    let plan = |options: &[&str]| {
+        let planned = project.mcprl(&[&["plan", "run.toml"], options].concat());
+        assert_eq!(planned.code, Some(0), "{options:?}: {}", planned.err);
+        planned.out
+    };
+    let none = plan(&["--iterations", "0"]);
+    assert!(!none.contains("train[") && none.contains("run     exam "), "{none}");
+    let two = plan(&["--iterations", "2"]);
+    assert!(two.contains("train[0002]/rollout") && !two.contains("train[0003]"), "{two}");
+    let without = plan(&["--no-start"]);
+    assert!(!without.contains("run     start ") && without.contains("train[0001]/update"), "{without}");
+    let expanded = plan(&["--no-start", "--iterations", "3", "--expand"]);
+    assert!(expanded.contains("iterations = 3") && !expanded.contains("[stages.start]"), "{expanded}");
+
+    std::fs::remove_file(project.path("run.toml")).unwrap();
+    let init = ["init", "--model", "llama", "--iterations", "0", "--no-start", "--"];
+    let server = [env!("CARGO_BIN_EXE_mcprl"), "demo-server", "sqlite"];
+    assert_eq!(project.mcprl(&[&init[..], &server].concat()).code, Some(0));
+    let planned = plan(&[]);
+    assert!(!planned.contains("train[") && !planned.contains("run     start "), "{planned}");
+
+    let other = Project::new("[stages.a]\nkind = \"gen\"\n");
+    for (option, message) in [
+        (&["--iterations", "2"][..], "`--iterations`: the run file has no loop"),
+        (&["--no-start"][..], "`--no-start`: the run file has no stage `start`"),
+    ] {
+        let refused = other.mcprl(&[&["plan", "run.toml"], option].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains(message) && refused.err.contains("hint: "), "{}", refused.err);
+    }
+}
+
+#[test]
+fn a_loop_without_iterations_leaves_what_it_starts_from() {
+    let loop_of = |carry: &str, policy: &str| {
+        format!(
+            "[server]\ncommand = [\"{{mcprl}}\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n\n[stages.tools]\nkind = \
+             \"discover\"\n\n[stages.base]\nkind = \"model\"\nfrom = \"llama\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\n\
+             [loop.train]\niterations = 0\ncarry = {{ {carry} }}\n\n[loop.train.stages.rollout]\nkind = \"rollout\"\npolicy = \
+             \"@policy\"\nyields = \"pass_rates\"\npass_rates = \"@pass_rates\"\nscenarios = \
+             \"tasks.train\"\n\n[loop.train.stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \
+             \"tasks.train\"\n\n[loop.train.stages.update]\nkind = \"grpo\"\npolicy = \"@policy\"\ntrajectories = \
+             \"rollout\"\nrewards = \"reward\"\nyields = \"policy\"\n\n[stages.after]\nkind = \"rollout\"\npolicy = \
+             \"{policy}\"\nscenarios = \"tasks.train\"\n"
+        )
+    };
+    let project = Project::with_model(&loop_of("policy = \"base\", pass_rates = \"\"", "train.policy"));
+    let planned = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    assert!(!planned.out.contains("train[") && planned.out.contains("after"), "{}", planned.out);
+    project.write(
+        "run.toml",
+        &(loop_of("policy = \"base\", pass_rates = \"\"", "train.policy")
+            + "pass_rates = \"train.pass_rates\"\n"),
+    );
+    let refused = project.mcprl(&["plan", "run.toml"]);
+    assert!(
+        refused.err.contains("loop \"train\" runs no iteration, and \"pass_rates\" starts empty"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn an_answer_that_any_agent_can_say_is_named_before_a_run() {
+    let project = Project::with_model("");
+    let server = "[server]\ncommand = [\"{mcprl}\", \"demo-server\", \"desk\"]\nstate = \"fresh-process\"\n";
+    let tasks = "[stages.tasks]\nfile = \"tasks.jsonl\"\n";
+    project.write("run.toml", &format!("extends = \"standard\"\nmodel = \"llama\"\n{server}{tasks}"));
+    project.write("tasks.jsonl", "{\"task\": \"Close ticket 7.\", \"answer\": \"Done.\"}\n");
+    let named = "line 1: any agent can say \"Done.\": add what must be true afterwards";
+    let planned = project.mcprl(&["plan", "run.toml"]);
+    assert!(planned.code == Some(2) && planned.err.contains(named), "{}", planned.err);
+    let checked = project.mcprl(&["doctor", "run.toml"]);
+    assert!(checked.code == Some(1) && checked.out.contains(named), "{}", checked.out);
 }

@@ -117,18 +117,52 @@ fn a_moved_project_reruns_nothing() {
     assert!(copied.unwrap().success());
     let mut again = project.command(&["run", "run.toml", "--json"]);
     let again = common::output(again.current_dir(moved.path()));
-    assert!(again.out.contains("\"cached\":3"), "{}{}", again.out, again.err);
+    assert!(
+        again.out.contains("\"cached\":2") && again.out.contains("\"ran\":1"),
+        "{}{}",
+        again.out,
+        again.err
+    );
 }
 
 #[test]
-fn changed_tools_are_counted() {
+fn changed_tools_are_named() {
     let project = scripted("");
     script(&project, "s/\"describe_table\"/\"describe\"/g");
     let output = project.run(&[]).err;
-    assert!(output.contains("server tool list changed: +1 −1 ~"), "{output}");
+    assert!(output.contains("server tool list changed: added describe; removed describe_table"), "{output}");
     let id = project.runs().pop().unwrap();
     let shown = project.mcprl(&["show", &format!("{id}/ask")]).out;
-    assert!(shown.contains("server tool list changed: +1 −1 ~"), "{shown}");
+    assert!(shown.contains("server tool list changed: added describe; removed describe_table"), "{shown}");
+}
+
+#[test]
+fn tools_that_a_command_imports_from_elsewhere_are_seen_in_every_run() {
+    let project = project("command = [\"sh\", \"server.sh\"]");
+    let write = |sed: &str| project.write("inner/tools.sed", sed);
+    std::fs::create_dir_all(project.path("inner")).unwrap();
+    project.write("server.sh", &format!("{MCPRL} demo-server sqlite | sed -u -f inner/tools.sed\n"));
+    write("s/a/a/\n");
+    project.run(&[]);
+    assert_eq!(project.ran(), ["ask", "rest"]);
+    let again = project.run(&[]);
+    assert!(again.err.starts_with("nothing to do: 2 cached, 1 ran"), "it was only asked: {}", again.err);
+
+    write("s/\"describe_table\"/\"describe\"/g\n");
+    let doctor = project.mcprl(&["doctor"]).out;
+    let changed = "added describe; removed describe_table";
+    assert!(doctor.contains(&format!("tools: not as in the cache: {changed}")), "{doctor}");
+    assert!(doctor.contains("computes again: ask, rest"), "{doctor}");
+    let offline = project.run(&["--offline"]).err;
+    assert!(offline.starts_with("nothing to do: 3 cached, 0 ran"), "{offline}");
+    let output = project.run(&[]).err;
+    assert!(output.contains(&format!("server tool list changed: {changed}")), "{output}");
+    assert_eq!(project.ran(), ["ask"]);
+
+    std::fs::remove_file(project.path("inner/tools.sed")).unwrap();
+    let away = project.run(&[]).err;
+    assert!(away.contains("so its last answer is used"), "{away}");
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
@@ -230,7 +264,7 @@ fn a_server_at_a_url_is_queried_in_every_run_and_the_same_answer_reruns_nothing(
     project.run(&[]);
     assert_eq!(project.ran(), ["ask", "rest"]);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
-    assert!(plan.contains("a server at a URL is queried in every run"), "{plan}");
+    assert!(plan.contains("the server is asked in every run"), "{plan}");
     assert!(plan.contains("2 cached, 1 to run") && plan.contains("assumes the server answers"), "{plan}");
     let again = project.run(&["--json"]).out;
     assert!(again.contains("\"cached\":2") && again.contains("\"ran\":1"), "{again}");
@@ -238,7 +272,10 @@ fn a_server_at_a_url_is_queried_in_every_run_and_the_same_answer_reruns_nothing(
 
     door.renames.store(true, Ordering::Relaxed);
     let output = project.run(&[]).err;
-    assert!(output.contains("server tool list changed: +1 −1 ~0"), "{output}");
+    assert!(
+        output.contains("server tool list changed: added tell_the_table; removed describe_table"),
+        "{output}"
+    );
     assert_eq!(project.ran(), ["ask"]);
 }
 

@@ -188,8 +188,8 @@ fn reported_tokens_are_priced_without_a_request_count() {
         "echo 1 > \"$MCPRL_OUTPUT_NUMBER\"\n\
          echo '{\"judge_prompt_tokens\": 200000, \"judge_completion_tokens\": 100000}' > \"$MCPRL_SPENT\"",
     );
-    let output = project.run(&[]).err;
-    assert!(output.contains("100.0k judge tokens out, $0.50\n"), "{output}");
+    let output = project.run(&["-v"]).err;
+    assert!(output.contains("100.0k endpoint tokens out, $0.50\n"), "{output}");
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn the_usage_of_a_failed_stage_is_reported() {
         "retries = 1\nprices = { prompt = 1.0, completion = 3.0 }\n",
         "echo '{\"judge_requests\": 5, \"judge_prompt_tokens\": 200000}' > \"$MCPRL_SPENT\"\nexit 1",
     );
-    let failed = project.mcprl(&["run", "run.toml"]);
+    let failed = project.mcprl(&["run", "-v"]);
     assert!(
-        failed.err.contains("usage: 10 judge requests, 400.0k judge tokens in, $0.40\n"),
+        failed.err.contains("usage: 10 endpoint requests, 400.0k endpoint tokens in, $0.40\n"),
         "{}",
         failed.err
     );

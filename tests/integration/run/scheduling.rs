@@ -463,15 +463,15 @@ fn asking(card: &str, stage: &str) -> Project {
     project
 }
 
-const SPENT: &str = "3 judge requests, 200.0k judge tokens in, 100.0k judge tokens out";
+const SPENT: &str = "3 endpoint requests, 200.0k endpoint tokens in, 100.0k endpoint tokens out";
 
 #[test]
 fn a_run_prints_its_usage_at_the_prices_of_run_file_or_card() {
-    let free = asking("", "").run(&[]).err;
+    let free = asking("", "").run(&["-v"]).err;
     assert!(free.contains(&format!("usage: {SPENT}\n")), "{free}");
-    let file = asking("", "prices = { prompt = 0.5, completion = 2 }\n").run(&[]).err;
+    let file = asking("", "prices = { prompt = 0.5, completion = 2 }\n").run(&["-v"]).err;
     assert!(file.contains(&format!("usage: {SPENT}, $0.30\n")), "{file}");
-    let card = asking("prices = { prompt = 1.0, completion = 3.0 }\n", "").run(&[]).err;
+    let card = asking("prices = { prompt = 1.0, completion = 3.0 }\n", "").run(&["-v"]).err;
     assert!(card.contains(&format!("usage: {SPENT}, $0.50\n")), "{card}");
 }
 

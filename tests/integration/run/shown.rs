@@ -179,6 +179,7 @@ fn examined() -> Project {
         policy: policy.clone(),
         mode: eval::Mode::Greedy,
         right: policy == "trained",
+        changed: None,
         by_protocol: true,
         any_right: None,
         calls: 1,
@@ -203,21 +204,29 @@ fn examined() -> Project {
 }
 
 #[test]
-fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
+fn the_end_of_a_run_is_the_verdict_and_what_to_do_next_in_eight_lines_at_most() {
     let project = examined();
     let verdict = "trained beats base on held-out tasks: +100.0 points [+69, +100], p < 0.001\n\
         Use trained: it solves 100.0 points more than base [+69, +100].";
     // The second run is all cached.
-    for _ in 0..2 {
+    for counts in ["0 cached, 1 ran in ", "nothing to do: 1 cached, 0 ran in "] {
         let screen = std::fs::File::create(project.path("screen")).unwrap();
-        let mut run = project.command(&["run", "run.toml"]);
+        let mut run = project.command(&["run"]);
         run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
         let screen = project.read("screen");
-        assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
-        let tail: Vec<&str> = screen.lines().rev().take(16).collect();
-        assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
-        assert!(!screen.contains("every table"), "{screen}");
+        let id = project.runs().pop().unwrap();
+        let (_, end) =
+            screen.split_once("base 0.0 % → trained 100.0 % of 20 held-out tasks, greedy\n").unwrap();
+        let lines: Vec<&str> = end.lines().collect();
+        assert!(lines.len() < 8 && end.starts_with(&format!("{verdict}\n")), "{screen}");
+        assert!(lines.iter().any(|line| line.starts_with(counts) && line.ends_with(&id)), "{screen}");
+        let commands = format!("  mcprl episodes {id}/exam --wrong\n  mcprl report {id} --out report.html\n");
+        assert_eq!(screen.ends_with(&commands), !counts.starts_with("nothing"), "{screen}");
+        assert!(!screen.contains("every table") && !screen.contains(".parquet"), "{screen}");
     }
+    let verbose = project.run(&["-v"]);
+    assert!(verbose.err.contains("/exam/verdict.parquet"), "{}", verbose.err);
+    assert!(verbose.out.contains("by split"), "{}", verbose.out);
     assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
     let events = project.mcprl(&["--json", "run", "run.toml"]).out;
     let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
@@ -244,4 +253,51 @@ fn colour_is_printed_on_terminals_and_on_request() {
     assert!(!output("NO_COLOR", "1", run).contains('\x1b'));
     assert!(!output("TERM", "xterm", mistake).contains('\x1b'));
     assert!(!output("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
+}
+
+/// A loop of three iterations whose stage reports success.
+fn learning() -> Project {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[loop.count]\niterations = 3\ncarry = { number = \"start\" }\n\
+         [loop.count.stages.step]\nkind = \"learn\"\nfrom = \"@number\"\nyields = \"number\"\n\
+         [stages.end]\nkind = \"half\"\nfrom = \"count.number\"\n",
+    );
+    let card =
+        "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
+    let script = "n=$(cat \"$MCPRL_INPUT_FROM\")\necho $((n + 1)) > \"$MCPRL_OUTPUT_NUMBER\"\n\
+        echo \"{\\\"success\\\": 0.$n, \\\"signal\\\": 0.5, \\\"max_logprob_gap\\\": 0}\" > \"$MCPRL_METRICS\"\n";
+    project.kind("learn", "pure", card, script);
+    project
+}
+
+#[test]
+fn an_iteration_is_one_line_with_success_in_percent_and_a_cached_loop_is_one_line() {
+    let project = learning();
+    let first = project.run(&[]).err;
+    let of_loop = |shown: &str| -> Vec<String> {
+        let is_it = |line: &&str| line.contains(" count ");
+        shown.lines().filter(is_it).map(str::to_owned).collect()
+    };
+    let lines = of_loop(&first);
+    assert_eq!(lines.len(), 3, "{first}");
+    for (at, line) in lines.iter().enumerate() {
+        assert!(line.starts_with(&format!("done     count {}/3  success ", at + 1)), "{first}");
+        assert!(line.contains(" %  ") && line.contains("teaches 50 %"), "{first}");
+        assert!(line.chars().count() <= 80 && !line.contains("logprob"), "{first}");
+    }
+    let later = project.run(&["--set", "stages.end.kind=step"]).err;
+    let lines = of_loop(&later);
+    assert_eq!(lines.len(), 1, "{later}");
+    assert!(lines[0].starts_with("cached   count 3/3"), "{later}");
+    let nothing = project.run(&[]).err;
+    assert!(nothing.starts_with("nothing to do: 5 cached, 0 ran in "), "{nothing}");
+}
+
+#[test]
+fn run_plan_and_doctor_take_run_toml_where_no_file_is_named() {
+    let project = Project::new("name = \"toy\"\n[stages.start]\nkind = \"gen\"\n");
+    assert_eq!(project.mcprl(&["run"]).code, Some(0));
+    assert!(project.mcprl(&["plan"]).out.contains("1 cached"));
+    assert!(project.mcprl(&["doctor"]).out.contains("run file"));
+    assert!(project.mcprl(&["plan", "--set", "stages.start.value=7"]).out.contains("1 to run"));
 }

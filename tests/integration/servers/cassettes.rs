@@ -34,7 +34,7 @@ while IFS= read -r line; do
     reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
     case $line in
         *'"initialize"'*) reply '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"counter","version":"1"}}';;
-        *'"tools/list"'*) reply '{"tools":[{"name":"count","inputSchema":{"type":"object"}},{"name":"look","inputSchema":{"type":"object"}}]}';;
+        *'"tools/list"'*) reply '{"tools":[{"name":"count","inputSchema":{"type":"object"}},{"name":"slow","inputSchema":{"type":"object"}},{"name":"look","inputSchema":{"type":"object"}}]}';;
         *'"tools/call"'*'"slow"'*) sleep 30;;
         *'"tools/call"'*) n=$((n + 1)); reply "{\"content\":\"$n$TOKEN\"}";;
     esac

@@ -44,6 +44,13 @@ pub struct TextCheck {
     /// A regular expression that matches somewhere in the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches: Option<String>,
+    /// JSON that says the same: names of fields in any order, items of lists in any order, `7.0` as `7`. A text that is no
+    /// JSON is read as its lines, and a line `name: value` as a field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same: Option<Value>,
+    /// Names of fields that `same` does not compare, wherever they stand, such as times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignore: Vec<String>,
 }
 
 /// Conditions on the calls of an episode that the server answered without an error.
@@ -81,6 +88,21 @@ pub struct StateCheck {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub arguments: Map<String, Value>,
     pub expect: TextCheck,
+    /// What the task changes, as it is before: compared like `same`. Absent if the result stays as it is. No condition of
+    /// success: an exam says by it whether a failed episode changed nothing, or something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+}
+
+/// What a failed episode did to the state that its scenario checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// All that is checked is as before.
+    Nothing,
+    /// Some of what is wanted, and nothing else; or all of it, with a wrong answer.
+    Part,
+    /// Something else is otherwise than before, or could not be read.
+    Other,
 }
 
 impl Checks {
@@ -109,7 +131,7 @@ impl Checks {
 
 impl TextCheck {
     fn problem(&self) -> Option<String> {
-        let Self { json, equals, number, tolerance, set, matches } = self;
+        let Self { json, equals, number, tolerance, set, matches, same, ignore } = self;
         if json.as_ref().is_some_and(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
             return Some("`json` should be a JSON pointer, such as \"/items/0/id\"".into());
         }
@@ -119,8 +141,12 @@ impl TextCheck {
         if let Some(Err(cause)) = matches.as_deref().map(Regex::new) {
             return Some(format!("`matches` is not a regular expression: {cause}"));
         }
+        if same.is_none() && !ignore.is_empty() {
+            return Some("`ignore` should stand beside `same`: it names fields that are not compared".into());
+        }
         let compares = equals.is_some() || number.is_some() || set.is_some() || matches.is_some();
-        (!compares && json.is_none()).then(|| "name `equals`, `number`, `set`, `matches` or `json`".into())
+        (!compares && same.is_none() && json.is_none())
+            .then(|| "name `equals`, `number`, `set`, `same`, `matches` or `json`".into())
     }
 }
 
@@ -143,6 +169,7 @@ mod tests {
             (r#"{"answer": [{}]}"#, "answer: name `equals`"),
             (r#"{"answer": [{"matches": "("}]}"#, "not a regular expression"),
             (r#"{"answer": [{"equals": "7", "tolerance": 1}]}"#, "beside a `number`"),
+            (r#"{"answer": [{"equals": "7", "ignore": ["at"]}]}"#, "beside `same`"),
             (r#"{"answer": [{"number": 7, "tolerance": -1}]}"#, "0 or more"),
             (r#"{"state": [{"tool": "dump", "expect": {"json": "id"}}]}"#, "state, tool `dump`: `json`"),
             (r#"{"state": [{"expect": {"equals": ""}}]}"#, "missing field `tool`"),

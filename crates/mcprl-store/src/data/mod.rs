@@ -26,7 +26,7 @@ use std::path::Path;
 pub use admission::Admission;
 pub use audit::JudgeAudit;
 pub use calls::{Call, CallError};
-pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
+pub use checks::{CallChecks, CallPattern, Change, Checks, StateCheck, TextCheck};
 pub use fact::{Fact, Facts, message_text};
 pub use labels::Label;
 pub use pass_rates::PassRate;

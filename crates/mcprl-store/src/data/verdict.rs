@@ -6,8 +6,8 @@ table! {
     /// One policy on one slice of the scenarios, compared with the stage's first policy (the baseline).
     VerdictRow in "verdict" {
         /// What the slice is defined by: `all`, `split`, `family`, `tool`, or `kind`: whether training had tasks of the same kind,
-        /// with other values. A split of trained cases in other words is in the scope `split` alone, unless there is nothing
-        /// else: `all` is of tasks nothing of which was trained on.
+        /// with other values; `changes`: tasks whose checks say what they change. A split of trained cases in other words is in the scope
+        /// `split` alone, unless there is nothing else: `all` is of tasks nothing of which was trained on.
         scope: String,
         /// Name of the slice: `unseen_entities`, `pay_by_name`, `run_query`.
         slice: String,
@@ -78,6 +78,10 @@ table! {
         tokens: f64,
         /// Share of episodes with a tool error that still ended with the right answer; absent if no episode had one.
         error_recovery: Option<f64>,
+        /// In the scope `changes`: share of the episodes that are wrong and changed nothing of what is checked.
+        changed_nothing: Option<f64>,
+        /// The same of those that changed something else than what was wanted.
+        changed_other: Option<f64>,
     }
 }
 

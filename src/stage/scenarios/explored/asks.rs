@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::stage::scenarios::{
     candidate::{AnswerRule, Wanted},
-    harvest::Field,
+    harvest::{Field, Reading},
+    words,
 };
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -283,6 +284,19 @@ pub fn of_field(field: &Field) -> Value {
             .filter(|value: &Value| !value.is_array() && !value.is_object())
     };
     (!field.is_text).then(scalar).flatten().unwrap_or_else(|| field.value.as_str().into())
+}
+
+/// Whether a field has texts that may look like numbers and are right as they are written.
+pub fn is_text(reading: &Reading, field: &str) -> bool {
+    let mut fields = reading.lists.iter().flat_map(|list| &list.records).flatten();
+    !words::is_amount(field) && fields.any(|found| found.name == field && found.is_text)
+}
+
+/// A value of a field as the result has it.
+pub fn typed(reading: &Reading, list: &str, name: &str, value: &str) -> Value {
+    let records = reading.lists.iter().filter(|one| one.name == list).flat_map(|list| &list.records);
+    let found = records.flatten().find(|field| field.name == name && field.value == value);
+    found.map_or_else(|| value.into(), of_field)
 }
 
 /// A value as the data has it: a number, or a text exactly as stored.

@@ -5,12 +5,13 @@
 
 use super::{
     asking,
-    asks::{Asks, Source},
+    asks::{self, Asks, Source},
     chains, changes,
     graph::{self, Arg, Graph},
     pages,
     seeds::Kind,
     small::{self, Small},
+    things::{Matter, Part, Role, Things},
     tools::ToolProfile,
     wording,
 };
@@ -26,6 +27,7 @@ pub const NO_CALL: &str = "no call needed";
 /// Lookups of things that do not exist, each followed by one of something that exists, in the same words.
 pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usize) -> Vec<Candidate> {
     let mut found: Vec<(u64, [Candidate; 2])> = Vec::new();
+    let things = Things::new(graph, profiles);
     for (index, seen) in graph.seen.iter().enumerate() {
         let profile = &profiles[seen.tool];
         // A list that happens to have one thing is no thing.
@@ -34,11 +36,31 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
         if is_odd || !changes::reads(profile) || super::sql::is_sql(graph, profiles, index) {
             continue;
         }
+        let matter = things.matter(index);
+        if matter == Matter::Nothing {
+            continue;
+        }
         let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
         // What the call takes is no news.
         let is_news = |field: &str| seen.args.iter().all(|arg| arg.name != field);
         let mut rules = chains::rules(graph, index, seed).into_iter();
-        let Some(rule) = rules.find(|rule| looked_up(rule).is_some_and(is_news)) else { continue };
+        let key = match &matter {
+            Matter::Things(parts) => match parts.get(position) {
+                Some(Part::Key { noun }) => Some(noun.clone()),
+                _ => continue,
+            },
+            _ => None,
+        };
+        let is_asked = |rule: &AnswerRule, field: &str| {
+            let role = things.role(seen.tool, rule.list(), field);
+            let is_fact = |role: Role| ![Role::Id, Role::Reference].contains(&role);
+            key.is_none() || role.is_some_and(is_fact) && !asking::is_odd(field, false)
+        };
+        let Some(rule) =
+            rules.find(|rule| looked_up(rule).is_some_and(|field| is_news(field) && is_asked(rule, field)))
+        else {
+            continue;
+        };
         let field = looked_up(&rule).unwrap_or_default().to_owned();
         let mut args = seen.args.clone();
         args[position].shown = words::shown(&made);
@@ -52,11 +74,17 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
             (format!("{tool}: {field}, if any"), seen.args.clone(), seen.call.clone(), rule, false),
         ];
         let pair = pair.map(|(family, args, call, rule, may_fail)| {
-            let place = chains::place(profile, &args, None, &[]);
+            let place = match &key {
+                Some(noun) => {
+                    let one = words::called(noun, args[position].leaf.as_deref().unwrap_or_default());
+                    format!("details of {}", things.subject(index, noun, &one))
+                }
+                None => chains::place(profile, &args, None, &[]),
+            };
             let (what, f) = (asking::within(&place), words::spoken_field(&field));
             let (what, f) = if field.is_empty() { (place.clone(), String::new()) } else { (what, f) };
             let what = format!("{f} {what}");
-            let thing = sought(&place, &args[position]);
+            let thing = key.clone().unwrap_or_else(|| sought(&place, &args[position]));
             let texts = [
                 format!("What is the {what}? If there is no such {thing}, answer {NONE}."),
                 format!("Tell me the {what}, or answer {NONE} if there is no such {thing}."),
@@ -66,7 +94,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
             let arguments = call.arguments.clone();
             let source = Source::Tool { tool: tool.clone(), arguments, list: String::new() };
             let asks =
-                Asks::of_rule(&rule, source, |name, value| chains::typed(&seen.reading, "", name, value));
+                Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, "", name, value));
             Candidate {
                 family,
                 entity: args
@@ -79,7 +107,7 @@ pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usiz
                 rule,
                 check: Check::Text,
                 may_fail,
-                is_text: chains::is_text(&seen.reading, &field),
+                is_text: asks::is_text(&seen.reading, &field),
                 asks: asks.map(|asks| asks.to_value()),
                 ..Candidate::default()
             }
@@ -181,7 +209,7 @@ mod tests {
         let transport =
             Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
         let servers = Servers::from(ServerSpec::new(transport, State::ReadOnly));
-        let profiles = crate::stage::scenarios::explored::profiles(&[tool], &servers);
+        let profiles = crate::stage::scenarios::explored::profiles(&[tool], &servers, &Default::default());
         let mut graph = Graph::default();
         for (id, level) in [("ada_1", "gold"), ("bob_2", "silver"), ("eve_7", "gold")] {
             let arguments = json!({"user_id": id}).as_object().unwrap().clone();

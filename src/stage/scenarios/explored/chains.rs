@@ -11,8 +11,9 @@ use super::{
     asking::{self, is_own_id},
     asks::{self, Asks, Column, Condition, Operation, Source, Test},
     graph::{self, Arg, Graph, Origin},
-    pages,
+    pages, questions,
     seeds::Param,
+    things::Things,
     tools::ToolProfile,
     wording::{self, Scene},
 };
@@ -34,22 +35,6 @@ const TYPES: usize = 2;
 const NAMES: [&str; 22] = [
     "name", "title", "message", "label", "id", "number", "no", "nr", "code", "key", "path", "uri", "url",
     "email", "isbn", "sku", "serial", "hash", "slug", "login", "username", "symbol",
-];
-/// Fields that are called like no noun.
-const NO_NOUNS: [&str; 8] = ["what", "how", "when", "who", "why", "since", "until", "till"];
-/// Fields that say something about a list.
-const ABOUT_LISTS: [&str; 11] = [
-    "page",
-    "pages",
-    "total",
-    "count",
-    "next",
-    "limit",
-    "offset",
-    "cursor",
-    "truncated",
-    "per_page",
-    "has_more",
 ];
 /// In front of what a search looks for.
 const MATCHING: &str = " matching ";
@@ -105,10 +90,12 @@ impl Description {
 /// Candidates about every result that was seen.
 pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
+    let things = Things::new(graph, profiles);
     for index in 0..graph.seen.len() {
         if super::sql::is_sql(graph, profiles, index)
             || super::changes::writes(graph, profiles, index)
             || pages::is_paged(&graph.seen[index], &profiles[graph.seen[index].tool])
+            || things.is_of_server(graph.seen[index].tool)
             || graph.is_random(graph.seen[index].tool)
             || is_named_by_less(graph, index)
         {
@@ -119,6 +106,10 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
         }
         if let Some(of_columns) = of_columns(graph, profiles, index, seed) {
             candidates.extend(of_columns);
+            continue;
+        }
+        if let Some(about_things) = questions::candidates(graph, profiles, &things, index, seed) {
+            candidates.extend(about_things);
             continue;
         }
         let variants = variants(graph, profiles, index, CALLS);
@@ -218,7 +209,10 @@ fn is_named_by_less(graph: &Graph, index: usize) -> bool {
             && other.call.arguments.len() < seen.call.arguments.len()
             && other.call.arguments.iter().all(|(name, value)| seen.call.arguments.get(name) == Some(value))
     };
-    graph.seen.iter().any(|other| is_less(other) && other.text == seen.text)
+    let is_same = |other: &graph::SuccessfulCall| {
+        other.text == seen.text || !seen.reading.lists.is_empty() && other.reading.lists == seen.reading.lists
+    };
+    graph.seen.iter().any(|other| is_less(other) && is_same(other))
 }
 
 fn candidate(
@@ -282,13 +276,13 @@ fn candidate(
         arguments: variant.arguments.clone(),
         list: list.to_owned(),
     };
-    let asks = Asks::of_rule(&rule, source, |name, value| typed(&seen.reading, list, name, value));
+    let asks = Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, list, name, value));
     let check = match &rule {
         AnswerRule::Column { .. } => Check::Set,
         AnswerRule::Field { field, .. } if is_set(graph, index, field) => Check::Set,
         _ => Check::of(&answer),
     };
-    let is_text = matches!(&rule, AnswerRule::Field { field, .. } if is_text(&seen.reading, field));
+    let is_text = matches!(&rule, AnswerRule::Field { field, .. } if asks::is_text(&seen.reading, field));
     Some(Candidate {
         family: family.split_whitespace().collect::<Vec<_>>().join(" "),
         entity,
@@ -350,19 +344,6 @@ fn is_riddle(variant: &Variant, rule: &AnswerRule, thing: &str) -> bool {
     let is_circle = variant.calls.len() > 1 && variant.place.contains(&format!(" {thing} "));
     let is_searched = variant.place.contains(MATCHING);
     is_circle || is_searched || key.is_none() && wording::field(field) == thing
-}
-
-/// Whether a field has texts that may look like numbers and are right as they are written.
-pub fn is_text(reading: &Reading, field: &str) -> bool {
-    let mut fields = reading.lists.iter().flat_map(|list| &list.records).flatten();
-    !words::is_amount(field) && fields.any(|found| found.name == field && found.is_text)
-}
-
-/// A value of a field as the result has it.
-pub fn typed(reading: &Reading, list: &str, name: &str, value: &str) -> Value {
-    let records = reading.lists.iter().filter(|one| one.name == list).flat_map(|list| &list.records);
-    let found = records.flatten().find(|field| field.name == name && field.value == value);
-    found.map_or_else(|| value.into(), asks::of_field)
 }
 
 fn is_set(graph: &Graph, index: usize, field: &str) -> bool {
@@ -524,7 +505,7 @@ fn descriptions(
             let is_condition = matches!(pick, Pick::Only);
             let conditions = said.iter().filter(|_| is_condition).map(|(key, value)| Condition {
                 column: Column::One(key.clone()),
-                test: Test::Is(typed(&seen.reading, &list.name, key, value)),
+                test: Test::Is(asks::typed(&seen.reading, &list.name, key, value)),
             });
             let conditions = conditions.collect();
             entity.extend(said);
@@ -666,7 +647,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     let is_named = |name: &str| words::has_any(name, &NAMES);
     let has_names = record.iter().any(|field| is_named(&field.name) && !field.is_set);
     let is_sure = |name: &str| if list.is_part { is_id(name) } else { is_named(name) || !has_names };
-    let is_odd = |name: &str| words::is_preposition(name) || NO_NOUNS.contains(&name);
+    let is_odd = |name: &str| words::is_preposition(name) || words::NO_NOUNS.contains(&name);
     let mut keys: Vec<(String, String)> = record
         .iter()
         .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
@@ -788,7 +769,7 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
     }
     let changing = graph.changing(seen.tool);
     let tells = |field: &Field| {
-        tells(field) && !changing.contains(&field.name) && !NO_NOUNS.contains(&field.name.as_str())
+        tells(field) && !changing.contains(&field.name) && !words::NO_NOUNS.contains(&field.name.as_str())
     };
     let mut rules = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
@@ -800,8 +781,9 @@ pub fn rules(graph: &Graph, index: usize, seed: u64) -> Vec<AnswerRule> {
         };
         if let ([record], false) = (list.records.as_slice(), list.is_list || list.is_part) {
             // What is said about a list is not asked.
-            let is_about_list =
-                |field: &Field| seen.reading.lists.len() > 1 && ABOUT_LISTS.contains(&field.name.as_str());
+            let is_about_list = |field: &Field| {
+                seen.reading.lists.len() > 1 && words::ABOUT_LISTS.contains(&field.name.as_str())
+            };
             let tells = |field: &Field| tells(field) && !is_about_list(field);
             let named =
                 record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));

@@ -1,6 +1,4 @@
-//! Tasks that change something: a call of a tool that writes, and a reading call that shows the effect.
-//!
-//! Only on servers where every session has a state of its own. The effect becomes a check of the state afterwards.
+//! What calls that write change, seen by reading calls behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,49 +6,56 @@ use serde_json::Value;
 
 use super::{
     graph::{Arg, Effect, Graph, SuccessfulCall},
-    tools::ToolProfile,
+    tools::{self, ToolProfile},
     wording,
 };
 use crate::{
     chat::ToolCall,
-    data::{Checks, StateCheck, TextCheck},
-    judge::truth,
+    judge::state,
     mcp::{Outcome, plain},
-    stage::scenarios::{
-        admission::Today,
-        candidate::{AnswerRule, Candidate, Check},
-        words,
-    },
+    stage::scenarios::{admission::Today, words},
 };
 
-/// Calls of one tool that become tasks, and reading calls that may show their effects.
-const OF_TOOL: usize = 24;
+/// Reading calls that may show the effect of a call.
 const PROBES: usize = 8;
-/// Longest state that is compared.
-const STATE_BYTES: usize = 4000;
+/// Seconds around now that a number may be a time of.
+const DAY: f64 = 86_400.0;
+
+/// Today's dates, and numbers that are times around now.
+pub struct Now {
+    today: Today,
+    seconds: f64,
+}
+
+impl Now {
+    pub fn new() -> Self {
+        Self { today: Today::now(), seconds: chrono::Utc::now().timestamp() as f64 }
+    }
+
+    pub fn is_in(&self, text: &str) -> bool {
+        let is_now = |number: f64| (number - self.seconds).abs() < DAY;
+        let is_time = |number: f64| is_now(number) || is_now(number / 1000.0);
+        self.today.is_in(text) || text.parse::<f64>().is_ok_and(is_time)
+    }
+}
 
 /// The first probe that shows something else than before. `after`: the probes' outcomes behind the call.
 pub fn effect(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -> Option<Effect> {
-    // A state with the time of the call would be another one next time.
-    let today = Today::now();
-    let shown = |(probe, after): &(&usize, &Outcome)| {
-        !after.is_error
-            && after.text.len() <= STATE_BYTES
-            && !after.text.trim().is_empty()
-            && !today.is_in(&after.text)
-            && !truth::text_holds(&equals(&after.text), &graph.seen[**probe].text)
+    let now = Now::new();
+    let differs = |(probe, after): &(&usize, &Outcome)| {
+        let (before, after) = (state::structure(&graph.seen[**probe].text), after);
+        let mut ignore = graph.changing(graph.seen[**probe].tool);
+        ignore.extend(state::fields_with(&state::structure(&after.text), &|text| now.is_in(text)));
+        let ignore = Vec::from_iter(ignore);
+        !after.is_error && !after.text.trim().is_empty() && !state::is_same(&before, &ignore, &after.text)
     };
-    let (probe, after) = probes.iter().zip(after).find(shown)?;
-    Some(Effect { call, probe: *probe, after: after.text.clone() })
-}
-
-fn equals(text: &str) -> TextCheck {
-    TextCheck { equals: Some(text.to_owned()), ..TextCheck::default() }
+    probes.iter().zip(after).find(differs)?;
+    Some(Effect { call })
 }
 
 /// Whether a tool probably changes nothing.
 pub fn reads(profile: &ToolProfile) -> bool {
-    profile.reads || words::is_reading(&profile.name)
+    profile.reads || tools::reads_by_name(&profile.name)
 }
 
 /// Whether a call that was seen is one of a tool that changes something: its result is no fact to ask about.
@@ -61,50 +66,23 @@ pub fn writes(graph: &Graph, profiles: &[ToolProfile], call: usize) -> bool {
         && (profile.writes || graph.effects.iter().any(|effect| graph.seen[effect.call].tool == tool))
 }
 
-/// Candidates from the effects that were seen.
-pub fn candidates(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Candidate> {
-    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut candidates = Vec::new();
-    for Effect { call, probe, after } in &graph.effects {
-        let (seen, probe) = (&graph.seen[*call], &graph.seen[*probe]);
-        let count = counts.entry(seen.tool).or_default();
-        *count += 1;
-        if *count > OF_TOOL {
-            continue;
-        }
-        let profile = &profiles[seen.tool];
-        let request = request(&profile.description);
-        if request.is_empty() || seen.args.iter().any(|arg| arg.shown.len() > 200) {
-            continue;
-        }
-        let text = match seen.args.as_slice() {
-            // A structure names its own parts.
-            [only] if only.leaf.is_none() => format!("{request}: {}.", only.shown),
-            args => {
-                let said = |arg: &Arg| format!("the {} is {}", words::spoken_param(&arg.name), arg.shown);
-                let said = wording::joined(&args.iter().map(said).collect::<Vec<_>>());
-                let behind = if said.is_empty() { said } else { format!(" {}.", wording::sentence(&said)) };
-                format!("{request}.{behind}")
-            }
-        };
-        let state = StateCheck {
-            tool: profiles[probe.tool].server_name.clone(),
-            arguments: probe.call.arguments.clone(),
-            expect: equals(after),
-        };
-        candidates.push(Candidate {
-            family: format!("{}: change seen by {}", profile.name, profiles[probe.tool].name),
-            entity: seen.args.iter().map(Arg::said).collect(),
-            task: wording::sentence(&format!("{text} Answer \"done\" when it is done.")),
-            phrasing: "change 1".into(),
-            calls: vec![seen.call.clone()],
-            rule: AnswerRule::Nothing,
-            check: Check::None,
-            checks: Some(Checks { state: vec![state], ..Checks::default() }),
-            ..Candidate::default()
-        });
+/// A call that changed something as a request in the words of its tool's description, and what is said when it is done.
+pub fn request(profile: &ToolProfile, seen: &SuccessfulCall) -> Option<(String, String)> {
+    let request = request_of(&profile.description);
+    if request.is_empty() || seen.args.iter().any(|arg| arg.shown.len() > 200) {
+        return None;
     }
-    candidates
+    let text = match seen.args.as_slice() {
+        // A structure names its own parts.
+        [only] if only.leaf.is_none() => format!("{request}: {}.", only.shown),
+        args => {
+            let said = |arg: &Arg| format!("the {} is {}", words::spoken_param(&arg.name), arg.shown);
+            let said = wording::joined(&args.iter().map(said).collect::<Vec<_>>());
+            let behind = if said.is_empty() { said } else { format!(" {}.", wording::sentence(&said)) };
+            format!("{request}.{behind}")
+        }
+    };
+    Some((wording::sentence(&text), "It is done.".to_owned()))
 }
 
 /// Reading calls that may show the effect of a call: those that share one of its values, or have no argument.
@@ -120,7 +98,9 @@ pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, call: &ToolC
         let leaves = || other.args.iter().filter_map(|arg| arg.leaf.as_deref());
         other.args.is_empty() || leaves().any(|leaf| values.contains(leaf) || folders.contains(leaf))
     };
-    let is_reading = |other: &SuccessfulCall| other.tool != tool && reads(&profiles[other.tool]);
+    let is_reading = |other: &SuccessfulCall| {
+        other.tool != tool && reads(&profiles[other.tool]) && !graph.is_random(other.tool)
+    };
     let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
     let mut near: Vec<(usize, usize)> = Vec::new();
     for (index, other) in
@@ -137,7 +117,7 @@ pub fn probes(graph: &Graph, profiles: &[ToolProfile], tool: usize, call: &ToolC
 }
 
 /// The scalars in a value, as texts.
-fn add_values(value: &Value, values: &mut BTreeSet<String>) {
+pub fn add_values(value: &Value, values: &mut BTreeSet<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| add_values(item, values)),
         Value::Object(fields) => fields.values().for_each(|field| add_values(field, values)),
@@ -146,7 +126,7 @@ fn add_values(value: &Value, values: &mut BTreeSet<String>) {
 }
 
 /// The first sentence of a description as a request.
-fn request(description: &str) -> String {
+fn request_of(description: &str) -> String {
     let mut words = words::first_sentence(description);
     words::cut_asides(&mut words);
     words.retain(|word| *word != "multiple");
@@ -176,7 +156,7 @@ mod tests {
             ("Creates a new branch from an optional base branch", "Create a new branch"),
             ("", ""),
         ] {
-            assert_eq!(request(description), expected);
+            assert_eq!(request_of(description), expected);
         }
     }
 }

@@ -203,6 +203,7 @@ mod tests {
         crate::stage::scenarios::explored::profiles(
             tools,
             &Servers::from(ServerSpec::new(transport, State::ReadOnly)),
+            &crate::stage::scenarios::explored::ExploreWrites::default(),
         )
     }
 

@@ -85,13 +85,11 @@ pub struct Origin {
     pub folder: Option<String>,
 }
 
-/// What a reading call shows after a call that writes.
+/// A call after which a reading call shows something else.
 #[derive(Debug)]
 pub struct Effect {
-    /// Indices of the calls in [`Graph::seen`].
+    /// Index of the call in [`Graph::seen`].
     pub call: usize,
-    pub probe: usize,
-    pub after: String,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +119,7 @@ impl Changing {
     /// What differs between results of the same call.
     pub fn between(texts: &[&str]) -> Option<Self> {
         let first = harvest::read(texts.first()?);
-        let mut fields = BTreeSet::new();
+        let (mut fields, mut differs) = (BTreeSet::new(), false);
         for text in texts.iter().filter(|text| **text != texts[0]) {
             let other = harvest::read(text);
             let shape = |reading: &Reading| -> Vec<(String, Vec<Vec<String>>)> {
@@ -145,13 +143,11 @@ impl Changing {
                 .filter(|(one, two)| one != two)
                 .map(|(one, _)| one.name)
                 .collect();
-            if differ.is_empty() {
-                return Some(Self::All);
-            }
+            differs = true;
             fields.extend(differ);
         }
         match () {
-            () if fields.is_empty() => None,
+            () if !differs => None,
             // Records change places, or a value without a name differs.
             () if fields.len() > 1 && fields.iter().any(|name| words::is_identifier(name))
                 || fields.contains("") =>
@@ -289,6 +285,13 @@ impl Graph {
         {
             known.origins.push(origin);
         }
+    }
+
+    /// The values of fields that are called like this.
+    pub fn values_named(&self, name: &str) -> Vec<String> {
+        let is_named = |field: &String| words::split(field) == words::split(name);
+        let named = self.known.iter().filter(|(_, known)| known.fields.keys().any(is_named));
+        named.map(|(text, _)| text.clone()).collect()
     }
 
     /// Whether all that a tool gives changes by itself.
@@ -505,6 +508,14 @@ mod tests {
             ),
             (&[r#"[{"id": 1, "name": "a"}]"#, r#"[{"id": 2, "name": "b"}]"#], Some(Changing::All)),
             (&[r#"[{"n": 1}]"#, r#"[{"n": 1}, {"n": 2}]"#], Some(Changing::All)),
+            // What stands on an envelope is not read.
+            (
+                &[
+                    r#"{"ok": true, "data": {"id": 1, "n": 2}, "meta": {"ms": 3}}"#,
+                    r#"{"ok": true, "data": {"id": 1, "n": 2}, "meta": {"ms": 5}}"#,
+                ],
+                fields(&[]),
+            ),
         ] {
             assert_eq!(Changing::between(texts), expected, "{texts:?}");
         }

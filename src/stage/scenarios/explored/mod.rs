@@ -14,11 +14,16 @@ mod changes;
 mod examples;
 mod graph;
 mod guide;
+mod orders;
 mod pages;
+mod phrases;
+mod questions;
 mod seeds;
 mod small;
 mod sql;
 mod statements;
+mod templates;
+mod things;
 mod tools;
 mod trials;
 mod watch;
@@ -37,7 +42,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::examples::Examples;
 pub use self::guide::Guide;
-pub use self::tools::profiles;
+pub use self::sql::is_person;
+pub use self::tools::{ExploreWrites, left_out, profiles, reads_by_name, writing};
 use self::{
     graph::{Changing, Graph},
     tools::ToolProfile,
@@ -60,6 +66,8 @@ use crate::{
 
 /// Rounds of exploration: each uses what the earlier ones found.
 const ROUNDS: usize = 4;
+/// Effects of a tool after which no more calls look for one.
+const EFFECTS: usize = 3;
 /// Patterns of errors that a note names.
 const PATTERNS: usize = 4;
 /// Largest share of tasks whose answer is that there are none.
@@ -134,6 +142,8 @@ pub struct Task<'a> {
     pub tools: &'a [Tool],
     /// Values that the user gives.
     pub examples: &'a Examples,
+    /// The tools that may write where a session may leave something behind.
+    pub writes: &'a ExploreWrites,
     /// What no task may ask.
     pub held_out: Option<&'a Facts>,
     pub seed: u64,
@@ -169,10 +179,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let Sampled { graph, profiles, .. } = &sampled;
     let mut own = sql::candidates(graph, profiles, task.seed);
     own.extend(statements::candidates(graph, profiles, task.seed));
-    let mut others = chains::candidates(graph, profiles, task.seed);
-    if !task.servers.is_read_only() {
-        others.extend(changes::candidates(graph, profiles));
-    }
+    let others = chains::candidates(graph, profiles, task.seed);
     // Of what was found: a small server has few tasks.
     let found = task.budget.tasks.min(own.len() + others.len());
     let share = |share: f64| share_of(found, share);
@@ -215,6 +222,10 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let found = judged.admitted.iter().filter(|one| !of(beyond::NO_CALL)(one)).count();
     judged.trim_those(of(beyond::NO_CALL), share_of(found, task.budget.no_call_share));
     judged.trim_those(of(beyond::IMPOSSIBLE), share_of(found, task.budget.impossible_share));
+    let orders = ordered(task, &sampled, &names, &runners, judged.admitted.len()).await?;
+    judged.trim(task.budget.tasks - orders.admitted.len());
+    judged.admitted.extend(orders.admitted);
+    judged.rows.extend(orders.rows);
     judged.share_answers();
     let coverage = Coverage::of(task.tools, &judged);
     if !coverage.uncovered.is_empty() {
@@ -222,6 +233,29 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     }
     let (guide, calls) = (sampled.guide(), runners.iter().map(Runner::calls).sum());
     Ok(Explored { judged, coverage, guide, calls })
+}
+
+/// Tasks that change something: at most a third, beside so many others.
+async fn ordered(
+    task: &Task<'_>,
+    sampled: &Sampled,
+    names: &BTreeSet<String>,
+    runners: &[Runner<'_>; 2],
+    others: usize,
+) -> Result<Judged> {
+    if task.servers.is_read_only() || runners[0].is_late() {
+        return Ok(Judged::default());
+    }
+    let Sampled { graph, profiles, .. } = sampled;
+    let most = (others / 2).min(share_of(task.budget.tasks, 1.0 / 3.0));
+    let wanted = (most as f64 * SPARE) as usize;
+    let candidates = orders::candidates(graph, profiles, (task.seed, wanted), runners).await?;
+    let mut judged = admission::admit(candidates, names, &sampled.breaking, runners).await?;
+    if let Some(held_out) = task.held_out {
+        judged.refuse_facts(held_out);
+    }
+    judged.trim(most);
+    Ok(judged)
 }
 
 impl Task<'_> {
@@ -238,7 +272,7 @@ impl Task<'_> {
 
     fn runner<'r>(&'r self, live: &'r Live, reads: impl Fn(&ToolProfile) -> bool) -> Runner<'r> {
         let deadline = Instant::now() + Duration::from_secs(self.budget.seconds);
-        let profiles = profiles(self.tools, self.servers);
+        let profiles = profiles(self.tools, self.servers, self.writes);
         let readers =
             profiles.iter().filter(|profile| reads(profile)).map(|profile| profile.name.clone()).collect();
         Runner::new(live, readers, (deadline, self.budget.result_chars), self.observer, self.cancel)
@@ -251,13 +285,16 @@ impl Task<'_> {
 }
 
 /// Agent's names of the tools that are safe to call.
-pub fn callable(tools: &[Tool], servers: &Servers) -> BTreeSet<String> {
-    profiles(tools, servers).into_iter().map(|profile| profile.name).collect()
+pub fn callable(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> BTreeSet<String> {
+    profiles(tools, servers, writes).into_iter().map(|profile| profile.name).collect()
 }
 
 /// Calls the safe tools in rounds.
 pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
-    let mut profiles = profiles(task.tools, task.servers);
+    let mut profiles = profiles(task.tools, task.servers, task.writes);
+    for note in tools::left_out(task.tools, task.servers, task.writes) {
+        task.observer.note(&note);
+    }
     task.examples.apply(&mut profiles);
     let mut graph =
         Graph { given: given(task.servers, &runner.live.descriptions().await?), ..Graph::default() };
@@ -267,10 +304,12 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let watches = task.servers.is_read_only();
     let mut unmarked: BTreeSet<String> = BTreeSet::new();
     let mut tried = 0;
+    // The rest of the time is for the tasks.
+    let half = Instant::now() + Duration::from_secs(task.budget.seconds / 2);
     for round in 0..ROUNDS {
         let left = task.budget.calls.saturating_sub(tried);
         let most = left.div_ceil((ROUNDS - round) * profiles.len().max(1));
-        if left == 0 || runner.is_late() {
+        if left == 0 || runner.is_late() || Instant::now() > half {
             break;
         }
         task.observer.phase("exploration", 0);
@@ -284,13 +323,32 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
         };
         for batch in batches {
             let mut trials = Vec::new();
-            for tool in batch.iter().filter(|tool| !breaking.contains(&profiles[**tool].name)) {
+            let is_writing = !watches && batch.iter().all(|tool| !changes::reads(&profiles[*tool]));
+            if is_writing && round == 0 {
+                watch.try_readers(&graph, &profiles, runner).await?;
+                graph.changing = watch.changing().clone();
+            }
+            // What a tool is known to change is tried by orders.
+            let is_known = |tool: usize| {
+                graph.effects.iter().filter(|effect| graph.seen[effect.call].tool == tool).count() >= EFFECTS
+            };
+            let known: BTreeSet<usize> = batch.iter().copied().filter(|tool| is_known(*tool)).collect();
+            let is_left_out = |tool: &usize| known.contains(tool) || breaking.contains(&profiles[*tool].name);
+            for tool in batch.iter().filter(|tool| !is_left_out(tool)) {
                 let made = trials::trials(&mut graph, &profiles[*tool], round, task.seed, most);
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
             tried += trials.len();
-            if !watches && batch.iter().all(|tool| !changes::reads(&profiles[*tool])) {
+            let is_first = is_writing && round == 0;
+            if is_writing {
                 trials = screened(trials, &mut graph, &profiles, runner).await?;
+                // Each costs a session, and a few show whether the tool changes anything.
+                let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+                trials.retain(|(tool, _)| {
+                    let count = counts.entry(*tool).or_default();
+                    *count += 1;
+                    !is_first || *count <= EFFECTS
+                });
             }
             let probes: Vec<Vec<usize>> = trials
                 .iter()
@@ -563,12 +621,12 @@ fn chosen(
 }
 
 /// Takes candidates from their groups in turn, each group in an order of its own.
-fn in_turn<K: Ord>(
-    candidates: Vec<Candidate>,
-    key: impl Fn(&Candidate) -> K,
-    ordered: impl Fn(Vec<Candidate>) -> Vec<Candidate>,
-) -> Vec<Candidate> {
-    let mut groups: BTreeMap<K, Vec<Candidate>> = BTreeMap::new();
+fn in_turn<K: Ord, C>(
+    candidates: Vec<C>,
+    key: impl Fn(&C) -> K,
+    ordered: impl Fn(Vec<C>) -> Vec<C>,
+) -> Vec<C> {
+    let mut groups: BTreeMap<K, Vec<C>> = BTreeMap::new();
     for candidate in candidates {
         groups.entry(key(&candidate)).or_default().push(candidate);
     }

@@ -8,7 +8,7 @@ use super::{
     sql,
     tools::ToolProfile,
 };
-use crate::mcp::plain;
+use crate::{mcp::plain, stage::scenarios::harvest::List};
 
 /// Shorter lists are no pages, if nothing else says so.
 const SHORT: usize = 3;
@@ -43,20 +43,20 @@ pub fn mark(graph: &mut Graph, profiles: &[ToolProfile]) {
 
 /// The length of the longest lists of each tool, and how many different results have it.
 fn longest(graph: &Graph, profiles: &[ToolProfile]) -> BTreeMap<(usize, String), (usize, usize)> {
-    let mut texts: BTreeMap<(usize, String), BTreeMap<usize, Vec<&str>>> = BTreeMap::new();
+    let mut found: BTreeMap<(usize, String), BTreeMap<usize, Vec<&List>>> = BTreeMap::new();
     for seen in graph.seen.iter().filter(|seen| !has_page(seen, &profiles[seen.tool])) {
         for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
-            let of_length = texts.entry((seen.tool, list.name.clone())).or_default();
-            let texts = of_length.entry(list.records.len()).or_default();
-            if !texts.contains(&seen.text.as_str()) {
-                texts.push(&seen.text);
+            let of_length = found.entry((seen.tool, list.name.clone())).or_default();
+            let lists = of_length.entry(list.records.len()).or_default();
+            if lists.iter().all(|other| other.records != list.records) {
+                lists.push(list);
             }
         }
     }
-    let last = |of_length: BTreeMap<usize, Vec<&str>>| {
-        of_length.into_iter().next_back().map(|(most, texts)| (most, texts.len()))
+    let last = |of_length: BTreeMap<usize, Vec<&List>>| {
+        of_length.into_iter().next_back().map(|(most, lists)| (most, lists.len()))
     };
-    texts.into_iter().filter_map(|(list, of_length)| Some((list, last(of_length)?))).collect()
+    found.into_iter().filter_map(|(list, of_length)| Some((list, last(of_length)?))).collect()
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -21,7 +21,7 @@ use crate::{
     stage::scenarios::{
         admission::{self, Admitted},
         candidate::AnswerRule,
-        explored::{Budget, Examples, Explored, Task, explore},
+        explored::{Budget, Examples, ExploreWrites, Explored, Task, explore},
         live::Live,
     },
 };
@@ -164,6 +164,7 @@ async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
         servers,
         tools,
         examples: &Examples::default(),
+        writes: &ExploreWrites::default(),
         held_out: None,
         seed,
         budget,
@@ -190,6 +191,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
         servers,
         tools,
         examples: &Examples::default(),
+        writes: &ExploreWrites::default(),
         held_out: None,
         seed: 0,
         budget,

@@ -967,7 +967,11 @@ mod tests {
             [tool("open_nodes", "names", list), tool("search_nodes", "query", json!({"type": "string"}))];
         let transport =
             Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
-        let profiles = profiles(&tools, &Servers::from(ServerSpec::new(transport, State::ReadOnly)));
+        let profiles = profiles(
+            &tools,
+            &Servers::from(ServerSpec::new(transport, State::ReadOnly)),
+            &Default::default(),
+        );
         let mut graph = Graph::default();
         for tool in 0..2 {
             for name in ["Ada", "Bo", "Heron", "Wren"] {

@@ -1,13 +1,59 @@
 //! The tools that exploration may call, and how they are called in tasks.
 
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::seeds::{self, Param};
+use super::{
+    phrases::PHRASES,
+    seeds::{self, Param},
+};
 use crate::{
     data::Tool,
-    mcp::{Servers, State},
-    stage::scenarios::words,
+    error::did_you_mean,
+    mcp::{ServerSpec, Servers, State},
+    stage::scenarios::{error::ScenarioError, words},
 };
+
+/// Names of tools in a note.
+const NAMED: usize = 5;
+
+/// The parameter `explore_writes`: which tools may write although a session may leave something behind, or are called although
+/// the server declares that they destroy something.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum ExploreWrites {
+    /// All that are not declared destructive, or none.
+    All(bool),
+    /// These.
+    Named(Vec<String>),
+}
+
+impl Default for ExploreWrites {
+    fn default() -> Self {
+        Self::All(false)
+    }
+}
+
+impl ExploreWrites {
+    fn names(&self, tool: &Tool) -> bool {
+        matches!(self, Self::Named(names) if names.contains(&tool.name) || names.contains(&tool.server_name))
+    }
+
+    /// # Errors
+    /// If a name is none of a tool.
+    pub fn check(&self, tools: &[Tool]) -> Result<(), ScenarioError> {
+        let Self::Named(names) = self else { return Ok(()) };
+        let known =
+            || tools.iter().filter(|tool| !tool.synthetic).flat_map(|tool| [&*tool.name, &*tool.server_name]);
+        match names.iter().find(|name| !known().any(|known| known == *name)) {
+            Some(name) => {
+                let near = did_you_mean(name, known()).map(str::to_owned);
+                Err(ScenarioError::UnknownWriter { name: name.clone(), near })
+            }
+            None => Ok(()),
+        }
+    }
+}
 
 /// What exploration knows of a tool before it calls it.
 #[derive(Debug)]
@@ -33,11 +79,94 @@ pub struct ToolProfile {
 /// Tools that are safe to call, in the server's order.
 ///
 /// Where every session has a state of its own that is restored (a snapshot, a reset tool, or `before_episode`), these are all tools.
-/// A new process alone may open the same files, so there a tool must declare that it reads or is not destructive, or have the name of one that
-/// reads. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools that the server
-/// declares destructive are never called.
-pub fn profiles(tools: &[Tool], servers: &Servers) -> Vec<ToolProfile> {
-    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| profile(tool, servers)).collect()
+/// A new process alone may open the same files, so there a tool must declare that it reads, or have the name of one that reads,
+/// unless `writes` says otherwise. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools
+/// that the server declares destructive are called only if `writes` names them, where there is a state of their own.
+pub fn profiles(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<ToolProfile> {
+    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| profile(tool, servers, writes)).collect()
+}
+
+/// Why a tool is not called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeftOut {
+    /// A session may leave behind what it writes.
+    MayLast,
+    Destructive,
+    /// The contract of its server forbids it, or there is none yet.
+    Contract,
+}
+
+/// Whether a tool may be called.
+fn access(tool: &Tool, spec: &ServerSpec, writes: &ExploreWrites) -> Result<(), LeftOut> {
+    let is_annotated = tool.hint("readOnlyHint") == Some(true);
+    let declares_writing = tool.hint("readOnlyHint") == Some(false);
+    match spec.state {
+        State::ReadOnly if declares_writing || is_destructive(tool) => Err(LeftOut::Contract),
+        State::ReadOnly => Ok(()),
+        State::Unconfirmed if is_annotated => Ok(()),
+        State::Unconfirmed => Err(LeftOut::Contract),
+        _ if writes.names(tool) => Ok(()),
+        _ if is_destructive(tool) => Err(LeftOut::Destructive),
+        State::SnapshotDir(_) | State::ResetTool(_) => Ok(()),
+        State::FreshProcess if spec.isolates() || *writes == ExploreWrites::All(true) => Ok(()),
+        State::FreshProcess if is_annotated || !declares_writing && reads_by_name(&tool.name) => Ok(()),
+        State::FreshProcess => Err(LeftOut::MayLast),
+    }
+}
+
+/// Whether the name of a tool says that it reads. `set_status` does not.
+pub fn reads_by_name(tool: &str) -> bool {
+    words::is_reading(tool) && !words::split(tool).first().is_some_and(|verb| PHRASES.is_change(verb))
+}
+
+/// Tools that write and are called, as far as names and annotations say it.
+pub fn writing<'t>(tools: &'t [Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<&'t str> {
+    let is_called = |tool: &&Tool| {
+        servers
+            .of_tool(&tool.server_name)
+            .is_some_and(|spec| spec.state != State::ReadOnly && access(tool, spec, writes).is_ok())
+    };
+    let may_write = |tool: &&Tool| {
+        !tool.synthetic && tool.hint("readOnlyHint") != Some(true) && !reads_by_name(&tool.name)
+    };
+    tools.iter().filter(may_write).filter(is_called).map(|tool| &*tool.name).collect()
+}
+
+/// Sentences about tools that write and are not called, and what would change it.
+pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<String> {
+    let of = |why: LeftOut| -> Vec<&str> {
+        let is_so = |tool: &&Tool| {
+            let spec = servers.of_tool(&tool.server_name);
+            !tool.synthetic && spec.is_some_and(|spec| access(tool, spec, writes) == Err(why))
+        };
+        tools.iter().filter(is_so).map(|tool| &*tool.name).collect()
+    };
+    let named = |names: &[&str]| {
+        let shown: Vec<String> = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        let is = if names.len() == 1 { "is" } else { "are" };
+        format!("{}{more} {is} not called, and no task changes anything by them", shown.join(", "))
+    };
+    let (lasting, destructive) = (of(LeftOut::MayLast), of(LeftOut::Destructive));
+    let mut notes = Vec::new();
+    if !lasting.is_empty() {
+        notes.push(format!(
+            "{}: a new process may open the same files or database; with state = \"snapshot-dir\", \"reset-tool\" or \
+             `before_episode` they are explored, or with explore_writes = true, if the server keeps all in memory",
+            named(&lasting)
+        ));
+    }
+    if !destructive.is_empty() {
+        let list: Vec<String> = destructive.iter().take(NAMED).map(|name| format!("\"{name}\"")).collect();
+        notes.push(format!(
+            "{}: the server declares that they destroy something; name those to explore, with the other tools that write: \
+             explore_writes = [{}]",
+            named(&destructive),
+            list.join(", ")
+        ));
+    }
+    notes
 }
 
 /// Whether the server declares that a tool destroys something.
@@ -45,25 +174,11 @@ pub fn is_destructive(tool: &Tool) -> bool {
     tool.hint("destructiveHint") == Some(true) && tool.hint("readOnlyHint") != Some(true)
 }
 
-fn profile(tool: &Tool, servers: &Servers) -> Option<ToolProfile> {
+fn profile(tool: &Tool, servers: &Servers, writes: &ExploreWrites) -> Option<ToolProfile> {
     let spec = servers.of_tool(&tool.server_name)?;
-    let state = &spec.state;
-    let is_read_only = *state == State::ReadOnly;
+    access(tool, spec, writes).ok()?;
+    let is_read_only = spec.state == State::ReadOnly;
     let is_annotated = tool.hint("readOnlyHint") == Some(true);
-    let is_safe = match state {
-        State::ReadOnly => tool.hint("readOnlyHint") != Some(false),
-        State::FreshProcess => {
-            spec.isolates()
-                || is_annotated
-                || tool.hint("destructiveHint") == Some(false)
-                || words::is_reading(&tool.name)
-        }
-        State::SnapshotDir(_) | State::ResetTool(_) => true,
-        State::Unconfirmed => is_annotated,
-    };
-    if is_destructive(tool) || !is_safe {
-        return None;
-    }
     let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
     let mut params = seeds::params(&schema);
     seeds::add_globs(&mut params, &tool.description);

@@ -180,18 +180,21 @@ impl Watch {
                 "`{name}` changes the server's state, although state = \"read-only\": it is not called again"
             )
         });
-        let changing = self.changing.iter().map(|(tool, changing)| {
-            let name = &profiles[*tool].name;
-            match changing {
-                Changing::All => {
-                    format!("`{name}` answers the same call differently by itself: no task uses it")
+        let is_read =
+            |changing: &Changing| !matches!(changing, Changing::Fields(fields) if fields.is_empty());
+        let changing =
+            self.changing.iter().filter(|(_, changing)| is_read(changing)).map(|(tool, changing)| {
+                let name = &profiles[*tool].name;
+                match changing {
+                    Changing::All => {
+                        format!("`{name}` answers the same call differently by itself: no task uses it")
+                    }
+                    Changing::Fields(fields) => {
+                        let fields = Vec::from_iter(fields.iter().map(String::as_str)).join(", ");
+                        format!("{fields} of `{name}` change by themselves: no task asks for them")
+                    }
                 }
-                Changing::Fields(fields) => {
-                    let fields = Vec::from_iter(fields.iter().map(String::as_str)).join(", ");
-                    format!("{fields} of `{name}` change by themselves: no task asks for them")
-                }
-            }
-        });
+            });
         breaking.chain(changing).collect()
     }
 }

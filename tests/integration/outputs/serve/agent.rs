@@ -35,13 +35,15 @@ const SERVE: [&str; 3] = ["caller", "--server", "sqlite.json"];
 fn the_agent_plays_the_conversation_and_its_answer_is_the_reply() {
     let project = querying();
     let served = Served::new(&project, &SERVE);
-    assert_eq!(served.models, ["caller", "agent"]);
+    assert_eq!(served.models, ["agent", "caller"]);
     let mut request = json!({"model": "agent", "messages": user("How many departments are there?")});
     let answer = served.completion(&request);
     let choice = &answer["choices"][0];
     assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(ANSWER), &json!("stop")));
     assert!(choice["message"]["tool_calls"].is_null());
     assert_eq!(added(&served.chunks(&request))["choices"], answer["choices"]);
+    let unnamed = json!({"messages": request["messages"]});
+    assert_eq!(served.completion(&unnamed)["choices"], answer["choices"], "the agent is the default");
     let messages = request["messages"].as_array_mut().unwrap();
     messages.push(choice["message"].clone());
     messages.push(json!({"role": "user", "content": "Are you sure?"}));

@@ -338,7 +338,9 @@ fn an_adapter_is_served_on_its_model() {
     let exported = project.mcprl(&["export", "latest", "--out", "adapter"]);
     assert_eq!(exported.code, Some(0), "{}", exported.err);
     let request = json!({"messages": user("Hi"), "temperature": 0, "max_tokens": 8, "logprobs": true});
-    let of_run = Served::new(&project, &["latest"]).completion(&request);
+    let mut named = request.clone();
+    named["model"] = "trained".into();
+    let of_run = Served::new(&project, &["latest"]).completion(&named);
     for arguments in [&["adapter"][..], &["adapter", "--base", "llama"]] {
         let served = Served::new(&project, arguments);
         assert_eq!(served.completion(&request)["choices"], of_run["choices"], "{arguments:?}");

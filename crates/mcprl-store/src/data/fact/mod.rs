@@ -61,10 +61,17 @@ impl Fact {
         let last = calls.last();
         let entity = scenario.entity.as_deref().map(entity).unwrap_or_default();
         let asks = scenario.asks.as_ref().and_then(|asks| serde_json::from_str(&asks.0).ok());
+        // A change of a thing is something else than a look at it.
+        let changes = scenario.check == "none" && scenario.checks.is_some();
+        let call = last.map(|call| match changes {
+            true => format!("{}: {}", call.name, call.normal()),
+            false => call.normal(),
+        });
         Self {
-            call: last.map(Call::normal),
+            call,
             kind: last.and_then(|call| call.kind(asks.as_ref())),
-            ..Self::asked(&scenario.task, &entity, scenario.answer.as_deref())
+            // What is said at the end of a change is no answer.
+            ..Self::asked(&scenario.task, &entity, scenario.answer.as_deref().filter(|_| !changes))
         }
     }
 
@@ -136,7 +143,7 @@ impl Fact {
 }
 
 /// Facts of tasks, to look others up in.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Facts {
     facts: Vec<Fact>,
     by_task: BTreeMap<String, usize>,

@@ -48,7 +48,11 @@ fn candidates_with(tables: &[(&str, &str)], seed: u64) -> Vec<Candidate> {
         cwd: None,
         files: Vec::new(),
     };
-    let profiles = tools::profiles(&tools, &Servers::from(ServerSpec::new(transport, State::ReadOnly)));
+    let profiles = tools::profiles(
+        &tools,
+        &Servers::from(ServerSpec::new(transport, State::ReadOnly)),
+        &Default::default(),
+    );
     let mut graph = Graph::default();
     let mut add = |tool: usize, args: &[(&str, &str)], text: &str| {
         let arguments = args.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();

@@ -1,0 +1,99 @@
+//! What a run file of `init` says about a user's own tasks: how many of them are the exam.
+
+use std::path::Path;
+
+use super::text::quoted;
+use crate::{
+    data::Scenario,
+    judge::truth,
+    stage::scenarios::{ScenarioError, file},
+};
+
+/// Of fewer tasks with answers, a fifth is no exam: all are.
+const FEW: usize = 50;
+
+/// Lines under `[stages.tasks]`, and what to say of them.
+pub struct OwnTasks {
+    pub lines: String,
+    pub about: String,
+}
+
+impl OwnTasks {
+    /// `path`: where the tasks are. `named`: as the run file names it.
+    pub fn of(path: &Path, named: &Path) -> Self {
+        let mut lines = format!("file = {}\n", quoted(&named.to_string_lossy()));
+        let about = match counted(path) {
+            Err(cause) => format!("note: {cause}"),
+            Ok(Counted { has_splits: true, .. }) => {
+                format!("{}: its lines say which tasks are the exam (`split`)", path.display())
+            }
+            Ok(Counted { tasks, answered, .. }) if answered < FEW => {
+                lines += "heldout_share = 1.0     # all are the exam; exploration makes the tasks that are trained on\n";
+                let of = if answered == tasks { String::new() } else { format!(" of {tasks}") };
+                format!(
+                    "{}: {answered}{of} tasks have answers: all are the exam, and exploration makes those that are trained on",
+                    path.display()
+                )
+            }
+            Ok(Counted { tasks, answered, .. }) => {
+                format!(
+                    "{}: {answered} of {tasks} tasks have answers: a fifth is the exam (`heldout_share`)",
+                    path.display()
+                )
+            }
+        };
+        Self { lines, about }
+    }
+}
+
+struct Counted {
+    tasks: usize,
+    /// With a known answer or checks.
+    answered: usize,
+    has_splits: bool,
+}
+
+fn counted(path: &Path) -> Result<Counted, ScenarioError> {
+    let (_, set_heldout) = file::load(path, (0.0, 0).into())?;
+    let (set_train, others) = file::load(path, (1.0, 0).into())?;
+    let all: Vec<&Scenario> = set_train.iter().chain(&others).collect();
+    Ok(Counted {
+        tasks: all.len(),
+        answered: all.iter().filter(|task| truth::is_known(task)).count(),
+        has_splits: !set_heldout.is_empty() || !set_train.is_empty(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_tasks_are_all_the_exam_and_splits_of_ones_own_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tasks.jsonl");
+        let of = |count: usize, more: &str| {
+            let line = |number| format!("{{\"task\": \"How many {number}?\", \"answer\": {number}{more}}}\n");
+            std::fs::write(&path, (0..count).map(line).collect::<String>()).unwrap();
+            OwnTasks::of(&path, Path::new("tasks.jsonl"))
+        };
+        for count in [5, 15, 49] {
+            let own = of(count, "");
+            assert!(own.lines.contains("heldout_share = 1.0"), "{count}: {}", own.lines);
+            assert!(
+                own.about.contains(&format!("{count} tasks have answers: all are the exam")),
+                "{}",
+                own.about
+            );
+        }
+        for (own, said) in
+            [(of(100, ""), "a fifth is the exam"), (of(5, ", \"split\": \"heldout\""), "`split`")]
+        {
+            assert_eq!(own.lines, "file = \"tasks.jsonl\"\n");
+            assert!(own.about.contains(said), "{}", own.about);
+        }
+        std::fs::write(&path, "{\"task\": \"Close it.\", \"answer\": \"done\"}\n").unwrap();
+        let own = OwnTasks::of(&path, Path::new("tasks.jsonl"));
+        assert!(own.about.starts_with("note: ") && own.about.contains("any agent can say"), "{}", own.about);
+    }
+}

@@ -1,0 +1,496 @@
+//! What tools that write can be told to do: the things that reading calls list, and what stands in each argument.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::{
+    chat::ToolCall,
+    mcp::plain,
+    stage::scenarios::{
+        candidate::{is_moment, value_of},
+        explored::{
+            changes,
+            graph::{self, Graph},
+            phrases::{Class, FieldPlace, PHRASES, Role, Verb},
+            seeds::{Kind, Param},
+            tools::ToolProfile,
+        },
+        harvest::{self, List, Record},
+        words,
+    },
+};
+
+/// Names of lists that say nothing.
+const ENVELOPES: [&str; 9] =
+    ["result", "results", "item", "items", "data", "content", "structured", "records", "entries"];
+/// Words of what tells things apart.
+const KEYS: [&str; 8] = ["id", "no", "nr", "number", "code", "key", "uuid", "sku"];
+/// Names of fields with the name of a thing.
+const NAMES: [&str; 6] = ["name", "title", "subject", "label", "summary", "headline"];
+/// Longest name of a thing in an order.
+const NAME_CHARS: usize = 60;
+/// Most values of a field that is a category, and words of what is old or new in a parameter's name.
+const CATEGORIES: usize = 10;
+const QUALIFIERS: [&str; 8] = ["new", "to", "from", "target", "source", "destination", "by", "current"];
+
+/// A list of things that a reading call without arguments gives.
+#[derive(Debug)]
+pub struct Things {
+    /// `ticket`
+    pub noun: String,
+    /// The tool that lists them without arguments, and the characters of its result.
+    pub tool: usize,
+    pub chars: usize,
+    /// The field that tells them apart, and the one with their names, if it tells them apart, too.
+    pub key: String,
+    pub name: Option<String>,
+    pub records: Vec<Record>,
+    /// All of them.
+    pub is_whole: bool,
+    /// A call that shows one of them: the tool, and its parameter.
+    pub getters: Vec<(usize, String)>,
+}
+
+impl Things {
+    pub fn key_of<'t>(&'t self, record: &'t Record) -> &'t str {
+        value_of(record, &self.key).unwrap_or_default()
+    }
+
+    pub fn name_of<'t>(&'t self, record: &'t Record) -> Option<&'t str> {
+        value_of(record, self.name.as_deref()?)
+    }
+
+    /// Fields with few values that several things share.
+    pub fn categories(&self) -> Vec<(&str, Vec<&str>)> {
+        let Some(first) = self.records.first() else { return Vec::new() };
+        let of = |name: &str| -> Option<Vec<&str>> {
+            self.records.iter().map(|record| value_of(record, name)).collect()
+        };
+        let category = |field: &'_ harvest::Field| {
+            let values = of(&field.name)?;
+            let distinct: BTreeSet<&str> = values.iter().copied().collect();
+            let is_word = |value: &&str| {
+                !value.trim().is_empty()
+                    && value.len() <= 30
+                    && value.parse::<f64>().is_err()
+                    && *value != "None"
+            };
+            // People say states and names, and neither codes nor dates.
+            let words: Vec<&str> = distinct.iter().copied().filter(is_word).collect();
+            let is_said = |value: &&str| !is_moment(value) && !words::is_code(value);
+            let is_one = !field.is_set
+                && !field.name.is_empty()
+                && field.name != self.key
+                && Some(&field.name) != self.name.as_ref()
+                && (2..=CATEGORIES).contains(&distinct.len())
+                && distinct.len() < values.len()
+                && words.len() >= 2
+                && words.iter().all(is_said)
+                && !words.iter().all(|word| ["true", "false", "True", "False"].contains(word));
+            is_one.then_some(words)
+        };
+        first.iter().filter_map(|field| Some((field.name.as_str(), category(field)?))).collect()
+    }
+}
+
+/// The lists of things, one for each noun and key.
+pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
+    let mut found: Vec<Things> = Vec::new();
+    let taken = taken(graph, profiles);
+    for seen in &graph.seen {
+        let profile = &profiles[seen.tool];
+        if !seen.args.is_empty() || !changes::reads(profile) || graph.is_random(seen.tool) {
+            continue;
+        }
+        // A list that ends at ten is whole where the tool has no pages.
+        let has_pages = profile.params.iter().any(|param| param.is_limit() || param.is_page());
+        let own = harvest::read(&seen.text);
+        let changing = graph.changing(seen.tool);
+        for list in own.lists.into_iter().filter(|list| !list.is_nested && list.records.len() > 1) {
+            let Some(key) = key(&list, &changing, &taken) else { continue };
+            let is_whole = list.is_list && !list.is_part && !has_pages;
+            let noun = noun(profile, &list.name);
+            if found.iter().any(|known| known.noun == noun && known.key == key) {
+                continue;
+            }
+            let name = name(&list, &key);
+            found.push(Things {
+                noun,
+                tool: seen.tool,
+                chars: seen.text.chars().count(),
+                key,
+                name,
+                records: list.records,
+                is_whole,
+                getters: Vec::new(),
+            });
+        }
+    }
+    for things in &mut found {
+        let keys: BTreeSet<&str> =
+            things.records.iter().filter_map(|record| value_of(record, &things.key)).collect();
+        let mut getters: BTreeMap<usize, String> = BTreeMap::new();
+        for seen in graph.seen.iter().filter(|seen| changes::reads(&profiles[seen.tool])) {
+            if let [arg] = seen.args.as_slice()
+                && arg.leaf.as_deref().is_some_and(|leaf| keys.contains(leaf))
+                && !graph.is_random(seen.tool)
+            {
+                getters.entry(seen.tool).or_insert_with(|| arg.name.clone());
+            }
+        }
+        things.getters = getters.into_iter().collect();
+    }
+    found
+}
+
+fn noun(profile: &ToolProfile, list: &str) -> String {
+    let says = !words::split(list).iter().all(|word| ENVELOPES.contains(&word.as_str()));
+    profile.thing(if says { list } else { "" })
+}
+
+/// The only arguments of reading calls that worked.
+fn taken<'g>(graph: &'g Graph, profiles: &[ToolProfile]) -> BTreeSet<&'g str> {
+    let only = |seen: &'g graph::SuccessfulCall| match seen.args.as_slice() {
+        [only] if changes::reads(&profiles[seen.tool]) => only.leaf.as_deref(),
+        _ => None,
+    };
+    graph.seen.iter().filter_map(only).collect()
+}
+
+/// The first field that tells the records apart: an identifier by its name or because tools take it, or else a name.
+fn key(list: &List, changing: &BTreeSet<String>, taken: &BTreeSet<&str>) -> Option<String> {
+    let first = list.records.first()?;
+    let is_key = |field: &&harvest::Field| {
+        let values: Option<BTreeSet<&str>> = list
+            .records
+            .iter()
+            .map(|record| value_of(record, &field.name).filter(|value| !value.trim().is_empty()))
+            .collect();
+        !field.is_set
+            && !changing.contains(&field.name)
+            && values.is_some_and(|values| {
+                values.len() == list.records.len()
+                    && values.iter().all(|value| value.chars().count() <= NAME_CHARS)
+            })
+    };
+    let keys = || first.iter().filter(is_key);
+    let named =
+        |names: &'static [&'static str]| move |field: &&harvest::Field| words::has_any(&field.name, names);
+    let own = keys().next().filter(|field| field.name.is_empty());
+    let is_taken = |field: &&harvest::Field| {
+        list.records
+            .iter()
+            .filter_map(|record| value_of(record, &field.name))
+            .any(|value| taken.contains(value))
+    };
+    own.or_else(|| keys().find(named(&KEYS)))
+        .or_else(|| keys().find(is_taken))
+        .or_else(|| keys().find(named(&NAMES)))
+        .map(|field| field.name.clone())
+}
+
+fn name(list: &List, key: &str) -> Option<String> {
+    let first = list.records.first()?;
+    let is_name = |field: &&harvest::Field| {
+        let values: Option<BTreeSet<&str>> =
+            list.records.iter().map(|record| value_of(record, &field.name)).collect();
+        let says = |value: &&str| {
+            value.contains(char::is_alphabetic)
+                && value.chars().count() <= NAME_CHARS
+                && !value.contains(['"', '\n'])
+        };
+        field.name != key
+            && words::split(&field.name).last().is_some_and(|last| NAMES.contains(&last.as_str()))
+            && values.is_some_and(|values| values.len() == list.records.len() && values.iter().all(says))
+    };
+    first.iter().find(is_name).map(|field| field.name.clone())
+}
+
+/// What stands in an argument.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fill {
+    /// One of these things, by its key or by its name.
+    Thing { things: usize, by_name: bool },
+    /// One of these values.
+    Choice(Vec<String>),
+    /// A text of one's own.
+    Free(Vec<String>),
+}
+
+/// A parameter of a tool that writes.
+#[derive(Debug)]
+pub struct Slot<'g> {
+    pub param: &'g Param,
+    pub fill: Fill,
+    /// As a noun: `member` for `member_id`.
+    pub noun: String,
+}
+
+/// A tool that writes, as it can be told to do something.
+#[derive(Debug)]
+pub struct Deed<'g> {
+    pub tool: usize,
+    pub profile: &'g ToolProfile,
+    pub verb: Verb,
+    pub class: &'static Class,
+    pub slots: Vec<Slot<'g>>,
+    /// The slot of the thing that is changed.
+    pub target: Option<usize>,
+    /// The slot of what is added or removed.
+    pub item: Option<usize>,
+}
+
+/// What can be done. A tool that takes structures, or whose verb is not known, is none.
+pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) -> Vec<Deed<'g>> {
+    let writing = profiles.iter().enumerate().filter(|(_, profile)| !changes::reads(profile));
+    writing.filter_map(|(tool, profile)| deed(graph, tool, profile, things)).collect()
+}
+
+fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Things]) -> Option<Deed<'g>> {
+    let verb = PHRASES.verb(&profile.name, &profile.description)?;
+    let is_structure = |param: &&Param| match &param.kind {
+        Kind::Object(_) | Kind::Sql | Kind::Path => true,
+        Kind::List(item) => matches!(item.kind, Kind::Object(_) | Kind::List(_) | Kind::Path),
+        _ => false,
+    };
+    if profile.params.iter().any(|param| param.is_required && is_structure(&param)) {
+        return None;
+    }
+    let params = || {
+        profile
+            .params
+            .iter()
+            .filter(|param| !is_structure(param) && (param.is_required || param.kind != Kind::Boolean))
+    };
+    let referred: Vec<(&Param, Option<Fill>)> =
+        params().map(|param| (param, reference(graph, tool, profile, param, things))).collect();
+    let first = referred.iter().find_map(|(param, fill)| match fill {
+        Some(Fill::Thing { things, .. }) if param.is_required => Some(*things),
+        _ => None,
+    });
+    let of_target = first.map(|first| &things[first]);
+    let slots: Vec<Slot<'_>> = referred
+        .into_iter()
+        .filter_map(|(param, fill)| {
+            let noun = slot_noun(param, fill.as_ref(), things, &verb);
+            let fill = fill.or_else(|| other_fill(graph, param, of_target, &verb))?;
+            Some(Slot { param, fill, noun })
+        })
+        .collect();
+    if params().any(|param| param.is_required && !slots.iter().any(|slot| slot.param.name == param.name)) {
+        return None;
+    }
+    let object: BTreeSet<String> = verb.object.iter().map(|word| words::singular(word)).collect();
+    let is_thing = |slot: &Slot<'_>| matches!(slot.fill, Fill::Thing { .. }) && slot.param.is_required;
+    let is_object = |slot: &Slot<'_>| words::tokens(&slot.noun).iter().any(|word| object.contains(word));
+    let first_thing = slots.iter().position(is_thing);
+    let own = slots.iter().position(|slot| is_thing(slot) && is_object(slot));
+    // What is added to something is no thing that is changed: `add_comment(ticket_id, text)`.
+    let fits = |class: &str| match class {
+        "make" => own.is_none() && (first_thing.is_none() || object.is_empty() || !verb_adds(&verb)),
+        "add" | "remove" => {
+            first_thing.is_some() && (own.is_none() || slots.iter().filter(|slot| is_thing(slot)).count() > 1)
+        }
+        "set" => own.or(first_thing).is_some() && slots.len() > 1,
+        _ => true,
+    };
+    let class = PHRASES.class(&verb.stem, fits)?;
+    let (target, item) = match class.name.as_str() {
+        "make" => (None, None),
+        "add" | "remove" => {
+            let item = own.filter(|_| slots.iter().filter(|slot| is_thing(slot)).count() > 1);
+            let target =
+                slots.iter().enumerate().position(|(place, slot)| is_thing(slot) && Some(place) != item);
+            let named = || slots.iter().position(|slot| !is_thing(slot) && is_object(slot));
+            let free =
+                || slots.iter().position(|slot| matches!(slot.fill, Fill::Free(_)) && slot.param.is_required);
+            let other = || {
+                slots
+                    .iter()
+                    .enumerate()
+                    .position(|(place, slot)| Some(place) != target && slot.param.is_required)
+            };
+            (target, item.or_else(named).or_else(free).or_else(other))
+        }
+        _ => (own.or(first_thing), None),
+    };
+    if ["add", "remove"].contains(&class.name.as_str()) && item.is_none() && verb.object.is_empty() {
+        return None;
+    }
+    Some(Deed { tool, profile, verb, class, slots, target, item })
+}
+
+/// Whether a verb rather adds to a thing than makes one.
+fn verb_adds(verb: &Verb) -> bool {
+    ["add", "insert", "log", "post"].contains(&verb.stem.as_str())
+}
+
+/// The things that a parameter names.
+fn reference(
+    graph: &Graph,
+    tool: usize,
+    profile: &ToolProfile,
+    param: &Param,
+    things: &[Things],
+) -> Option<Fill> {
+    if param.is_closed || matches!(param.kind, Kind::Boolean | Kind::Number) {
+        return None;
+    }
+    let is_key = |word: &String| KEYS.contains(&word.as_str());
+    let says_key = param.words.iter().any(is_key);
+    let mut own: BTreeSet<String> = param
+        .words
+        .iter()
+        .filter(|word| !is_key(word) && !QUALIFIERS.contains(&word.as_str()))
+        .cloned()
+        .collect();
+    if own.is_empty() {
+        own = profile.nouns.iter().map(|noun| words::singular(noun)).collect();
+    }
+    let worked: BTreeSet<&str> = graph
+        .seen
+        .iter()
+        .filter(|seen| seen.tool == tool)
+        .flat_map(|seen| seen.args.iter().filter(|arg| arg.name == param.name))
+        .filter_map(|arg| arg.leaf.as_deref())
+        .collect();
+    let is_free = PHRASES.role(&param.name).is_some_and(Role::is_free) && !says_key;
+    let mut best: Option<(usize, Fill)> = None;
+    for (place, things) in things.iter().enumerate() {
+        let count = |field: &str| {
+            things
+                .records
+                .iter()
+                .filter_map(|record| value_of(record, field))
+                .filter(|value| worked.contains(value))
+                .count()
+        };
+        let is_key = words::split(&param.name) == words::split(&things.key);
+        let says_key = says_key || is_key;
+        let is_named = is_key || words::tokens(&things.noun).iter().any(|word| own.contains(word));
+        let (by_key, by_name) = (count(&things.key), things.name.as_deref().map_or(0, count));
+        let is_integer = param.kind == Kind::Integer;
+        let fits =
+            things.records.iter().all(|record| !is_integer || things.key_of(record).parse::<i64>().is_ok());
+        let score = by_key.max(by_name) + if is_named { 100 } else { 0 };
+        // A number that happens to work is no key.
+        let is_proof = is_named && (says_key || score > 100 || worked.is_empty())
+            || !is_integer && !is_free && score > 0 && score < 100;
+        if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| score > *other)
+        {
+            let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());
+            best = Some((score, Fill::Thing { things: place, by_name }));
+        }
+    }
+    // The name of a new thing is no thing.
+    best.filter(|_| !(is_free && PHRASES.role(&param.name).is_some_and(|role| role.is_name)))
+        .map(|(_, fill)| fill)
+}
+
+/// Values for a parameter that names no thing of a list.
+fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb) -> Option<Fill> {
+    let plain_of = |values: &[Value]| values.iter().map(plain).collect::<Vec<String>>();
+    if param.is_closed {
+        return Some(Fill::Choice(plain_of(&param.seeds)));
+    }
+    if !param.examples.is_empty() {
+        return Some(Fill::Choice(plain_of(&param.examples)));
+    }
+    let is_free = PHRASES.role(&param.name).is_some_and(|role| role.is_name || role.is_in_front);
+    let named = graph.values_named(&param.name);
+    if param.kind == Kind::Text && !is_free && words::is_identifier(&param.name) && !named.is_empty() {
+        return Some(Fill::Choice(named));
+    }
+    let own: BTreeSet<&String> =
+        param.words.iter().filter(|word| !QUALIFIERS.contains(&word.as_str())).collect();
+    let records = target.map(|target| target.records.as_slice()).unwrap_or_default();
+    let place = PHRASES.place_of(&param.name);
+    let fields = records.first().into_iter().flatten().filter(|field| !field.is_set);
+    let like = fields.clone().find(|field| {
+        let tokens = words::tokens(&field.name);
+        !own.is_empty() && own.iter().all(|word| tokens.contains(*word))
+    });
+    let like = like.or_else(|| {
+        let is_alike = |field: &&harvest::Field| PHRASES.place_of(&field.name) == place;
+        fields.clone().find(is_alike).filter(|_| matches!(place, FieldPlace::Of | FieldPlace::Within))
+    });
+    let values: Vec<String> = like.map_or_else(Vec::new, |field| {
+        let values = records.iter().filter_map(|record| value_of(record, &field.name));
+        let values = values.filter(|value| {
+            !value.trim().is_empty() && !["None", "null"].contains(value) && value.len() <= NAME_CHARS
+        });
+        values.map(str::to_owned).collect::<BTreeSet<_>>().into_iter().collect()
+    });
+    let is_category = values.len() > 1 && (values.len() < records.len() || place != FieldPlace::With);
+    let item = match &param.kind {
+        Kind::List(item) => &item.kind,
+        kind => kind,
+    };
+    match item {
+        Kind::Integer | Kind::Number => {
+            let numbers = values.iter().filter(|value| value.parse::<f64>().is_ok()).cloned();
+            let mut numbers: Vec<String> = numbers.collect();
+            if numbers.len() < 3 {
+                numbers = plain_of(&param.seeds).into_iter().filter(|text| text.len() < 4).take(6).collect();
+            }
+            (!numbers.is_empty()).then_some(Fill::Choice(numbers))
+        }
+        Kind::Text if is_category => Some(Fill::Choice(values)),
+        Kind::Text if !param.seeds.is_empty() => Some(Fill::Choice(plain_of(&param.seeds))),
+        Kind::Text if words::has_any(&param.name, &KEYS) => {
+            // What it takes is not listed; what worked is a value.
+            let worked = graph.seen.iter().flat_map(|seen| &seen.args).filter(|arg| arg.name == param.name);
+            let worked: BTreeSet<String> = worked.filter_map(|arg| arg.leaf.clone()).collect();
+            (!worked.is_empty()).then(|| Fill::Choice(worked.into_iter().collect()))
+        }
+        Kind::Text => {
+            let thing = target.map_or_else(|| verb.object.join(" "), |target| target.noun.clone());
+            Some(Fill::Free(PHRASES.pool(param, &thing).to_vec()))
+        }
+        _ => None,
+    }
+}
+
+fn slot_noun(param: &Param, fill: Option<&Fill>, things: &[Things], verb: &Verb) -> String {
+    let own: Vec<String> = words::split(&param.name)
+        .into_iter()
+        .filter(|word| {
+            !KEYS.contains(&word.as_str()) && !QUALIFIERS.contains(&word.as_str()) && word != "name"
+        })
+        .collect();
+    match fill {
+        Some(Fill::Thing { things: place, .. }) if own.is_empty() => match things[*place].noun.as_str() {
+            "entry" if !verb.object.is_empty() => words::singular(&verb.object.join(" ")),
+            noun => noun.to_owned(),
+        },
+        _ if own.is_empty() => words::spoken(&param.name),
+        _ => words::singular(&own.join(" ")),
+    }
+}
+
+/// A value in the form that a parameter takes.
+pub fn typed(param: &Param, text: &str) -> Option<Value> {
+    match &param.kind {
+        Kind::Integer => text.parse::<i64>().ok().map(Value::from),
+        Kind::Number => text
+            .parse::<f64>()
+            .ok()
+            .filter(|number| number.is_finite())
+            .map(crate::stage::scenarios::explored::seeds::number),
+        Kind::Boolean => text.parse::<bool>().ok().map(Value::from),
+        Kind::List(item) => Some(Value::from(vec![typed(item, text)?])),
+        Kind::Text | Kind::Path | Kind::Sql => Some(text.into()),
+        Kind::Object(_) => None,
+    }
+}
+
+/// A call with these arguments.
+pub fn call(profile: &ToolProfile, arguments: impl IntoIterator<Item = (String, Value)>) -> ToolCall {
+    ToolCall { name: profile.name.clone(), arguments: arguments.into_iter().collect() }
+}
+
+/// A seeded choice of one of several.
+pub fn pick<'v, T>(seed: u64, name: &str, text: &str, values: &'v [T]) -> Option<&'v T> {
+    values.get(graph::place(seed, name, text, values.len()))
+}
