@@ -24,12 +24,12 @@ impl Plan {
         let RunArgs { file, resample, until, locations, .. } = &self.args;
         let source = Source::read(file)?;
         let store = locations.store(Some(file))?;
-        let files = FileDigests::load(&store);
-        let overrides = self.args.overrides(&source, &files)?;
+        let overrides = self.args.overrides(&source, &store)?;
         if self.expand {
             printer.data(plan::expanded(&source, &overrides)?.trim_end());
             return Ok(Outcome::Success);
         }
+        let files = FileDigests::load(&store);
         let plan = plan::Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         let (resample, plan) = (plan.resampled(resample)?, plan.until(until)?);
         let report = PlanReport::new(&plan, &store, &resample)?;

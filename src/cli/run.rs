@@ -103,7 +103,7 @@ impl Run {
         let options = Options { with_ui: self.ui, is_offline: self.offline, shown: self.shown };
         let source = Source::read(&self.args.file)?;
         let store = self.args.locations.store(Some(&self.args.file))?;
-        let overrides = self.args.overrides(&source, &FileDigests::load(&store))?;
+        let overrides = self.args.overrides(&source, &store)?;
         let RunArgs { file, resample, until, locations, .. } = self.args;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),

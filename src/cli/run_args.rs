@@ -8,7 +8,7 @@ use super::{from, locations::Locations};
 use crate::{
     error::Result,
     plan::{Overrides, Practice, Source},
-    store::FileDigests,
+    store::{FileDigests, Store},
 };
 
 /// The run file where none is named.
@@ -55,14 +55,14 @@ impl RunArgs {
     ///
     /// # Errors
     /// If the run file has not what these options change, or there is nothing to go on from.
-    pub fn overrides(&self, source: &Source, files: &FileDigests) -> Result<Overrides> {
+    pub fn overrides(&self, source: &Source, store: &Store) -> Result<Overrides> {
         let mut given = Overrides::new(environment(), self.set.clone());
         let PracticeArgs { iterations, no_start } = self.practice;
         let set = Practice { iterations, no_start }.set(source, &given)?;
         given.set.extend(set);
         let Some(agent) = &self.from else { return Ok(given) };
         from::overrides(
-            (source, &self.locations.cards(Some(&self.file)), files),
+            (source, &self.locations.cards(Some(&self.file)), &FileDigests::load(store)),
             given,
             agent,
             &self.locations,

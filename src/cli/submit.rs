@@ -68,7 +68,7 @@ impl Submit {
         let RunArgs { file, locations, .. } = &self.args;
         let (source, store) = (Source::read(file)?, locations.store(Some(file))?);
         let files = FileDigests::load(&store);
-        let overrides = self.args.overrides(&source, &files)?;
+        let overrides = self.args.overrides(&source, &store)?;
         let plan = Plan::new(&source, &overrides, &locations.cards(Some(file)), &files)?;
         plan.check_confirmed()?;
         plan.resampled(&self.args.resample)?;

@@ -82,7 +82,7 @@ pub const DROPPED: &str = "drop";
 /// Bytes of a file that are read.
 const FILE_MIB: u64 = 512;
 
-/// Reasons why conversations are not used, in groups, as `6 of 40: 4 it calls `x`, which is not offered; 2 …`.
+/// Reasons why conversations are not used, in groups: `4 × ends with a result, without an answer; 2 × …`.
 pub fn in_groups<'r>(reasons: impl Iterator<Item = &'r str>) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     reasons.for_each(|reason| *counts.entry(group(reason)).or_default() += 1);

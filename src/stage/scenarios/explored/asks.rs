@@ -4,8 +4,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::graph::SuccessfulCall;
 use crate::stage::scenarios::{
-    candidate::{AnswerRule, Wanted},
+    candidate::{AnswerRule, Candidate, Check, Wanted},
     harvest::{Field, Reading},
     words,
 };
@@ -284,6 +285,34 @@ pub fn of_field(field: &Field) -> Value {
             .filter(|value: &Value| !value.is_array() && !value.is_object())
     };
     (!field.is_text).then(scalar).flatten().unwrap_or_else(|| field.value.as_str().into())
+}
+
+/// A question about the last of a candidate's calls, with how its answer is compared and what it asks. `is_set`: the field that is
+/// asked for holds several values.
+pub fn answered(
+    candidate: Candidate,
+    seen: &SuccessfulCall,
+    tool: &str,
+    arguments: Map<String, Value>,
+    (answer, is_set): (&str, bool),
+) -> Candidate {
+    let rule = &candidate.rule;
+    let list = rule.list();
+    let source = Source::Tool { tool: tool.to_owned(), arguments, list: list.to_owned() };
+    let asks = Asks::of_rule(rule, source, |name, value| typed(&seen.reading, list, name, value));
+    let check = match rule {
+        AnswerRule::Column { .. } | AnswerRule::Matching { field: Some(_), .. } => Check::Set,
+        AnswerRule::Field { .. } if is_set => Check::Set,
+        _ => Check::of(answer),
+    };
+    let is_text = matches!(rule, AnswerRule::Field { field, .. } if self::is_text(&seen.reading, field));
+    Candidate {
+        family: candidate.family.split_whitespace().collect::<Vec<_>>().join(" "),
+        check: if is_text && check == Check::Number { Check::Text } else { check },
+        is_text,
+        asks: asks.map(|asks| asks.to_value()),
+        ..candidate
+    }
 }
 
 /// Whether a field has texts that may look like numbers and are right as they are written.

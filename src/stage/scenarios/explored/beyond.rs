@@ -25,9 +25,14 @@ pub const IMPOSSIBLE: &str = "cannot be done";
 pub const NO_CALL: &str = "no call needed";
 
 /// Lookups of things that do not exist, each followed by one of something that exists, in the same words.
-pub fn impossible(graph: &Graph, profiles: &[ToolProfile], seed: u64, most: usize) -> Vec<Candidate> {
+pub fn impossible(
+    graph: &Graph,
+    profiles: &[ToolProfile],
+    things: &Things<'_>,
+    seed: u64,
+    most: usize,
+) -> Vec<Candidate> {
     let mut found: Vec<(u64, [Candidate; 2])> = Vec::new();
-    let things = Things::new(graph, profiles);
     for (index, seen) in graph.seen.iter().enumerate() {
         let profile = &profiles[seen.tool];
         // A list that happens to have one thing is no thing.
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn what_does_not_exist_is_asked_for_in_the_words_of_what_does() {
         let (graph, profiles) = explored();
-        let found = impossible(&graph, &profiles, 1, 2);
+        let found = impossible(&graph, &profiles, &Things::new(&graph, &profiles), 1, 2);
         assert_eq!(found.len(), 4);
         for pair in found.chunks(2) {
             let ids =

@@ -88,9 +88,8 @@ impl Description {
 }
 
 /// Candidates about every result that was seen.
-pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Candidate> {
+pub fn candidates(graph: &Graph, profiles: &[ToolProfile], things: &Things<'_>, seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let things = Things::new(graph, profiles);
     for index in 0..graph.seen.len() {
         if super::sql::is_sql(graph, profiles, index)
             || super::changes::writes(graph, profiles, index)
@@ -108,7 +107,7 @@ pub fn candidates(graph: &Graph, profiles: &[ToolProfile], seed: u64) -> Vec<Can
             candidates.extend(of_columns);
             continue;
         }
-        if let Some(about_things) = questions::candidates(graph, profiles, &things, index, seed) {
+        if let Some(about_things) = questions::candidates(graph, profiles, things, index, seed) {
             candidates.extend(about_things);
             continue;
         }
@@ -271,30 +270,10 @@ fn candidate(
     if is_taken || task.len() > TASK || matches!(&rule, AnswerRule::Field { field, .. } if is_said(field)) {
         return None;
     }
-    let source = Source::Tool {
-        tool: profiles[seen.tool].name.clone(),
-        arguments: variant.arguments.clone(),
-        list: list.to_owned(),
-    };
-    let asks = Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, list, name, value));
-    let check = match &rule {
-        AnswerRule::Column { .. } => Check::Set,
-        AnswerRule::Field { field, .. } if is_set(graph, index, field) => Check::Set,
-        _ => Check::of(&answer),
-    };
-    let is_text = matches!(&rule, AnswerRule::Field { field, .. } if asks::is_text(&seen.reading, field));
-    Some(Candidate {
-        family: family.split_whitespace().collect::<Vec<_>>().join(" "),
-        entity,
-        task,
-        phrasing,
-        calls: variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect(),
-        rule,
-        check: if is_text && check == Check::Number { Check::Text } else { check },
-        is_text,
-        asks: asks.map(|asks| asks.to_value()),
-        ..Candidate::default()
-    })
+    let is_set = asked_field(&rule).is_some_and(|field| is_set(graph, index, field));
+    let calls = variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect();
+    let asked = Candidate { family, entity, task, phrasing, calls, rule, ..Candidate::default() };
+    Some(asks::answered(asked, seen, &profiles[seen.tool].name, variant.arguments.clone(), (&answer, is_set)))
 }
 
 /// The values that are asked for.

@@ -46,6 +46,7 @@ pub use self::sql::is_person;
 pub use self::tools::{ExploreWrites, left_out, profiles, reads_by_name, writing};
 use self::{
     graph::{Changing, Graph},
+    things::Things,
     tools::ToolProfile,
     watch::Watch,
 };
@@ -179,12 +180,14 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let Sampled { graph, profiles, .. } = &sampled;
     let mut own = sql::candidates(graph, profiles, task.seed);
     own.extend(statements::candidates(graph, profiles, task.seed));
-    let others = chains::candidates(graph, profiles, task.seed);
+    let things = Things::new(graph, profiles);
+    let others = chains::candidates(graph, profiles, &things, task.seed);
     // Of what was found: a small server has few tasks.
     let found = task.budget.tasks.min(own.len() + others.len());
     let share = |share: f64| share_of(found, share);
     // First, because tasks beyond those that are wanted are left out at the end.
-    let mut candidates = beyond::impossible(graph, profiles, task.seed, share(task.budget.impossible_share));
+    let mut candidates =
+        beyond::impossible(graph, profiles, &things, task.seed, share(task.budget.impossible_share));
     if !own.is_empty() || !others.is_empty() {
         let mut names: Vec<String> = profiles.iter().map(|profile| profile.name.clone()).collect();
         names.extend(sql::tables(graph));

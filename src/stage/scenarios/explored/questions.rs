@@ -18,7 +18,7 @@ use super::{
     tools::ToolProfile,
 };
 use crate::stage::scenarios::{
-    candidate::{AnswerRule, Candidate, Check, Wanted, value_of},
+    candidate::{AnswerRule, Candidate, Wanted, value_of},
     harvest::{Field, List, Record},
     words,
 };
@@ -582,31 +582,10 @@ impl<'g> Context<'_, 'g> {
         if is_said && answer.parse::<f64>().is_err() {
             return None;
         }
-        let source = Source::Tool {
-            tool: self.profiles[seen.tool].name.clone(),
-            arguments: way.arguments.clone(),
-            list: list.clone(),
-        };
-        let asks = Asks::of_rule(&rule, source, |name, value| asks::typed(&seen.reading, &list, name, value));
-        let is_set = matches!(role, "set");
-        let check = match &rule {
-            AnswerRule::Column { .. } | AnswerRule::Matching { field: Some(_), .. } => Check::Set,
-            AnswerRule::Field { .. } if is_set => Check::Set,
-            _ => Check::of(&answer),
-        };
-        let is_text = matches!(&rule, AnswerRule::Field { field, .. } if asks::is_text(&seen.reading, field));
-        Some(Candidate {
-            family: family.split_whitespace().collect::<Vec<_>>().join(" "),
-            entity,
-            task,
-            phrasing,
-            calls: way.calls.iter().map(|call| self.graph.seen[*call].call.clone()).collect(),
-            rule,
-            check: if is_text && check == Check::Number { Check::Text } else { check },
-            is_text,
-            asks: asks.map(|asks| asks.to_value()),
-            ..Candidate::default()
-        })
+        let calls = way.calls.iter().map(|call| self.graph.seen[*call].call.clone()).collect();
+        let asked = Candidate { family, entity, task, phrasing, calls, rule, ..Candidate::default() };
+        let tool = &self.profiles[seen.tool].name;
+        Some(asks::answered(asked, seen, tool, way.arguments.clone(), (&answer, role == "set")))
     }
 }
 

@@ -241,8 +241,8 @@ impl<'g> Things<'g> {
 
     fn role_of(&self, (tool, list, name): &Place, fields: &[(usize, &Field)]) -> Option<Role> {
         let said = words::spoken(name);
-        let last = words::split(name).pop().unwrap_or_default();
-        let is_odd = words::is_preposition(&said) || words::NO_NOUNS.contains(&last.as_str());
+        let head = words::split(name).pop().unwrap_or_default();
+        let is_odd = words::is_preposition(&said) || words::NO_NOUNS.contains(&head.as_str());
         let is_logged = is_odd || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
         if is_logged || name.is_empty() || self.graph.changing(*tool).contains(name) {
             return None;
@@ -283,7 +283,6 @@ impl<'g> Things<'g> {
         if are_numbers && !is_text && !words::is_identifier(name) {
             return Some(Role::Amount);
         }
-        let head = words::split(name).pop().unwrap_or_default();
         let are_codes = || filled.iter().all(|value| words::is_code(value));
         let is_person =
             sql::is_person(&templates::word(name)) && head != "email" || templates::asks_who(name);
