@@ -195,7 +195,7 @@ server = subprocess.Popen([MCPRL, "--json", "serve", *SUBJECT, "--port", "0"], s
 try:
     shown = json.loads(server.stdout.readline())
     HOST, PORT = shown["url"].removeprefix("http://").split(":")
-    MODEL = shown["models"][0]
+    MODEL = next(name for name in shown["models"] if name != "agent")
     expected, before, failed, count = good(), resident(server), [], 0
     for name, act, allowed in cases():
         began = time.monotonic()
