@@ -56,6 +56,32 @@ pub fn tool(row: &data::Tool) -> mcp::Tool {
     }
 }
 
+/// What the servers of a run offer, as the rows of `discover`'s tables.
+#[derive(Debug, Clone, Default)]
+pub struct Offered {
+    pub servers: Vec<data::Server>,
+    pub tools: Vec<data::Tool>,
+    pub resources: Vec<data::Resource>,
+    pub resource_templates: Vec<data::ResourceTemplate>,
+    pub prompts: Vec<data::Prompt>,
+}
+
+impl Offered {
+    /// By the servers' names. Names of tools that several servers have get their server's in front.
+    pub fn of(described: Vec<(String, mcp::Description)>) -> Self {
+        let (mut all, mut lists) = (Self::default(), Vec::new());
+        for (name, described) in described {
+            lists.push((name, described.tools.clone()));
+            let rows = OfferedRows::from(described);
+            all.servers.push(rows.server);
+            all.resources.extend(rows.resources);
+            all.resource_templates.extend(rows.resource_templates);
+            all.prompts.extend(rows.prompts);
+        }
+        Self { tools: tool_rows(mcp::merged(lists)), ..all }
+    }
+}
+
 /// A server's [`mcp::Description`] as rows.
 pub struct OfferedRows {
     pub server: data::Server,

@@ -1,15 +1,21 @@
 //! `--from`: a run goes on from an agent that exists, in place of the supervised start.
 
+use serde_json::Value;
+
 use super::{locations::Locations, policy_source};
 use crate::{
+    data::{self, Tool},
     error::{Diagnostic, Result},
-    plan::{Node, Overrides, Plan, Source},
+    exec::history::NodeHistory,
+    plan::{Node, Overrides, Plan, Source, outputs_path},
     stage::Cards,
     store::FileDigests,
 };
 
 /// The stage that imports the adapter.
 const BEFORE: &str = "before";
+/// The file that says how an exported agent was trained.
+const AGENT: &str = "agent.json";
 
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[diagnostic(area = "from", class = usage)]
@@ -59,6 +65,27 @@ pub fn overrides(
         }
     }
     Ok(Overrides { set: given.set.into_iter().chain(set).collect(), ..given })
+}
+
+/// Names of the tools that an agent learned with: those of its run, or of the `agent.json` beside an exported one. None if neither
+/// says so.
+pub fn trained_tools(from: &str, locations: &Locations) -> Result<Option<Vec<String>>> {
+    let source = policy_source::find(from, locations)?;
+    let table = source.of.as_ref().and_then(|(run, _)| {
+        let tools = |node: &NodeHistory| node.result.as_ref()?.outputs.get("tools").map(|tools| tools.digest);
+        let digest = run.nodes.iter().find_map(tools)?;
+        outputs_path(source.store.artifact(&digest))
+    });
+    if let Some(table) = table {
+        let tools: Vec<Tool> = data::read(&table)?;
+        return Ok(Some(tools.into_iter().map(|tool| tool.name).collect()));
+    }
+    let places = [source.folder.join(AGENT), source.folder.join("..").join(AGENT)];
+    let text = places.iter().find_map(|place| std::fs::read_to_string(place).ok());
+    let agent: Option<Value> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let tools = agent.and_then(|agent| agent["tools"].as_array().cloned());
+    let name = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_owned);
+    Ok(tools.map(|tools| tools.iter().filter_map(name).collect()))
 }
 
 /// Whether a stage outside loops makes a policy of another one and of solutions, without rewards.

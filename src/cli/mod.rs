@@ -16,6 +16,7 @@ mod episodes;
 mod export;
 mod from;
 mod init;
+mod listing;
 mod locations;
 mod man;
 mod plan;

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{
-    Outcome,
+    Outcome, listing,
     locations::{self, Locations},
     run_args::RunArgs,
     ui, variants, worker,
@@ -44,9 +44,6 @@ pub struct Run {
     /// Serve the run's live page while it runs, and print its address.
     #[arg(long)]
     ui: bool,
-    /// Do not ask the server again which tools it has; the list in the cache is used.
-    #[arg(long)]
-    offline: bool,
     #[command(flatten)]
     shown: ShownArgs,
 }
@@ -100,7 +97,7 @@ struct Options {
 
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let options = Options { with_ui: self.ui, is_offline: self.offline, shown: self.shown };
+        let options = Options { with_ui: self.ui, is_offline: self.args.offline, shown: self.shown };
         let source = Source::read(&self.args.file)?;
         let store = self.args.locations.store(Some(&self.args.file))?;
         let overrides = self.args.overrides(&source, &store)?;
@@ -173,7 +170,7 @@ fn start(
         folder.refused()?;
     }
     let (resample, plan) = planned?;
-    let plan = if is_offline { plan.offline() } else { plan };
+    let plan = if is_offline { plan.offline() } else { asked(plan, &store, printer) };
     let verbosity = shown.verbosity();
     let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
     let listener = Arc::new(RunView::new(printer, verbosity, stages));
@@ -225,6 +222,14 @@ fn start(
     let is_new = listener.end();
     let outcome = ending.report((printer, verbosity), &summary?, is_new);
     Ok((if is_tracked { outcome } else { Outcome::Interrupted }, ending.id))
+}
+
+/// The plan with what the servers say now. One that is away, or says something new, is asked again by its stage.
+fn asked(plan: Plan, store: &Store, printer: Printer) -> Plan {
+    match listing::ask(&plan) {
+        Some(Ok(offered)) => listing::compared(plan, store, &offered, printer),
+        _ => plan,
+    }
 }
 
 /// Updates the trackers a last time. False if a signal stopped it.

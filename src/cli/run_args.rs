@@ -34,6 +34,9 @@ pub struct RunArgs {
     /// Run only this stage and what it needs. A loop's name means all of its iterations, `train[3]` the first three.
     #[arg(long, value_name = "STAGE")]
     pub until: Vec<String>,
+    /// Do not ask the server again which tools it has; the list in the cache is used.
+    #[arg(long)]
+    pub offline: bool,
     #[command(flatten)]
     pub locations: Locations,
 }

@@ -69,7 +69,7 @@ pub use report::{NodeStatus, PlanReport, Rerun, ServerStarts, Status, rerun_reas
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::{ExtendedFile, Source};
-pub use tool_list::ToolChanges;
+pub use tool_list::{ToolChanges, outputs_path};
 pub use track::{TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec};
 pub use upkeep::CacheMode;
 
@@ -276,7 +276,7 @@ impl Plan {
     }
 
     /// Whether the node lists the tools of a server that the key cannot identify.
-    fn queries_server(&self, index: NodeIndex) -> bool {
+    pub fn queries_server(&self, index: NodeIndex) -> bool {
         let Stage { card, uses, .. } = &*self.node(index).stage;
         self.identity.as_ref().is_some_and(|server| !server.is_known)
             && uses.contains(&Section::Server)

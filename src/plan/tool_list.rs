@@ -37,13 +37,13 @@ impl fmt::Display for ToolChanges {
 impl ToolChanges {
     /// Compares two artifacts of type `tools`, if both are in the store.
     pub fn between(store: &Store, old: &Digest, new: &Digest) -> Option<Self> {
-        let read = |digest| data::read(&only_file(store.artifact(digest))?).ok();
+        let read = |digest| data::read(&outputs_path(store.artifact(digest))?).ok();
         Some(Self::between_lists(&read(old)?, &read(new)?))
     }
 
     /// Compares an artifact of type `tools` with a list.
     pub fn since(store: &Store, old: &Digest, new: &[Tool]) -> Option<Self> {
-        let old = data::read(&only_file(store.artifact(old))?).ok()?;
+        let old = data::read(&outputs_path(store.artifact(old))?).ok()?;
         Some(Self::between_lists(&old, new))
     }
 
@@ -71,7 +71,8 @@ impl ToolChanges {
     }
 }
 
-fn only_file(folder: PathBuf) -> Option<PathBuf> {
+/// The file of an artifact that has one.
+pub fn outputs_path(folder: PathBuf) -> Option<PathBuf> {
     let mut items = std::fs::read_dir(folder).ok()?;
     let path = items.next()?.ok()?.path();
     items.next().is_none().then_some(path)

@@ -18,6 +18,7 @@ use crate::{
     engine::Footprint,
     error::{Failure, Result},
     mcp::Servers,
+    offered::Offered,
 };
 
 pub type StageFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -73,8 +74,8 @@ pub trait StageKind: Send + Sync {
         None
     }
 
-    /// The tools, of those that the servers list, that the stage offers to an agent. None if it does not choose tools.
-    fn offers(&self, _listed: &[Tool], _: &Servers) -> Option<Vec<Tool>> {
+    /// What the stage would write of what the servers offer. None if it does not choose tools.
+    fn offers(&self, _offered: Offered, _: &Servers) -> Option<Offered> {
         None
     }
 

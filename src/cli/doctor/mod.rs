@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Outcome,
+    Outcome, from,
     locations::Locations,
     run_args::{RUN_FILE, environment},
 };
@@ -30,6 +30,9 @@ pub struct Doctor {
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The agent that the run is to go on from, as with `run --from`: which of its tools does the server still have?
+    #[arg(long, value_name = "ADAPTER|RUN")]
+    from: Option<String>,
     /// Play this many training tasks four times each with the model as it is: can it do them at all, and what would help it?
     #[arg(long = "try", value_name = "TASKS", value_parser = clap::value_parser!(u32).range(1..))]
     trial: Option<u32>,
@@ -85,7 +88,7 @@ fn is_bad(findings: &[Finding]) -> bool {
 
 impl Doctor {
     pub fn execute(mut self, printer: Printer) -> Result<Outcome> {
-        let is_about_one = !self.set.is_empty() || self.trial.is_some();
+        let is_about_one = !self.set.is_empty() || self.trial.is_some() || self.from.is_some();
         let default = || Some(PathBuf::from(RUN_FILE)).filter(|path| is_about_one || path.is_file());
         self.file = self.file.or_else(default);
         let store = self.locations.store(self.file.as_deref())?;
@@ -117,10 +120,16 @@ impl Doctor {
     /// Adds findings about the run file's needs. A mistake in the file itself is an error.
     fn check(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>, printer: Printer) -> Result<()> {
         let source = Source::read(file)?;
-        let overrides = Overrides::new(environment(), self.set.clone());
+        let mut overrides = Overrides::new(environment(), self.set.clone());
         let files = FileDigests::load(store);
-        let plan = Plan::new(&source, &overrides, &self.locations.cards(Some(file)), &files)?;
-        findings.extend(run_file::findings(&plan, store)?);
+        let cards = self.locations.cards(Some(file));
+        let mut trained = None;
+        if let Some(agent) = &self.from {
+            overrides = from::overrides((&source, &cards, &files), overrides, agent, &self.locations)?;
+            trained = from::trained_tools(agent, &self.locations)?;
+        }
+        let plan = Plan::new(&source, &overrides, &cards, &files)?;
+        findings.extend(run_file::findings(&plan, store, trained)?);
         let Some(tasks) = self.trial.filter(|_| !is_bad(findings)) else { return Ok(()) };
         let spec = RunSpec {
             stages: self.locations.stages(Some(file)),

@@ -3,22 +3,25 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{Finding, Verdict};
 use crate::{
-    cli::runtime,
+    cli::{
+        listing::{self, Changed, PATIENCE},
+        runtime,
+    },
     data::Tool,
     engine::available,
     error::Result,
     exec::jobs::Queue,
     hash::Digest,
-    mcp::{self, McpError, ServerSpec, Servers, Session, merged},
-    offered::tool_rows,
+    mcp::{Description, ServerSpec, Servers},
+    offered::Offered,
     plan::{
         Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
-        ToolChanges, rollouts,
+        rollouts,
     },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
@@ -26,13 +29,11 @@ use crate::{
     ui::{bytes, plural},
 };
 
-/// Longest wait for a server or an endpoint, whatever the run file allows.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// More tools than this are noted.
 const MANY_TOOLS: usize = 25;
 
-/// All findings except mistakes in the file itself.
-pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
+/// All findings except mistakes in the file itself. `trained`: the tools of the agent that the run goes on from.
+pub fn findings(plan: &Plan, store: &Store, trained: Option<Vec<String>>) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan)];
     // A job has those of its node.
     let is_job = |index: &NodeIndex| plan.node(*index).stage.executor.is_job();
@@ -44,15 +45,18 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     for (name, spec) in plan.servers.iter().flat_map(Servers::iter) {
         let (server, answer) = server(spec);
         findings.push(if name.is_empty() { server } else { server.of(name) });
-        if let Some((tools, start)) = answer {
+        if let Some((described, start)) = answer {
             findings.extend(server_starts(plan, spec, start));
-            listed.push((name.to_owned(), tools));
+            listed.push((name.to_owned(), described));
         }
     }
-    let listed = tool_rows(merged(listed));
-    findings.extend(many_tools(plan, &listed));
-    findings.extend(about_tools(plan, &listed));
-    findings.extend(changed_tools(plan, store, &listed));
+    let offered = Offered::of(listed);
+    findings.extend(many_tools(plan, &offered));
+    findings.extend(about_tools(plan, &offered.tools));
+    findings.extend(changed_tools(plan, store, &offered));
+    findings.extend(
+        trained.filter(|_| !offered.tools.is_empty()).map(|trained| trained_tools(trained, &offered)),
+    );
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
@@ -98,12 +102,12 @@ fn devices(plan: &Plan) -> Finding {
 }
 
 /// Stages that offer more tools than a small model can choose among.
-fn many_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
-    let Some(servers) = &plan.servers else { return Vec::new() };
+fn many_tools(plan: &Plan, offered: &Offered) -> Vec<Finding> {
+    let (Some(servers), listed) = (&plan.servers, offered) else { return Vec::new() };
     let mut offers: BTreeMap<&str, usize> = BTreeMap::new();
     for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
-        let offered = stage.kind.as_ref().and_then(|kind| kind.offers(listed, servers));
-        let offered = offered.map(|tools| tools.iter().filter(|tool| !tool.synthetic).count());
+        let offered = stage.kind.as_ref().and_then(|kind| kind.offers(listed.clone(), servers));
+        let offered = offered.map(|offered| offered.tools.iter().filter(|tool| !tool.synthetic).count());
         offers.extend(offered.filter(|offered| *offered > MANY_TOOLS).map(|offered| (&*stage.name, offered)));
     }
     let finding = |(stage, offered): (&str, usize)| {
@@ -131,22 +135,23 @@ fn about_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
 }
 
 /// The differences between the tools that the servers list now and those in the cache, with the stages that run again.
-fn changed_tools(plan: &Plan, store: &Store, listed: &[Tool]) -> Vec<Finding> {
-    let Some(servers) = plan.servers.as_ref().filter(|_| !listed.is_empty()) else { return Vec::new() };
-    let last = store.last_keys(&plan.name);
-    let of_node = |index: &NodeIndex| {
-        let node = plan.node(*index);
-        let now = node.stage.kind.as_ref()?.offers(listed, servers)?;
-        let record = store.record(last.get(&node.id)?)?;
-        let changes = ToolChanges::since(store, &record.outputs.get("tools")?.digest, &now)?;
-        (changes != ToolChanges::default()).then(|| {
-            let text = format!("{}: not as in the cache: {changes}", node.id);
-            let again = plan.followers(*index);
-            let again = if again.is_empty() { "nothing".to_owned() } else { again.join(", ") };
-            Finding::new("tools", Verdict::Note, text).todo(format!("the next run computes again: {again}"))
-        })
-    };
-    plan.order().iter().filter_map(of_node).collect()
+fn changed_tools(plan: &Plan, store: &Store, offered: &Offered) -> Vec<Finding> {
+    let finding =
+        |changed: Changed| Finding::new("tools", Verdict::Note, changed.text()).todo(changed.todo());
+    listing::changed(plan, store, offered).into_iter().map(finding).collect()
+}
+
+/// Whether the servers still have the tools that an agent learned with.
+fn trained_tools(trained: Vec<String>, offered: &Offered) -> Finding {
+    match listing::gone(trained, offered) {
+        gone if gone.is_empty() => Finding::good("tools", "the agent's tools are all there".to_owned()),
+        gone => Finding::new(
+            "tools",
+            Verdict::Note,
+            format!("the agent learned with tools that are gone: {}", gone.join(", ")),
+        )
+        .todo("tasks for what replaces them teach it again; solutions that call them are of no use any more"),
+    }
 }
 
 /// The cost of restarting the server in each rollout that calls a tool, if it is high.
@@ -160,30 +165,12 @@ fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Find
 }
 
 /// Starts the server or connects to it, and lists its tools. Also returns them and how long that took, if it went well.
-fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<mcp::Tool>, Duration)>) {
-    let began = Instant::now();
-    let limit = spec.limits.start_timeout.min(PATIENCE);
-    let mut spec = ServerSpec { record: None, ..spec.clone() };
-    spec.limits.start_timeout = limit;
-    let visit = async {
-        let session = Session::connect(&spec).await?;
-        let described = session.describe().await;
-        let took = began.elapsed();
-        session.close().await;
-        described.map(|found| (found.tools, took))
-    };
-    let late = || McpError::StartTimeout {
-        server: spec.transport.to_string(),
-        limit,
-        output: crate::mcp::ServerOutput::default(),
-    };
-    let described = runtime().and_then(|runtime| {
-        let described = runtime.block_on(async { tokio::time::timeout(limit * 2, visit).await });
-        Ok(described.map_err(|_| late())??)
-    });
+fn server(spec: &ServerSpec) -> (Finding, Option<(Description, Duration)>) {
+    let described = runtime().and_then(|runtime| runtime.block_on(listing::describe(spec)));
     match described {
         Err(cause) => (Finding::bad("server", &cause), None),
-        Ok((tools, took)) => {
+        Ok((described, took)) => {
+            let tools = &described.tools;
             let names: Vec<&str> =
                 tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
             if names.is_empty() {
@@ -203,7 +190,7 @@ fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<mcp::Tool>, Duration)>) {
             let named = names[..count.min(8)].join(", ");
             let (seconds, tools_text) = (took.as_secs_f64(), plural(count, "tool"));
             let text = format!("{} answers in {seconds:.1} s: {tools_text}: {named}{more}", spec.transport);
-            (Finding::good("server", text), Some((tools, took)))
+            (Finding::good("server", text), Some((described, took)))
         }
     }
 }

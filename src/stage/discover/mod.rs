@@ -17,8 +17,8 @@ use crate::{
     agent::Toolbox,
     data::Tool,
     error::{self, At, Diagnostic, Interrupted, did_you_mean},
-    mcp::{Sandbox, ServerSpec, Servers, Session, State, merged, tools_digest},
-    offered::{self, OfferedRows, tool_rows},
+    mcp::{Sandbox, ServerSpec, Servers, Session, State, tools_digest},
+    offered::{self, Offered, tool_rows},
 };
 
 #[derive(Deserialize)]
@@ -91,23 +91,17 @@ impl Discover {
             visited = futures::future::try_join_all(visits) => visited?,
             () = context.cancel.cancelled() => return Err(Interrupted.into()),
         };
-        let (mut rows, mut lists) = (Vec::new(), Vec::new());
-        let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, (described, notes)) in visited {
+        let mut described = Vec::new();
+        for (name, (one, notes)) in visited {
             let prefix = if name.is_empty() { String::new() } else { format!("{}: ", of_server(&name)) };
             notes.iter().for_each(|note| context.observer.note(&format!("{prefix}{note}")));
-            lists.push((name.clone(), described.tools.clone()));
-            let described = OfferedRows::from(described);
-            for unknown in unknown_limits(servers, &name, &described.tools) {
+            for unknown in unknown_limits(servers, &name, &tool_rows(one.tools.clone())) {
                 context.observer.note(&format!("{prefix}{unknown}"));
             }
-            rows.push(described.server);
-            resources.extend(described.resources);
-            resource_templates.extend(described.resource_templates);
-            prompts.extend(described.prompts);
+            described.push((name, one));
         }
-        let (tools, unsafe_tools) = self.chosen(tool_rows(merged(lists)), servers)?;
-        let tools = self.overridden(tools)?;
+        let (offered, unsafe_tools) = self.written(Offered::of(described), servers)?;
+        let Offered { servers: rows, tools, resources, resource_templates, prompts } = offered;
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
         }
@@ -120,8 +114,6 @@ impl Discover {
             ));
         }
         Toolbox::new(&tools)?.notes().for_each(|note| context.observer.note(&note));
-        let digest = tools_digest(&tools.iter().map(offered::tool).collect::<Vec<_>>()).to_string();
-        rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
         let count = tools.iter().filter(|tool| !tool.synthetic).count();
         context.write("server", &rows)?;
         context.write("tools", &tools)?;
@@ -156,13 +148,21 @@ impl StageKind for Discover {
         }
     }
 
-    fn offers(&self, listed: &[Tool], servers: &Servers) -> Option<Vec<Tool>> {
-        let (tools, _) = self.chosen(listed.to_vec(), servers).ok()?;
-        self.overridden(tools).ok()
+    fn offers(&self, offered: Offered, servers: &Servers) -> Option<Offered> {
+        Some(self.written(offered, servers).ok()?.0)
     }
 }
 
 impl Discover {
+    /// What is written of what the servers offer, and the tools left out for what they may do.
+    fn written(&self, offered: Offered, servers: &Servers) -> Result<(Offered, LeftOut), DiscoverError> {
+        let (tools, left_out) = self.chosen(offered.tools, servers)?;
+        let mut written = Offered { tools: self.overridden(tools)?, ..offered };
+        let digest = tools_digest(&written.tools.iter().map(offered::tool).collect::<Vec<_>>()).to_string();
+        written.servers.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
+        Ok((written, left_out))
+    }
+
     /// The tools that the agent gets, and those left out for what they may do, by reason.
     fn chosen(&self, listed: Vec<Tool>, servers: &Servers) -> Result<(Vec<Tool>, LeftOut), DiscoverError> {
         let reset_tools = servers.iter().filter_map(|(name, spec)| {

@@ -101,7 +101,17 @@ pub fn read(text: &str) -> Reading {
 
 fn value(text: &str) -> Option<Value> {
     let python = || text.starts_with(['[', '{', '(']).then(|| python_repr(text)).flatten();
-    serde_json::from_str(text).ok().or_else(|| json_stream(text)).or_else(python)
+    serde_json::from_str(text).ok().or_else(|| json_stream(text)).or_else(python).or_else(|| announced(text))
+}
+
+/// An object or a list behind a line of prose, also in a fence: `Found 2 notes:\n{…}`.
+fn announced(text: &str) -> Option<Value> {
+    let (prose, rest) = text.split_once('\n')?;
+    let rest = rest.trim();
+    let fenced = rest.strip_prefix("```json").or_else(|| rest.strip_prefix("```"));
+    let rest = fenced.and_then(|rest| rest.strip_suffix("```")).unwrap_or(rest).trim();
+    let is_prose = !prose.trim().is_empty() && !prose.starts_with(['{', '[']);
+    (is_prose && rest.starts_with(['{', '['])).then(|| serde_json::from_str(rest).ok()).flatten()
 }
 
 /// Objects one behind the other, as lines or as blocks of several lines.
@@ -201,6 +211,9 @@ fn pairs(fields: &Map<String, Value>) -> Option<Vec<Value>> {
         |key: &&String| key.contains(|letter: char| letter.is_uppercase() || letter == ' ' || letter == '.');
     let are_texts = fields.values().all(Value::is_string);
     let is_one_kind = are_texts || fields.values().all(Value::is_number);
+    if fields.len() > 1 && is_one_kind && fields.keys().all(|key| words::is_file(key)) {
+        return Some(fields.iter().map(|(key, value)| json!({"path": key, "value": value})).collect());
+    }
     if fields.len() < PAIRS || !is_one_kind || fields.keys().filter(is_name).count() * 2 < fields.len() {
         return None;
     }
@@ -521,6 +534,27 @@ fn unquoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn json_behind_a_line_of_prose_is_read() {
+        for text in [
+            "Found 2 notes.\n[{\"id\": 1, \"title\": \"a\"}, {\"id\": 2, \"title\": \"b\"}]",
+            "Found 2 notes.\n```json\n[{\"id\": 1, \"title\": \"a\"}, {\"id\": 2, \"title\": \"b\"}]\n```",
+        ] {
+            let list = &super::read(text).lists[0];
+            assert!(list.is_list && list.records.len() == 2 && list.records[1][1].value == "b", "{list:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_files_in_keys_are_values() {
+        let list = &super::read("{\"budget.xlsx\": 5215, \"old/staff.xlsx\": 6182}").lists[0];
+        let paths: Vec<&str> = list.records.iter().map(|record| record[0].value.as_str()).collect();
+        assert_eq!(
+            (list.records[0][0].name.as_str(), paths),
+            ("path", vec!["budget.xlsx", "old/staff.xlsx"])
+        );
+    }
+
     use proptest::prelude::*;
 
     #[test]
@@ -536,7 +570,7 @@ mod tests {
         let wrapped = format!(r#"{{"ok": true, "state": {{"calls": 3}}, "parsed_content": {named}}}"#);
         assert_eq!(of(&wrapped).0, 5);
         let sizes = r#"{"a.xlsx": 1, "b.xlsx": 2, "c.xlsx": 3, "d.xlsx": 4, "e.xlsx": 5}"#;
-        assert_eq!(of(sizes), (5, vec!["name".into(), "value".into()]));
+        assert_eq!(of(sizes), (5, vec!["path".into(), "value".into()]));
         let thing = r#"{"id": "7", "city": "Bern", "zip": "3001", "name": "Ann", "street": "Gasse"}"#;
         assert_eq!(of(thing).0, 1);
     }

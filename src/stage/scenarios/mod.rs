@@ -213,13 +213,13 @@ impl StageKind for Scenarios {
             let tools = if writing.len() == 1 { "tool" } else { "tools" };
             let names = writing.join(", ");
             found.push(Requirement::Met(format!(
-                "exploration calls {} {tools} that may write, each time in a session of its own: {names}",
+                "exploration takes at most {} s and calls {} {tools} that may write, each time in a session of its own: {names}",
+                self.params.explore_seconds,
                 writing.len()
             )));
         }
-        for text in explored::left_out(listed, servers, explore_writes) {
-            let (text, hint) = text.split_once("; ").unwrap_or((&text, ""));
-            found.push(Requirement::Doubtful { text: text.to_owned(), hint: hint.to_owned() });
+        for (text, hint) in explored::left_out(listed, servers, explore_writes) {
+            found.push(Requirement::Doubtful { text, hint });
         }
         let unlisted = values.unlisted(&mut explored::profiles(listed, servers, explore_writes));
         if unlisted.is_empty() {

@@ -734,6 +734,24 @@ pub fn is_code(value: &str) -> bool {
         && value.chars().all(|letter| letter.is_alphanumeric() || "_-.#+".contains(letter))
 }
 
+/// Whether a value is the name of a file, with or without its folder: `notes/a.txt`.
+pub fn is_file(value: &str) -> bool {
+    let extension = value.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
+    (1..=5).contains(&extension.len())
+        && extension.chars().all(|letter| letter.is_ascii_alphanumeric())
+        && extension.contains(|letter: char| letter.is_ascii_alphabetic())
+        && !value.contains(char::is_whitespace)
+}
+
+/// Whether an identifier is one that nobody says: `3b60ef37-c0a1-5044-af48-3a5bf9b604ab`.
+pub fn is_opaque(value: &str) -> bool {
+    let digits = value.chars().filter(char::is_ascii_digit).count();
+    value.len() >= 16
+        && 4 * digits >= value.len()
+        && digits < value.len()
+        && value.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
+}
+
 /// A thing by its name, or without an article by its number: `the teacher Ada`, `room 001`, `the extra "breakfast"`.
 pub fn called(thing: &str, value: &str) -> String {
     // A name that is written like any noun.
@@ -772,6 +790,32 @@ pub fn verb_of(field: &str) -> Option<&'static str> {
     MOMENTS.iter().find(|(name, _)| *name == said).map(|(_, verb)| *verb)
 }
 
+/// What a thing did at the moment that a field holds, and its infinitive: `joined` and `join`.
+pub fn did(field: &str) -> Option<(&'static str, &'static str)> {
+    const DID: [(&str, &str); 12] = [
+        ("joined", "join"),
+        ("arrived", "arrive"),
+        ("departed", "depart"),
+        ("expired", "expire"),
+        ("died", "die"),
+        ("happened", "happen"),
+        ("started", "start"),
+        ("ended", "end"),
+        ("finished", "finish"),
+        ("retired", "retire"),
+        ("left", "leave"),
+        ("began", "begin"),
+    ];
+    let mut said = split(field);
+    while said.len() > 1
+        && said.last().is_some_and(|last| ["at", "on", "date", "time"].contains(&last.as_str()))
+    {
+        said.pop();
+    }
+    let [past] = said.as_slice() else { return None };
+    DID.iter().find(|(known, _)| known == past).copied()
+}
+
 /// Whether a plural is one of a unit of time.
 pub fn is_time(plural: &str) -> bool {
     ["seconds", "minutes", "hours", "days", "weeks", "months", "years"].contains(&plural)
@@ -805,6 +849,16 @@ pub fn is_reading(tool: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_nobody_says_is_told_from_what_people_read_out() {
+        for opaque in ["3b60ef37-c0a1-5044-af48-3a5bf9b604ab", "64f1c0ffee00a1b2c3d4e5f6"] {
+            assert!(is_opaque(opaque), "{opaque}");
+        }
+        for said in ["T-00142", "3821016478", "9007199254740996", "fire-safety-report-2025", "budget.xlsx"] {
+            assert!(!is_opaque(said), "{said}");
+        }
+    }
 
     #[test]
     fn a_thing_with_a_number_or_a_code_has_no_article() {

@@ -409,6 +409,12 @@ fn a_run_goes_on_from_an_agent_in_place_of_its_start() {
         let expanded = project.mcprl(&["plan", "more.toml", "--expand", "--from", from]).out;
         assert!(expanded.contains("start = \"before\""), "{from}: {expanded}");
     }
+    let doctor = project.mcprl(&["doctor", "more.toml", "--from", "adapter"]).out;
+    assert!(doctor.contains("the agent's tools are all there"), "{doctor}");
+    let agent = project.read("adapter/agent.json");
+    project.write("adapter/agent.json", &agent.replace("\"list_tables\"", "\"show_tables\""));
+    let doctor = project.mcprl(&["doctor", "more.toml", "--from", "adapter"]).out;
+    assert!(doctor.contains("the agent learned with tools that are gone: show_tables"), "{doctor}");
     let run = project.mcprl(&["run", "more.toml", "--from", "adapter", "--until", "before"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     for (file, from, said) in [

@@ -223,7 +223,8 @@ fn plan_and_run_note_possible_problems_and_continue() {
         change(&project);
         // So that `run` stops at its first stage.
         project.replace("run.toml", "{mcprl}", "false");
-        let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
+        let (plan, run) =
+            (project.mcprl(&["plan", "run.toml", "--offline"]), project.mcprl(&["run", "run.toml"]));
         assert_eq!((plan.code, run.code), (Some(0), Some(1)), "{name}: {}{}", plan.err, run.err);
         assert!(run.err.contains(plan.err.trim_end()), "{name}: {}\n{}", plan.err, run.err);
         all += &format!("# {name}\n{}\n", plan.err);

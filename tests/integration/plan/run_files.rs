@@ -553,7 +553,7 @@ fn the_run_file_of_the_documentation_is_accepted() {
     project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
     project.write("my-server", "#!/bin/sh\n");
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
-    let mut command = project.command(&["plan", "run.toml"]);
+    let mut command = project.command(&["plan", "run.toml", "--offline"]);
     let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
 }
@@ -567,7 +567,7 @@ fn the_short_forms_of_the_documentation_are_accepted() {
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
     let short = documented("reference/run-file.md", "short").replace("Qwen/Qwen3-0.6B", "llama");
     project.write("run.toml", &short);
-    let output = project.mcprl(&["plan", "run.toml"]);
+    let output = project.mcprl(&["plan", "run.toml", "--offline"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
     let whole = documented("reference/run-file.md", "complete").replace("Qwen/Qwen3-0.6B", "llama");
     let (before, rest) = whole.split_once("[loop.train]").unwrap();
@@ -578,7 +578,7 @@ fn the_short_forms_of_the_documentation_are_accepted() {
         "run.toml",
         &format!("{before}{}[stages.exam]{exam}", documented("reference/run-file.md", "inferred")),
     );
-    let output = project.mcprl(&["plan", "run.toml"]);
+    let output = project.mcprl(&["plan", "run.toml", "--offline"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
 }
 
@@ -600,7 +600,7 @@ fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
     );
     project.write("my-server", "#!/bin/sh\n");
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
-    let mut command = project.command(&["plan", "run.toml"]);
+    let mut command = project.command(&["plan", "run.toml", "--offline"]);
     let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
     assert!(output.out.contains("grader"), "{}", output.out);
@@ -628,7 +628,7 @@ fn the_tries_of_the_documentation_are_accepted_in_its_run_file() {
     project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
     project.write("my-server", "#!/bin/sh\n");
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
-    let mut command = project.command(&["plan", "run.toml"]);
+    let mut command = project.command(&["plan", "run.toml", "--offline"]);
     let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
 }
@@ -641,10 +641,10 @@ fn the_families_file_of_the_documentation_is_accepted() {
     );
     let families = documented("guides/families.md", "families");
     project.write("families.toml", &families);
-    let output = project.mcprl(&["plan", "run.toml"]);
+    let output = project.mcprl(&["plan", "run.toml", "--offline"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
     project.write("families.toml", &families.replace("columns = [\"product\"]", "columns = [\"item\"]"));
-    let output = project.mcprl(&["plan", "run.toml"]);
+    let output = project.mcprl(&["plan", "run.toml", "--offline"]);
     assert!(output.err.contains("there is no word or entity `{product}`"), "{}", output.err);
 }
 

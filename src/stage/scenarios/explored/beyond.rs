@@ -45,11 +45,16 @@ pub fn impossible(
         if matter == Matter::Nothing {
             continue;
         }
-        let Some((position, made)) = missing(graph, profile, &seen.args) else { continue };
+        let Some((position, made)) =
+            missing(graph, profile, &seen.args).filter(|(_, made)| !words::is_opaque(made))
+        else {
+            continue;
+        };
         // What the call takes is no news.
         let is_news = |field: &str| seen.args.iter().all(|arg| arg.name != field);
         let mut rules = chains::rules(graph, index, seed).into_iter();
         let key = match &matter {
+            Matter::Things(parts) if parts.contains(&Part::File) => continue,
             Matter::Things(parts) => match parts.get(position) {
                 Some(Part::Key { noun }) => Some(noun.clone()),
                 _ => continue,
@@ -88,10 +93,11 @@ pub fn impossible(
             };
             let (what, f) = (asking::within(&place), words::spoken_field(&field));
             let (what, f) = if field.is_empty() { (place.clone(), String::new()) } else { (what, f) };
+            let is = if words::is_plural(&f) { "are" } else { "is" };
             let what = format!("{f} {what}");
             let thing = key.clone().unwrap_or_else(|| sought(&place, &args[position]));
             let texts = [
-                format!("What is the {what}? If there is no such {thing}, answer {NONE}."),
+                format!("What {is} the {what}? If there is no such {thing}, answer {NONE}."),
                 format!("Tell me the {what}, or answer {NONE} if there is no such {thing}."),
                 format!("I need the {what}. If you cannot find this {thing}, answer {NONE}."),
             ];

@@ -360,18 +360,33 @@ impl Graph {
         values
     }
 
-    /// Values for all of these parameters that stand in one record under the parameters' names, in seeded order.
-    pub fn joint(&self, params: &[&Param], seed: u64) -> Vec<Vec<Value>> {
-        let mut found: Vec<(u64, Vec<Value>)> = Vec::new();
-        let lists = self.seen.iter().flat_map(|seen| &seen.reading.lists);
-        for record in lists.flat_map(|list| &list.records) {
-            let of = |param: &&Param| {
-                let field =
-                    record.iter().find(|field| words::split(&field.name) == words::split(&param.name))?;
-                typed(&param.kind, &field.value)
-            };
-            let Some(values) = params.iter().map(of).collect::<Option<Vec<Value>>>() else { continue };
-            found.push((rank(seed, "joint", &json!(values).to_string()), values));
+    /// Values for two or more of these parameters that belong together, in seeded order: they stand in one record under the
+    /// parameters' names, or one stands in the result of a call with the other, as a sheet in what describes a workbook.
+    pub fn joint(&self, params: &[&Param], seed: u64) -> Vec<Vec<Option<Value>>> {
+        let mut found: Vec<(u64, Vec<Option<Value>>)> = Vec::new();
+        for seen in &self.seen {
+            for list in &seen.reading.lists {
+                let of_list = words::tokens(&list.name);
+                for record in &list.records {
+                    let of = |param: &&Param| {
+                        let said = words::split(&param.name);
+                        let is_name = |field: &&Field| {
+                            ["name", "id", "title", "path"].contains(&field.name.as_str())
+                                && !said.is_empty()
+                                && said.iter().all(|word| of_list.contains(&words::singular(word)))
+                        };
+                        let field = record.iter().find(|field| words::split(&field.name) == said);
+                        let field =
+                            field.or_else(|| record.iter().find(is_name)).map(|field| field.value.as_str());
+                        let arg = seen.args.iter().find(|arg| arg.name == param.name);
+                        typed(&param.kind, field.or_else(|| arg?.leaf.as_deref())?)
+                    };
+                    let values: Vec<Option<Value>> = params.iter().map(of).collect();
+                    if values.iter().flatten().count() > 1 {
+                        found.push((rank(seed, "joint", &json!(values).to_string()), values));
+                    }
+                }
+            }
         }
         found.sort_by_key(|(rank, _)| *rank);
         found.dedup();
@@ -399,7 +414,7 @@ impl Graph {
         if param.kind == Kind::Path {
             score += match text {
                 _ if is_path(text) => 25,
-                _ if is_file_name(text) => 6,
+                _ if words::is_file(text) => 6,
                 _ => -10,
             };
         } else if is_path(text) {
@@ -471,15 +486,6 @@ pub fn is_path(text: &str) -> bool {
     (text.starts_with('/') || text.starts_with("./") || text.contains(":\\"))
         && !text.contains('\n')
         && !text.contains("  ")
-}
-
-/// Such as `notes/a.txt`.
-fn is_file_name(text: &str) -> bool {
-    let extension = text.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
-    (1..=5).contains(&extension.len())
-        && extension.chars().all(|letter| letter.is_ascii_alphanumeric())
-        && extension.contains(|letter: char| letter.is_ascii_alphabetic())
-        && !text.contains(char::is_whitespace)
 }
 
 /// The name of a file or folder within another.

@@ -295,7 +295,8 @@ pub fn callable(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> BT
 /// Calls the safe tools in rounds.
 pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut profiles = profiles(task.tools, task.servers, task.writes);
-    for note in tools::left_out(task.tools, task.servers, task.writes) {
+    for (what, way_out) in tools::left_out(task.tools, task.servers, task.writes) {
+        let note = format!("{what}; {way_out}");
         task.observer.note(&note);
     }
     task.examples.apply(&mut profiles);

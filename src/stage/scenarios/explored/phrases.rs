@@ -45,6 +45,12 @@ pub struct Role {
     /// It names what is new.
     #[serde(default)]
     pub is_name: bool,
+    /// It stands directly behind what is done to it: `the fine of 3`.
+    #[serde(default)]
+    pub is_of: bool,
+    /// It is whose the item is: `the comment "x" by Ann`.
+    #[serde(default)]
+    pub is_by: bool,
     /// Where its values come from if it is a free text.
     pool: Option<String>,
 }

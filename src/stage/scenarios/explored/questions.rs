@@ -131,13 +131,23 @@ impl<'g> Context<'_, 'g> {
         }
         let arg = &seen.args[place];
         let leaf = arg.leaf.clone().unwrap_or_default();
-        let named = self.things.called(noun, &leaf).into_iter().filter(|known| known.call != self.index);
-        let way = |known: &Known| {
-            let one = Some(called(&known.noun, &known.name.1));
-            Way { one, ..self.described(place, known) }
+        let named = self.things.called(noun, &leaf);
+        // What nobody says has a name.
+        let is_said = named.is_empty() || !words::is_opaque(&leaf);
+        let mut named: Vec<&Known> = named.into_iter().filter(|known| known.call != self.index).collect();
+        // One call that lists all, and one that lists few.
+        named.sort_by_key(|known| known.among.is_some());
+        named.dedup_by_key(|known| known.among.is_some());
+        let file = self.parts.iter().position(|part| *part == Part::File);
+        let file = file.and_then(|place| seen.args[place].leaf.as_deref());
+        let within = |one: String| match file {
+            Some(file) => format!("{one} in {file}"),
+            None => one,
         };
-        let mut ways: Vec<Way> = named.take(WAYS - 1).map(way).collect();
-        ways.push(plain(Some(called(noun, &leaf))));
+        let way =
+            |known: &Known| Some(Way { one: Some(within(among(known)?)), ..self.described(place, known) });
+        let mut ways: Vec<Way> = named.into_iter().filter_map(way).take(WAYS - 1).collect();
+        ways.extend(is_said.then(|| plain(Some(within(called(noun, &leaf))))));
         ways
     }
 
@@ -153,7 +163,7 @@ impl<'g> Context<'_, 'g> {
     /// A way that says the name of what an argument identifies, if anybody knows it.
     fn by_name(&self, place: usize) -> Option<Way> {
         let known = self.things.called_anything(self.seen().args[place].leaf.as_deref()?)?;
-        let instead = Some((place, called(&known.noun, &known.name.1)));
+        let instead = Some((place, among(known)?));
         (known.call != self.index).then(|| Way { instead, ..self.described(place, known) })
     }
 
@@ -257,6 +267,7 @@ impl<'g> Context<'_, 'g> {
         let role = match role {
             Role::Reference | Role::Id => return None,
             Role::Set => "set",
+            Role::Moment if words::did(&field.name).is_some() => "did",
             Role::Moment if done.is_some() => "done",
             Role::Moment if words::verb_of(&field.name).is_some() => "verb",
             Role::Moment => "moment",
@@ -266,10 +277,15 @@ impl<'g> Context<'_, 'g> {
             Role::Person => "person",
             Role::Name => "name",
             Role::State => "state",
-            Role::Text if words::is_plural(&said) => "plural",
             Role::Text => "text",
         };
-        if asking::is_odd(&field.name, role == "done") && !templates::has_words(&field.name) {
+        let role = if ["text", "state", "amount"].contains(&role) && words::is_plural(&said) {
+            "plural"
+        } else {
+            role
+        };
+        if asking::is_odd(&field.name, ["done", "did"].contains(&role)) && !templates::has_words(&field.name)
+        {
             return None;
         }
         let said = match words::split(&field.name).last() {
@@ -288,8 +304,14 @@ impl<'g> Context<'_, 'g> {
             Some((many, done)) if role == "spent" => (many.to_owned(), done.to_owned()),
             _ => (said, done.or(verb).unwrap_or_default()),
         };
-        let gaps =
-            vec![("one", one.to_owned()), ("fields", words::plural(&said)), ("field", said), ("done", done)];
+        let (done, does) = words::did(&field.name).map_or((done, ""), |(past, does)| (past.to_owned(), does));
+        let gaps = vec![
+            ("does", does.to_owned()),
+            ("one", one.to_owned()),
+            ("fields", words::plural(&said)),
+            ("field", said),
+            ("done", done),
+        ];
         let rule = AnswerRule::Field { list: list.name.clone(), key: key.clone(), field: field.name.clone() };
         Some(Question { rule, operation: Operation::Field, role, field: field.name.clone(), gaps, said: key })
     }
@@ -351,7 +373,7 @@ impl<'g> Context<'_, 'g> {
             let value =
                 instead.map_or_else(|| arg.leaf.clone().unwrap_or_default(), |(_, name)| name.clone());
             text = match part {
-                Part::Key { .. } => text,
+                Part::Key { .. } | Part::File => text,
                 Part::Filter { field } => {
                     let value = if words::is_code(&value) { value } else { value.replace('_', " ") };
                     // Whose name is said has no id: tickets of a customer.
@@ -375,7 +397,7 @@ impl<'g> Context<'_, 'g> {
         if noun == "entry" || list.records.is_empty() {
             return Vec::new();
         }
-        let conditions = self.parts.iter().filter(|part| !matches!(part, Part::Key { .. })).count();
+        let conditions = self.parts.iter().filter(|part| part.narrows()).count();
         if conditions > CONDITIONS {
             return Vec::new();
         }
@@ -385,7 +407,7 @@ impl<'g> Context<'_, 'g> {
             matches!(part.0, Part::Search { .. }) && self.names(list, &name, part.1)
         };
         let is_found = self.parts.iter().zip(&seen.args).any(is_exact);
-        let is_narrowed = self.parts.iter().any(|part| !matches!(part, Part::Key { .. }));
+        let is_narrowed = self.parts.iter().any(Part::narrows);
         if let Some(name) = name.as_ref().filter(|_| !is_narrowed || is_found) {
             questions.extend(self.of_each(list, name, &noun, way));
         }
@@ -474,11 +496,19 @@ impl<'g> Context<'_, 'g> {
         for field in list.records[0].iter().filter(|field| field.name != name) {
             let role = self.things.role(self.seen().tool, &list.name, &field.name);
             let said = said(&field.name, noun);
-            let done = done(&field.name);
+            let did = words::did(&field.name).map(|(past, _)| past.to_owned());
+            let is_did = did.is_some();
+            let done = did.or_else(|| done(&field.name));
+            let are_whole = || {
+                let mut values = list.records.iter().filter_map(|record| value_of(record, &field.name));
+                values.all(|value| value.parse::<u32>().is_ok())
+            };
             let role = match role {
+                Some(Role::Moment) if is_did => "did",
                 Some(Role::Moment) if done.is_some() => "done",
                 Some(Role::Moment) => "moment",
-                Some(Role::Amount) if words::is_plural(&said) => "number",
+                Some(Role::Amount) if words::is_plural(&said) && are_whole() => "number",
+                Some(Role::Amount) if words::is_plural(&said) => "plural",
                 Some(Role::Amount) if words::is_amount(&field.name) || is_compared(&field.name) => "amount",
                 _ => continue,
             };
@@ -503,9 +533,12 @@ impl<'g> Context<'_, 'g> {
                 key: key.map(str::to_owned),
                 wanted,
             };
-            ask(measured(Some(name), Wanted::Most), Operation::Most, role, &field.name, gaps());
-            ask(measured(Some(name), Wanted::Least), Operation::Least, role, &field.name, gaps());
-            if ["amount", "number"].contains(&role) && words::is_added_up(&field.name) && adds_up(&field.name)
+            let compared = if role == "plural" { "amount" } else { role };
+            ask(measured(Some(name), Wanted::Most), Operation::Most, compared, &field.name, gaps());
+            ask(measured(Some(name), Wanted::Least), Operation::Least, compared, &field.name, gaps());
+            if ["amount", "number", "plural"].contains(&role)
+                && words::is_added_up(&field.name)
+                && adds_up(&field.name)
             {
                 ask(measured(None, Wanted::Total), Operation::Total, role, &field.name, gaps());
             }
@@ -599,6 +632,13 @@ fn called(noun: &str, value: &str) -> String {
     words::called(noun, value)
 }
 
+/// A thing by its name, and by what it is listed among: `the on-hold project "Room 4"`. None if that is no word in front of it.
+fn among(known: &Known) -> Option<String> {
+    let Some((field, value)) = &known.among else { return Some(called(&known.noun, &known.name.1)) };
+    let noun = templates::with_condition(&known.noun, field, "", &value.replace('_', " "));
+    (noun.len() > known.noun.len() && noun.ends_with(&known.noun)).then(|| called(&noun, &known.name.1))
+}
+
 /// A field's name in a sentence, without the name of the thing that has it: `status` for `ticket_status`.
 fn said(field: &str, noun: &str) -> String {
     let said = words::spoken_field(field);
@@ -626,7 +666,8 @@ fn done(field: &str) -> Option<String> {
     let verbs: Vec<&String> = said.iter().filter(|word| !ends.contains(&word.as_str())).collect();
     let [verb] = verbs.as_slice() else { return None };
     let verb = match verb.as_str() {
-        "published" | "paid" | "sent" | "born" | "built" | "sold" | "bought" => (*verb).clone(),
+        "published" | "paid" | "sent" | "born" | "built" | "sold" | "bought" | "taken" | "lent" | "given"
+        | "written" => (*verb).clone(),
         one if one.len() > 4 && one.ends_with("ed") => one.to_owned(),
         _ => return None,
     };
@@ -646,7 +687,29 @@ fn spent(said: &str) -> Option<(&str, &str)> {
 
 /// Whether the sum of a field is one that people ask for.
 fn adds_up(field: &str) -> bool {
-    !words::has_any(field, &["price", "fare", "fee", "duration", "length", "width", "pages", "salary"])
+    const NEVER: [&str; 20] = [
+        "price",
+        "fare",
+        "fee",
+        "duration",
+        "length",
+        "width",
+        "pages",
+        "salary",
+        "progress",
+        "percent",
+        "percentage",
+        "rating",
+        "score",
+        "rate",
+        "age",
+        "year",
+        "level",
+        "rank",
+        "temperature",
+        "priority",
+    ];
+    !words::has_any(field, &NEVER)
 }
 
 #[cfg(test)]

@@ -78,6 +78,14 @@ const LIMITS: [&str; 10] =
 const PAGES: [&str; 9] =
     ["page", "offset", "cursor", "skip", "after", "before", "token", "start", "continuation"];
 
+/// What most texts contain, for a search where nothing is known yet.
+pub const COMMON: [&str; 4] = ["e", "a", "the", "*"];
+
+/// Whether a parameter of this name is what a search looks for.
+pub fn is_query(name: &str) -> bool {
+    words::has_any(name, &["query", "search", "keyword", "q", "term", "text"])
+}
+
 impl Param {
     /// Whether it says how many records a result has.
     pub fn is_limit(&self) -> bool {

@@ -93,6 +93,9 @@ pub fn ask(operation: Operation, role: &str, field: &str, gaps: &[(&str, &str)])
 
 /// Things with a value in a field: `open tickets`.
 pub fn with_condition(things: &str, field: &str, said: &str, value: &str) -> String {
+    if let Ok(holds) = value.to_lowercase().parse::<bool>() {
+        return with_flag(things, &words::spoken_field(field), holds);
+    }
     let own = TABLE.words.get(&word(field)).and_then(|own| own.condition.as_deref());
     let is_adjective = |text: &&str| text.starts_with("{value}");
     let is_word = value.chars().all(|letter| letter.is_lowercase() || " -".contains(letter));
@@ -100,6 +103,19 @@ pub fn with_condition(things: &str, field: &str, said: &str, value: &str) -> Str
     let text = own.or(TABLE.condition.get("default").map(String::as_str)).unwrap_or("{things}");
     let value = if is_adjective(&text) { value.replace(' ', "-") } else { value.to_owned() };
     filled(text, &[("things", things), ("field", said), ("value", &value)])
+}
+
+/// Things that are or have something, or not: `completed todos`, `todos that are not completed`, `notes with attachments`.
+fn with_flag(things: &str, said: &str, holds: bool) -> String {
+    if let Some(part) = said.strip_prefix("has ") {
+        return format!("{things} {} {part}", if holds { "with" } else { "without" });
+    }
+    let state = said.strip_prefix("is ").unwrap_or(said);
+    if holds {
+        format!("{} {things}", state.replace(' ', "-"))
+    } else {
+        format!("{things} that are not {state}")
+    }
 }
 
 /// Things that another has: `comments on ticket T103`.
@@ -152,7 +168,8 @@ mod tests {
     #[test]
     fn the_table_is_read_and_every_gap_is_known() {
         let table: Table = toml::from_str(include_str!("templates.toml")).unwrap();
-        let known = ["one", "things", "thing", "field", "fields", "value", "done", "name", "names", "give"];
+        let known =
+            ["one", "things", "thing", "field", "fields", "value", "done", "does", "name", "names", "give"];
         let general = [&table.field, &table.count, &table.list, &table.most, &table.least, &table.total];
         let texts = general.into_iter().chain([&table.tally]).flat_map(|of| of.values().flatten());
         for gap in texts.chain(table.condition.values()).flat_map(|text| gaps(text)) {
@@ -172,6 +189,9 @@ mod tests {
         assert_eq!(with_condition(&open, "priority", "priority", "high"), "open tickets with high priority");
         assert_eq!(with_condition("tickets", "status", "status", "in progress"), "in-progress tickets");
         assert_eq!(with_condition("lamps", "colour", "colour", "red"), "lamps with the colour red");
+        assert_eq!(with_condition("todos", "completed", "completed", "true"), "completed todos");
+        assert_eq!(with_condition("todos", "is_done", "is done", "False"), "todos that are not done");
+        assert_eq!(with_condition("mails", "has_attachment", "", "false"), "mails without attachment");
         assert_eq!(with_owner("comments", "comment", "ticket T1"), "comments on ticket T1");
         let asked = ask(Operation::Field, "person", "assignee.name", &[("one", "ticket T1 {x}")]);
         assert_eq!(asked[0].1, "Who is ticket T1 {x} assigned to?");

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     changes,
     graph::{Arg, Graph, SuccessfulCall},
-    pages, sql, templates,
+    pages,
+    seeds::is_query,
+    sql, templates,
     tools::ToolProfile,
 };
 use crate::stage::scenarios::{
@@ -147,10 +149,19 @@ pub enum Role {
 pub enum Part {
     /// It names a thing that is called so.
     Key { noun: String },
+    /// It names the file that has the thing of another argument.
+    File,
     /// All records have it in this field.
     Filter { field: String },
     /// All records have this field, and it contains what the argument says.
     Search { field: String },
+}
+
+impl Part {
+    /// Whether it leaves things out.
+    pub fn narrows(&self) -> bool {
+        matches!(self, Self::Filter { .. } | Self::Search { .. })
+    }
 }
 
 /// What a call is about.
@@ -173,6 +184,8 @@ pub struct Known {
     /// The call that shows it, and the list there.
     pub call: usize,
     pub list: String,
+    /// The field and the value by which the call finds it among others.
+    pub among: Option<(String, String)>,
 }
 
 type Place = (usize, String, String);
@@ -243,7 +256,8 @@ impl<'g> Things<'g> {
         let said = words::spoken(name);
         let head = words::split(name).pop().unwrap_or_default();
         let is_odd = words::is_preposition(&said) || words::NO_NOUNS.contains(&head.as_str());
-        let is_logged = is_odd || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
+        let is_logged =
+            is_odd || said == "value" || words::has_any(name, &OF_CALLS) || LOGGED.contains(&said.as_str());
         if is_logged || name.is_empty() || self.graph.changing(*tool).contains(name) {
             return None;
         }
@@ -400,7 +414,14 @@ impl<'g> Things<'g> {
                     };
                     // By a list of all of them, or by a search for the name.
                     let is_found = |arg: &Arg| is_search(arg) && arg.leaf.as_deref() == Some(called);
-                    let is_plain = seen.args.is_empty() && !list.is_part
+                    let among = match &*seen.args {
+                        [only] if !is_search(only) => match self.part(seen, only, false) {
+                            Some(Part::Filter { field }) => only.leaf.clone().map(|leaf| (field, leaf)),
+                            _ => None,
+                        },
+                        _ => None,
+                    };
+                    let is_plain = (seen.args.is_empty() || among.is_some()) && !list.is_part
                         || matches!(&*seen.args, [only] if is_found(only));
                     let known = Known {
                         noun: noun.clone(),
@@ -408,6 +429,7 @@ impl<'g> Things<'g> {
                         name: (name.clone(), called.to_owned()),
                         call: index,
                         list: list.name.clone(),
+                        among,
                     };
                     all.push((is_plain && !is_paged, known));
                 }
@@ -468,6 +490,15 @@ impl<'g> Things<'g> {
                 None => return Matter::Other,
             }
         }
+        // A file in which nothing else is named is the thing.
+        if !parts.iter().any(|part| matches!(part, Part::Key { .. })) {
+            let noun = match self.own_noun(seen.tool) {
+                own if own == "entry" || words::is_plural(&own) => "file".to_owned(),
+                own => own,
+            };
+            let files = parts.iter_mut().filter(|part| **part == Part::File);
+            files.for_each(|part| *part = Part::Key { noun: noun.clone() });
+        }
         // One thing by its key, or several things.
         let is_many = lists().any(|list| list.is_list || list.is_part);
         let keys = parts.iter().filter(|part| matches!(part, Part::Key { .. })).count();
@@ -488,7 +519,10 @@ impl<'g> Things<'g> {
     fn part(&self, seen: &SuccessfulCall, arg: &Arg, is_required: bool) -> Option<Part> {
         let leaf = arg.leaf.as_deref()?;
         let is_path = |one: &super::seeds::Param| one.name == arg.name && one.is_path();
-        if self.profiles[seen.tool].params.iter().any(is_path) || words::preposition_of(&arg.name).is_some() {
+        if self.profiles[seen.tool].params.iter().any(is_path) {
+            return (is_required && words::is_file(leaf)).then_some(Part::File);
+        }
+        if words::preposition_of(&arg.name).is_some() {
             return None;
         }
         let key = self.key(seen, arg, leaf);
@@ -565,7 +599,9 @@ impl<'g> Things<'g> {
             || own == "entry"
             || is_alike(&container, key)
             || own.ends_with(key);
-        if is_itself { one.to_owned() } else { format!("the {own} of {one}") }
+        // A card is its member's, and a member has a card.
+        let link = if sql::is_person(&own) { "with" } else { "of" };
+        if is_itself { one.to_owned() } else { format!("the {own} {link} {one}") }
     }
 }
 
@@ -607,7 +643,7 @@ pub fn tells(value: &str) -> bool {
 
 /// Whether an argument is what a search looks for.
 pub fn is_search(arg: &Arg) -> bool {
-    words::has_any(&arg.name, &["query", "search", "keyword", "q", "term", "text"])
+    is_query(&arg.name)
 }
 
 /// Whether an argument is the key of a session.

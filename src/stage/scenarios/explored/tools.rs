@@ -133,7 +133,7 @@ pub fn writing<'t>(tools: &'t [Tool], servers: &Servers, writes: &ExploreWrites)
 }
 
 /// Sentences about tools that write and are not called, and what would change it.
-pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<String> {
+pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Vec<(String, String)> {
     let of = |why: LeftOut| -> Vec<&str> {
         let is_so = |tool: &&Tool| {
             let spec = servers.of_tool(&tool.server_name);
@@ -151,19 +151,21 @@ pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Ve
     let (lasting, destructive) = (of(LeftOut::MayLast), of(LeftOut::Destructive));
     let mut notes = Vec::new();
     if !lasting.is_empty() {
-        notes.push(format!(
-            "{}: a new process may open the same files or database; with state = \"snapshot-dir\", \"reset-tool\" or \
-             `before_episode` they are explored, or with explore_writes = true, if the server keeps all in memory",
-            named(&lasting)
+        notes.push((
+            format!("{}: a new process may open the same files or database", named(&lasting)),
+            "with state = \"snapshot-dir\", \"reset-tool\" or `before_episode` they are explored, or with explore_writes = true, if the \
+             server keeps all in memory"
+                .to_owned(),
         ));
     }
     if !destructive.is_empty() {
         let list: Vec<String> = destructive.iter().take(NAMED).map(|name| format!("\"{name}\"")).collect();
-        notes.push(format!(
-            "{}: the server declares that they destroy something; name those to explore, with the other tools that write: \
-             explore_writes = [{}]",
-            named(&destructive),
-            list.join(", ")
+        notes.push((
+            format!("{}: the server declares that they destroy something", named(&destructive)),
+            format!(
+                "name those to explore, with the other tools that write: explore_writes = [{}]",
+                list.join(", ")
+            ),
         ));
     }
     notes

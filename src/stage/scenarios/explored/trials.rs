@@ -63,7 +63,10 @@ pub fn trials(graph: &mut Graph, profile: &ToolProfile, round: usize, seed: u64,
         };
         // Values of one record belong together.
         let together = if attempt % 2 == 0 { joint.next() } else { None };
-        let picked = together.unwrap_or_else(|| values.iter().map(pick).collect());
+        let mut picked: Vec<Value> = values.iter().map(pick).collect();
+        for (place, value) in together.into_iter().flatten().enumerate() {
+            picked[place] = value.unwrap_or_else(|| picked[place].clone());
+        }
         let mut chosen: Vec<(&Param, Value)> = required.iter().copied().zip(picked).collect();
         let sets_optional = !optional.is_empty() && (attempt >= product || attempt % 3 == 2 && round > 0);
         if sets_optional {
@@ -142,7 +145,9 @@ fn values(
                 found.splice(0..0, roots.flat_map(new).collect::<Vec<_>>());
                 found.truncate(VALUES / 4);
             }
-            if !profile.reads || found.is_empty() && param.is_required {
+            if profile.reads && param.is_required && seeds::is_query(&param.name) {
+                found.extend(seeds::COMMON.map(Value::from));
+            } else if !profile.reads || found.is_empty() && param.is_required {
                 let start = below(rng, 12);
                 if matches!(param.kind, Kind::Text) {
                     found.extend((start..start + 3).map(seeds::neutral));

@@ -28,6 +28,8 @@ const ENVELOPES: [&str; 9] =
 const KEYS: [&str; 8] = ["id", "no", "nr", "number", "code", "key", "uuid", "sku"];
 /// Names of fields with the name of a thing.
 const NAMES: [&str; 6] = ["name", "title", "subject", "label", "summary", "headline"];
+/// Words of what no person writes.
+const ENCODED: [&str; 9] = ["base64", "bytes", "blob", "binary", "hash", "checksum", "html", "json", "xml"];
 /// Longest name of a thing in an order.
 const NAME_CHARS: usize = 60;
 /// Most values of a field that is a category, and words of what is old or new in a parameter's name.
@@ -50,6 +52,17 @@ pub struct Things {
     pub is_whole: bool,
     /// A call that shows one of them: the tool, and its parameter.
     pub getters: Vec<(usize, String)>,
+    pub views: Vec<View>,
+}
+
+/// Those of the things that have a value, as their list gives them if it is asked for these.
+#[derive(Debug)]
+pub struct View {
+    pub call: ToolCall,
+    pub field: String,
+    pub value: String,
+    pub keys: BTreeSet<String>,
+    pub chars: usize,
 }
 
 impl Things {
@@ -124,6 +137,7 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
                 records: list.records,
                 is_whole,
                 getters: Vec::new(),
+                views: Vec::new(),
             });
         }
     }
@@ -140,8 +154,35 @@ pub fn things(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Things> {
             }
         }
         things.getters = getters.into_iter().collect();
+        things.views = graph
+            .seen
+            .iter()
+            .filter(|seen| seen.tool == things.tool)
+            .filter_map(|seen| view(seen, &things.key))
+            .collect();
     }
     found
+}
+
+fn view(seen: &graph::SuccessfulCall, key: &str) -> Option<View> {
+    let [arg] = seen.args.as_slice() else { return None };
+    let value = arg.leaf.as_deref()?;
+    let list = seen
+        .reading
+        .lists
+        .iter()
+        .find(|list| !list.is_nested && !list.is_part && !list.records.is_empty())?;
+    let is_asked = |field: &&harvest::Field| words::tokens(&field.name) == words::tokens(&arg.name);
+    let field = list.records.first()?.iter().find(is_asked)?.name.clone();
+    let keys = list.records.iter().filter(|record| value_of(record, &field) == Some(value));
+    let keys: BTreeSet<String> = keys.filter_map(|record| value_of(record, key)).map(str::to_owned).collect();
+    (keys.len() == list.records.len()).then(|| View {
+        call: seen.call.clone(),
+        field,
+        value: value.to_owned(),
+        keys,
+        chars: seen.text.chars().count(),
+    })
 }
 
 fn noun(profile: &ToolProfile, list: &str) -> String {
@@ -250,7 +291,8 @@ pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) 
 fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Things]) -> Option<Deed<'g>> {
     let verb = PHRASES.verb(&profile.name, &profile.description)?;
     let is_structure = |param: &&Param| match &param.kind {
-        Kind::Object(_) | Kind::Sql | Kind::Path => true,
+        Kind::Object(_) | Kind::Sql => true,
+        Kind::Text if words::has_any(&param.name, &ENCODED) => true,
         Kind::List(item) => matches!(item.kind, Kind::Object(_) | Kind::List(_) | Kind::Path),
         _ => false,
     };
@@ -281,7 +323,8 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
     if params().any(|param| param.is_required && !slots.iter().any(|slot| slot.param.name == param.name)) {
         return None;
     }
-    let object: BTreeSet<String> = verb.object.iter().map(|word| words::singular(word)).collect();
+    // The last noun is what is meant: `add_project_task` adds a task.
+    let object: BTreeSet<String> = verb.object.last().map(|word| words::singular(word)).into_iter().collect();
     let is_thing = |slot: &Slot<'_>| matches!(slot.fill, Fill::Thing { .. }) && slot.param.is_required;
     let is_object = |slot: &Slot<'_>| words::tokens(&slot.noun).iter().any(|word| object.contains(word));
     let first_thing = slots.iter().position(is_thing);
@@ -313,9 +356,18 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
             };
             (target, item.or_else(named).or_else(free).or_else(other))
         }
+        "other" => {
+            // `lend_copy(card, barcode)` does nothing to the card.
+            let is_sole = slots.iter().filter(|slot| slot.param.is_required).count() == 1;
+            (own.or(first_thing.filter(|_| verb.object.is_empty() || is_sole)), None)
+        }
         _ => (own.or(first_thing), None),
     };
-    if ["add", "remove"].contains(&class.name.as_str()) && item.is_none() && verb.object.is_empty() {
+    let needs_item = ["add", "remove"].contains(&class.name.as_str());
+    // What is done to nothing that is listed is no order: `transfer_to_agent(summary)`.
+    let is_known = |slot: &Slot<'_>| slot.param.is_required && !matches!(slot.fill, Fill::Free(_));
+    let is_about_nothing = class.name == "other" && !slots.iter().any(is_known);
+    if needs_item && item.is_none() && verb.object.is_empty() || is_about_nothing {
         return None;
     }
     Some(Deed { tool, profile, verb, class, slots, target, item })
@@ -438,7 +490,7 @@ fn other_fill(graph: &Graph, param: &Param, target: Option<&Things>, verb: &Verb
         }
         Kind::Text if is_category => Some(Fill::Choice(values)),
         Kind::Text if !param.seeds.is_empty() => Some(Fill::Choice(plain_of(&param.seeds))),
-        Kind::Text if words::has_any(&param.name, &KEYS) => {
+        Kind::Text if words::split(&param.name).last().is_some_and(|last| KEYS.contains(&last.as_str())) => {
             // What it takes is not listed; what worked is a value.
             let worked = graph.seen.iter().flat_map(|seen| &seen.args).filter(|arg| arg.name == param.name);
             let worked: BTreeSet<String> = worked.filter_map(|arg| arg.leaf.clone()).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::deeds::{Deed, Fill, Slot, Things, call, pick, typed};
+use super::deeds::{Deed, Fill, Slot, Things, View, call, pick, typed};
 use crate::{
     chat::ToolCall,
     stage::scenarios::{
@@ -190,8 +190,8 @@ impl<'m> Maker<'m> {
         draw: &str,
     ) -> Option<(String, String)> {
         let place = |param: &str| deed.slots.iter().position(|slot| slot.param.name == param);
-        let (mut target, mut item, mut front, mut rest, mut fields) =
-            (None, None, String::new(), Vec::new(), Vec::new());
+        let (mut target, mut item, mut front, mut by, mut rest, mut fields) =
+            (None, None, String::new(), String::new(), Vec::new(), Vec::new());
         for (slot, value, said) in &filled.slots {
             let at = place(&slot.param.name);
             let role = PHRASES.role(&slot.param.name);
@@ -213,6 +213,7 @@ impl<'m> Maker<'m> {
                     let with = if *value == Value::Bool(true) { "with" } else { "without" };
                     rest.push((2, format!("{with} {}", slot.noun)));
                 }
+                "add" | "remove" if role.is_some_and(|role| role.is_by) => by = format!(" by {}", said.shown),
                 "other" if role.is_some_and(|role| role.is_in_front) => {
                     front = format!("{} of ", said.shown);
                 }
@@ -224,7 +225,7 @@ impl<'m> Maker<'m> {
         let class = deed.class.name.as_str();
         let noun = object_noun(deed);
         let object = match class {
-            "add" | "remove" => item?,
+            "add" | "remove" => item? + &by,
             "make" => {
                 format!("{} {noun}", if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" })
             }
@@ -307,6 +308,9 @@ impl<'m> Maker<'m> {
     fn behind(&self, deed: &Deed<'_>, slot: &Slot<'_>, said: &Said, class: &str) -> (usize, String) {
         let role = PHRASES.role(&slot.param.name);
         let value = said.shown.as_str();
+        if role.is_some_and(|role| role.is_by) {
+            return (2, format!("by {value}"));
+        }
         if let Fill::Thing { .. } = slot.fill {
             let own = words::split(&slot.param.name);
             let preposition = match own.first().map(String::as_str) {
@@ -322,6 +326,10 @@ impl<'m> Maker<'m> {
                 (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
             }
             Some(role) if role.is_name && !slot.noun.is_empty() => (0, format!("called {value}")),
+            Some(role) if role.is_of && class == "other" && deed.target.is_none() => {
+                (0, role.said.replace("{value}", value))
+            }
+            Some(role) if role.is_of => (2, format!("with the {} {value}", spoken(&slot.param.name))),
             Some(role) if role.is_in_front && class == "make" => {
                 (2, format!("with the {} {value}", slot.noun))
             }
@@ -335,6 +343,10 @@ impl<'m> Maker<'m> {
             }
             None if class != "make" && PHRASES.place_of(&slot.noun) == FieldPlace::Within => {
                 (1, format!("to {value}"))
+            }
+            // The copy with the barcode 1412 to card L40.
+            None if deed.target.is_none() && matches!(slot.fill, Fill::Choice(_)) => {
+                (0, format!("with the {} {value}", spoken(&slot.param.name)))
             }
             None => (2, format!("with the {} {value}", spoken(&slot.param.name))),
         }
@@ -383,7 +395,7 @@ impl<'m> Maker<'m> {
     fn direct(&self, deed: &Deed<'_>, number: usize) -> Option<Order> {
         let draw = format!("direct {number}");
         let record = self.record(deed, "direct", number);
-        let filled = self.filled(deed, record, &draw)?;
+        let filled = self.filled(deed, record, &draw).filter(|filled| self.is_said(filled))?;
         let said = self.sentence(deed, &filled, None, &draw)?;
         Some(self.order(deed, "direct", &filled, said))
     }
@@ -391,6 +403,33 @@ impl<'m> Maker<'m> {
     /// The list of things as a call, if an agent sees all of it.
     fn list(&self, things: &Things) -> Option<ToolCall> {
         (things.chars <= self.result_chars).then(|| call(&self.profiles[things.tool], []))
+    }
+
+    /// A call that lists a thing, and the word that the call's argument is: `on-hold`.
+    fn listed(&self, things: &Things, record: usize) -> Option<(ToolCall, String)> {
+        if let Some(list) = self.list(things) {
+            return Some((list, String::new()));
+        }
+        let key = things.key_of(&things.records[record]);
+        let is_seen = |view: &&View| view.chars <= self.result_chars && view.keys.contains(key);
+        let is_word = |view: &&View| {
+            PHRASES.place_of(&view.field) == FieldPlace::Adjective
+                && view.value.chars().all(|letter| letter.is_lowercase() || letter == '_')
+        };
+        let view = things.views.iter().filter(is_seen).find(is_word)?;
+        Some((view.call.clone(), format!("{} ", view.value.replace('_', "-"))))
+    }
+
+    /// Whether people say what identifies the things, or the things have no other name.
+    fn is_said(&self, filled: &Filled<'_>) -> bool {
+        let is_opaque = |(slot, _, said): &(&Slot<'_>, Value, Said)| match (&slot.fill, said.record) {
+            (Fill::Thing { things, by_name: false }, Some(record)) => {
+                let things = &self.things[*things];
+                words::is_opaque(&said.plain) && things.name_of(&things.records[record]).is_some()
+            }
+            _ => false,
+        };
+        !filled.slots.iter().any(is_opaque)
     }
 
     /// The thing by its name, which a list says.
@@ -401,7 +440,8 @@ impl<'m> Maker<'m> {
         let index = self.record(deed, "described", number).filter(|_| !by_name)?;
         let name = things.name_of(&things.records[index])?.to_owned();
         let mut filled = self.filled(deed, Some(index), &draw)?;
-        let mut lists = vec![self.list(things)?];
+        let (list, among) = self.listed(things, index)?;
+        let mut lists = vec![list];
         // The other things by name, too, if their list is another one.
         for (slot, _, said) in &mut filled.slots {
             let (Fill::Thing { things: place, by_name: false }, Some(record)) = (&slot.fill, said.record)
@@ -422,12 +462,14 @@ impl<'m> Maker<'m> {
                 if !lists.contains(&list) {
                     lists.push(list);
                 }
+            } else if words::is_opaque(&said.plain) {
+                return None;
             }
         }
         let noun = &deed.slots[deed.target?].noun;
         let thing = match is_person(&name) && words::has_any(noun, &["person", "user"]) {
             true => name.clone(),
-            false => format!("the {noun} \"{name}\""),
+            false => format!("the {among}{noun} \"{name}\""),
         };
         let said = self.sentence(deed, &filled, Some(&thing), &draw)?;
         let mut order = self.order(deed, "described", &filled, said);
@@ -511,7 +553,7 @@ impl<'m> Maker<'m> {
         let draw = format!("conditional {number}");
         let index = self.record(deed, "conditional", number)?;
         let record = &things.records[index];
-        let filled = self.filled(deed, Some(index), &draw)?;
+        let filled = self.filled(deed, Some(index), &draw).filter(|filled| self.is_said(filled))?;
         let sets = |field: &str| {
             filled.slots.iter().any(|(slot, _, said)| {
                 words::tokens(&slot.noun) == words::tokens(field)
@@ -557,8 +599,7 @@ impl<'m> Maker<'m> {
         let (_, own_closing) = self.sentence(deed, &filled, None, &draw)?;
         let mut letters = task.chars();
         let task: String = letters.next().into_iter().flat_map(char::to_lowercase).chain(letters).collect();
-        let still = if is_adjective && number % 4 < 2 { "is still" } else { "is" };
-        let task = format!("If {}, {task}", condition(still));
+        let task = format!("If {}, {task}", condition("is"));
         let look_up = match things.getters.first() {
             Some((tool, param)) => {
                 let profile = &self.profiles[*tool];
@@ -587,7 +628,7 @@ impl<'m> Maker<'m> {
         if matches!(target.fill, Fill::Thing { by_name: true, .. }) {
             return None;
         }
-        let made = made_up(things, number)?;
+        let made = made_up(things, number).filter(|made| !words::is_opaque(made))?;
         let draw = format!("missing {number}");
         let mut filled = self.filled(deed, self.record(deed, "missing", number), &draw)?;
         let slot = filled.slots.iter_mut().find(|(slot, ..)| slot.param.name == target.param.name)?;
@@ -661,14 +702,14 @@ fn object_noun(deed: &Deed<'_>) -> String {
 
 /// `for member M3 with the priority high and the reason "x"`.
 fn joined_rest(rest: &[(usize, String)]) -> String {
-    let (with, others): (Vec<&str>, Vec<&str>) =
-        rest.iter().map(|(_, text)| text.as_str()).partition(|text| text.starts_with("with the "));
-    let mut text: String = others.iter().map(|other| format!(" {other}")).collect();
+    let (with, others): (Vec<_>, Vec<_>) =
+        rest.iter().partition(|(rank, text)| *rank > 0 && text.starts_with("with the "));
+    let mut text: String = others.iter().map(|(_, other)| format!(" {other}")).collect();
     let parts: Vec<String> = with
         .iter()
         .enumerate()
-        .map(|(place, part)| match place {
-            0 => (*part).to_owned(),
+        .map(|(place, (_, part))| match place {
+            0 => part.clone(),
             _ => part.trim_start_matches("with ").to_owned(),
         })
         .collect();

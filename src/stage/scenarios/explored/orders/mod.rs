@@ -47,7 +47,7 @@ const TWICE: usize = 2;
 /// Reading calls behind an order: near ones, and in all. Longest state that is compared.
 const NEAR: usize = 3;
 const PROBES: usize = 6;
-const STATE_BYTES: usize = 6000;
+const STATE_BYTES: usize = 24_000;
 /// Longest reason of a server.
 const REASON: usize = 160;
 
@@ -88,11 +88,14 @@ pub async fn candidates(
     if orders.is_empty() {
         return Ok(Vec::new());
     }
-    runners[0].observer.phase("orders", orders.len() as u64);
     let trials: Vec<Trial> = orders
         .into_iter()
         .map(|order| Trial { probes: probes(graph, profiles, &things, &order), order })
         .collect();
+    let probed: BTreeSet<String> = trials.iter().flat_map(|trial| &trial.probes).map(written).collect();
+    let tools: BTreeSet<usize> = trials.iter().map(|trial| trial.order.tool).collect();
+    let most = trials.len() + 2 * probed.len() + TWICE * tools.len();
+    runners[0].observer.phase("orders", most as u64);
     let before = before(&trials, runners).await?;
     executed(trials, &before, profiles, runners).await
 }

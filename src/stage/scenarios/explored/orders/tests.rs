@@ -60,6 +60,10 @@ def assign(ticket_id, agent):
 def create_ticket(title, priority):
     t = dict(id=f"T{101 + len(tickets)}", title=title, status="open", priority=priority, assignee="nobody", updated_at=now())
     tickets.append(t); save(); return t
+def add_comment(ticket_id, author, text):
+    t = find(ticket_id); t.setdefault("comments", []).append(dict(author=author, text=text)); save(); return t
+def transfer_to_human(summary):
+    tickets.append(dict(tickets[0], title=summary)); save(); return "transferred"
 def delete_ticket(ticket_id):
     tickets.remove(find(ticket_id)); save(); return "deleted"
 text, level = {"type": "string"}, {"type": "string", "enum": ["low", "normal", "high", "urgent"]}
@@ -71,6 +75,8 @@ tools = [tool(list_tickets, "List tickets.", [], status=dict(type="string", enum
     tool(set_priority, "Set the priority of a ticket.", ["ticket_id", "priority"], ticket_id=text, priority=level),
     tool(assign, "Assign a ticket to an agent.", ["ticket_id", "agent"], ticket_id=text, agent=text),
     tool(create_ticket, "Create a ticket.", ["title", "priority"], title=text, priority=level),
+    tool(add_comment, "Add a comment to a ticket.", ["ticket_id", "author", "text"], ticket_id=text, author=text, text=text),
+    tool(transfer_to_human, "Transfer the user to a human.", ["summary"], summary=text),
     dict(tool(delete_ticket, "Delete a ticket.", ["ticket_id"], ticket_id=text), annotations=dict(destructiveHint=True))]
 for line in sys.stdin:
     message = json.loads(line)
@@ -206,8 +212,15 @@ async fn orders_are_solved_by_doing_them_and_by_nothing_else() {
     assert!(kinds.len() >= 5, "{kinds:?}");
     assert!(kinds.iter().any(|kind| kind.ends_with("missing") || kind.ends_with("refused")), "{kinds:?}");
     assert!(told.iter().all(|task| !task.contains('_') && !task.contains("Answer \"done\"")), "{told:#?}");
-    let calls = |one: &Admitted| one.candidate.calls.iter().any(|call| call.name == "delete_ticket");
-    assert!(!admitted.iter().any(calls), "what destroys is not called");
+    let calls = |name: &str| {
+        let is_it = |one: &Admitted| one.candidate.calls.iter().any(|call| call.name == name);
+        admitted.iter().any(is_it)
+    };
+    assert!(!calls("delete_ticket"), "what destroys is not called");
+    assert!(!calls("transfer_to_human"), "what is about nothing that is listed is no order");
+    let is_comment = |task: &&&str| task.contains("comment \"");
+    let comments: Vec<&&str> = told.iter().filter(is_comment).collect();
+    assert!(!comments.is_empty() && comments.iter().all(|task| task.contains("\" by ")), "{comments:#?}");
     let other = ToolCall {
         name: "create_ticket".into(),
         arguments: serde_json::json!({"title": "Nobody asked", "priority": "low"})
