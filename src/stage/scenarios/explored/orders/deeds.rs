@@ -288,6 +288,23 @@ pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) 
     writing.filter_map(|(tool, profile)| deed(graph, tool, profile, things)).collect()
 }
 
+/// Tools that take nothing but texts of one's own, and do something to nothing that is listed: `transfer_to_agent(summary)`. They
+/// are no orders.
+pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things]) -> BTreeSet<usize> {
+    let is_one = |(tool, profile): &(usize, &ToolProfile)| {
+        let mut required = profile.params.iter().filter(|param| param.is_required);
+        let verb = PHRASES.verb(&profile.name, &profile.description).filter(|_| !changes::reads(profile));
+        verb.is_some_and(|verb| {
+            let is_free =
+                |param: &Param| matches!(other_fill(graph, param, None, &verb), Some(Fill::Free(_)));
+            PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
+                && required
+                    .all(|param| reference(graph, *tool, profile, param, things).is_none() && is_free(param))
+        })
+    };
+    profiles.iter().enumerate().filter(is_one).map(|(tool, _)| tool).collect()
+}
+
 fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Things]) -> Option<Deed<'g>> {
     let verb = PHRASES.verb(&profile.name, &profile.description)?;
     let is_structure = |param: &&Param| match &param.kind {
@@ -428,7 +445,8 @@ fn reference(
         let score = by_key.max(by_name) + if is_named { 100 } else { 0 };
         // A number that happens to work is no key.
         let is_proof = is_named && (says_key || score > 100 || worked.is_empty())
-            || !is_integer && !is_free && score > 0 && score < 100;
+            // Names work wherever any text does.
+            || !is_integer && !is_free && by_key > 0 && score < 100;
         if fits && is_proof && (!is_free || is_named) && best.as_ref().is_none_or(|(other, _)| score > *other)
         {
             let by_name = by_name > by_key || (!says_key && worked.is_empty() && things.name.is_some());

@@ -213,7 +213,9 @@ impl<'m> Maker<'m> {
                     let with = if *value == Value::Bool(true) { "with" } else { "without" };
                     rest.push((2, format!("{with} {}", slot.noun)));
                 }
-                "add" | "remove" if role.is_some_and(|role| role.is_by) => by = format!(" by {}", said.shown),
+                "add" | "remove" if role.is_some_and(|role| role.is_by) => {
+                    by = format!(" by {}", by_whom(said))
+                }
                 "other" if role.is_some_and(|role| role.is_in_front) => {
                     front = format!("{} of ", said.shown);
                 }
@@ -309,7 +311,7 @@ impl<'m> Maker<'m> {
         let role = PHRASES.role(&slot.param.name);
         let value = said.shown.as_str();
         if role.is_some_and(|role| role.is_by) {
-            return (2, format!("by {value}"));
+            return (2, format!("by {}", by_whom(said)));
         }
         if let Fill::Thing { .. } = slot.fill {
             let own = words::split(&slot.param.name);
@@ -673,6 +675,12 @@ fn said_value(value: &str) -> String {
         return format!("\"{}\"", value.replace('_', " "));
     }
     if is_person(value) { value.to_owned() } else { words::shown(value) }
+}
+
+/// A person by name or handle, without what they are.
+fn by_whom(said: &Said) -> &str {
+    let is_plain = is_person(&said.plain) || !said.plain.contains(char::is_whitespace);
+    if is_plain { &said.plain } else { &said.shown }
 }
 
 fn quoted(shown: &str) -> String {

@@ -78,7 +78,8 @@ pub async fn candidates(
     let deeds = deeds::deeds(graph, profiles, &things);
     let maker = Maker { profiles, things: &things, result_chars: runners[0].result_chars, seed };
     let mut orders: Vec<Order> = deeds.iter().flat_map(|deed| maker.orders(deed)).flatten().collect();
-    let told: BTreeSet<usize> = orders.iter().map(|order| order.tool).collect();
+    let mut told: BTreeSet<usize> = orders.iter().map(|order| order.tool).collect();
+    told.extend(deeds::about_nothing(graph, profiles, &things));
     orders.extend(plain_orders(graph, profiles).into_iter().filter(|order| !told.contains(&order.tool)));
     let mut seen = BTreeSet::new();
     orders.retain(|order| !is_of_server(&profiles[order.tool].name) && seen.insert(order.task.clone()));
