@@ -292,14 +292,16 @@ pub fn deeds<'g>(graph: &Graph, profiles: &'g [ToolProfile], things: &[Things]) 
 /// are no orders.
 pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things]) -> BTreeSet<usize> {
     let is_one = |(tool, profile): &(usize, &ToolProfile)| {
-        let mut required = profile.params.iter().filter(|param| param.is_required);
+        let required: Vec<&Param> = profile.params.iter().filter(|param| param.is_required).collect();
         let verb = PHRASES.verb(&profile.name, &profile.description).filter(|_| !changes::reads(profile));
         verb.is_some_and(|verb| {
             let is_free =
                 |param: &Param| matches!(other_fill(graph, param, None, &verb), Some(Fill::Free(_)));
+            let is_own =
+                |param: &&Param| reference(graph, *tool, profile, param, things).is_none() && is_free(param);
             PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
-                && required
-                    .all(|param| reference(graph, *tool, profile, param, things).is_none() && is_free(param))
+                && !required.is_empty()
+                && required.iter().all(is_own)
         })
     };
     profiles.iter().enumerate().filter(is_one).map(|(tool, _)| tool).collect()
@@ -383,7 +385,9 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
     let needs_item = ["add", "remove"].contains(&class.name.as_str());
     // What is done to nothing that is listed is no order: `transfer_to_agent(summary)`.
     let is_known = |slot: &Slot<'_>| slot.param.is_required && !matches!(slot.fill, Fill::Free(_));
-    let is_about_nothing = class.name == "other" && !slots.iter().any(is_known);
+    let is_about_nothing = class.name == "other"
+        && slots.iter().any(|slot| slot.param.is_required)
+        && !slots.iter().any(is_known);
     if needs_item && item.is_none() && verb.object.is_empty() || is_about_nothing {
         return None;
     }
