@@ -147,7 +147,8 @@ impl Episodes {
             let all = tables.tables.iter().flat_map(|table| {
                 table.episodes.iter().map(|found| table.policy_name(&found.summary.policy))
             });
-            all.collect::<BTreeSet<String>>()
+            let names: BTreeSet<String> = all.collect();
+            names.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect::<BTreeSet<String>>()
         };
         if let Some(name) = &self.policy {
             known("policy", name, &names().iter().map(String::as_str).collect())?;

@@ -96,6 +96,7 @@ impl Init {
             let named = if is_elsewhere { absolute(tasks) } else { tasks.to_owned() };
             OwnTasks::of(tasks, &named)
         });
+        let own = own.transpose()?;
         let text = run_file(&servers, &self.model, own.as_ref(), (folder, is_elsewhere), &isolation);
         create(&self.out, &(text + &practice(self.practice)))?;
         let is_confirmed = isolation.iter().all(Isolation::is_confirmed);

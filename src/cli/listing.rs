@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::runtime;
 use crate::{
-    data::{self, Table},
+    data::{self, Table, Tool},
     error::Result,
     mcp::{Description, McpError, ServerOutput, ServerSpec, Servers, Session},
     offered::Offered,
-    plan::{Ledger, Plan, ToolChanges, outputs_path},
+    plan::{Ledger, Node, Plan, ToolChanges, outputs_path},
     store::{ActionRecord, Store},
     ui::Printer,
 };
@@ -95,6 +95,14 @@ pub fn changed(plan: &Plan, store: &Store, offered: &Offered) -> Vec<Changed> {
         (!is_same).then(|| Changed { stage: node.id.clone(), changes, again: plan.followers(*index) })
     };
     plan.order().iter().filter_map(of_node).collect()
+}
+
+/// The tools that a node gets, as the stages before it choose them.
+pub fn tools_of(plan: &Plan, node: &Node, offered: &Offered, servers: &Servers) -> Vec<Tool> {
+    let writer = node.inputs.iter().find(|edge| edge.role == "tools").and_then(|edge| edge.from.writer());
+    let Some(writer) = writer.map(|writer| plan.node(writer)) else { return offered.tools.clone() };
+    let chosen = writer.stage.kind.as_ref().and_then(|kind| kind.offers(offered.clone(), servers));
+    chosen.map_or_else(|| tools_of(plan, writer, offered, servers), |chosen| chosen.tools)
 }
 
 /// The tools that an agent learned with and the servers have no more.

@@ -26,7 +26,11 @@ fn about_tools(plan: &plan::Plan, offered: &Offered) -> (Vec<String>, Vec<Proble
     let Some(servers) = &plan.servers else { return Default::default() };
     let (mut found, mut problems): (Vec<String>, Vec<Problem>) = Default::default();
     for node in plan.order().iter().map(|index| plan.node(*index)) {
-        let about = node.stage.kind.as_ref().map(|kind| kind.about_tools(&offered.tools, servers));
+        let about = node
+            .stage
+            .kind
+            .as_ref()
+            .map(|kind| kind.about_tools(&listing::tools_of(plan, node, offered, servers), servers));
         for requirement in about.unwrap_or_default() {
             let text = match requirement {
                 Requirement::Met(text) => text,

@@ -83,8 +83,8 @@ impl Traces {
 
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let found = traces::read_all(&self.paths)?;
+        let tools = self.tools.as_deref().map(|run| self.tools(run)).transpose()?;
         let Some(out) = &self.out else {
-            let tools = self.tools.as_deref().map(|run| self.tools(run)).transpose()?;
             list(printer, &found, tools.as_deref());
             return Ok(Outcome::Success);
         };
@@ -92,7 +92,7 @@ impl Traces {
         if self.page {
             return super::ui::serve(printer, Arc::new(TraceReview::new(found, out.clone())), self.port);
         }
-        let open: Vec<(&Found, &Trace)> = found
+        let mut open: Vec<(&Found, &Trace)> = found
             .iter()
             .filter_map(|found| Some((found, found.trace.as_ref().ok()?)))
             .filter(|(_, trace)| !known.contains_key(&digest(trace)))
@@ -108,13 +108,23 @@ impl Traces {
                 review(&open, &mut std::io::stdin().lock(), say, &mut save)?
             }
             false => {
+                // What the list calls unusable is left out.
+                open.retain(|(_, trace)| doubts(trace, tools.as_deref()).is_empty());
                 for (found, trace) in &open {
                     save(&line(found, trace, Decision::Accept, trace))?;
                 }
                 0
             }
         };
-        let unusable = found.iter().filter(|found| found.trace.is_err()).count();
+        let is_unusable = |found: &&Found| match &found.trace {
+            Err(_) => true,
+            Ok(trace) => {
+                !is_asked
+                    && !doubts(trace, tools.as_deref()).is_empty()
+                    && !known.contains_key(&digest(trace))
+            }
+        };
+        let unusable = found.iter().filter(is_unusable).count();
         let done = open.len() - left;
         match printer.format {
             OutputFormat::Json => {

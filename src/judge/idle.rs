@@ -8,9 +8,13 @@ use crate::data::Scenario;
 /// What an agent says that has done nothing.
 pub const DONE: &str = "done";
 
-/// The answer that most tasks have; of several the first.
+/// The answer that most tasks have; of several the first. An answer that a single task has is no common one.
 pub fn commonest_answer(scenarios: &[Scenario]) -> &str {
-    commonest(scenarios).map_or("0", |(answer, _)| answer)
+    common(scenarios).unwrap_or("unknown")
+}
+
+fn common(scenarios: &[Scenario]) -> Option<&str> {
+    commonest(scenarios).filter(|(_, count)| *count > 1).map(|(answer, _)| answer)
 }
 
 /// The same, with the number of tasks that have it.
@@ -22,10 +26,9 @@ fn commonest(scenarios: &[Scenario]) -> Option<(&str, usize)> {
     counts.into_iter().rev().max_by_key(|(_, count)| *count)
 }
 
-/// Texts of the tasks that are solved by saying one of both, before anything is played. An answer that a single task has is no
-/// common one. Of a task whose state is checked it is not known, so it is left out.
+/// Texts of the tasks that are solved by saying one of both, before anything is played. Of a task whose state is checked it is not known, so it is left out.
 pub fn solved_idly(scenarios: &[Scenario]) -> Vec<String> {
-    let common = commonest(scenarios).filter(|(_, count)| *count > 1).map(|(answer, _)| answer);
+    let common = common(scenarios);
     let answers: Vec<&str> = common.into_iter().chain([DONE]).collect();
     let says = |scenario: &Scenario, answer| {
         let evidence = Evidence { answer: Some(answer), messages: "[]", state: None };

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{hint_text, human};
 use crate::{
+    error::Class,
     exec::{IdleLoop, StageOutcome, Summary},
     plan::InLoop,
 };
@@ -55,7 +56,14 @@ pub fn closing_text(closing: &Closing<'_>) -> String {
     if summary.interrupted {
         text += &format!("\nstopped; to continue: {resume}");
     } else if !summary.failures.is_empty() {
-        text += &format!("\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")));
+        // A run keeps the run file that it was started with.
+        let is_mistake = summary.failures.iter().any(|failure| failure.class() == Class::Usage);
+        let again = if is_mistake {
+            "correct the run file, and start it again with `mcprl run`".to_owned()
+        } else {
+            format!("fix the cause, then continue with `{resume}`")
+        };
+        text += &format!("\n{}", hint_text(&again));
     }
     text
 }

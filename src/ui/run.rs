@@ -33,6 +33,8 @@ pub enum Verbosity {
 
 /// Widest line about an iteration, in columns.
 const COLUMNS: usize = 80;
+/// A note of more characters is shown once, be it of another stage.
+const LONG_NOTE: usize = 80;
 
 /// Shows a run's events.
 pub struct RunView {
@@ -221,6 +223,8 @@ struct Iterations {
     shown: BTreeSet<String>,
     /// How often each note was made, by its stage in the run file and its text without numbers.
     notes: BTreeMap<(String, String), usize>,
+    /// Texts of notes, whatever stage or policy they are of.
+    said: BTreeSet<String>,
     /// Iterations of each loop whose stages are all cached, and that have no line yet.
     cached: BTreeMap<String, usize>,
     /// Stages that run only to ask the server again.
@@ -367,6 +371,14 @@ impl Iterations {
 
     /// The line of a note. None if it was made before, be it with other numbers.
     fn note(&mut self, id: &str, text: &str) -> Option<String> {
+        // What is said of several policies or in several stages is said once.
+        let said = text
+            .strip_prefix("policy \"")
+            .and_then(|rest| rest.split_once("\": "))
+            .map_or(text, |(_, said)| said);
+        if !self.is_verbose && !self.said.insert(without_numbers(said)) && said.len() > LONG_NOTE {
+            return None;
+        }
         let count = self.notes.entry((stage_name(id), without_numbers(text))).or_default();
         *count += 1;
         let is_new = self.shown.insert(format!("note {text}"));

@@ -129,7 +129,13 @@ pub fn sources(run: &Run) -> Vec<EpisodeSource> {
             update: trainer.map(|trainer| UpdateSource::new(&trainer.id, &trainer.params)),
             tools: of_kind(stage, "tools").map(|(_, path)| path),
             scenarios: of_kind(stage, "scenarios"),
-            policies: policies.collect(),
+            policies: policies.fold(BTreeMap::new(), |mut all, (digest, name)| {
+                // One policy may have several names.
+                all.entry(digest)
+                    .and_modify(|names: &mut String| *names += &format!(", {name}"))
+                    .or_insert(name);
+                all
+            }),
             policy: policy.map(|digest| digest.to_string()),
             rewards,
         });
@@ -567,7 +573,8 @@ impl Episodes {
                 && filter.tool.as_ref().is_none_or(|tool| summary.tools.contains(tool))
                 && reward_in(found)
                 && filter.policy.as_ref().is_none_or(|policy| {
-                    *policy == summary.policy || *policy == table.policy_name(&summary.policy)
+                    *policy == summary.policy
+                        || table.policy_name(&summary.policy).split(", ").any(|name| name == policy)
                 })
         };
         let rows = table.episodes.iter().enumerate().filter(|(_, found)| passes(found));

@@ -12,7 +12,6 @@ use crate::{
         listing::{self, Changed, PATIENCE},
         runtime,
     },
-    data::Tool,
     engine::available,
     error::Result,
     exec::jobs::Queue,
@@ -52,7 +51,7 @@ pub fn findings(plan: &Plan, store: &Store, trained: Option<Vec<String>>) -> Res
     }
     let offered = Offered::of(listed);
     findings.extend(many_tools(plan, &offered));
-    findings.extend(about_tools(plan, &offered.tools));
+    findings.extend(about_tools(plan, &offered));
     findings.extend(changed_tools(plan, store, &offered));
     findings.extend(
         trained.filter(|_| !offered.tools.is_empty()).map(|trained| trained_tools(trained, &offered)),
@@ -121,11 +120,15 @@ fn many_tools(plan: &Plan, offered: &Offered) -> Vec<Finding> {
 }
 
 /// What stages need to know about the tools.
-fn about_tools(plan: &Plan, listed: &[Tool]) -> Vec<Finding> {
-    let Some(servers) = plan.servers.as_ref().filter(|_| !listed.is_empty()) else { return Vec::new() };
+fn about_tools(plan: &Plan, offered: &Offered) -> Vec<Finding> {
+    let Some(servers) = plan.servers.as_ref().filter(|_| !offered.tools.is_empty()) else {
+        return Vec::new();
+    };
     let mut found: BTreeMap<&str, Vec<Requirement>> = BTreeMap::new();
-    for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
-        let of_stage = stage.kind.as_ref().map(|kind| kind.about_tools(listed, servers));
+    for node in plan.order().iter().map(|index| plan.node(*index)) {
+        let stage = &node.stage;
+        let tools = listing::tools_of(plan, node, offered, servers);
+        let of_stage = stage.kind.as_ref().map(|kind| kind.about_tools(&tools, servers));
         found.insert(&stage.name, of_stage.unwrap_or_default());
     }
     let named = |(name, requirements): (&str, Vec<Requirement>)| -> Vec<Finding> {

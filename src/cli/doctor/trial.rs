@@ -1,6 +1,6 @@
 //! `mcprl doctor --try N`: plays a few tasks and says what the model does with them, and what would help it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Finding, Verdict};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     error::{Diagnostic, Result},
     exec::{self, Request, RunFolder, RunSpec, Signals, folder},
     grpo::{Advice, Conduct, Headroom},
-    plan::{Ledger, Node, Plan},
+    plan::{Ledger, Node, NodeIndex, Plan, PlanReport, Status},
     stage::{Cards, headroom::of_tasks},
     store::{FileDigests, Store},
     ui::{Printer, RunView, Verbosity},
@@ -61,15 +61,21 @@ const FEWEST: u64 = 40;
 /// Bounds of the exploration of stages that have no result yet, as overrides.
 fn bounds(plan: &Plan, store: &Store, tasks: u32) -> Vec<String> {
     let ledger = Ledger::new(plan, store);
+    let report = PlanReport::new(plan, store, &[]);
+    let nodes = report.map(|report| report.nodes).unwrap_or_default();
+    let cached = nodes.into_iter().filter(|node| matches!(node.status, Status::Cached { .. }));
+    let cached: BTreeSet<String> = cached.map(|node| node.id).collect();
     let wanted = FEWEST.max(4 * u64::from(tasks));
     let mut bounds = Vec::new();
+    let is_cached = |index: &NodeIndex| cached.contains(&plan.node(*index).id);
     for index in plan.order().iter().filter(|index| ledger.get(**index).is_none()) {
         let stage = &plan.node(*index).stage;
         for (param, most) in
             [("explore_calls", CALLS), ("explore_seconds", SECONDS), ("tasks", wanted), ("lessons", FEWEST)]
         {
             let explores = stage.kind.as_ref().is_some_and(|kind| kind.explores());
-            let given = stage.params.get(param).filter(|_| explores);
+            // A table of an earlier run is taken as it is.
+            let given = stage.params.get(param).filter(|_| explores && !is_cached(index));
             if given.and_then(serde_json::Value::as_u64).is_some_and(|given| given > most) {
                 bounds.push(format!("{}.{param}={most}", stage.path));
             }
@@ -145,7 +151,7 @@ fn findings(played: &[Trajectory]) -> Vec<Finding> {
                 Finding::good("try", format!("{headroom}: {}", advice.text()))
             }
             Advice::Solutions | Advice::Cannot => {
-                Finding::new("try", Verdict::Bad, headroom.to_string()).todo(advice.text())
+                Finding::new("try", Verdict::Note, headroom.to_string()).todo(advice.text())
             }
         });
     }

@@ -20,36 +20,40 @@ pub struct OwnTasks {
 
 impl OwnTasks {
     /// `path`: where the tasks are. `named`: as the run file names it.
-    pub fn of(path: &Path, named: &Path) -> Self {
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub fn of(path: &Path, named: &Path) -> Result<Self, ScenarioError> {
         let mut lines = format!("file = {}\n", quoted(&named.to_string_lossy()));
-        let about = match counted(path) {
-            Err(cause) => format!("note: {cause}"),
-            Ok(Counted { has_splits: true, .. }) => {
-                format!("{}: its lines say which tasks are the exam (`split`)", path.display())
-            }
-            Ok(Counted { tasks, answered, .. }) if answered < FEW => {
-                lines += "heldout_share = 1.0     # all are the exam; exploration makes the tasks that are trained on\n";
-                let of = if answered == tasks { String::new() } else { format!(" of {tasks}") };
-                format!(
-                    "{}: {answered}{of} tasks have answers: all are the exam, and exploration makes those that are trained on",
-                    path.display()
-                )
-            }
-            Ok(Counted { tasks, answered, .. }) => {
-                format!(
-                    "{}: {answered} of {tasks} tasks have answers: a fifth is the exam (`heldout_share`)",
-                    path.display()
-                )
-            }
+        let Counted { tasks, answered, checked, has_splits } = match counted(path) {
+            Ok(counted) => counted,
+            // `plan` and `doctor` say it again.
+            Err(cause) if path.is_file() => return Ok(Self { lines, about: format!("note: {cause}") }),
+            Err(cause) => return Err(cause),
         };
-        Self { lines, about }
+        let of = if answered + checked == tasks { String::new() } else { format!(" of {tasks}") };
+        let changes = match checked {
+            0 => String::new(),
+            checked => format!(", {checked} have checks of what they change"),
+        };
+        let said = format!("{}: {answered}{of} tasks have answers{changes}", path.display());
+        let about = if has_splits {
+            format!("{said}: its lines say which are the exam (`split`)")
+        } else if answered + checked < FEW {
+            lines += "heldout_share = 1.0     # all are the exam; exploration makes the tasks that are trained on\n";
+            format!("{said}: all are the exam, and exploration makes those that are trained on")
+        } else {
+            format!("{said}: a fifth is the exam (`heldout_share`)")
+        };
+        Ok(Self { lines, about })
     }
 }
 
 struct Counted {
     tasks: usize,
-    /// With a known answer or checks.
+    /// With a known answer and no checks.
     answered: usize,
+    checked: usize,
     has_splits: bool,
 }
 
@@ -59,7 +63,8 @@ fn counted(path: &Path) -> Result<Counted, ScenarioError> {
     let all: Vec<&Scenario> = set_train.iter().chain(&others).collect();
     Ok(Counted {
         tasks: all.len(),
-        answered: all.iter().filter(|task| truth::is_known(task)).count(),
+        answered: all.iter().filter(|task| task.checks.is_none() && truth::is_known(task)).count(),
+        checked: all.iter().filter(|task| task.checks.is_some()).count(),
         has_splits: !set_heldout.is_empty() || !set_train.is_empty(),
     })
 }
@@ -75,7 +80,7 @@ mod tests {
         let of = |count: usize, more: &str| {
             let line = |number| format!("{{\"task\": \"How many {number}?\", \"answer\": {number}{more}}}\n");
             std::fs::write(&path, (0..count).map(line).collect::<String>()).unwrap();
-            OwnTasks::of(&path, Path::new("tasks.jsonl"))
+            OwnTasks::of(&path, Path::new("tasks.jsonl")).unwrap()
         };
         for count in [5, 15, 49] {
             let own = of(count, "");
@@ -93,7 +98,7 @@ mod tests {
             assert!(own.about.contains(said), "{}", own.about);
         }
         std::fs::write(&path, "{\"task\": \"Close it.\", \"answer\": \"done\"}\n").unwrap();
-        let own = OwnTasks::of(&path, Path::new("tasks.jsonl"));
+        let own = OwnTasks::of(&path, Path::new("tasks.jsonl")).unwrap();
         assert!(own.about.starts_with("note: ") && own.about.contains("any agent can say"), "{}", own.about);
     }
 }

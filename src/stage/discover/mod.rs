@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     Context, Metrics, StageKind,
-    kind::StageFuture,
+    kind::{Requirement, StageFuture},
     metrics,
     preflight::{ExpectedOutput, Preflight, PreflightContext},
 };
@@ -146,6 +146,15 @@ impl StageKind for Discover {
             }
             None => preflight,
         }
+    }
+
+    fn about_tools(&self, listed: &[Tool], servers: &Servers) -> Vec<Requirement> {
+        let offered = Offered { tools: listed.to_vec(), ..Offered::default() };
+        self.written(offered, servers)
+            .err()
+            .map(|cause| Requirement::Missing(cause.into()))
+            .into_iter()
+            .collect()
     }
 
     fn offers(&self, offered: Offered, servers: &Servers) -> Option<Offered> {

@@ -157,7 +157,13 @@ impl Eval {
         let entrants = Entrants::of(&policies, variants::fit(context, play, variants)?);
         let voter = entrants.names()[0].clone();
         let plans = plans(&entrants, &scenarios, &solved, params, context.seed)?;
-        let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
+        let is_again = |place: usize| {
+            let (contestant, _): &(Contestant<'_>, _) = &plans[place];
+            let is_same = |(other, _): &(Contestant<'_>, _)| matches!((contestant, other), (Contestant::Policy(own), Contestant::Policy(other)) if own.digest == other.digest);
+            plans[..place].iter().position(is_same)
+        };
+        let firsts = plans.iter().enumerate().filter(|(place, _)| is_again(*place).is_none());
+        let count = firsts.map(|(_, (_, attempts))| attempts.len()).sum();
         context.observer.phase("episodes", count as u64);
 
         let mut trajectories: Vec<Trajectory> = Vec::with_capacity(count);
@@ -166,7 +172,21 @@ impl Eval {
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
         let mut votes: Vec<Episode> = Vec::new();
         let mut parts: Vec<usize> = Vec::new();
-        for (contestant, attempts) in &plans {
+        for (place, (contestant, attempts)) in plans.iter().enumerate() {
+            // One policy under two names plays once.
+            if let Some(first) = is_again(place) {
+                let start = first.checked_sub(1).map_or(0, |before| parts[before]);
+                let played = &trajectories[start..parts[first]];
+                let by: BTreeMap<(&str, u32), &Trajectory> =
+                    played.iter().map(|one| ((one.scenario_id.as_str(), one.sample), one)).collect();
+                let there = attempts.iter().filter_map(|attempt| {
+                    Some((attempt, *by.get(&(attempt.scenario.id.as_str(), attempt.sample))?))
+                });
+                let own = there.filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
+                episodes.extend(own.map(|(attempt, played)| episode(contestant.name(), attempt, played)));
+                parts.push(trajectories.len());
+                continue;
+            }
             // The limits of an endpoint are for one process.
             if context.shard.is_some() && matches!(contestant, Contestant::Endpoint(..)) {
                 continue;

@@ -33,7 +33,7 @@ pub struct Runner<'a> {
     lanes: Vec<Mutex<Option<CallSequence<'a>>>>,
     /// Agent's names of tools that change nothing.
     readers: BTreeSet<String>,
-    deadline: Instant,
+    deadline: parking_lot::Mutex<Instant>,
     losses: AtomicUsize,
     calls: AtomicUsize,
     /// Characters of a result that an agent sees.
@@ -53,11 +53,21 @@ impl<'a> Runner<'a> {
         let lanes = if live.is_shared() { SHARED_LANES } else { OWN_LANES };
         let (losses, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let lanes = (0..lanes).map(|_| Mutex::default()).collect();
+        let deadline = parking_lot::Mutex::new(deadline);
         Self { live, lanes, readers, deadline, losses, calls, result_chars, observer, cancel }
     }
 
     pub fn is_late(&self) -> bool {
-        Instant::now() >= self.deadline
+        Instant::now() >= *self.deadline.lock()
+    }
+
+    /// Until when sequences begin.
+    pub fn deadline(&self) -> Instant {
+        *self.deadline.lock()
+    }
+
+    pub fn set_deadline(&self, deadline: Instant) {
+        *self.deadline.lock() = deadline;
     }
 
     /// Calls made so far.

@@ -75,6 +75,9 @@ const PATTERNS: usize = 4;
 const ZEROS: f64 = 0.04;
 /// Candidates for each wanted task: some are refused.
 const SPARE: f64 = 1.6;
+/// Calls that an order takes: it is carried out three or four times, each time with what shows the state.
+const CALLS_OF_AN_ORDER: f64 = 16.0;
+const FEWEST_ORDERS: f64 = 8.0;
 /// Smallest share of the tasks in words that fit any server, where there are some in people's own: about tables, or statements.
 const GENERAL: f64 = 0.1;
 
@@ -203,11 +206,18 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
         candidate.alternatives.extend(known);
     }
     let names = task.tool_names();
+    // Orders come last, and a third of the time that is left is theirs.
+    let end = runners[0].deadline();
+    if !task.servers.is_read_only() && profiles.iter().any(|profile| !changes::reads(profile)) {
+        let left = end.saturating_duration_since(Instant::now());
+        runners.iter().for_each(|runner| runner.set_deadline(end - left / 3));
+    }
     let mut judged = admission::admit(candidates, &names, &sampled.breaking, &runners).await?;
     sampled.refuse_changes(&mut judged, runners[0].live, task.observer).await?;
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
+    runners.iter().for_each(|runner| runner.set_deadline(end));
     if let Some(held_out) = task.held_out {
         judged.refuse_facts(held_out);
     }
@@ -252,8 +262,25 @@ async fn ordered(
     let Sampled { graph, profiles, .. } = sampled;
     let most = (others / 2).min(share_of(task.budget.tasks, 1.0 / 3.0));
     let wanted = (most as f64 * SPARE) as usize;
-    let candidates = orders::candidates(graph, profiles, (task.seed, wanted), runners).await?;
+    // Half of the time is for trying them out, the other half for the proof that they can be repeated.
+    let (now, end) = (Instant::now(), runners[0].deadline());
+    let (spent, left) = {
+        let left = end.saturating_duration_since(now);
+        (Duration::from_secs(task.budget.seconds).saturating_sub(left), left)
+    };
+    let calls: usize = runners.iter().map(Runner::calls).sum();
+    let in_time = calls as f64 * left.as_secs_f64() / spent.as_secs_f64().max(1.0) / CALLS_OF_AN_ORDER;
+    let tried = wanted.min(in_time.max(FEWEST_ORDERS) as usize);
+    runners.iter().for_each(|runner| runner.set_deadline(now + left / 2));
+    let candidates = orders::candidates(graph, profiles, (task.seed, tried), runners).await?;
+    runners.iter().for_each(|runner| runner.set_deadline(end));
     let mut judged = admission::admit(candidates, names, &sampled.breaking, runners).await?;
+    if tried < wanted || runners.iter().any(Runner::is_late) {
+        let of = format!("{} of {wanted}", judged.admitted.len());
+        task.observer.note(&format!(
+            "there was time for {of} orders: raise explore_seconds for more tasks that change something"
+        ));
+    }
     if let Some(held_out) = task.held_out {
         judged.refuse_facts(held_out);
     }

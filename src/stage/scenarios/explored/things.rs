@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     changes,
-    graph::{Arg, Graph, SuccessfulCall},
+    graph::{self, Arg, Graph, SuccessfulCall},
     pages,
     seeds::is_query,
     sql, templates,
@@ -468,7 +468,10 @@ impl<'g> Things<'g> {
     pub fn matter(&self, index: usize) -> Matter {
         let seen = &self.graph.seen[index];
         let profile = &self.profiles[seen.tool];
-        if self.is_of_server(seen.tool) {
+        let is_placed = |arg: &Arg| {
+            arg.leaf.as_deref().is_some_and(graph::is_path) && self.takes_names(seen.tool, &arg.name)
+        };
+        if self.is_of_server(seen.tool) || seen.args.iter().any(is_placed) {
             return Matter::Nothing;
         }
         let lists = || seen.reading.lists.iter().filter(|list| !list.is_nested);
@@ -510,6 +513,13 @@ impl<'g> Things<'g> {
         }
     }
 
+    /// Whether a tool takes a file by a name, as the server says it, and not by its place on the disk alone.
+    fn takes_names(&self, tool: usize, param: &str) -> bool {
+        let args = self.graph.seen.iter().filter(|seen| seen.tool == tool).flat_map(|seen| &seen.args);
+        let mut leaves = args.filter(|arg| arg.name == param).filter_map(|arg| arg.leaf.as_deref());
+        leaves.any(|leaf| words::is_file(&leaf.replace(' ', "_")) && !graph::is_path(leaf))
+    }
+
     /// Whether a result counts things by the values of their fields.
     fn is_summary(&self, seen: &SuccessfulCall) -> bool {
         let fields = || seen.reading.lists.iter().flat_map(|list| &list.records).flatten();
@@ -520,7 +530,7 @@ impl<'g> Things<'g> {
         let leaf = arg.leaf.as_deref()?;
         let is_path = |one: &super::seeds::Param| one.name == arg.name && one.is_path();
         if self.profiles[seen.tool].params.iter().any(is_path) {
-            return (is_required && words::is_file(leaf)).then_some(Part::File);
+            return (is_required && words::is_file(&leaf.replace(' ', "_"))).then_some(Part::File);
         }
         if words::preposition_of(&arg.name).is_some() {
             return None;

@@ -106,7 +106,7 @@ fn access(tool: &Tool, spec: &ServerSpec, writes: &ExploreWrites) -> Result<(), 
         State::Unconfirmed if is_annotated => Ok(()),
         State::Unconfirmed => Err(LeftOut::Contract),
         _ if writes.names(tool) => Ok(()),
-        _ if is_destructive(tool) => Err(LeftOut::Destructive),
+        _ if is_destructive(tool) || destroys_by_name(tool) => Err(LeftOut::Destructive),
         State::SnapshotDir(_) | State::ResetTool(_) => Ok(()),
         State::FreshProcess if spec.isolates() || *writes == ExploreWrites::All(true) => Ok(()),
         State::FreshProcess if is_annotated || !declares_writing && reads_by_name(&tool.name) => Ok(()),
@@ -145,8 +145,8 @@ pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Ve
         let shown: Vec<String> = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
         let more = names.len().saturating_sub(NAMED);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let is = if names.len() == 1 { "is" } else { "are" };
-        format!("{}{more} {is} not called, and no task changes anything by them", shown.join(", "))
+        let (is, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
+        format!("{}{more} {is} not called, and no task changes anything by {them}", shown.join(", "))
     };
     let (lasting, destructive) = (of(LeftOut::MayLast), of(LeftOut::Destructive));
     let mut notes = Vec::new();
@@ -159,11 +159,12 @@ pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Ve
         ));
     }
     if !destructive.is_empty() {
-        let list: Vec<String> = destructive.iter().take(NAMED).map(|name| format!("\"{name}\"")).collect();
+        let all = writing(tools, servers, writes).into_iter().chain(destructive.iter().copied());
+        let list: Vec<String> = all.map(|name| format!("\"{name}\"")).collect();
         notes.push((
-            format!("{}: the server declares that they destroy something", named(&destructive)),
+            format!("{}: the server or the name says that something is destroyed", named(&destructive)),
             format!(
-                "name those to explore, with the other tools that write: explore_writes = [{}]",
+                "a list explores what it names, and no other tool that writes: explore_writes = [{}]",
                 list.join(", ")
             ),
         ));
@@ -174,6 +175,13 @@ pub fn left_out(tools: &[Tool], servers: &Servers, writes: &ExploreWrites) -> Ve
 /// Whether the server declares that a tool destroys something.
 pub fn is_destructive(tool: &Tool) -> bool {
     tool.hint("destructiveHint") == Some(true) && tool.hint("readOnlyHint") != Some(true)
+}
+
+/// Whether a tool's name says that it destroys something, and the server does not say that it does not.
+fn destroys_by_name(tool: &Tool) -> bool {
+    const VERBS: [&str; 8] = ["delete", "destroy", "purge", "drop", "erase", "wipe", "truncate", "uninstall"];
+    let says = words::split(&tool.name).iter().any(|word| VERBS.contains(&word.as_str()));
+    says && tool.hint("destructiveHint") != Some(false) && tool.hint("readOnlyHint") != Some(true)
 }
 
 fn profile(tool: &Tool, servers: &Servers, writes: &ExploreWrites) -> Option<ToolProfile> {
