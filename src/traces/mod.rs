@@ -21,7 +21,7 @@ use serde_json::Value;
 
 pub use message::arguments;
 
-use crate::{answer::COMPLETE_TASK, error::Diagnostic};
+use crate::{answer::COMPLETE_TASK, document, error::Diagnostic};
 
 /// The form in which a conversation was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
@@ -229,7 +229,7 @@ fn read_named(path: &Path, name: &str) -> Result<Vec<Found>, TraceError> {
     if std::fs::metadata(path).map_err(reading)?.len() > FILE_MIB << 20 {
         return Err(TraceError::TooLarge { path: path.to_owned(), most: FILE_MIB });
     }
-    let text = std::fs::read_to_string(path).map_err(reading)?;
+    let text = document::read(path).map_err(reading)?;
     parse(&text, name).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
 }
 
@@ -297,9 +297,25 @@ pub fn list(value: &Value) -> Option<Vec<Value>> {
     }
 }
 
+/// Tools in a column of another name: a list of what has a name and says what it takes.
+fn declared(item: &Value) -> Option<Vec<Value>> {
+    let is_tool = |tool: &Value| {
+        let tool = tool.get("function").unwrap_or(tool);
+        let schemas = ["parameters", "inputSchema", "input_schema"];
+        tool.get("name").is_some_and(Value::is_string) && schemas.iter().any(|key| tool.get(key).is_some())
+    };
+    let columns = item.as_object()?.iter().filter(|(name, _)| {
+        let name = name.to_ascii_lowercase();
+        name.contains("tool") || name.contains("function")
+    });
+    let mut lists = columns.filter_map(|(_, value)| list(value));
+    lists.find(|list| !list.is_empty() && list.iter().all(is_tool))
+}
+
 /// A conversation that is one value.
 fn of_item(item: &Value) -> (Format, Result<Trace, String>) {
-    let tools = ["tools", "available_tools", "functions"].iter().find_map(|key| list(item.get(key)?));
+    let known = ["tools", "available_tools", "functions"].iter().find_map(|key| list(item.get(key)?));
+    let tools = known.or_else(|| declared(item));
     let tools = tools.map(|tools| tools.iter().map(message::function).collect());
     let correct = item.get("correct").and_then(Value::as_bool);
     if let Some(turns) = item.get("conversations").and_then(list) {

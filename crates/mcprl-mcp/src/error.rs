@@ -72,6 +72,7 @@ pub enum McpError {
     #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
     #[diagnostic(transient)]
     #[hint("check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport" if matches!(status, Some(404 | 405)))]
+    #[hint("if the address that it redirects to is the right one, write it as the `url`, with its final slash" if matches!(status, Some(300..=399)))]
     #[hint = "check that it is an MCP server and that the path of its URL is right"]
     Handshake {
         server: String,

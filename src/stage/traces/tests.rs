@@ -290,3 +290,20 @@ async fn conversations_on_one_task_are_episodes_of_one_task() {
     let tasks: Vec<&str> = episodes.iter().map(|episode| episode.scenario_id.as_str()).collect();
     assert_eq!(tasks, ["traces.jsonl:1", "traces.jsonl:1", "traces.jsonl:3", "traces.jsonl:1"]);
 }
+
+#[tokio::test]
+async fn arguments_that_a_table_has_filled_with_null_are_left_out() {
+    let mut messages = asked("How old is Ada?");
+    let call = &mut messages[1]["tool_calls"][0]["function"];
+    let mut arguments: Value = match &call["arguments"] {
+        Value::String(text) => serde_json::from_str(text).unwrap(),
+        other => other.clone(),
+    };
+    (arguments["who"], arguments["limit"]) = (Value::Null, Value::Null);
+    call["arguments"] = arguments.to_string().into();
+    let bench = Bench::new(&[json!({ "messages": messages })]);
+    let (_, episodes, rows) = bench.run(json!({})).await.unwrap();
+    assert!(rows[0].left_out.is_none(), "{:?}", rows[0].left_out);
+    assert!(rows[0].repairs.iter().any(|repair| repair.contains("are null")), "{:?}", rows[0].repairs);
+    assert!(!episodes[0].messages.contains("limit"), "{}", episodes[0].messages);
+}

@@ -155,6 +155,10 @@ pub struct Weights {
     remaining: BTreeMap<String, (usize, String)>,
 }
 
+/// Names of the embedding and of the matrix that gives the logits.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
 /// Prefixes of the tensors of a larger model that are not those of its language model.
 const OTHER_PARTS: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
 
@@ -240,7 +244,7 @@ impl Weights {
                 None => return Err(ModelError::MissingTensor { path: self.path, name }),
             }
         }
-        self.finish(config.tied)
+        self.nothing_remains(config.tied)
     }
 
     /// Takes a tensor of this shape, in its stored type.
@@ -254,13 +258,42 @@ impl Weights {
         }
     }
 
-    /// Fails if a tensor remains that the model has no place for.
+    /// Fails if a tensor remains that the model has no place for, or if one that is a copy of the embedding, with `tied`, is another
+    /// one: Transformers does not tie then.
     ///
     /// Ignores the frequencies that old releases saved and, with `tied`, the copy of the embedding.
     pub fn finish(&self, tied: bool) -> Result<(), ModelError> {
-        let ignored = |name: &&String| {
-            name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == "lm_head.weight")
+        self.nothing_remains(tied)?;
+        match self.remaining.get(HEAD).filter(|_| tied) {
+            Some(head) if !self.is_embedding(head)? => Err(ModelError::OtherHead { path: self.path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this tensor has the values of the embedding.
+    fn is_embedding(&self, (shard, name): &(usize, String)) -> Result<bool, ModelError> {
+        let named = |(name, _): &(String, &TensorInfo)| own_name(name).is_some_and(|own| own == EMBEDDING);
+        let found = self.shards.iter().find_map(|shard| Some((shard, shard.infos().find(named)?)));
+        let Some((other_shard, (other, other_info))) = found else { return Ok(true) };
+        let shard = &self.shards[*shard];
+        let Some(info) = shard.metadata.info(name) else { return Ok(true) };
+        if info.shape != other_info.shape {
+            return Ok(false);
+        }
+        if info.dtype == other_info.dtype {
+            let (one, two) = (shard.bytes(info)?, other_shard.bytes(other_info)?);
+            return Ok(one[..] == two[..]);
+        }
+        let values = |shard: &Shard, name: &str| {
+            let tensor = to_f32(shard.tensor(name, &info.shape)?)?;
+            Ok::<_, ModelError>(tensor.flatten_all()?.to_vec1::<f32>()?)
         };
+        Ok(values(shard, name)? == values(other_shard, &other)?)
+    }
+
+    fn nothing_remains(&self, tied: bool) -> Result<(), ModelError> {
+        let ignored =
+            |name: &&String| name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == HEAD);
         match self.remaining.iter().find(|(name, _)| !ignored(name)) {
             None => Ok(()),
             Some((_, (_, name))) => {
