@@ -320,6 +320,10 @@ fn config(path: &Path) -> Result<Map<String, Value>, ServerArgsError> {
 const PLACES: [&str; 6] =
     ["/mcpServers", "/servers", "/context_servers", "/mcp/servers", "/mcp/mcpServers", "/mcp"];
 
+/// Folders in which clients have the configuration of the folder above.
+const CLIENTS: [&str; 9] =
+    [".amazonq", ".cursor", ".gemini", ".kilocode", ".kiro", ".mcp", ".roo", ".vscode", ".zed"];
+
 /// Whether a client does not start this server.
 fn is_off(entry: &Value) -> bool {
     entry["disabled"] == true || entry["enabled"] == false
@@ -350,8 +354,8 @@ fn usual(entry: &Value, config: &Path) -> Value {
         None => {}
     }
     let folder = absolute(config).parent().map(Path::to_owned).unwrap_or_default();
-    let is_hidden = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    let folder = if is_hidden { folder.parent().map(Path::to_owned).unwrap_or_default() } else { folder };
+    let is_of_client = folder.file_name().is_some_and(|name| CLIENTS.iter().any(|client| name == *client));
+    let folder = if is_of_client { folder.parent().map(Path::to_owned).unwrap_or_default() } else { folder };
     in_folder(&mut entry, &folder.display().to_string());
     entry
 }

@@ -29,9 +29,10 @@ list)
     for job in "$dir"/jobs/*; do
         [ -d "$job" ] || continue
         if [ -e "$job/waits" ] && [ ! -e "$dir/hold" ]; then
-            setsid sh "$(cat "$job/waits")" </dev/null >/dev/null 2>&1 &
-            echo $! >"$job/pid"
+            script=$(cat "$job/waits")
             rm "$job/waits"
+            setsid sh "$script" </dev/null >/dev/null 2>&1 &
+            echo $! >"$job/pid"
         fi
         state=ENDED
         if [ -e "$job/cancelled" ]; then

@@ -42,6 +42,42 @@ fn decoded(bytes: Vec<u8>) -> Result<String, String> {
     }
 }
 
+/// What stands in a file in place of the wanted one, if it is one of the usual mistakes.
+pub fn mistaken(bytes: &[u8]) -> Option<&'static str> {
+    let start = bytes.trim_ascii_start();
+    let lower = start[..start.len().min(15)].to_ascii_lowercase();
+    let is_page = lower.starts_with(b"<!doctype html") || lower.starts_with(b"<html");
+    if start.starts_with(b"version https://git-lfs") {
+        return Some(
+            "it is a pointer of Git LFS, and not the file: `git lfs pull` in its folder fetches that",
+        );
+    }
+    is_page.then_some("it is a page of HTML, such as that of a login, and not the file")
+}
+
+/// JSON with texts in place of the values that Python writes and JSON does not have: `NaN`, `Infinity` and `-Infinity`.
+pub fn without_python(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let (mut out, mut at, mut from) = (String::new(), 0, 0);
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        if rest[0] == b'"' {
+            at += string(rest);
+            continue;
+        }
+        match ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| rest.starts_with(word.as_bytes())) {
+            Some(word) => {
+                out += &text[from..at];
+                out += &format!("\"{word}\"");
+                at += word.len();
+                from = at;
+            }
+            None => at += 1,
+        }
+    }
+    out + &text[from..]
+}
+
 /// JSON without the comments and trailing commas that editors allow in it. Lines and columns stay.
 pub fn without_comments(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
@@ -184,6 +220,30 @@ mod tests {
         assert_eq!(value, serde_json::json!({"a": [1, 2], "b": "// no, ]\""}));
         assert_eq!(without_comments("[1,,2,]"), "[1,,2 ]");
         assert_eq!(without_comments("{\"a\": 1} /*"), "{\"a\": 1}   ");
+    }
+
+    #[test]
+    fn values_that_only_python_writes_become_texts() {
+        let text = "{\"a\": NaN, \"b\": [-Infinity, Infinity], \"c\": \"NaN é\"}";
+        assert_eq!(
+            without_python(text),
+            "{\"a\": \"NaN\", \"b\": [\"-Infinity\", \"Infinity\"], \"c\": \"NaN é\"}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_another_one_is_named() {
+        for (bytes, word) in [
+            (&b"version https://git-lfs.github.com/spec/v1\noid sha256:1"[..], Some("git lfs pull")),
+            (b"<!DOCTYPE html><html>", Some("HTML")),
+            (b"\n<html lang=\"en\">", Some("HTML")),
+            (b"{}", None),
+            (b"", None),
+        ] {
+            let found = mistaken(bytes);
+            assert_eq!(found.is_some(), word.is_some());
+            assert!(word.is_none_or(|word| found.unwrap().contains(word)), "{found:?}");
+        }
     }
 
     #[test]

@@ -239,7 +239,11 @@ async fn open(
         Some(Ok(service)) => service,
         None => {
             let limit = spec.limits.start_timeout;
-            let output = Process::output_of(process.as_ref()).await;
+            // What it ends with after that is the end of its stdin.
+            let had_ended = process.as_ref().is_some_and(Process::has_ended);
+            let mut output = Process::output_of(process.as_ref()).await;
+            output.status = output.status.filter(|_| had_ended);
+            output.stdout = process.as_ref().map(Process::noise).unwrap_or_default();
             return Err(McpError::StartTimeout { server, limit, output }.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),

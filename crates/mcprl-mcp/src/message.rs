@@ -7,6 +7,7 @@
 //! |---|---|
 //! | a JSON-RPC message | itself |
 //! | one with members that are null and so absent (`"error": null`), or without `"jsonrpc"` but with nothing else than its members | that message |
+//! | one behind a text that does not end its line | that message |
 //! | a handshake with `[]` in place of an object without members, as PHP writes it | that handshake |
 //! | a message of more than [`VALUES`] values, or a batch of messages | an error with the code [`UNREADABLE_CODE`] |
 //! | a result with a fault ([`json::Fault`]) | that result, marked with [`UNREADABLE`], and so is the item of a list that has the fault |
@@ -106,6 +107,13 @@ fn read(text: &[u8]) -> Incoming {
         return read_ends(text, text, format!("it has more than {VALUES} values"));
     }
     if let Ok(message) = serde_json::from_slice(text) {
+        return Incoming::Message(with_handshake(message));
+    }
+    // A log without a line end stands before it.
+    if !text.starts_with(b"{")
+        && let Some(at) = memchr::memmem::find(text, b"{\"jsonrpc\"")
+        && let Ok(message) = serde_json::from_slice(&text[at..])
+    {
         return Incoming::Message(with_handshake(message));
     }
     let is_message = is_message(text, &[]);
@@ -380,6 +388,7 @@ mod tests {
                 "3 error site is down (-32000)",
             ),
             (r#"{"id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
+            (r#"Loading… {"jsonrpc":"2.0","id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
             (r#"{"id":3,"result":{"a":1},"level":"info"}"#, "-"),
             (r#"{"jsonrpc":"2.0","id":3,"method":null,"result":{"a":1}}"#, r#"3 {"a":1}"#),
         ] {

@@ -111,8 +111,9 @@ impl Traces {
             let mut row = TraceRow { place, format: format.name().into(), ..TraceRow::default() };
             let written =
                 trace.and_then(|trace| self.usable(trace, &exam, &mut seen, &row.place)).and_then(|trace| {
-                    let task = tasks.of(&trace.messages, &row.place);
-                    Ok((trace.correct, task, writer.episode(trace)?))
+                    let (asked, correct) = (asked(&trace.messages), trace.correct);
+                    let episode = writer.episode(trace)?;
+                    Ok((correct, tasks.of(asked, &row.place), episode))
                 });
             match written {
                 Err(why) => row.left_out = Some(why),
@@ -226,11 +227,8 @@ struct Tasks(BTreeMap<String, String>);
 impl Tasks {
     /// The id of a conversation's task: the place of the first conversation in which a user says the same. Short messages, such as
     /// greetings, count only if there is nothing else.
-    fn of(&mut self, messages: &[Value], place: &str) -> String {
+    fn of(&mut self, all: Vec<String>, place: &str) -> String {
         const WORDS: usize = 3;
-        let users = messages.iter().filter(|message| message["role"] == "user");
-        let all: Vec<String> =
-            users.filter_map(|message| Some(folded(message["content"].as_str()?))).collect();
         let is_long = |text: &&String| text.split_whitespace().nth(WORDS - 1).is_some();
         let long: Vec<&String> = all.iter().filter(is_long).collect();
         let asked = if long.is_empty() { all.iter().collect() } else { long };
@@ -241,6 +239,12 @@ impl Tasks {
         }
         id
     }
+}
+
+/// What the users of a conversation say.
+fn asked(messages: &[Value]) -> Vec<String> {
+    let users = messages.iter().filter(|message| message["role"] == "user");
+    users.filter_map(|message| Some(folded(message["content"].as_str()?))).collect()
 }
 
 fn counts(rows: &[TraceRow]) -> Metrics {

@@ -294,7 +294,7 @@ async fn conversations_on_one_task_are_episodes_of_one_task() {
 #[tokio::test]
 async fn arguments_that_a_table_has_filled_with_null_are_left_out() {
     let mut messages = asked("How old is Ada?");
-    let call = &mut messages[1]["tool_calls"][0]["function"];
+    let call = &mut messages[2]["tool_calls"][0]["function"];
     let mut arguments: Value = match &call["arguments"] {
         Value::String(text) => serde_json::from_str(text).unwrap(),
         other => other.clone(),

@@ -1282,3 +1282,14 @@ async fn nulls_and_the_empty_lists_of_php_are_read_as_what_they_mean() {
     assert_eq!((down.text.as_str(), down.is_error), ("site is down", true));
     session.close().await;
 }
+
+#[tokio::test]
+async fn a_start_that_takes_too_long_quotes_what_is_no_message() {
+    let framed = spec(&["sh", "-c", "printf 'Content-Length: 99\\r\\n\\r\\n{}'; cat > /dev/null"]);
+    let limits = Limits { start_timeout: Duration::from_secs(1), ..framed.limits.clone() };
+    let error = refused(&ServerSpec { limits, ..framed }).await;
+    let text = error.to_string();
+    assert!(text.contains("on stdout, where each line is a message, it wrote: Content-Length: 99"), "{text}");
+    assert!(!text.contains("exit status"), "{text}");
+    assert!(error.hint().unwrap().contains("logs on stderr"));
+}

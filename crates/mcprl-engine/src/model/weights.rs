@@ -9,6 +9,7 @@ use std::{
 };
 
 use candle_core::{DType, Device, Tensor};
+use mcprl_base::document;
 use memmap2::{Mmap, MmapOptions};
 use safetensors::{
     Dtype, SafeTensors, View,
@@ -35,8 +36,10 @@ impl Shard {
         let read = |source| ModelError::Read { path: path.clone(), source };
         let file = File::open(&path).map_err(read)?;
         let map = mapped(&file, None).map_err(read)?;
-        let (header, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| ModelError::Safetensors { path: path.clone(), reason: error.to_string() })?;
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
+            let reason = document::mistaken(&map).map_or_else(|| error.to_string(), str::to_owned);
+            ModelError::Safetensors { path: path.clone(), reason }
+        })?;
         Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
     }
 
@@ -159,12 +162,25 @@ pub struct Weights {
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
+/// Prefixes of torch.compile and of DataParallel, and the beginnings of names in a decoder without `model`.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+const BARE: [&str; 4] = ["embed_tokens.", "embedding_norm.", "layers.", "norm."];
+
 /// Prefixes of the tensors of a larger model that are not those of its language model.
 const OTHER_PARTS: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
 
 /// The name of a tensor or module of a larger model's language model in a decoder of its own. None if it belongs to another
 /// part. Before 4.52, Transformers wrote `language_model.model`.
+///
+/// Those that compiled or parallel modules add are left out. A model without its head may have been written without `model`.
 pub fn own_name(name: &str) -> Option<String> {
+    let mut name = name;
+    while let Some(rest) = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)) {
+        name = rest;
+    }
+    if BARE.iter().any(|bare| name.starts_with(bare)) {
+        return Some(format!("model.{name}"));
+    }
     let inner = name.strip_prefix("model.").unwrap_or(name);
     if OTHER_PARTS.iter().any(|part| inner.starts_with(part)) {
         return None;

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use candle_transformers::models::qwen3;
-use mcprl_base::json;
+use mcprl_base::{document, json};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -52,8 +52,8 @@ impl ModelConfig {
     /// unsupported feature.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = document::read(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = document::without_python(&text);
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
         let file: Map<String, Value> =
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
