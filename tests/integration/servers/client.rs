@@ -1233,7 +1233,9 @@ async fn a_server_over_http_that_goes_away_is_lost() {
 #[tokio::test]
 async fn a_server_that_refuses_the_newest_revision_is_offered_older_ones() {
     let error = |more: &str| {
-        format!(r#"printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32602,"message":"{more}}}}}\n' "$id""#)
+        format!(
+            r#"printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32602,"message":"{more}"}}}}\n' "$id""#
+        )
     };
     let known = r#"reply '{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}'"#;
     for refusal in [
