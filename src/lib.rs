@@ -52,7 +52,8 @@ pub use mcprl_mcp as mcp;
 pub use mcprl_store::data;
 
 use mcprl_base::{
-    answer, child, guide, hash, json, net, program, progress, random, reference, secret, text, usage,
+    answer, child, document, guide, hash, json, net, program, progress, random, reference, secret, text,
+    usage,
 };
 use {mcprl_chat as chat, mcprl_engine as engine, mcprl_store as store};
 

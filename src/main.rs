@@ -1,8 +1,11 @@
 mod allocator;
+mod reaper;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    allocator::configure();
-    mcprl::cli::main(allocator::trim)
+    reaper::beside(|| {
+        allocator::configure();
+        mcprl::cli::main(allocator::trim)
+    })
 }

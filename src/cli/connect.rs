@@ -179,14 +179,34 @@ pub async fn with_logins<T>(
     work().await
 }
 
+/// How the text of a call that took too long begins.
+const NO_ANSWER: &str = "the tool did not answer within ";
+
 async fn visit(spec: &mcp::ServerSpec, call: Option<(String, Map<String, Value>)>) -> Result<Visit> {
     let began = Instant::now();
     let session = Session::connect(spec).await?;
     let connected = began.elapsed().as_secs_f64();
     let visit = ask(&session, call, connected).await;
-    let notes = session.take_notes();
+    let mut notes = session.take_notes();
+    if session.has_changed_tools() {
+        notes.push(
+            "the server has announced a change of its tools since they were listed; a run keeps to those that it has listed \
+             (`on_list_change`)"
+                .into(),
+        );
+    }
     session.close().await;
-    Ok(Visit { notes, ..visit? })
+    let visit = visit?;
+    if visit
+        .called
+        .as_ref()
+        .is_some_and(|(outcome, _)| outcome.is_error && outcome.text.starts_with(NO_ANSWER))
+    {
+        notes.push(
+            "the limit is `call_timeout_s` of [server], or `tools.NAME.timeout_s` of one tool; here, `--call-timeout-s`".into(),
+        );
+    }
+    Ok(Visit { notes, ..visit })
 }
 
 async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>, connected: f64) -> Result<Visit> {

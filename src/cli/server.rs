@@ -11,9 +11,10 @@ use serde_json::{Map, Value};
 
 use super::{locations::Locations, run_args::environment};
 use crate::{
+    document,
     error::{Diagnostic, Result, did_you_mean},
     mcp::{ServerSpec, Servers, State, Token, Transport},
-    plan::{Overrides, Plan, Source},
+    plan::{Overrides, Plan, Source, absolute},
     secret::{Substitute, hidden, query, substitute, variable_for},
     store::FileDigests,
 };
@@ -123,8 +124,9 @@ impl ServerArgs {
         if !has_extension(file, "json") || self.name.is_some() {
             return Err(stray("a client's mcp.json without `--name`"));
         }
-        let names = config(Path::new(file))?;
-        Ok(names.keys().map(|name| Self { name: Some(name.clone()), ..self.clone() }).collect())
+        let mut servers = config(Path::new(file))?;
+        servers.retain(|_, entry| !is_off(entry));
+        Ok(servers.keys().map(|name| Self { name: Some(name.clone()), ..self.clone() }).collect())
     }
 
     /// The server with literal secrets replaced by references to variables, except in the words of a command.
@@ -298,21 +300,94 @@ fn slug(text: &str) -> String {
 /// The servers of a client's configuration; one or more.
 fn config(path: &Path) -> Result<Map<String, Value>, ServerArgsError> {
     let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ServerArgsError::Read { path: path.to_owned(), source })?;
-    let mut file: Value = serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
-    let servers = ["mcpServers", "servers"].into_iter().find_map(|key| match file.get_mut(key)?.take() {
-        Value::Object(servers) if !servers.is_empty() => Some(servers),
-        _ => None,
-    });
-    servers.ok_or_else(|| bad("it lists no servers".into()))
+    let text =
+        document::read(path).map_err(|source| ServerArgsError::Read { path: path.to_owned(), source })?;
+    let text = document::without_comments(&text);
+    let file: Value = serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
+    let places = PLACES.iter().map(|place| file.pointer(place));
+    let mut lists = places.filter_map(|list| list?.as_object());
+    let is_list = |servers: &&Map<String, Value>| {
+        !servers.is_empty()
+            && servers
+                .values()
+                .all(|entry| entry.is_object() && !PLACES.iter().any(|place| entry.pointer(place).is_some()))
+    };
+    let servers = lists.find(is_list).ok_or_else(|| bad("it lists no servers".into()))?;
+    Ok(servers.iter().map(|(name, entry)| (name.clone(), entry.clone())).collect())
+}
+
+/// Where the configurations of clients have their servers.
+const PLACES: [&str; 6] =
+    ["/mcpServers", "/servers", "/context_servers", "/mcp/servers", "/mcp/mcpServers", "/mcp"];
+
+/// Folders in which clients have the configuration of the folder above.
+const CLIENTS: [&str; 9] =
+    [".amazonq", ".cursor", ".gemini", ".kilocode", ".kiro", ".mcp", ".roo", ".vscode", ".zed"];
+
+/// Whether a client does not start this server.
+fn is_off(entry: &Value) -> bool {
+    entry["disabled"] == true || entry["enabled"] == false
+}
+
+/// An entry as most clients write it: null is absent, a command is a program with its arguments, and folders that a client knows
+/// are paths.
+fn usual(entry: &Value, config: &Path) -> Value {
+    let mut entry = entry.clone();
+    let Some(fields) = entry.as_object_mut() else { return entry };
+    fields.retain(|_, value| !value.is_null());
+    if let Some(env) = fields.remove("environment") {
+        fields.entry("env").or_insert(env);
+    }
+    match fields.remove("command") {
+        Some(Value::Array(mut words)) if !words.is_empty() => {
+            fields.insert("command".into(), words.remove(0));
+            let more = fields.remove("args").and_then(|args| args.as_array().cloned()).unwrap_or_default();
+            fields.insert("args".into(), words.into_iter().chain(more).collect());
+        }
+        Some(Value::Object(command)) => {
+            for (name, value) in command {
+                let name = if name == "path" { "command".into() } else { name };
+                fields.entry(name).or_insert(value);
+            }
+        }
+        Some(other) => _ = fields.insert("command".into(), other),
+        None => {}
+    }
+    let folder = absolute(config).parent().map(Path::to_owned).unwrap_or_default();
+    let is_of_client = folder.file_name().is_some_and(|name| CLIENTS.iter().any(|client| name == *client));
+    let folder = if is_of_client { folder.parent().map(Path::to_owned).unwrap_or_default() } else { folder };
+    in_folder(&mut entry, &folder.display().to_string());
+    entry
+}
+
+/// Replaces what clients write for folders.
+fn in_folder(value: &mut Value, folder: &str) {
+    match value {
+        Value::String(text) => {
+            for name in ["${workspaceFolder}", "${workspaceRoot}"] {
+                *text = text.replace(name, folder);
+            }
+            if text.contains("${userHome}") {
+                *text = text.replace("${userHome}", &std::env::var("HOME").unwrap_or_default());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| in_folder(item, folder)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| in_folder(value, folder)),
+        _ => {}
+    }
 }
 
 fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerArgsError> {
     let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
-    let servers = config(path)?;
+    let mut servers = config(path)?;
+    // One that is asked for by its name is wanted all the same.
+    servers.retain(|_, entry| wanted.is_some() || !is_off(entry));
+    if servers.is_empty() {
+        return Err(bad("all its servers are switched off; `--name` takes one of them".into()));
+    }
     let (name, entry) = chosen(path, wanted, servers.iter().map(|(name, entry)| (name.as_str(), entry)))?;
-    let entry = Entry::deserialize(entry).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
+    let entry =
+        Entry::deserialize(usual(entry, path)).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
     let mut exports = Vec::new();
     let mut values = |given: BTreeMap<String, Value>| -> BTreeMap<String, String> {
         let value = |(name, value): (String, Value)| {
@@ -323,7 +398,7 @@ fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerA
     };
     let transport = match (entry.command, entry.url) {
         (Some(program), _) => Transport::Stdio {
-            command: std::iter::once(program).chain(entry.args).collect(),
+            command: std::iter::once(program).chain(entry.args).map(|word| with_default(&word)).collect(),
             env: values(entry.env),
             cwd: entry.cwd,
             files: Vec::new(),
@@ -343,10 +418,18 @@ fn reference(value: &str, exports: &mut Vec<String>) -> String {
     let mut rest = value;
     while let Some((before, inner)) = rest.split_once("${") {
         let Some((reference, behind)) = inner.split_once('}') else { break };
-        let bare = reference.rsplit(':').next().filter(|_| !reference.contains(":-"));
-        let bare = bare.unwrap_or_else(|| reference.split(":-").next().unwrap_or(reference));
-        let variable = variable_for(bare);
         text += &before.replace('$', "$$");
+        let (bare, default) = match reference.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (reference, None),
+        };
+        let bare = bare.rsplit(':').next().unwrap_or(bare);
+        if let Some(default) = default.filter(|_| std::env::var_os(bare).is_none()) {
+            text += &default.replace('$', "$$");
+            rest = behind;
+            continue;
+        }
+        let variable = variable_for(bare);
         text += &format!("${{{variable}}}");
         if reference.starts_with("input:") {
             exports.push(variable);
@@ -354,6 +437,25 @@ fn reference(value: &str, exports: &mut Vec<String>) -> String {
         rest = behind;
     }
     text + &rest.replace('$', "$$")
+}
+
+/// A word of a command with the values of `${NAME:-default}`, which the server gets as it is.
+fn with_default(word: &str) -> String {
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some((before, inner)) = rest.split_once("${") {
+        let Some((reference, behind)) = inner.split_once('}') else { break };
+        text += before;
+        match reference.split_once(":-") {
+            Some((name, default)) => {
+                let name = name.rsplit(':').next().unwrap_or(name);
+                text += &std::env::var(name).unwrap_or_else(|_| default.to_owned());
+            }
+            None => text += &format!("${{{reference}}}"),
+        }
+        rest = behind;
+    }
+    text + rest
 }
 
 /// The URL with references instead of literal secrets in its query.
@@ -388,7 +490,9 @@ mod tests {
         check("PRICE", "5 $", "5 $$", &[]);
         check("API_KEY", "${env:API_KEY}", "${API_KEY}", &[]);
         check("API_KEY", "${input:api-key}", "${API_KEY}", &["API_KEY"]);
-        check("HOME", "${DATA:-/tmp}/x", "${DATA}/x", &[]);
+        check("DATA", "${MCPRL_NO_SUCH:-/tmp}/x", "/tmp/x", &[]);
+        check("DATA", "${env:PATH:-/tmp}/x", "${PATH}/x", &[]);
+        assert_eq!(with_default("${MCPRL_NO_SUCH:-a}/${PATH}"), "a/${PATH}");
         check("API_KEY", "sk-123", "${API_KEY}", &["API_KEY"]);
         check("Authorization", "Bearer abc", "Bearer ${TOKEN}", &["TOKEN"]);
         let mut exports = Vec::new();
@@ -436,6 +540,30 @@ mod tests {
         assert_eq!(code("[]", None), "server_args::config");
         assert_eq!(code("{\"servers\": {}}", None), "server_args::config");
         assert_eq!(code("{\"servers\": {\"a\": {}}}", None), "server_args::transport");
+        assert_eq!(code("{\"mcp\": {}}", None), "server_args::config");
+        let python = |text: &str| match check(text, None).unwrap().spec.transport {
+            Transport::Stdio { command, env, .. } => (command.join(" "), env),
+            other => panic!("{other:?}"),
+        };
+        for text in [
+            "\u{feff}{ // of VS Code\n \"servers\": {\"a\": {\"command\": \"python3\", \"args\": [\"s.py\",],},}, }",
+            r#"{"mcp": {"servers": {"a": {"command": "python3", "args": ["s.py"], "env": null, "url": null}}}}"#,
+            r#"{"mcp": {"a": {"type": "local", "command": ["python3", "s.py"], "enabled": true}}}"#,
+            r#"{"context_servers": {"a": {"source": "custom", "command": {"path": "python3", "args": ["s.py"]}}}}"#,
+            r#"{"mcpServers": {"off": {"command": "x", "disabled": true}, "a": {"command": "python3", "args": ["s.py"]}}}"#,
+        ] {
+            assert_eq!(python(text).0, "python3 s.py", "{text}");
+        }
+        let (command, env) = python(
+            r#"{"servers": {"a": {"command": "${workspaceFolder}/s", "environment": {"D": "${workspaceFolder}/d"}}}}"#,
+        );
+        let folder = folder.path().display();
+        assert_eq!((command, env["D"].clone()), (format!("{folder}/s"), format!("{folder}/d")));
+        assert_eq!(
+            code(r#"{"servers": {"a": {"command": "x", "enabled": false}}}"#, None),
+            "server_args::config"
+        );
+        assert!(check(r#"{"servers": {"a": {"command": "x", "enabled": false}}}"#, Some("a")).is_ok());
         let sse = "{\"servers\": {\"a\": {\"type\": \"sse\", \"url\": \"https://h/sse\"}}}";
         assert_eq!(check(sse, None).unwrap().spec.transport, Transport::http("https://h/sse"));
     }

@@ -7,6 +7,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use parking_lot::Mutex;
@@ -73,6 +74,25 @@ impl Journal {
         Ok(Self { path: path.to_owned(), lines: Mutex::new(Lines { to: file, torn: false }) })
     }
 
+    /// Notes that everything is as this run left it. A note behind another one is the file's time alone.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn repeated(path: &Path) -> Result<(), StoreError> {
+        let writing = |cause| StoreError::writing(path, cause);
+        let mut file = OpenOptions::new().read(true).append(true).open(path).map_err(writing)?;
+        let length = file.metadata().map_err(writing)?.len();
+        let mut end = String::new();
+        file.seek(SeekFrom::Start(length.saturating_sub(256))).map_err(writing)?;
+        // Cut within a letter, it is no such note.
+        _ = file.read_to_string(&mut end);
+        let last = end.lines().last().and_then(|line| serde_json::from_str::<TimedEvent>(line).ok());
+        if end.ends_with('\n') && last.is_some_and(|last| matches!(last.event, Event::Repeated { .. })) {
+            return file.set_modified(SystemTime::now()).map_err(writing);
+        }
+        Self::open(path)?.add(&Event::Repeated { pid: std::process::id() })
+    }
+
     pub fn add(&self, event: &Event) -> Result<(), StoreError> {
         let at = now_ms();
         let writing = |cause| StoreError::writing(&self.path, cause);
@@ -122,6 +142,20 @@ mod tests {
         Journal::open(&path).unwrap().add(&skipped("b")).unwrap();
         let entries: Vec<_> = read(&path).into_iter().map(|timed| timed.event).collect();
         assert_eq!(entries, [skipped("a"), skipped("b")]);
+    }
+
+    #[test]
+    fn a_run_that_is_repeated_again_and_again_has_one_line_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        Journal::open(&path).unwrap().add(&Event::Skipped { id: "a".into() }).unwrap();
+        let before = path.metadata().unwrap().modified().unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            Journal::repeated(&path).unwrap();
+        }
+        assert_eq!(read(&path).len(), 2);
+        assert!(path.metadata().unwrap().modified().unwrap() > before);
     }
 
     /// A disk with room for this many bytes.

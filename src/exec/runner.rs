@@ -80,6 +80,8 @@ pub struct Runner {
     /// What stages took earlier; read when the first one runs.
     pub history: Mutex<Option<CostHistory>>,
     pub cancel: CancellationToken,
+    /// The heartbeats of other runs' leases, by key. A lease that was found dead may not be removable, and is found again.
+    pub heartbeats: Mutex<BTreeMap<Digest, HeartbeatWatch>>,
     /// Pairs of tables of tasks that have no task in common.
     pub disjoint: Mutex<Vec<(Output, Output)>>,
 }
@@ -294,7 +296,7 @@ impl Runner {
             if let Some(record) = self.cached(&job)? {
                 return Ok(Attempt::cached(record));
             }
-            let lease = match self.lease(&job, &mut HeartbeatWatch::default())? {
+            let lease = match self.lease(&job)? {
                 LeaseAttempt::Mine(lease) => lease,
                 LeaseAttempt::Taken { .. } => return Ok(Attempt::Leased(Box::new(job))),
             };
@@ -327,20 +329,21 @@ impl Runner {
         }
     }
 
-    fn lease(&self, job: &Job, watch: &mut HeartbeatWatch) -> Result<LeaseAttempt> {
+    fn lease(&self, job: &Job) -> Result<LeaseAttempt> {
+        let mut heartbeats = self.heartbeats.lock();
+        let watch = heartbeats.entry(job.key).or_default();
         Ok(self.store.lease(&job.key, self.id(job), &self.folder.id, watch)?)
     }
 
     /// Waits for another run that is making the result, until the result is there or the lease is free. It is
     /// not kept: the stage may have to wait for slots here, while another run has some.
     pub async fn wait_for_lease(&self, job: &Job) -> Result<Attempt> {
-        let mut watch = HeartbeatWatch::default();
         let mut is_reported = false;
         loop {
             if let Some(record) = self.cached(job)? {
                 return Ok(Attempt::cached(record));
             }
-            let LeaseAttempt::Taken { run, holder } = self.lease(job, &mut watch)? else {
+            let LeaseAttempt::Taken { run, holder } = self.lease(job)? else {
                 return Ok(Attempt::Released);
             };
             if !std::mem::replace(&mut is_reported, true) {
@@ -516,7 +519,15 @@ impl Runner {
             let played = shards.iter().map(|shard| {
                 let stop = &stop;
                 async move {
-                    let around = Around { store, lease, observer: notes, meter, begun, cancel: stop };
+                    let around = Around {
+                        store,
+                        lease,
+                        observer: notes,
+                        meter,
+                        begun,
+                        cancel: stop,
+                        of_run: &self.cancel,
+                    };
                     let done = jobs.run(shard, around).await;
                     if done.is_err() {
                         stop.cancel();
@@ -532,7 +543,8 @@ impl Runner {
             }
             notes.phase("puts the shards together", 0);
         }
-        jobs.run(task, Around { store, lease, observer: notes, meter, begun, cancel: &self.cancel }).await
+        let (cancel, of_run) = (&self.cancel, &self.cancel);
+        jobs.run(task, Around { store, lease, observer: notes, meter, begun, cancel, of_run }).await
     }
 
     fn task(&self, job: &Job, work_dir: &WorkDir, rows: &StageRows, share: &Share) -> Task {

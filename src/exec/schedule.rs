@@ -57,6 +57,7 @@ pub fn run(request: Request) -> Result<Summary> {
         remote,
         syncer,
         files,
+        heartbeats: Mutex::default(),
         folder,
         last,
         resample,
@@ -69,6 +70,10 @@ pub fn run(request: Request) -> Result<Summary> {
         cancel,
         disjoint: Mutex::default(),
     });
+    if !runner.jobs.is_empty() {
+        // Workers of jobs read them.
+        runner.files.save(&runner.store)?;
+    }
     let mut run = Run::new(&runner, keep_going);
     let resolved = run.resolve();
     if resolved.is_ok()

@@ -59,6 +59,11 @@ pub struct Place<'p> {
 }
 
 impl Task {
+    /// What decides its result, and where it may be used.
+    pub fn result(&self) -> impl PartialEq + '_ {
+        (self.key, self.draw, self.shard, self.is_rerun, &self.run, self.seed, &self.build)
+    }
+
     /// The node and its rows, as this process plans them. Rows are recorded into a log of this part, if it has a name.
     ///
     /// # Errors

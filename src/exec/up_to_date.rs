@@ -81,8 +81,7 @@ pub fn up_to_date(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<O
     }
     // Write first, then check again: a sweep may be removing the run or its artifacts. If nothing can be
     // written, nothing is removed either.
-    let written =
-        Journal::open(&journal).and_then(|journal| journal.add(&Event::Repeated { pid: std::process::id() }));
+    let written = Journal::repeated(&journal);
     store.after_sweep();
     let mut results = nodes.iter().filter_map(|(_, result)| result.as_ref());
     match written {

@@ -22,8 +22,11 @@ pub const CHOICES: usize = 64;
 const MOST_LIKELY: usize = 20;
 
 /// Parameters that change nothing here, whatever they are.
-const WITHOUT_EFFECT: [&str; 5] =
-    ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"];
+const WITHOUT_EFFECT: [&str; 6] =
+    ["cache_prompt", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"];
+
+/// A field of messages, parts, tools and requests that asks to keep what stands before it, which is kept anyway.
+const CACHE: &str = "cache_control";
 
 /// Most stop strings, and characters of each.
 const STOPS: usize = 16;
@@ -143,7 +146,21 @@ impl ChatRequest {
         if let Some(choice) = given.take("tool_choice") {
             request.choose_tools(choice)?;
         }
+        if let Some(kwargs) = given.take("chat_template_kwargs") {
+            let mut kwargs = Fields::of("chat_template_kwargs", kwargs)?;
+            for name in ["enable_thinking", "thinking"] {
+                if kwargs.take(name).is_some() {
+                    let path = kwargs.path(name);
+                    return Err(ApiError::unsupported(
+                        path,
+                        ": `thinking` under [agent] sets it for all requests",
+                    ));
+                }
+            }
+            kwargs.end()?;
+        }
         for (name, neutral) in [
+            ("echo", json!([false])),
             ("frequency_penalty", json!([0])),
             ("presence_penalty", json!([0])),
             ("repetition_penalty", json!([1])),
@@ -329,7 +346,7 @@ impl Fields {
 
     /// Refuses what is left.
     fn end(mut self) -> Result<(), ApiError> {
-        self.fields.retain(|_, value| !value.is_null());
+        self.fields.retain(|name, value| !value.is_null() && name != CACHE);
         match self.fields.keys().next() {
             None => Ok(()),
             Some(name) => Err(ApiError::unsupported(self.path(name), "")),

@@ -46,7 +46,7 @@ pub use self::{
 };
 use crate::{
     agent::AgentSettings,
-    net::{is_own_host, is_same},
+    net::{is_own_page, is_same, names_this_machine},
     openai::{Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, respond},
     plan::InLoop,
     progress::now_ms,
@@ -319,12 +319,16 @@ impl Guard {
                 }
             };
         }
-        let is_own = |host: &str| is_own_host(host, self.address.port()) || host == self.address.to_string();
-        let is_own_page = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
+        let host = text(header::HOST).unwrap_or_default();
+        let is_own = names_this_machine(host) || host == self.address.to_string();
+        let is_own_page = |origin: &str| {
+            is_own_page(origin, host) || is_own && origin.strip_prefix("http://") == Some(host)
+        };
         let is_foreign =
             headers.contains_key(header::ORIGIN) && !text(header::ORIGIN).is_some_and(is_own_page);
-        if !text(header::HOST).is_some_and(is_own) || is_foreign {
-            let message = "without a key, this server answers programs of its own machine only";
+        if !is_own || is_foreign {
+            let message = "without a key, this server answers programs of its own machine only, which ask for `localhost`; \
+                           `--api-key-env` sets a key";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "foreign_host", message));
         }
         Ok(())

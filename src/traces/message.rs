@@ -43,6 +43,10 @@ pub fn trace(messages: &[Value], tools: Option<Vec<Value>>, correct: Option<bool
     let mut repairs = Vec::new();
     let mut said = Vec::new();
     for (index, message) in messages.iter().enumerate() {
+        if is_of_program(message) {
+            repairs.push("messages that the program wrote in the model's place are lost".into());
+            continue;
+        }
         said.extend(read(message, &mut repairs).map_err(|why| format!("message {}: {why}", index + 1))?);
     }
     let said = joined(said, &mut repairs);
@@ -54,8 +58,19 @@ pub fn trace(messages: &[Value], tools: Option<Vec<Value>>, correct: Option<bool
     if !has("assistant") {
         return Err("there is no assistant message".into());
     }
-    repairs.dedup();
+    let mut known = std::collections::BTreeSet::new();
+    repairs.retain(|repair: &String| known.insert(repair.clone()));
     Ok(Trace { messages, tools, correct, repairs })
+}
+
+/// Whether a program wrote this message of the assistant: an error of the endpoint, as agents record it.
+fn is_of_program(message: &Value) -> bool {
+    let inner = message.get("message").filter(|inner| inner.is_object()).unwrap_or(message);
+    [message, inner].into_iter().any(|message| {
+        message.get("isApiErrorMessage").is_some_and(|flag| *flag == true)
+            || message.get("model").is_some_and(|model| model == "<synthetic>")
+            || message.get("stopReason").is_some_and(|reason| reason == "error")
+    })
 }
 
 /// One message, or several where a dialect has results within a message.
@@ -78,6 +93,9 @@ fn read(message: &Value, repairs: &mut Vec<String>) -> Result<Vec<Said>, String>
     let of_sharegpt = message.get("value").is_some();
     let content = message.get("content").or_else(|| message.get("value")).unwrap_or(&Value::Null);
     let mut said = Said { role, id: id_of(message), ..Said::default() };
+    if role == Role::Tool {
+        errors_lost(message, repairs);
+    }
     let mut results = Vec::new();
     match content {
         Value::Null => {}
@@ -174,6 +192,7 @@ fn block(
         "tool_use" | "toolCall" => said.calls.push(call_of(part)?),
         "tool_result" => {
             let mut result = Said { role: Role::Tool, id: id_of(part), ..Said::default() };
+            errors_lost(part, repairs);
             match &part["content"] {
                 Value::String(text) => result.text.clone_from(text),
                 Value::Array(parts) => {
@@ -190,6 +209,14 @@ fn block(
         other => repairs.push(format!("a part of type \"{other}\" is lost")),
     }
     Ok(())
+}
+
+/// A chat template has no place for it; the text of the result stays.
+fn errors_lost(result: &Value, repairs: &mut Vec<String>) {
+    let is_error = ["is_error", "isError"].iter().any(|key| result.get(key) == Some(&Value::Bool(true)));
+    if is_error {
+        repairs.push("which results are errors is lost".into());
+    }
 }
 
 fn append(text: &mut String, more: &str) {

@@ -1,11 +1,12 @@
 //! Conversations that other programs have recorded, read into one form.
 //!
-//! [`read`] knows chat completions of OpenAI (also with `messages` as a text, as `prompt` and `completion`, or as a bare list),
+//! [`read_all`] knows chat completions of OpenAI (also with `messages` as a text, as `prompt` and `completion`, or as a bare list),
 //! ShareGPT and Hermes, and the session format of the Hugging Face hub. Whatever of a conversation is lost or changed on the way
 //! is named in [`Trace::repairs`]; a conversation that would no longer say what happened is refused with the reason.
 
 mod message;
 pub mod secrets;
+mod session;
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use serde_json::Value;
 
 pub use message::arguments;
 
-use crate::{answer::COMPLETE_TASK, error::Diagnostic};
+use crate::{answer::COMPLETE_TASK, document, error::Diagnostic};
 
 /// The form in which a conversation was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
@@ -57,7 +58,7 @@ pub struct Trace {
 /// A conversation of a file, or why it cannot be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// `FILE:LINE`, or `FILE` for one that takes a whole file.
+    /// `FILE:LINE`, or `FILE` for one that takes a whole file; with folders where files have one name.
     pub place: String,
     pub format: Format,
     pub trace: Result<Trace, String>,
@@ -177,40 +178,79 @@ pub fn is_wanted(name: &str) -> bool {
 /// # Errors
 /// If one cannot be read.
 pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Found>, TraceError> {
-    let mut found = Vec::new();
+    let mut all = Vec::new();
     for path in paths {
-        for file in files(path)? {
-            found.extend(read(&file)?);
-        }
+        all.extend(files(path)?);
+    }
+    let mut found = Vec::new();
+    for (file, name) in all.iter().zip(names(&all)) {
+        found.extend(read_named(file, &name)?);
     }
     Ok(found)
 }
 
+/// A name for each file: its own, and as many folders as tell files of one name apart.
+fn names(files: &[PathBuf]) -> Vec<String> {
+    let last = |path: &Path, count: usize| {
+        let parts: Vec<_> = path.components().collect();
+        parts[parts.len().saturating_sub(count)..].iter().collect::<PathBuf>().display().to_string()
+    };
+    let mut counts = vec![1; files.len()];
+    loop {
+        let names: Vec<String> = files.iter().zip(&counts).map(|(file, count)| last(file, *count)).collect();
+        let mut of = BTreeMap::<&String, BTreeSet<&PathBuf>>::new();
+        names.iter().zip(files).for_each(|(name, file)| _ = of.entry(name).or_default().insert(file));
+        let mut is_longer = false;
+        for ((file, name), count) in files.iter().zip(&names).zip(&mut counts) {
+            if of[name].len() > 1 && *count < file.components().count() {
+                *count += 1;
+                is_longer = true;
+            }
+        }
+        if !is_longer {
+            return names;
+        }
+    }
+}
+
 /// All conversations of a file.
+#[cfg(test)]
+pub fn read(path: &Path) -> Result<Vec<Found>, TraceError> {
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    read_named(path, &name)
+}
+
+/// All conversations of a file, under this name.
 ///
 /// # Errors
 /// If it cannot be read, or is neither JSON nor a JSON object on each line.
-pub fn read(path: &Path) -> Result<Vec<Found>, TraceError> {
+fn read_named(path: &Path, name: &str) -> Result<Vec<Found>, TraceError> {
     let reading = |source| TraceError::Read { path: path.to_owned(), source };
     if std::fs::metadata(path).map_err(reading)?.len() > FILE_MIB << 20 {
         return Err(TraceError::TooLarge { path: path.to_owned(), most: FILE_MIB });
     }
-    let text = std::fs::read_to_string(path).map_err(reading)?;
-    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    parse(&text, &name).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
+    let text = document::read(path).map_err(reading)?;
+    parse(&text, name).map_err(|problem| TraceError::Malformed { path: path.to_owned(), problem })
 }
 
 fn parse(text: &str, name: &str) -> Result<Vec<Found>, String> {
     let mut items = items(text)?;
-    items.retain(|(_, item)| item.get("decision").is_none_or(|decision| decision != DROPPED));
+    // Of several decisions on a conversation, the last one counts.
+    let last: BTreeMap<String, usize> = items
+        .iter()
+        .filter_map(|(line, item)| Some((item.get("reviewed")?.as_str()?.to_owned(), *line)))
+        .collect();
+    items.retain(|(line, item)| {
+        let reviewed = item.get("reviewed").and_then(Value::as_str);
+        reviewed.is_none_or(|reviewed| last.get(reviewed) == Some(line))
+            && item.get("decision").is_none_or(|decision| decision != DROPPED)
+    });
     if items.is_empty() {
         return Err("there is no conversation".into());
     }
     // A session has its messages among other lines.
     if items[0].1["type"] == "session" {
-        let messages = items.iter().filter(|(_, item)| item["type"] == "message");
-        let messages: Vec<Value> = messages.map(|(_, item)| item["message"].clone()).collect();
-        let trace = message::trace(&messages, None, None);
+        let trace = session::trace(items.into_iter().map(|(_, item)| item).collect());
         return Ok(vec![Found { place: name.to_owned(), format: Format::Session, trace }]);
     }
     let found = |(line, item): &(usize, Value)| {
@@ -257,9 +297,25 @@ pub fn list(value: &Value) -> Option<Vec<Value>> {
     }
 }
 
+/// Tools in a column of another name: a list of what has a name and says what it takes.
+fn declared(item: &Value) -> Option<Vec<Value>> {
+    let is_tool = |tool: &Value| {
+        let tool = tool.get("function").unwrap_or(tool);
+        let schemas = ["parameters", "inputSchema", "input_schema"];
+        tool.get("name").is_some_and(Value::is_string) && schemas.iter().any(|key| tool.get(key).is_some())
+    };
+    let columns = item.as_object()?.iter().filter(|(name, _)| {
+        let name = name.to_ascii_lowercase();
+        name.contains("tool") || name.contains("function")
+    });
+    let mut lists = columns.filter_map(|(_, value)| list(value));
+    lists.find(|list| !list.is_empty() && list.iter().all(is_tool))
+}
+
 /// A conversation that is one value.
 fn of_item(item: &Value) -> (Format, Result<Trace, String>) {
-    let tools = ["tools", "available_tools", "functions"].iter().find_map(|key| list(item.get(key)?));
+    let known = ["tools", "available_tools", "functions"].iter().find_map(|key| list(item.get(key)?));
+    let tools = known.or_else(|| declared(item));
     let tools = tools.map(|tools| tools.iter().map(message::function).collect());
     let correct = item.get("correct").and_then(Value::as_bool);
     if let Some(turns) = item.get("conversations").and_then(list) {

@@ -186,3 +186,90 @@ fn a_file_that_is_not_json_names_the_line() {
     let error = read(&files[0]).unwrap_err();
     assert!(error.to_string().ends_with("c.json: there is no conversation"), "{error}");
 }
+
+#[test]
+fn of_several_decisions_on_a_conversation_the_last_one_counts() {
+    let talk = |text: &str| json!([{"role": "user", "content": text}, {"role": "assistant", "content": "7"}]);
+    let line = |id: &str, decision: &str, text: &str| {
+        json!({"reviewed": id, "decision": decision, "messages": talk(text)}).to_string()
+    };
+    let drop = |id: &str| json!({"reviewed": id, "decision": "drop"}).to_string();
+    let lines = [
+        line("a", "accept", "dropped later"),
+        drop("b"),
+        line("c", "accept", "as it was"),
+        drop("a"),
+        line("b", "accept", "taken back"),
+        line("c", "edit", "as it is"),
+    ];
+    let found = parse(&lines.join("\n"), "kept.jsonl").unwrap();
+    let kept: Vec<Value> =
+        found.into_iter().map(|found| found.trace.unwrap().messages[0]["content"].clone()).collect();
+    assert_eq!(kept, ["taken back", "as it is"]);
+}
+
+#[test]
+fn files_of_one_name_are_told_apart_by_their_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let talk = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]);
+    for name in ["a", "b", "c/b"] {
+        std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        std::fs::write(folder.path().join(name).join("x.jsonl"), json!({"messages": talk}).to_string())
+            .unwrap();
+    }
+    std::fs::write(folder.path().join("a/y.jsonl"), json!({"messages": talk}).to_string()).unwrap();
+    let found = read_all(&["a", "b", "c/b"].map(|name| folder.path().join(name))).unwrap();
+    let places: Vec<&str> = found.iter().map(|found| found.place.as_str()).collect();
+    assert_eq!(places[..2], ["a/x.jsonl:1", "y.jsonl:1"]);
+    assert!(places[2].ends_with("/b/x.jsonl:1") && places[3] == "c/b/x.jsonl:1", "{places:?}");
+}
+
+#[test]
+fn of_a_session_only_what_it_ended_with_is_read() {
+    let entry = |id: &str, parent: Option<&str>, role: &str, text: &str| json!({"type": "message", "id": id, "parentId": parent, "message": {"role": role, "content": text}});
+    let lines = |entries: &[Value]| {
+        let all: Vec<String> = std::iter::once(&json!({"type": "session", "id": "s"}))
+            .chain(entries)
+            .map(Value::to_string)
+            .collect();
+        one(&all.join("\n")).trace
+    };
+    let begun = [
+        entry("1", None, "user", "Delete all boats."),
+        entry("2", Some("1"), "assistant", "Deleted."),
+        entry("3", None, "user", "List all boats."),
+        entry("4", Some("3"), "assistant", "Two."),
+    ];
+    let trace = lines(&begun).unwrap();
+    let texts: Vec<&Value> = trace.messages.iter().map(|message| &message["content"]).collect();
+    assert_eq!(texts, ["List all boats.", "Two."]);
+    assert_eq!(trace.repairs, ["messages that were taken back are lost"]);
+
+    let more = [
+        json!({"type": "compaction", "id": "5", "parentId": "4", "summary": "Boats."}),
+        entry("6", Some("5"), "user", "And cars?"),
+        entry("7", Some("6"), "assistant", "None."),
+    ];
+    let trace = lines(&[&begun[2..], &more].concat()).unwrap();
+    assert_eq!(
+        (trace.messages.len(), &trace.repairs[..]),
+        (2, &["what follows a compaction is lost".to_owned()][..])
+    );
+}
+
+#[test]
+fn what_a_program_wrote_in_the_models_place_is_not_learned() {
+    let trace = trace(&json!({"messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "API Error: 529", "isApiErrorMessage": true},
+        {"role": "assistant", "model": "<synthetic>", "content": "No response requested."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": true, "content": "no"}]},
+        {"role": "assistant", "content": "Ho"},
+    ]}));
+    assert_eq!(trace.messages.len(), 4);
+    assert_eq!(
+        trace.repairs,
+        ["messages that the program wrote in the model's place are lost", "which results are errors is lost"]
+    );
+}

@@ -2,8 +2,8 @@
 //!
 //! A page of another origin must not read a run, and a program of another user must not either. So every request needs
 //!
-//! - a `Host` that is this server (DNS rebinding),
-//! - no `Origin` other than this server, and for changes the server's own,
+//! - a `Host` that is this machine (DNS rebinding), at whatever port a tunnel has,
+//! - no `Origin` other than that host, and for changes that one,
 //! - the random token of the URL that was printed: as `?token=`, once, then as a cookie that scripts cannot read and that
 //!   requests of other sites do not carry; programs send it as `Authorization: Bearer`.
 //!
@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
     hash::hex,
-    net::{is_own_host, is_same},
+    net::{is_own_page, is_same, names_this_machine},
 };
 
 /// What a request must have.
@@ -39,9 +39,9 @@ impl Guard {
     /// Checks everything but the path.
     pub fn admit(&self, request: &Parts) -> Admission {
         let headers = &request.headers;
-        let is_own = |host: &str| is_own_host(host, self.port);
-        let is_own_host = text(headers, header::HOST).is_some_and(is_own);
-        let is_own_origin = |origin: &str| origin.strip_prefix("http://").is_some_and(is_own);
+        let host = text(headers, header::HOST).unwrap_or_default();
+        let is_own_host = names_this_machine(host);
+        let is_own_origin = |origin: &str| is_own_page(origin, host);
         let reads = [Method::GET, Method::HEAD].contains(&request.method);
         let is_own = match headers.get(header::ORIGIN) {
             None => reads,
@@ -111,7 +111,7 @@ mod tests {
         use Admission::{Foreign, Granted, NoToken, StoreToken};
         let (host, cookie) = (("host", "127.0.0.1:8"), ("cookie", "a=b; mcprl-8=abc"));
         type Headers<'h> = &'h [(&'h str, &'h str)];
-        let cases: [(&str, &str, Headers<'_>, Admission); 16] = [
+        let cases: [(&str, &str, Headers<'_>, Admission); 18] = [
             ("GET", "/", &[host, cookie], Granted),
             ("GET", "/", &[("host", "localhost:8"), cookie], Granted),
             ("GET", "/api/runs", &[host, ("authorization", "Bearer abc")], Granted),
@@ -122,7 +122,9 @@ mod tests {
             ("GET", "/", &[host], NoToken),
             ("GET", "/", &[host, ("cookie", "mcprl-9=abc")], NoToken),
             ("GET", "/", &[("host", "evil.example:8"), cookie], Foreign),
-            ("GET", "/", &[("host", "127.0.0.1"), cookie], Foreign),
+            ("GET", "/", &[("host", "127.0.0.1"), cookie], Granted),
+            ("POST", "/", &[("host", "localhost:9"), cookie, ("origin", "http://localhost:9")], Granted),
+            ("POST", "/", &[host, cookie, ("origin", "http://127.0.0.1:9")], Foreign),
             ("GET", "/", &[cookie], Foreign),
             ("GET", "/", &[host, cookie, ("origin", "http://evil.example")], Foreign),
             ("GET", "/", &[host, cookie, ("origin", "null")], Foreign),

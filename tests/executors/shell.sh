@@ -6,7 +6,8 @@
 #   shell.sh DIR cancel JOB
 #
 # Files that a test makes change what it does: DIR/refuse (no job is accepted), DIR/hold (jobs wait), DIR/dead (all jobs that
-# run now count as lost; it is consumed by the next `list`).
+# run now count as lost; it is consumed by the next `list`), DIR/late (jobs are accepted, but the answer is lost), DIR/away (`list`
+# has no answer).
 set -eu
 dir=$1
 mkdir -p "$dir/jobs"
@@ -18,17 +19,20 @@ submit)
     fi
     mkdir "$dir/jobs/$3"
     echo "$3" >>"$dir/submitted"
+    [ ! -e "$dir/late" ] || { echo "$4" >"$dir/jobs/$3/waits"; exit 1; }
     [ ! -e "$dir/hold" ] || { echo "$4" >"$dir/jobs/$3/waits"; exit; }
     setsid sh "$4" </dev/null >/dev/null 2>&1 &
     echo $! >"$dir/jobs/$3/pid"
     ;;
 list)
+    [ ! -e "$dir/away" ] || { echo "timed out" >&2; exit 1; }
     for job in "$dir"/jobs/*; do
         [ -d "$job" ] || continue
         if [ -e "$job/waits" ] && [ ! -e "$dir/hold" ]; then
-            setsid sh "$(cat "$job/waits")" </dev/null >/dev/null 2>&1 &
-            echo $! >"$job/pid"
+            script=$(cat "$job/waits")
             rm "$job/waits"
+            setsid sh "$script" </dev/null >/dev/null 2>&1 &
+            echo $! >"$job/pid"
         fi
         state=ENDED
         if [ -e "$job/cancelled" ]; then

@@ -8,6 +8,7 @@ extern crate self as mcprl_base;
 
 pub mod answer;
 pub mod child;
+pub mod document;
 pub mod error;
 pub mod guide;
 pub mod hash;

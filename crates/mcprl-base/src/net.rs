@@ -44,13 +44,21 @@ pub fn is_confidential(url: &Url) -> bool {
     url.scheme() == "https" || is_loopback
 }
 
-/// Whether a `Host` header names a server at this port of this machine. A page of another site may reach such a server by a
-/// name of its own (DNS rebinding), and then says that name.
-pub fn is_own_host(host: &str, port: u16) -> bool {
-    ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| {
-        let given = host.strip_prefix(own).and_then(|rest| rest.strip_prefix(':'));
-        given.is_some_and(|given| given.parse() == Ok(port))
-    })
+/// Whether a `Host` header names this machine, whichever port: a tunnel or a proxy has one of its own. A page of another site may
+/// reach a server here by a name of its own (DNS rebinding), and then says that name.
+pub fn names_this_machine(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => &host,
+    };
+    ["127.0.0.1", "localhost", "[::1]"].contains(&name)
+}
+
+/// Whether an `Origin` is that of a page which this server itself gave, under the name by which it is asked.
+pub fn is_own_page(origin: &str, host: &str) -> bool {
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host)) && names_this_machine(host)
 }
 
 /// Whether a secret is this one. Takes the same time wherever they differ.
@@ -108,6 +116,31 @@ mod tests {
         ];
         for (url, expected) in cases {
             assert_eq!(is_confidential(&url.parse().unwrap()), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_this_machine_by_its_name_and_a_page_is_its_own_by_the_same_name_and_port() {
+        for host in ["localhost", "LOCALHOST:8941", "127.0.0.1", "127.0.0.1:9000", "[::1]:1", "[::1]"] {
+            assert!(names_this_machine(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "127.0.0.1.nip.io",
+            "localhost.evil.example:80",
+            "localhost:x",
+            "a:1:localhost",
+        ] {
+            assert!(!names_this_machine(host), "{host}");
+        }
+        assert!(is_own_page("http://localhost:9000", "localhost:9000"));
+        for (origin, host) in [
+            ("http://localhost:3000", "localhost:9000"),
+            ("http://evil.example", "evil.example"),
+            ("null", "localhost:9000"),
+        ] {
+            assert!(!is_own_page(origin, host), "{origin} {host}");
         }
     }
 

@@ -11,6 +11,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use mcprl_base::document;
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -57,6 +58,9 @@ impl Vocabulary {
             let reason = error.to_string();
             ChatError::Tokenizer { path: path.clone(), reason }
         };
+        if let Some(reason) = document::mistaken(&bytes) {
+            return Err(ChatError::Tokenizer { path: path.clone(), reason: reason.to_owned() });
+        }
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(wrong)?;
         tokenizer.with_truncation(None).map_err(wrong)?;
         tokenizer.with_padding(None);

@@ -51,6 +51,7 @@ pub enum McpError {
     DiedAtStart { server: String, output: ServerOutput },
     #[error("the server `{server}` was not ready within {limit:?}{output}")]
     #[diagnostic(transient)]
+    #[hint("the server has to write each message as one line of stdout, and logs on stderr" if !output.stdout.is_empty())]
     #[hint = "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"]
     StartTimeout { server: String, limit: Duration, output: ServerOutput },
     #[error("the server `{server}` requires authorization")]
@@ -72,6 +73,7 @@ pub enum McpError {
     #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
     #[diagnostic(transient)]
     #[hint("check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport" if matches!(status, Some(404 | 405)))]
+    #[hint("if the address that it redirects to is the right one, write it as the `url`, with its final slash" if matches!(status, Some(300..=399)))]
     #[hint = "check that it is an MCP server and that the path of its URL is right"]
     Handshake {
         server: String,
@@ -205,12 +207,17 @@ pub struct ServerOutput {
     pub status: Option<String>,
     /// The last lines, without hidden characters.
     pub stderr: String,
+    /// A line of stdout that is no message, of a server that was not ready in time.
+    pub stdout: String,
 }
 
 impl fmt::Display for ServerOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(status) = &self.status {
             write!(f, " ({status})")?;
+        }
+        if !self.stdout.is_empty() {
+            write!(f, "; on stdout, where each line is a message, it wrote: {}", self.stdout)?;
         }
         match self.stderr.is_empty() {
             true => Ok(()),

@@ -3,6 +3,7 @@
 #![expect(deprecated, reason = "servers of the revisions before 2026-07-28 may ask for samples")]
 
 use std::{
+    collections::VecDeque,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -58,11 +59,8 @@ pub(super) fn connect(
 }
 
 async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<(Connection, Scratch), McpError> {
-    // The last one is tried first.
-    let mut lifecycles = vec![discover()];
-    if !newest {
-        lifecycles.push(ClientLifecycleMode::Initialize);
-    }
+    let first = if newest { Opening::Discover } else { Opening::Initialize(LATEST) };
+    let mut openings = VecDeque::from([first]);
     let deadline = Instant::now() + spec.limits.start_timeout;
     let mut rate_limit = RateLimit::new();
     let mut first_error = None;
@@ -72,9 +70,9 @@ async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<(Connection, 
         return Err(McpError::StartTimeout { server: spec.transport.to_string(), limit, output });
     };
     let scratch = scratch?;
-    while let Some(lifecycle) = lifecycles.pop() {
+    while let Some(opening) = openings.pop_front() {
         let ConnectError { error, remedy } =
-            match open(spec, lifecycle.clone(), deadline, scratch.places()).await {
+            match open(spec, opening.clone(), deadline, scratch.places()).await {
                 Ok(connection) => return Ok((connection, scratch)),
                 Err(error) => error,
             };
@@ -84,16 +82,65 @@ async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<(Connection, 
         };
         if let Some(wait) = wait {
             tokio::time::sleep(wait).await;
-            lifecycles.push(lifecycle);
+            openings.push_front(opening);
             continue;
         }
-        // The first error is more informative than the second.
-        match (remedy, first_error.take()) {
-            (Some(Remedy::OtherHandshake), None) => first_error = Some(error),
-            (_, first) => return Err(first.unwrap_or(error)),
+        // The first error is more informative than a later one.
+        match (remedy, &first_error) {
+            (Some(Remedy::OtherHandshake(others)), None) => {
+                openings.extend(others.into_iter().filter(|_| !newest));
+                first_error = Some(error);
+            }
+            (Some(Remedy::OtherHandshake(_)), Some(_)) => {}
+            _ => return Err(first_error.unwrap_or(error)),
         }
     }
     Err(first_error.unwrap_or(McpError::EmptyCommand))
+}
+
+/// A handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Opening {
+    Initialize(ProtocolVersion),
+    /// Of the newest revision.
+    Discover,
+}
+
+/// The newest revision that is offered by `initialize`, and those that a server is offered which refuses it instead of naming
+/// its own.
+const LATEST: ProtocolVersion = ProtocolVersion::LATEST_WITH_INITIALIZE;
+const OLDER: [ProtocolVersion; 3] =
+    [ProtocolVersion::V_2025_06_18, ProtocolVersion::V_2025_03_26, ProtocolVersion::V_2024_11_05];
+/// How long a server that has refused one handshake may take to answer another.
+const NEXT_HANDSHAKE: Duration = Duration::from_secs(5);
+
+impl Opening {
+    fn lifecycle(&self) -> ClientLifecycleMode {
+        match self {
+            Self::Initialize(_) => ClientLifecycleMode::Initialize,
+            Self::Discover => {
+                ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+            }
+        }
+    }
+
+    /// What may be accepted in place of the newest `initialize`: a revision that the error names as supported; older ones, first
+    /// if the error is about them.
+    fn others(error: &ErrorData) -> Vec<Self> {
+        let named = error.data.as_ref().and_then(|data| data.get("supported")).and_then(Value::as_array);
+        let named: Vec<&str> = named.into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut older: Vec<Self> = OLDER.into_iter().map(Self::Initialize).collect();
+        older.sort_by_key(|one| match one {
+            Self::Initialize(version) => !named.contains(&version.as_str()),
+            Self::Discover => true,
+        });
+        let text = error.message.to_ascii_lowercase();
+        let is_of_version = ["version", "protocol", "revision"].iter().any(|word| text.contains(word));
+        let is_newest = named.contains(&ProtocolVersion::V_2026_07_28.as_str());
+        let at = if is_newest || !(is_of_version || !named.is_empty()) { 0 } else { older.len() };
+        older.insert(at, Self::Discover);
+        older
+    }
 }
 
 /// Why a connection failed.
@@ -104,8 +151,8 @@ struct ConnectError {
 
 /// What may help.
 enum Remedy {
-    /// The server runs but refuses this handshake; it may accept the other one.
-    OtherHandshake,
+    /// The server runs but refuses this handshake; it may accept one of these.
+    OtherHandshake(Vec<Opening>),
     /// The server limits the rate of requests, and may ask for this wait.
     Wait(Option<Duration>),
 }
@@ -118,7 +165,7 @@ impl From<McpError> for ConnectError {
 
 async fn open(
     spec: &ServerSpec,
-    lifecycle: ClientLifecycleMode,
+    opening: Opening,
     deadline: Instant,
     places: &Places,
 ) -> Result<Connection, ConnectError> {
@@ -132,14 +179,23 @@ async fn open(
                     .await?;
             let lines = Lines::new(pipes, &process);
             let spare = lines.clone();
-            let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
-            let mut connected = handshake(lines, spec, lifecycle, deadline).await;
+            let mut connected = handshake(lines, spec, &opening, deadline).await;
             // A process that rejects `initialize` but goes on need not be started again.
-            if is_oldest
-                && matches!(&connected, Some(Err(error)) if is_refusal(error))
-                && let Some(Ok(service)) = handshake(spare, spec, discover(), deadline).await
+            if opening == Opening::Initialize(LATEST)
+                && let Some(Err(ClientInitializeError::JsonRpcError(error))) = &connected
+                && !message::is_own(error)
             {
-                connected = Some(Ok(service));
+                for other in Opening::others(error) {
+                    let soon = deadline.min(Instant::now() + NEXT_HANDSHAKE);
+                    match handshake(spare.clone(), spec, &other, soon).await {
+                        Some(Ok(service)) => {
+                            connected = Some(Ok(service));
+                            break;
+                        }
+                        Some(Err(error)) if is_refusal(&error) => {}
+                        _ => break,
+                    }
+                }
             }
             (Some(process), connected)
         }
@@ -149,16 +205,24 @@ async fn open(
             let headers = headers.iter().map(|(name, value)| (name, places.fill(value)));
             let connector = http::Connector::new(http::endpoint(&places.fill(url), token, headers)?)?;
             redaction = redaction.with_token_of(connector.bearer());
-            let mut connected =
-                handshake(connector.streamable(&spec.state), spec, lifecycle.clone(), deadline).await;
-            if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
-                && matches!(lifecycle, ClientLifecycleMode::Initialize)
+            let mut connected = handshake(connector.streamable(&spec.state), spec, &opening, deadline).await;
+            let status = connected.as_ref().and_then(refused_status);
+            if opening != Opening::Discover
                 // Refused so, a server may offer the older transport.
-                && Refusal::of(&*error.error).is_some_and(|refusal| matches!(refusal.status, 400 | 404 | 405))
-                && let Some(over_sse) = handshake_over_sse(&connector, spec, lifecycle, deadline).await
+                && matches!(status, Some(400 | 404 | 405))
+                && let Some(over_sse) = handshake_over_sse(&connector, spec, &opening, deadline).await
             {
                 connected = Some(over_sse);
                 transport = "sse";
+            } else if opening == Opening::Initialize(LATEST) && status == Some(400) {
+                // Or an older revision.
+                for older in OLDER.map(Opening::Initialize) {
+                    let streamable = connector.streamable(&spec.state);
+                    if let Some(Ok(service)) = handshake(streamable, spec, &older, deadline).await {
+                        connected = Some(Ok(service));
+                        break;
+                    }
+                }
             }
             let is_connected = matches!(connected, Some(Ok(_)));
             if spec.state == State::FreshProcess
@@ -175,7 +239,11 @@ async fn open(
         Some(Ok(service)) => service,
         None => {
             let limit = spec.limits.start_timeout;
-            let output = Process::output_of(process.as_ref()).await;
+            // What it ends with after that is the end of its stdin.
+            let had_ended = process.as_ref().is_some_and(Process::has_ended);
+            let mut output = Process::output_of(process.as_ref()).await;
+            output.status = output.status.filter(|_| had_ended);
+            output.stdout = process.as_ref().map(Process::noise).unwrap_or_default();
             return Err(McpError::StartTimeout { server, limit, output }.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
@@ -191,8 +259,14 @@ async fn open(
     Ok(Connection { service, process, transport, redaction })
 }
 
-fn discover() -> ClientLifecycleMode {
-    ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+/// The HTTP status that refused a handshake.
+fn refused_status<T>(connected: &Result<T, ClientInitializeError>) -> Option<u16> {
+    match connected {
+        Err(ClientInitializeError::TransportError { error, .. }) => {
+            Refusal::of(&*error.error).map(|refusal| refusal.status)
+        }
+        _ => None,
+    }
 }
 
 /// Whether the server rejected the handshake with an error of its own.
@@ -232,8 +306,12 @@ async fn connect_error(
     output.status = None;
     let reason = handshake_reason(&error, redaction);
     let status = refusal.map(|refusal| refusal.status);
+    let others = match &error {
+        ClientInitializeError::JsonRpcError(error) if is_refusal => Some(Opening::others(error)),
+        _ => None,
+    };
     let error = McpError::Handshake { server, reason, status, output };
-    ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
+    ConnectError { error, remedy: others.map(Remedy::OtherHandshake) }
 }
 
 /// The reason of a failed handshake, without Rust type names.
@@ -275,26 +353,30 @@ fn unexpected(answer: serde_json::Result<Value>, redaction: &Redaction) -> Strin
 async fn handshake<T, E, A>(
     transport: T,
     spec: &ServerSpec,
-    lifecycle: ClientLifecycleMode,
+    opening: &Opening,
     deadline: Instant,
 ) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>>
 where
     T: IntoTransport<RoleClient, E, A>,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let client = Client { inputs: spec.inputs.clone(), tools_changed: AtomicBool::default() };
-    timeout_at(deadline, client.serve_with_lifecycle(transport, lifecycle)).await.ok()
+    let version = match opening {
+        Opening::Initialize(version) => version.clone(),
+        Opening::Discover => LATEST,
+    };
+    let client = Client { inputs: spec.inputs.clone(), tools_changed: AtomicBool::default(), version };
+    timeout_at(deadline, client.serve_with_lifecycle(transport, opening.lifecycle())).await.ok()
 }
 
 /// The handshake over the older transport; `None` if the server does not offer it.
 async fn handshake_over_sse(
     connector: &http::Connector,
     spec: &ServerSpec,
-    lifecycle: ClientLifecycleMode,
+    opening: &Opening,
     deadline: Instant,
 ) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>> {
     match timeout_at(deadline, connector.sse()).await.ok()? {
-        Ok(transport) => handshake(transport?, spec, lifecycle, deadline).await,
+        Ok(transport) => handshake(transport?, spec, opening, deadline).await,
         Err(error) => {
             let context = "open the event stream".into();
             let error = DynamicTransportError::new::<SseTransport, RoleClient>(error);
@@ -308,6 +390,8 @@ pub(super) struct Client {
     inputs: Inputs,
     /// The server has announced a change since its tools were last listed.
     pub(super) tools_changed: AtomicBool,
+    /// The revision that `initialize` offers.
+    version: ProtocolVersion,
 }
 
 impl ClientHandler for Client {
@@ -316,7 +400,7 @@ impl ClientHandler for Client {
             self.inputs.capabilities(),
             Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
         )
-        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+        .with_protocol_version(self.version.clone())
     }
 
     async fn create_elicitation(

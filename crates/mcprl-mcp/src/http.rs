@@ -1,6 +1,6 @@
 //! Connections to servers over streamable HTTP, and to those that offer only the older HTTP+SSE.
 //!
-//! A secret (token or header) is sent unencrypted only to this machine, never follows a redirect to another origin, and
+//! A secret (token or header) is sent unencrypted only to this machine, follows no redirect to another origin, and
 //! is never logged. Proxy environment variables are ignored.
 
 use std::{
@@ -90,7 +90,12 @@ impl Connector {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(McpError::Client)?;
-        let client = HttpClient { client, access: Arc::new(access), has_session_id: Arc::default() };
+        let client = HttpClient {
+            client,
+            access: Arc::new(access),
+            has_session_id: Arc::default(),
+            moved: Arc::default(),
+        };
         Ok(Self { url, headers, client })
     }
 

@@ -16,12 +16,13 @@ use std::{
 };
 
 use futures::{StreamExt, stream::BoxStream};
+use parking_lot::Mutex;
 use reqwest::{
-    RequestBuilder, Response, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+    RequestBuilder, Response, StatusCode, Url,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use rmcp::{
-    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage},
     transport::{
         common::http_header::{
             EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
@@ -32,6 +33,7 @@ use rmcp::{
         },
     },
 };
+use serde_json::json;
 use sse_stream::Sse;
 use tokio::time::timeout;
 
@@ -46,6 +48,11 @@ use super::{
 const REFUSAL_BYTES: usize = 64 << 10;
 /// How long a body that nobody needs is read, so that its connection can be used again.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Redirects of one request that are followed.
+const REDIRECTS: usize = 5;
+/// The id of the request that shows whether a server knows a session, and how long it may take.
+const PROBE_ID: u32 = 2_000_000_000;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
 
 pub(super) type Error = StreamableHttpError<reqwest::Error>;
@@ -57,6 +64,8 @@ pub(super) struct HttpClient {
     pub(super) access: Arc<Access>,
     /// The server gave this session an id.
     pub(super) has_session_id: Arc<AtomicBool>,
+    /// The address that the server has redirected another one to.
+    pub(super) moved: Arc<Mutex<Option<(Url, Url)>>>,
 }
 
 impl StreamableHttpClient for HttpClient {
@@ -74,8 +83,15 @@ impl StreamableHttpClient for HttpClient {
         if let Some(session) = &session {
             request = request.header(HEADER_SESSION_ID, &**session);
         }
-        let response = self.send(with(request, headers).json(&message)).await?;
-        let answer = read_response(response, &message, session.is_some()).await?;
+        let response = self.send(with(request, headers.clone()).json(&message)).await?;
+        let answer = read_response(response, &message, session.is_some()).await;
+        if let Some(session) = &session
+            && is_of_session(&message, &answer)
+            && self.is_forgotten(&url, session, headers).await
+        {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        let answer = answer?;
         if matches!(&message, ClientJsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)))
         {
             let has_session_id = match &answer {
@@ -134,8 +150,91 @@ impl StreamableHttpClient for HttpClient {
 }
 
 impl HttpClient {
-    /// Sends a request with the token. A token that the server rejects is renewed once, where that is possible.
+    /// Whether a server that has answered with an error does not know the session any more: it lists no tools either. Servers
+    /// say so by 404, 400 or an error, each in words of its own.
+    async fn is_forgotten(&self, url: &str, session: &str, headers: Headers) -> bool {
+        let message = json!({"jsonrpc": "2.0", "id": PROBE_ID, "method": "tools/list"});
+        let request = self.client.post(url).header(ACCEPT, ACCEPTED_TYPES).header(HEADER_SESSION_ID, session);
+        let request = with(request, headers).json(&message);
+        let answered = async {
+            let response = self.send(request).await.ok()?;
+            let status = response.status();
+            if !status.is_success() {
+                return Some(matches!(status.as_u16(), 400 | 404 | 410));
+            }
+            let kind = content_type(&response).unwrap_or_default();
+            let incoming = if kind.starts_with(EVENT_STREAM_MIME_TYPE) {
+                let answer = |event: Result<events::Event, _>| match event.ok()?.message() {
+                    Incoming::Message(
+                        answer @ (ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)),
+                    ) => Some(answer),
+                    _ => None,
+                };
+                let mut events = events::of(response).boxed();
+                loop {
+                    if let Some(answer) = answer(events.next().await?) {
+                        break answer;
+                    }
+                }
+            } else {
+                let mut body = Buffer::default();
+                let mut response = response;
+                while let Some(bytes) = response.chunk().await.ok()? {
+                    body.push(&bytes);
+                }
+                let Incoming::Message(message) = body.read() else { return None };
+                message
+            };
+            let ServerJsonRpcMessage::Error(error) = incoming else { return None };
+            Some(error.error.code != ErrorCode::METHOD_NOT_FOUND)
+        };
+        timeout(PROBE_TIMEOUT, answered).await.ok().flatten().unwrap_or(false)
+    }
+
+    /// Sends a request with the token, to where the server redirects it within its origin. A token that the server rejects is
+    /// renewed once, where that is possible.
     pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        let mut request = request;
+        for _ in 0..REDIRECTS {
+            let again = request.try_clone();
+            let (response, url) = self.send_once(request).await?;
+            let status = response.status();
+            if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
+                return Ok(response);
+            }
+            let location = header(&response, LOCATION).unwrap_or_default();
+            finish(response);
+            let is_kept = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+            let next = url.join(&location).ok().filter(|next| is_kept && next.origin() == url.origin());
+            match (next, again) {
+                (Some(next), Some(again)) if next != url => {
+                    *self.moved.lock() = Some((url, next));
+                    request = again;
+                }
+                _ => {
+                    let text = format!("HTTP {status}: it redirects to {location}");
+                    return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
+                }
+            }
+        }
+        Err(StreamableHttpError::UnexpectedServerResponse("it redirects again and again".into()))
+    }
+
+    /// Sends a request, to where its address has moved. Returns that address, too.
+    async fn send_once(&self, request: RequestBuilder) -> Result<(Response, Url), Error> {
+        let mut request = request.build()?;
+        let mut url = request.url().clone();
+        if let Some((from, to)) = &*self.moved.lock()
+            && *from == url
+        {
+            url = to.clone();
+            *request.url_mut() = url.clone();
+        }
+        let request = RequestBuilder::from_parts(self.client.clone(), request);
+        Ok((self.send_authorized(request).await?, url))
+    }
+
+    async fn send_authorized(&self, request: RequestBuilder) -> Result<Response, Error> {
         let again = request.try_clone();
         let token = self.access.token();
         let response = authorized(request, token.as_deref()).send().await?;
@@ -152,6 +251,25 @@ impl HttpClient {
             }
             None => Ok(response),
         }
+    }
+}
+
+/// Whether an answer may be that of a server which does not know the session. What lists something may fail for itself.
+fn is_of_session(asked: &ClientJsonRpcMessage, answer: &Result<StreamableHttpPostResponse, Error>) -> bool {
+    let is_call = matches!(asked, ClientJsonRpcMessage::Request(request) if matches!(
+        request.request,
+        ClientRequest::CallToolRequest(_) | ClientRequest::ReadResourceRequest(_) | ClientRequest::GetPromptRequest(_)
+    ));
+    let is_named = |text: &str| is_call || text.to_ascii_lowercase().contains("session");
+    match answer {
+        Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), _)) => {
+            !message::is_own(&error.error) && is_named(&error.error.message)
+        }
+        Err(StreamableHttpError::UnexpectedServerResponse(text)) => {
+            let is_refused = ["HTTP 400", "HTTP 409", "HTTP 410", "HTTP 422"];
+            is_refused.iter().any(|status| text.starts_with(status)) && is_named(text)
+        }
+        _ => false,
     }
 }
 

@@ -28,6 +28,7 @@ mod live;
 mod message;
 mod names;
 mod oauth;
+mod oauth_http;
 mod offered;
 mod outcome;
 mod places;

@@ -59,6 +59,8 @@ const STUCK: Duration = Duration::from_secs(2);
 const INPUT_ROUNDS: usize = 10;
 /// How often a list is read again if it changes while it is read.
 const LIST_READS: usize = 3;
+/// How long a server that announces changes may list no tools before it announces some.
+const FIRST_TOOLS: Duration = Duration::from_secs(5);
 
 /// A connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
 pub(super) struct LiveSession {
@@ -169,21 +171,37 @@ impl LiveSession {
     pub(super) async fn tools(&self) -> Result<(Vec<Tool>, Vec<String>), McpError> {
         let has_tools = self.service.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
         let changed = &self.service.service().tools_changed;
+        let mut is_empty = false;
         let mut notes = Vec::new();
         let mut listed = Vec::new();
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
+            if is_empty {
+                self.announced().await;
+            }
             changed.store(false, Ordering::Relaxed);
             notes.clear();
             // A change that could not be listed has yet to be looked at.
             let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
             listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
-            if !changed.load(Ordering::Relaxed) {
+            let was_empty = std::mem::replace(&mut is_empty, listed.is_empty());
+            if !changed.load(Ordering::Relaxed) && (was_empty || !is_empty) {
                 break;
             }
         }
         let (tools, repairs) = tools::from_list(&listed);
         notes.extend(repairs);
         Ok((tools, notes))
+    }
+
+    /// Waits for a server that lists no tools, and may still load them, to announce some.
+    async fn announced(&self) {
+        let offered = self.service.peer_info().and_then(|info| info.capabilities.tools.clone());
+        let announces = offered.is_some_and(|tools| tools.list_changed == Some(true));
+        let patience = if announces { FIRST_TOOLS } else { FIRST_TOOLS / 3 };
+        let deadline = Instant::now() + patience.min(self.spec.limits.start_timeout);
+        while !self.has_changed_tools() && self.is_alive() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
@@ -251,7 +269,10 @@ impl LiveSession {
         };
         let is_lost = self.has_lost(&failure);
         match failure.cause {
-            Cause::Error(_, text) => Ok(Reply::Answer(Answer::failed(text))),
+            Cause::Error(_, text) => match self.is_forgotten(&text).await {
+                true => Err(self.lost(text).await),
+                false => Ok(Reply::Answer(Answer::failed(text))),
+            },
             Cause::Timeout => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
@@ -272,6 +293,20 @@ impl LiveSession {
             }) => Err(McpError::Refused { server: self.server(), status, challenge }),
             _ if is_lost => Err(self.lost(failure.reason).await),
             _ => Ok(Reply::Missing(format!("the call failed: {}", failure.reason))),
+        }
+    }
+
+    /// Whether an error is of a server that does not know this session, which `http_client.rs` sees where it is not in a stream:
+    /// it speaks of sessions, and the server lists no tools either.
+    async fn is_forgotten(&self, text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        if self.process.is_some() || !["session", "initializ"].iter().any(|word| text.contains(word)) {
+            return false;
+        }
+        match self.ask_once(list_tools(None), STUCK).await {
+            Err(Failure { cause: Cause::Error(code, _), .. }) => code != ErrorCode::METHOD_NOT_FOUND,
+            Err(failure) => self.has_lost(&failure),
+            Ok(_) => false,
         }
     }
 

@@ -6,6 +6,9 @@
 //! | message | becomes |
 //! |---|---|
 //! | a JSON-RPC message | itself |
+//! | one with members that are null and so absent (`"error": null`), or without `"jsonrpc"` but with nothing else than its members | that message |
+//! | one behind a text that does not end its line | that message |
+//! | a handshake with `[]` in place of an object without members, as PHP writes it | that handshake |
 //! | a message of more than [`VALUES`] values, or a batch of messages | an error with the code [`UNREADABLE_CODE`] |
 //! | a result with a fault ([`json::Fault`]) | that result, marked with [`UNREADABLE`], and so is the item of a list that has the fault |
 //! | an error whose code or text has the wrong type | an error with the same text |
@@ -13,6 +16,7 @@
 //! | any other line | nothing: servers print banners and logs |
 
 use rmcp::model::{CustomResult, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::json::{self, Step};
@@ -103,11 +107,30 @@ fn read(text: &[u8]) -> Incoming {
         return read_ends(text, text, format!("it has more than {VALUES} values"));
     }
     if let Ok(message) = serde_json::from_slice(text) {
-        return Incoming::Message(message);
+        return Incoming::Message(with_handshake(message));
+    }
+    // A log without a line end stands before it.
+    if !text.starts_with(b"{")
+        && let Some(at) = memchr::memmem::find(text, b"{\"jsonrpc\"")
+        && let Ok(message) = serde_json::from_slice(&text[at..])
+    {
+        return Incoming::Message(with_handshake(message));
     }
     let is_message = is_message(text, &[]);
     match json::parse(text) {
-        Ok((Value::Object(members), faults)) => answer(members, &faults, is_message),
+        Ok((Value::Object(mut members), faults)) => {
+            let is_message = is_message || is_bare(&members);
+            if is_message && faults.is_empty() {
+                without_nulls(&mut members);
+                let message = Value::Object(members);
+                if let Ok(message) = ServerJsonRpcMessage::deserialize(&message) {
+                    return Incoming::Message(with_handshake(message));
+                }
+                let Value::Object(whole) = message else { return Incoming::Noise };
+                members = whole;
+            }
+            answer(members, &faults, is_message)
+        }
         Err(broken) if is_message => Incoming::Unreadable {
             id: broken.read.get("id").and_then(request_id).or_else(|| id_at_end(text)),
             reason: format!("it is not JSON: {} at byte {}", broken.reason, broken.at),
@@ -126,6 +149,63 @@ fn read(text: &[u8]) -> Incoming {
 fn is_message(head: &[u8], tail: &[u8]) -> bool {
     let has_version = |text| memchr::memmem::find(text, b"\"jsonrpc\"").is_some();
     head.trim_ascii_start().starts_with(b"{") && (has_version(head) || has_version(tail))
+}
+
+/// Whether this is a message that lacks its `"jsonrpc"` alone. Logs have other members.
+fn is_bare(members: &Map<String, Value>) -> bool {
+    let has_only = |names: &[&str]| members.keys().all(|name| names.contains(&name.as_str()));
+    let is_method = |method: &Value| method.as_str().is_some_and(|name| name == "ping" || name.contains('/'));
+    let is_answer = has_only(&["id", "result", "error"])
+        && members.contains_key("id")
+        && (members.contains_key("result") || members.contains_key("error"));
+    is_answer || has_only(&["id", "method", "params"]) && members.get("method").is_some_and(is_method)
+}
+
+/// Leaves out members that are null, and so absent. A result may be null.
+fn without_nulls(members: &mut Map<String, Value>) {
+    members.entry("jsonrpc").or_insert_with(|| "2.0".into());
+    members.retain(|name, value| !value.is_null() || name == "id" || name == "result");
+    if members.contains_key("error") && members.get("result").is_some_and(Value::is_null) {
+        members.shift_remove("result");
+    }
+}
+
+/// The message, whose result is that of a handshake if it is one but for nulls and empty lists.
+fn with_handshake(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+    if let ServerJsonRpcMessage::Response(response) = &mut message
+        && let ServerResult::CustomResult(custom) = &response.result
+        && custom.0.get("capabilities").is_some()
+        && let Value::Object(mut members) = custom.0.clone()
+    {
+        members.retain(|_, value| !value.is_null());
+        for name in ["capabilities", "serverInfo", "_meta"] {
+            if let Some(value) = members.get_mut(name) {
+                as_objects(value);
+            }
+        }
+        if let Some(Value::Object(server)) = members.get_mut("serverInfo") {
+            for name in ["name", "version"] {
+                let text = server.get(name).map(super::outcome::plain).unwrap_or_default();
+                server.insert(name.into(), text.into());
+            }
+        }
+        if let Ok(result) = serde_json::from_value::<ServerResult>(Value::Object(members)) {
+            response.result = result;
+        }
+    }
+    message
+}
+
+/// Makes objects of empty lists, and leaves out nulls.
+fn as_objects(value: &mut Value) {
+    match value {
+        Value::Array(items) if items.is_empty() => *value = Map::new().into(),
+        Value::Object(members) => {
+            members.retain(|_, value| !value.is_null());
+            members.values_mut().for_each(as_objects);
+        }
+        _ => {}
+    }
 }
 
 /// An answer of which only the id is read, at its beginning or end.
@@ -296,6 +376,39 @@ mod tests {
             (r#"{"jsonrpc":"2.0","result":{}}"#, "? unreadable: it is a JSON-RPC message without an id"),
         ] {
             assert_eq!(shown(read(line.as_bytes())), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn null_is_absent_and_an_empty_list_is_an_object_without_members() {
+        for (line, expected) in [
+            (r#"{"jsonrpc":"2.0","id":3,"result":{"a":1},"error":null}"#, r#"3 {"a":1}"#),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":null,"error":{"code":-32000,"message":"site is down","data":null}}"#,
+                "3 error site is down (-32000)",
+            ),
+            (r#"{"id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
+            (r#"Loading… {"jsonrpc":"2.0","id":3,"result":{"a":1}}"#, r#"3 {"a":1}"#),
+            (r#"{"id":3,"result":{"a":1},"level":"info"}"#, "-"),
+            (r#"{"jsonrpc":"2.0","id":3,"method":null,"result":{"a":1}}"#, r#"3 {"a":1}"#),
+        ] {
+            assert_eq!(shown(read(line.as_bytes())), expected, "{line}");
+        }
+        for (capabilities, server) in [
+            (r#"{"tools":[],"logging":[],"experimental":[]}"#, r#"{"name":"a","version":"1"}"#),
+            (
+                r#"{"tools":{"listChanged":null},"logging":null,"prompts":null}"#,
+                r#"{"name":"a","title":null,"version":1}"#,
+            ),
+            ("[]", r#"{"name":"a"}"#),
+        ] {
+            let line = format!(
+                r#"{{"jsonrpc":"2.0","id":3,"result":{{"protocolVersion":"2025-06-18","capabilities":{capabilities},"serverInfo":{server},"instructions":null,"_meta":[]}},"error":null}}"#
+            );
+            let Incoming::Message(ServerJsonRpcMessage::Response(response)) = read(line.as_bytes()) else {
+                panic!("{line}");
+            };
+            assert!(matches!(response.result, ServerResult::InitializeResult(_)), "{line}: {response:?}");
         }
     }
 

@@ -40,6 +40,7 @@ use super::{
     McpError, Token, Transport,
     address::{address, check_secrecy},
     error::Challenge,
+    oauth_http::LoginClient,
     tokens::{Bearer, token_folder},
     untrusted::{Redaction, Untrusted},
 };
@@ -206,7 +207,10 @@ async fn manager(url: &Url, store: &InMemoryCredentialStore) -> Result<Authoriza
     net::use_ring();
     let mut manager = match is_in_private_network(url).await {
         true => AuthorizationManager::new_allowing_private_addresses(url.clone()).await?,
-        false => AuthorizationManager::new(url.clone()).await?,
+        false => {
+            let client = Arc::new(LoginClient::new(url)?);
+            AuthorizationManager::new_with_oauth_http_client(url.clone(), client).await?
+        }
     };
     manager.set_credential_store(store.clone());
     Ok(manager)
@@ -686,6 +690,30 @@ mod tests {
         assert!(renewal(&server.url, &path, None).renew(Some("old"), None).await.is_err());
         assert_eq!(server.tokens_asked(), 0);
         assert!(!server.asked.lock().is_empty(), "it was asked for metadata");
+    }
+
+    #[tokio::test]
+    async fn a_token_answer_with_texts_for_numbers_and_a_list_of_scopes_is_read() {
+        let server = serving(|url, path| match path {
+            "/.well-known/oauth-authorization-server" => Some(
+                serde_json::json!({
+                    "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
+                    "token_endpoint": format!("{url}/token"),
+                    "token_endpoint_auth_methods_supported": ["client_secret_post"],
+                })
+                .to_string(),
+            ),
+            "/.well-known/oauth-protected-resource" => {
+                Some(serde_json::json!({"resource": url, "authorization_servers": [url]}).to_string())
+            }
+            "/token" => Some(r#"{"access_token": "new", "expires_in": "3599", "scope": ["a", "b"]}"#.into()),
+            _ => None,
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens/a.json");
+        let token = renewal(&server.url, &path, client(None)).renew(None, None).await.unwrap();
+        assert_eq!(token.as_deref(), Some("new"));
     }
 
     #[tokio::test]

@@ -49,6 +49,8 @@ const NPM_ADVICE: [&str; 2] =
 /// A running server process. When it is dropped and its stdin is closed, it ends within [`GRACE`].
 pub(super) struct Process {
     stderr: Arc<Stderr>,
+    /// The last line of stdout that is no message.
+    pub(super) noise: Arc<Mutex<String>>,
     /// To be marked before stdin is closed.
     pub(super) descendants: Descendants,
     /// Its exit status, once it has ended.
@@ -88,7 +90,10 @@ impl Process {
         let (done, closed) = watch::channel(());
         let stderr = Arc::new(Stderr { tail: Mutex::default(), redaction, closed });
         tokio::spawn(listen(errors, Arc::clone(&stderr), done));
-        Ok((Self { stderr, descendants, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
+        Ok((
+            Self { stderr, noise: Arc::default(), descendants, ended, _stop: stop.drop_guard() },
+            (stdout, stdin),
+        ))
     }
 
     /// Resolves when the process has ended.
@@ -113,7 +118,13 @@ impl Process {
             while closed.changed().await.is_ok() {}
         };
         let _ = timeout(OUTPUT_WAIT, both).await;
-        ServerOutput { status: process.ended.borrow().clone(), stderr: process.stderr.quote() }
+        let (status, stderr) = (process.ended.borrow().clone(), process.stderr.quote());
+        ServerOutput { status, stderr, stdout: String::new() }
+    }
+
+    /// The last line of stdout that is no message.
+    pub(super) fn noise(&self) -> String {
+        Untrusted::new(&*self.noise.lock(), &self.stderr.redaction).line()
     }
 
     /// Ends the process and everything it started. Its stdin must be closed already.

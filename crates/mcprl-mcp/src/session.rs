@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
-    pub(super) fn has_changed_tools(&self) -> bool {
+    pub fn has_changed_tools(&self) -> bool {
         self.live().is_some_and(LiveSession::has_changed_tools)
     }
 

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use mcprl_base::text::start_of;
 use rmcp::{
     RoleClient,
     model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
@@ -34,6 +35,8 @@ use super::{
 /// Replies to the server that may wait to be written; its further requests are ignored.
 const UNREAD_REPLIES: usize = 256;
 /// How long a server's stdout is read after its process has ended: something that it started may keep it open.
+/// Characters of a line that is no message.
+const NOISE: usize = 160;
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Dropping it closes the child's stdin. A clone has the same streams for another handshake, after the first has failed.
@@ -46,6 +49,7 @@ pub(super) struct Lines {
     input: Option<Arc<Mutex<ChildStdin>>>,
     correlator: Correlator,
     replies: Arc<AtomicUsize>,
+    noise: Arc<parking_lot::Mutex<String>>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
     over: CancellationToken,
 }
@@ -78,6 +82,7 @@ impl Lines {
             input: Some(Arc::new(Mutex::new(input))),
             correlator: Correlator::of_connection(),
             replies: Arc::default(),
+            noise: Arc::clone(&process.noise),
             over,
         }
     }
@@ -139,7 +144,12 @@ impl Transport<RoleClient> for Lines {
                 line = output.read_line() => line?,
                 () = self.over.cancelled() => return None,
             }
-            let incoming = std::mem::take(&mut output.line).read();
+            let line = std::mem::take(&mut output.line);
+            let incoming = line.read();
+            if let (Incoming::Noise, [_, ..]) = (&incoming, line.bytes().trim_ascii()) {
+                let text = String::from_utf8_lossy(line.bytes());
+                *self.noise.lock() = start_of(text.trim(), NOISE);
+            }
             let is_request = matches!(incoming, Incoming::Message(ServerJsonRpcMessage::Request(_)));
             if is_request && self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES {
                 continue;

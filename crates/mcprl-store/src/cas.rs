@@ -89,6 +89,18 @@ impl Seal {
         self.entries(folder).map(|(path, _)| path)
     }
 
+    /// Whether this is what was read earlier, except that other hard links to its files are gone, which changes their ctime.
+    fn is_as_read(&self, earlier: &Self) -> bool {
+        let same = |(now, then): (&Entry, &Entry)| {
+            let (of, old) = (&now.stamp, &then.stamp);
+            now.path == then.path && (of.inode, of.size, of.mtime) == (old.inode, old.size, old.mtime)
+        };
+        let lengths = |seal: &Self| (seal.folders.len(), seal.files.len());
+        lengths(self) == lengths(earlier)
+            && self.folders.iter().zip(&earlier.folders).all(same)
+            && self.files.iter().zip(&earlier.files).all(same)
+    }
+
     /// Whether everything is unchanged. Only stats the listed paths, lists no folder.
     fn fits(&self, folder: &Path) -> bool {
         let same = |(path, entry): (PathBuf, &Entry)| {
@@ -202,10 +214,14 @@ impl Store {
         Err(StoreError::writing(target, ErrorKind::ResourceBusy.into()))
     }
 
-    /// Takes the stamps of an artifact again, because other hard links to its files were removed since it was placed.
+    /// Takes the stamps of an artifact again, because other hard links to its files were removed since it was placed. If more
+    /// than that has changed, the old stamps stay, and they do not fit: the artifact is hashed before it is used.
     pub fn stamp_again(&self, placed: &mut UnsyncedArtifact) -> Result<(), StoreError> {
         if let Some(seal) = &mut placed.seal {
-            *seal = Seal::read(&self.artifact(&placed.digest))?;
+            let now = Seal::read(&self.artifact(&placed.digest))?;
+            if now.is_as_read(seal) {
+                *seal = now;
+            }
         }
         Ok(())
     }

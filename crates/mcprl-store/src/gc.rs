@@ -238,13 +238,22 @@ impl Store {
             if kept.is_empty() && !young(modified(&family), MIN_GRACE) { vec![family] } else { gone }
         });
         // A stage may run for longer than any window without touching its folder.
-        let work =
-            folders(&self.tmp().join("work")).into_iter().chain(folders(&self.jobs())).filter(|_| !live);
+        let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
+        // A job may wait or run, or have finished, while no run follows it.
+        let jobs = folders(&self.jobs()).into_iter().filter(|path| {
+            let key = path.file_name().and_then(|name| name.to_str()?.split('-').next()?.parse().ok());
+            let written = newest(path);
+            let needed = |key: Digest| {
+                let recorded = is_recorded(&key).then(|| modified(&self.record_path(&key))).flatten();
+                keep.contains(&key) && recorded.is_none_or(|recorded| written > Some(recorded))
+            };
+            !live && !key.is_some_and(needed) && !young(written, MIN_GRACE)
+        });
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             !["work", JOBS].contains(&name) && !name.starts_with(LISTS) && !young(modified(path), MIN_GRACE)
         });
-        rows.chain(work).chain(others.filter(|_| !live)).collect()
+        rows.chain(work).chain(jobs).chain(others.filter(|_| !live)).chain(self.dead_leases()).collect()
     }
 
     /// Removes garbage, except for what was requested since the scan. `needed` returns what all runs need
@@ -255,9 +264,14 @@ impl Store {
         needed: &dyn Fn(&BTreeSet<String>) -> LiveSet,
     ) -> Result<GcReport, StoreError> {
         let trash = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
-        let LeaseAttempt::Mine(lease) = self.request_lease(SWEEP, "", "", &mut HeartbeatWatch::default())?
-        else {
-            return Err(StoreError::Sweeping);
+        let mut watch = HeartbeatWatch::default();
+        let lease = loop {
+            match self.request_lease(SWEEP, "", "", &mut watch)? {
+                LeaseAttempt::Mine(lease) => break lease,
+                LeaseAttempt::Taken { .. } if self.is_leased(SWEEP) => return Err(StoreError::Sweeping),
+                // Killed on another host. The watch says when it is sure.
+                LeaseAttempt::Taken { .. } => std::thread::sleep(Duration::from_millis(250)),
+            }
         };
         let path = self.announcement();
         std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
@@ -350,6 +364,12 @@ fn references(record: &ActionRecord) -> Vec<Digest> {
     let inputs = inputs.filter_map(|(_, inputs)| inputs.as_array()).flatten();
     let inputs = inputs.filter_map(|input| input.get("digest")?.as_str()?.parse().ok());
     inputs.chain(record.outputs.values().map(|output| output.digest)).collect()
+}
+
+/// When something in a folder was last written.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let inner = folders(folder).into_iter().filter_map(|folder| newest(&folder));
+    inner.chain(entries(folder).iter().filter_map(|path| modified(path))).chain(modified(folder)).max()
 }
 
 fn stamp(path: &Path) -> Option<FileStamp> {

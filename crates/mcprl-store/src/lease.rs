@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mcprl_base::{child, hash::Digest};
+use mcprl_base::{child, error::if_found, hash::Digest};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,13 @@ const SILENCE: Duration = Duration::from_secs(60);
 const REBOOT_SILENCE: Duration = Duration::from_secs(20);
 /// A holder whose state is unknown is listed as live until its heartbeat is this old by the store's clock.
 const FORGOTTEN: Duration = Duration::from_secs(600);
+/// The lease file of a run on another host is removed when its heartbeat is this old: longer than a machine sleeps.
+const LONG_FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+/// How the names of the leases of runs begin.
+const OF_RUN: &str = "run-";
+/// How long the folder of leases may be away.
+const AWAY: Duration = Duration::from_secs(90);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A globally unique identity of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,7 +199,10 @@ impl Store {
 
     /// Marks a run as active until dropped. A run that two processes execute has two leases.
     pub fn attend(&self, run: &str) -> Result<Lease, StoreError> {
-        let name = format!("run-{}", token());
+        let name = format!("{OF_RUN}{}", token());
+        for path in self.dead_leases() {
+            _ = std::fs::remove_file(path);
+        }
         match self.request_lease(&name, "", run, &mut HeartbeatWatch::default())? {
             LeaseAttempt::Mine(lease) => Ok(lease),
             LeaseAttempt::Taken { .. } => Err(StoreError::LeaseLost),
@@ -211,6 +221,16 @@ impl Store {
         runs.sort();
         runs.dedup();
         runs
+    }
+
+    /// Leases of runs whose processes are dead: nobody takes over those of a killed run.
+    pub(super) fn dead_leases(&self) -> Vec<PathBuf> {
+        let of_runs = leases(&self.leases()).into_iter().filter(|(name, ..)| name.starts_with(OF_RUN));
+        let is_dead = |found: LeaseFile| !self.is_live(&found, LONG_FORGOTTEN);
+        let dead = of_runs
+            .filter(|(_, epoch, path)| LeaseFile::open(*epoch, path).is_some_and(is_dead))
+            .map(|(.., path)| path);
+        dead.collect()
     }
 
     fn leases(&self) -> PathBuf {
@@ -300,15 +320,19 @@ fn place(folder: &Path, name: &str, epoch: u64) -> PathBuf {
     folder.join(format!("{name}.{epoch}.json"))
 }
 
-/// Every lease file: name, epoch, path.
+/// Every lease file: name, epoch, path. None if the folder cannot be read.
 fn leases(folder: &Path) -> Vec<(String, u64, PathBuf)> {
-    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    listed(folder).unwrap_or_default()
+}
+
+fn listed(folder: &Path) -> std::io::Result<Vec<(String, u64, PathBuf)>> {
+    let items = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
     let parts = |item: std::fs::DirEntry| {
         let file = item.file_name().into_string().ok()?;
         let (name, epoch) = file.strip_suffix(".json")?.rsplit_once('.')?;
         Some((name.to_owned(), epoch.parse().ok()?, item.path()))
     };
-    items.filter_map(parts).collect()
+    Ok(items.into_iter().filter_map(parts).collect())
 }
 
 fn of_name(folder: &Path, name: &str) -> Vec<(u64, PathBuf)> {
@@ -350,14 +374,32 @@ impl Lease {
         place(&self.folder, &self.name, self.epoch)
     }
 
-    /// Fails if another process took the lease over.
+    /// Fails if another process took the lease over. While the folder cannot be read, that is not known, and this waits.
+    ///
+    /// # Errors
+    /// [`StoreError::LeaseLost`], or that the folder cannot be read for minutes.
     pub fn check(&self) -> Result<(), StoreError> {
-        let highest = of_name(&self.folder, &self.name).into_iter().max();
-        let own = highest.and_then(|(epoch, path)| LeaseFile::open(epoch, &path));
-        match own {
-            Some(found) if found.epoch == self.epoch && found.content.token == self.token => Ok(()),
-            _ => Err(StoreError::LeaseLost),
+        let began = Instant::now();
+        loop {
+            match self.is_held() {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(StoreError::LeaseLost),
+                Err(cause) if began.elapsed() > AWAY => return Err(StoreError::reading(&self.folder, cause)),
+                Err(_) => std::thread::sleep(LOOK),
+            }
         }
+    }
+
+    fn is_held(&self) -> std::io::Result<bool> {
+        let own = listed(&self.folder)?.into_iter().filter(|(name, ..)| *name == self.name);
+        let highest = own.map(|(_, epoch, path)| (epoch, path)).max();
+        let Some((_, path)) = highest.filter(|(epoch, _)| *epoch == self.epoch) else { return Ok(false) };
+        let Some(content) = if_found(std::fs::read(path))? else {
+            // Removed, or the folder is away since.
+            return listed(&self.folder).map(|_| false);
+        };
+        let content = serde_json::from_slice::<Content>(&content);
+        Ok(content.is_ok_and(|content| content.token == self.token))
     }
 
     /// Touches the file until the lease is dropped. Uses a thread, because stages may block the async
@@ -514,6 +556,50 @@ mod tests {
         assert!(taken(&mut watch));
         watch.seen = watch.seen.map(|(epoch, beat, _)| (epoch, beat, back(70)));
         assert!(!taken(&mut watch));
+    }
+
+    #[test]
+    fn a_dead_holder_whose_lease_cannot_be_removed_is_waited_for_once() {
+        let (_folder, store) = store();
+        let key = Digest::of(b"k");
+        let holder = Holder { host: "elsewhere".into(), ..Holder::current() };
+        let path = abandoned(&store, &key, 1, holder.clone());
+        let beat = path.metadata().unwrap().modified().unwrap();
+        let minute = Instant::now().checked_sub(Duration::from_secs(70)).unwrap();
+        let mut watch = HeartbeatWatch { seen: Some((1, beat, minute)) };
+        for _ in 0..2 {
+            let taken = store.lease(&key, "stage", "run", &mut watch).unwrap();
+            assert!(matches!(taken, LeaseAttempt::Mine(_)));
+            // Another user's, in a folder with the sticky bit.
+            abandoned(&store, &key, 1, holder.clone());
+            std::fs::File::open(&path).unwrap().set_modified(beat).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lease_is_not_lost_while_its_folder_is_away() {
+        let (folder, store) = store();
+        let lease = mine(&store, &Digest::of(b"k"));
+        let (leases, away) = (store.leases(), folder.path().join("away"));
+        std::fs::rename(&leases, &away).unwrap();
+        std::thread::scope(|scope| {
+            let checked = scope.spawn(|| lease.check());
+            std::thread::sleep(Duration::from_millis(600));
+            std::fs::rename(&away, &leases).unwrap();
+            checked.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn leases_of_dead_runs_go_when_the_next_run_begins() {
+        let (_folder, store) = store();
+        let held = store.attend("one").unwrap();
+        let content = Content { token: "t".into(), run: "two".into(), holder: dead(), ..Content::default() };
+        let path = place(&store.leases(), "run-killed", 1);
+        std::fs::write(&path, serde_json::to_vec(&content).unwrap()).unwrap();
+        let _other = store.attend("three").unwrap();
+        assert!(!path.exists());
+        held.check().unwrap();
     }
 
     #[test]

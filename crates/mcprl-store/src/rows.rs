@@ -7,7 +7,7 @@
 //! only the missing rows, and so does a stage of the same family that needs more rows.
 //!
 //! A sample that is drawn again has other rows under the same names. So the log of a later draw begins with a
-//! frame without a name that holds the draw's number, and a log of another draw counts as empty.
+//! frame without a name that holds the draw's number, and a file of another draw counts as empty.
 //!
 //! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the
 //! first eight bytes of the blake3 hash of all that. Each frame is appended with one write. The first frame
@@ -135,12 +135,11 @@ impl RowLog {
     /// A log's rows of this draw, and the length of their frames.
     fn rows_of(&self, log: &Path) -> Result<(BTreeMap<String, Vec<u8>>, usize), StoreError> {
         let (mut rows, length) = parse(&read(log)?);
-        let text = rows.remove(DRAW).and_then(|text| String::from_utf8(text).ok());
-        let draw = text.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+        let draw = draw_of(&mut rows);
         Ok(if draw == self.draw { (rows, length) } else { (BTreeMap::new(), 0) })
     }
 
-    /// Rows of results and interrupted stages of the same family, and of earlier results of this key.
+    /// Rows of this draw of results and interrupted stages of the same family, and of earlier results of this key.
     pub fn relatives(&self) -> Result<FamilyRows, StoreError> {
         let mut relatives = FamilyRows::default();
         for path in self.family()? {
@@ -151,7 +150,9 @@ impl RowLog {
             };
             let Some(key) = key(&path).filter(|key| is_done || *key != self.key) else { continue };
             let mut rows = parse(&read(&path)?).0;
-            rows.remove(DRAW);
+            if draw_of(&mut rows) != self.draw {
+                continue;
+            }
             if is_done {
                 relatives.finished.entry(key).or_default().extend(rows.keys().cloned());
             }
@@ -231,8 +232,9 @@ impl RowLog {
                 (Remainder::Rows, [log]) => return std::fs::rename(log, &done).map_err(writing),
                 _ => {
                     let kept = |row: Vec<u8>| if remainder == Remainder::Rows { row } else { Vec::new() };
-                    let frames: std::io::Result<Vec<_>> =
-                        rows.into_iter().map(|(name, row)| frame(&name, &kept(row))).collect();
+                    let draw = (self.draw > 0).then(|| frame(DRAW, self.draw.to_string().as_bytes()));
+                    let rows = rows.into_iter().map(|(name, row)| frame(&name, &kept(row)));
+                    let frames: std::io::Result<Vec<_>> = draw.into_iter().chain(rows).collect();
                     // If torn, it lists fewer rows than there are.
                     std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
                 }
@@ -263,6 +265,12 @@ impl RowLog {
 /// The key in the name of a file: what is before the first dot.
 pub(super) fn key(path: &Path) -> Option<Digest> {
     path.file_name()?.to_str()?.split('.').next()?.parse().ok()
+}
+
+/// Takes the number of the draw out of the rows of a file.
+fn draw_of(rows: &mut BTreeMap<String, Vec<u8>>) -> u64 {
+    let text = rows.remove(DRAW).and_then(|text| String::from_utf8(text).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
@@ -378,13 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_draw_leaves_its_rows_alone_to_its_family() {
+    fn rows_of_a_draw_are_left_to_the_same_draw_of_the_family() {
         let (_folder, store) = store();
         for remainder in [Remainder::Names, Remainder::Rows] {
             let log = drawn(&store, "key", 3);
             log.record("a", b"row").unwrap();
             log.end(remainder).unwrap();
-            let found = rows(&store, "new").relatives().unwrap();
+            assert_eq!(rows(&store, "new").relatives().unwrap(), FamilyRows::default(), "{remainder:?}");
+            let found = drawn(&store, "new", 3).relatives().unwrap();
             let names = BTreeSet::from(["a".to_owned()]);
             assert_eq!(found.finished, BTreeMap::from([(Digest::of(b"key"), names)]), "{remainder:?}");
             assert!(found.rows.keys().all(|name| name == "a"), "{remainder:?}");
@@ -392,7 +401,7 @@ mod tests {
             // A log of another draw has nothing to leave.
             drawn(&store, "key", 1).record("b", b"row").unwrap();
             drawn(&store, "key", 2).end(remainder).unwrap();
-            assert_eq!(rows(&store, "new").relatives().unwrap(), FamilyRows::default(), "{remainder:?}");
+            assert_eq!(drawn(&store, "new", 2).relatives().unwrap(), FamilyRows::default(), "{remainder:?}");
         }
     }
 

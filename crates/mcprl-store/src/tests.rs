@@ -354,3 +354,29 @@ fn files_of_the_store_have_default_permissions() {
     assert_eq!(mode(aside.path()), mode(&root.join("cas")));
     drop(presence);
 }
+
+#[test]
+fn a_result_that_was_written_to_after_it_was_hashed_is_not_taken_for_what_was_hashed() {
+    for is_changed in [false, true] {
+        let test = test();
+        let staged = test.staged(&[("a", "hello")]);
+        // As the folder of a job has it.
+        let job = test.store.tmp().join("job");
+        std::fs::hard_link(staged.join("a"), &job).unwrap();
+        let mut open = std::fs::File::options().write(true).open(&job).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut placed = test.store.place(&staged).unwrap();
+        if is_changed {
+            std::io::Write::write_all(&mut open, b"HELLO").unwrap();
+        }
+        std::fs::remove_file(job).unwrap();
+        test.store.stamp_again(&mut placed).unwrap();
+        test.store.sync(std::slice::from_ref(&placed), &[]).unwrap();
+        let expected = if is_changed {
+            Condition::Damaged("its bytes changed since it was written".into())
+        } else {
+            Condition::Sealed
+        };
+        assert_eq!(test.store.inspect(&placed.digest), expected);
+    }
+}

@@ -114,6 +114,9 @@ impl<'s> Check<'s> {
         path: &str,
         out: &mut Vec<Violation>,
     ) -> Checked<()> {
+        if value.is_null() && is_nullable(keywords) {
+            return Ok(());
+        }
         if let Some(target) = self.schema.referred(schema) {
             self.apply(target, value, path, out)?;
             if self.schema.is_old {
@@ -508,8 +511,20 @@ fn sized(
     }
 }
 
+/// Whether null fits whatever else a schema says: OpenAPI's `nullable`, or null as the type beside alternatives, as generators
+/// write it that mean one more.
+fn is_nullable(keywords: &Map<String, Value>) -> bool {
+    keywords.get("nullable") == Some(&Value::Bool(true)) || is_one_more(keywords)
+}
+
+fn is_one_more(keywords: &Map<String, Value>) -> bool {
+    let has = |name: &str| keywords.get(name).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    keywords.get("type").is_some_and(|kind| kind == "null") && (has("anyOf") || has("oneOf"))
+}
+
 pub(super) fn types(keywords: &Map<String, Value>) -> Vec<&str> {
     match keywords.get("type") {
+        _ if is_one_more(keywords) => Vec::new(),
         Some(Value::String(only)) => vec![only],
         Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),

@@ -107,7 +107,8 @@ impl Schema {
     ///
     /// # Errors
     /// The reason, if arguments cannot be checked against it.
-    pub(super) fn compile(root: Value) -> Result<Self, String> {
+    pub(super) fn compile(mut root: Value) -> Result<Self, String> {
+        tidy(&mut root);
         let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
         let is_old = ["draft-07", "draft-06", "draft-04"].iter().any(|old| dialect.contains(old));
         let mut compiler = Compiler {
@@ -289,6 +290,33 @@ impl<'a> Compiler<'a> {
             builder.build().map_err(|_| format!("the pattern \"{}\" is not supported", cut(pattern)))?;
         self.patterns.insert(pattern.to_owned(), regex);
         Ok(())
+    }
+}
+
+/// Leaves out keywords that are null, and makes objects of empty lists where names are expected, as PHP writes them.
+fn tidy(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            fields.retain(|name, value| {
+                !value.is_null() || !KEYWORDS.iter().any(|(keyword, _)| keyword == name)
+            });
+            for (keyword, holds) in KEYWORDS {
+                match (holds, fields.get_mut(keyword)) {
+                    (KeywordValue::Named | KeywordValue::NamedOrNames, Some(Value::Object(named))) => {
+                        named.values_mut().for_each(tidy);
+                    }
+                    (KeywordValue::Named, Some(named)) if named.as_array().is_some_and(Vec::is_empty) => {
+                        *named = Map::new().into();
+                    }
+                    (KeywordValue::Schema | KeywordValue::List | KeywordValue::SchemaOrList, Some(inner)) => {
+                        tidy(inner);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(tidy),
+        _ => {}
     }
 }
 

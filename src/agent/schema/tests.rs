@@ -230,3 +230,24 @@ fn arguments_are_converted_where_nothing_is_lost() {
         assert_eq!(Value::from(arguments), sent, "{given}");
     }
 }
+
+#[test]
+fn null_fits_where_servers_mean_it_whatever_the_dialect() {
+    let of = |schema: Value, value: Value| {
+        violations(json!({"type": "object", "properties": {"x": schema}}), json!({ "x": value })).unwrap()
+    };
+    for schema in [
+        json!({"type": "string", "nullable": true}),
+        json!({"type": "string", "enum": ["a"], "nullable": true}),
+        json!({"anyOf": [{"type": "integer"}, {"type": "string"}], "type": "null"}),
+        json!({"oneOf": [{"type": "string"}], "type": "null"}),
+    ] {
+        assert_eq!(of(schema.clone(), Value::Null), "", "{schema}");
+        assert_eq!(of(schema.clone(), json!("a")), "", "{schema}");
+        assert_ne!(of(schema.clone(), json!([1])), "", "{schema}");
+    }
+    assert_ne!(of(json!({"type": "string", "nullable": false}), Value::Null), "");
+    assert_eq!(of(json!({"type": "null"}), Value::Null), "");
+    let php = json!({"type": "object", "properties": [], "required": null, "$defs": []});
+    assert_eq!(violations(php, json!({"a": 1})).unwrap(), "");
+}

@@ -16,7 +16,7 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -52,9 +52,24 @@ impl JobFolder {
         self.path.join("log")
     }
 
-    /// Whether the run still wants the job.
-    pub fn is_wanted(&self) -> bool {
-        self.task_path().exists()
+    /// Whether the job is still wanted, and this is its newest worker.
+    pub fn claim(&self, worker: &WorkerFolder) -> Claim {
+        let is_missing = |path: &Path| match path.symlink_metadata() {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Some(true),
+            Err(_) => None,
+            Ok(_) => Some(false),
+        };
+        match is_missing(&self.task_path()) {
+            // With its folder: the shared folder may be away.
+            Some(true) if is_missing(&self.path) == Some(false) => return Claim::Lost,
+            Some(false) => {}
+            _ => return Claim::Unknown,
+        }
+        match std::fs::read_to_string(self.path.join("holder")) {
+            Ok(name) if name == worker.name => Claim::Held,
+            Ok(_) => Claim::Lost,
+            Err(_) => Claim::Unknown,
+        }
     }
 
     /// Makes the folder with what there is to do.
@@ -79,14 +94,11 @@ impl JobFolder {
         text.map(|text| serde_json::from_slice(&text).map_err(|cause| reading(cause.into()))).transpose()
     }
 
-    /// Whether this job is wanted, and does what the task wants.
+    /// Whether this job is wanted, and makes the result that the task wants. Name and place of the stage may be other ones in
+    /// the run file of the run that submitted it.
     pub fn is_for(&self, task: &Task) -> bool {
         let own = self.task().ok().flatten().and_then(|own| serde_json::from_value::<Task>(own).ok());
-        own.is_some_and(|own| {
-            // Where it writes, and how many sessions were free, say nothing about the result.
-            let Task { out, scratch, sessions, .. } = task.clone();
-            Task { out, scratch, sessions, ..own } == *task
-        })
+        own.is_some_and(|own| own.result() == task.result())
     }
 
     /// Whether there is something new after all: a client of a network file system may have an old list of the folder, which
@@ -141,6 +153,16 @@ impl JobFolder {
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(count)..].join(" / ")
     }
+}
+
+/// Whether a job is a worker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    Held,
+    /// It is another worker's, or not wanted any more.
+    Lost,
+    /// The folder cannot be read.
+    Unknown,
 }
 
 /// The folder of one worker of a job.
@@ -223,6 +245,17 @@ impl Attempts {
 
     pub fn number(&self, number: u32) -> JobFolder {
         JobFolder::at(self.path.join(number.to_string()))
+    }
+
+    /// Removes what attempts before this one left. They are closed, and a worker of theirs ends by itself.
+    pub fn forget_older(&self, number: u32) {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_older = |name: OsString| {
+            name.to_str().and_then(|name| name.parse().ok()).is_some_and(|own: u32| own < number)
+        };
+        for entry in entries.filter(|entry| is_older(entry.file_name())) {
+            _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 
     /// The name of the task.

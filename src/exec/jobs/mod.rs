@@ -48,6 +48,11 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A job that has ended, or that the batch system does not know, is lost after this many answers that say so: its last words may
 /// be on their way, and a new one may not be listed yet.
 const GRACE: u32 = 5;
+/// A submission has not arrived after this many answers that do not know its job.
+const ABSENT: u32 = 3;
+/// Refusals in a row that end a stage. Between them, waits grow from `poll_s` to the longest one.
+const REFUSALS: u32 = 6;
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long an interrupted run waits for each of: its jobs to end, and the batch system to cancel them.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Last lines of a job's log that a failure shows.
@@ -75,6 +80,8 @@ pub struct Around<'a> {
     /// When a worker of the stage first began.
     pub begun: &'a OnceLock<Instant>,
     pub cancel: &'a CancellationToken,
+    /// The run's. Another one is cancelled because another part of the stage has failed.
+    pub of_run: &'a CancellationToken,
 }
 
 /// How following a job ended.
@@ -119,9 +126,8 @@ impl Jobs {
                         other.close();
                     }
                     submitted += 1;
-                    let folder = attempts.number(newest.map_or(1, |(number, _)| number + 1));
-                    self.submit(task, &folder, around).await?;
-                    (folder, true)
+                    let number = newest.map_or(1, |(number, _)| number + 1);
+                    (self.submit(task, (&attempts, number), around).await?, true)
                 }
             };
             let job = folder.job()?;
@@ -144,34 +150,63 @@ impl Jobs {
         }
     }
 
-    /// Submits a job. While a batch system that has answered before does not answer, waits.
-    async fn submit(&self, task: &Task, folder: &JobFolder, around: Around<'_>) -> Result<()> {
+    /// Submits a job as the attempt of this number, or of a later one. While a batch system that has answered before does not
+    /// answer, waits. A job that it refuses is submitted again a few times: what it refuses for may pass.
+    async fn submit(
+        &self,
+        task: &Task,
+        (attempts, first): (&Attempts, u32),
+        around: Around<'_>,
+    ) -> Result<JobFolder> {
         self.is_checked.get_or_try_init(|| self.queue.check()).await?;
-        let job = new_name(&task.node);
-        folder.create((&job, task), &self.program.worker(&task.node, &self.queue.spec.setup, folder))?;
-        let (script, log) = (folder.script(), folder.log());
-        let about = about(&job, &task.node, &self.program.run, [&script, &log]);
-        loop {
-            let submitted = self.queue.submit(&about).await;
-            self.queue.forget().await;
-            let Err(failure) = submitted else { return Ok(()) };
-            // Its answer may be what was lost. A job that has ended is one that was refused.
-            match self.queue.state(&job).await {
-                Ok(Some(JobState::Pending(_) | JobState::Running)) => return Ok(()),
-                Err(problem) if failure.class() == Class::Work && !around.cancel.is_cancelled() => {
-                    around.observer.status(&problem);
-                    _ = around.cancel.run_until_cancelled(sleep(self.queue.spec.poll)).await;
-                }
-                _ => {
-                    folder.close();
-                    return Err(if around.cancel.is_cancelled() {
-                        Interrupted.into()
-                    } else {
-                        failure.into()
-                    });
-                }
+        let mut wait = self.queue.spec.poll;
+        for number in first.. {
+            let (job, folder) = (new_name(&task.node), attempts.number(number));
+            // The log of the one before is kept.
+            attempts.forget_older(number.saturating_sub(1));
+            folder.create((&job, task), &self.program.worker(&task.node, &self.queue.spec.setup, &folder))?;
+            let (script, log) = (folder.script(), folder.log());
+            let about = about(&job, &task.node, &self.program.run, [&script, &log]);
+            let Err(failure) = self.queue.submit(&about).await else {
+                self.queue.forget().await;
+                return Ok(folder);
+            };
+            if failure.class() == Class::Work && self.has_arrived(&job, &folder, around).await {
+                return Ok(folder);
             }
+            // Should it arrive after all, it ends at once.
+            folder.close();
+            if around.cancel.is_cancelled() {
+                self.cancel(&job).await;
+                return Err(Interrupted.into());
+            }
+            if failure.class() != Class::Work || number + 1 - first >= REFUSALS {
+                return Err(failure.into());
+            }
+            around
+                .observer
+                .status(&format!("{failure}; it is submitted again in {:.0} s", wait.as_secs_f64()));
+            _ = around.cancel.run_until_cancelled(sleep(wait)).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
+        Err(Interrupted.into())
+    }
+
+    /// Whether a job that was submitted without success is there after all: the batch system's answer may be what was lost. Asks
+    /// until several answers say that it is not. One that has ended is one that was refused.
+    async fn has_arrived(&self, job: &str, folder: &JobFolder, around: Around<'_>) -> bool {
+        let mut absent = 0;
+        while absent < ABSENT && !around.cancel.is_cancelled() {
+            self.queue.forget().await;
+            match self.queue.state(job).await {
+                _ if folder.holder().is_some() => return true,
+                Ok(Some(JobState::Pending(_) | JobState::Running)) => return true,
+                Ok(_) => absent += 1,
+                Err(problem) => around.observer.status(&problem),
+            }
+            _ = around.cancel.run_until_cancelled(sleep(self.queue.spec.poll)).await;
+        }
+        false
     }
 
     async fn cancel(&self, job: &str) {
@@ -232,7 +267,7 @@ impl Jobs {
             }
             is_first = false;
             if cancel.is_cancelled() {
-                return self.stop(job, folder).await;
+                return self.stop((job, folder), around).await;
             }
             match cancel.run_until_cancelled(self.queue.state(job)).await {
                 None | Some(Ok(Some(JobState::Running))) => gone = None,
@@ -263,9 +298,9 @@ impl Jobs {
         }
     }
 
-    /// Stops a job with its run, unless it shall be left.
-    async fn stop(&self, job: &str, folder: &JobFolder) -> Result<Followed> {
-        if self.queue.spec.on_interrupt == OnInterrupt::Cancel {
+    /// Stops a job with its run, unless it shall be left; or with a stage that has failed.
+    async fn stop(&self, (job, folder): (&str, &JobFolder), around: Around<'_>) -> Result<Followed> {
+        if self.queue.spec.on_interrupt == OnInterrupt::Cancel || !around.of_run.is_cancelled() {
             // Its worker ends by itself; one that waits does not start.
             folder.close();
             self.cancel(job).await;

@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn kubernetes_gets_a_job_and_its_conditions_are_read() {
         let values = json!({
-            "image": "mcprl:1", "claim": "work", "mount": "/work", "queue": "gpus", "secret": "keys",
+            "image": "mcprl:1", "claim": "work", "mount": "/work", "queue": "gpus", "secret": "keys", "uid": 1000,
             "resources": { "gpus": 1, "time_s": 60 },
         });
         let queue = queue("kubernetes", values);
@@ -441,6 +441,7 @@ mod tests {
         let container = &job["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["command"], json!(["/bin/sh", "/a b/script"]));
         assert_eq!(container["resources"]["limits"], json!({ "nvidia.com/gpu": "1" }));
+        assert_eq!(job["spec"]["template"]["spec"]["securityContext"]["runAsUser"], 1000);
         assert_eq!(container["envFrom"][0]["secretRef"]["name"], "keys");
         assert_eq!(job["spec"]["template"]["spec"]["activeDeadlineSeconds"], 60);
         let item = |name: &str, status: Value| json!({ "metadata": { "name": name }, "status": status });

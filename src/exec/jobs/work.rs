@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     error::JobError,
-    folder::{JobFolder, WorkerFolder},
+    folder::{Claim, JobFolder, WorkerFolder},
     report::Report,
 };
 use crate::{
@@ -35,8 +35,10 @@ use crate::{
 
 /// Time between two looks whether the job is still this worker's.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks in a row that must find it is not: a shared folder may be away for a moment.
+/// Looks in a row that must find it is not: an answer of a shared folder may be old.
 const LOOKS: u32 = 3;
+/// Looks in a row that find no folder, after which nobody waits for the job any more.
+const LOOKS_AWAY: u32 = 600;
 /// How long a stage may take to end its servers.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -73,11 +75,14 @@ pub fn work_on(
     let mut output = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
     let (watched, of_watch, its) = (cancel.clone(), folder.clone(), worker.clone());
     std::thread::spawn(move || {
-        let mut looks = 0;
-        while looks < LOOKS {
+        let (mut lost, mut away) = (0, 0);
+        while lost < LOOKS && away < LOOKS_AWAY {
             std::thread::sleep(LOOK);
-            let is_own = of_watch.is_wanted() && of_watch.holder().as_ref() == Some(&its);
-            looks = if is_own { 0 } else { looks + 1 };
+            (lost, away) = match of_watch.claim(&its) {
+                Claim::Held => (0, 0),
+                Claim::Lost => (lost + 1, 0),
+                Claim::Unknown => (lost, away + 1),
+            };
         }
         watched.cancel();
     });
@@ -131,6 +136,8 @@ impl Run {
         let spec = RunSpec::read(&existing(&store, run)?)?;
         let files = FileDigests::load(&store);
         let plan = Plan::new(&spec.source()?, &spec.overrides, &Cards::new(stages), &files)?;
+        // For the next job on this host. Nothing is wrong if that fails.
+        _ = files.save(&store);
         Ok(Self { plan, store, models: Arc::default() })
     }
 }

@@ -202,6 +202,10 @@ impl Harness {
 
     fn record(&self, ended: Ended, asked: Asked, made: Made) -> Result<Episode, PlayError> {
         let Asked { rows, turns, is_out_of_turns, is_out_of_tokens, .. } = asked;
+        if turns == 0 && !is_out_of_tokens && matches!(ended, Ended::Answered(_)) {
+            let problem = "it ended without asking the policy; the policy is at OPENAI_BASE_URL";
+            return Err(self.failed(problem.into()));
+        }
         let (answer, end, lost) = match ended {
             Ended::Lost(lost) => (None, End::ServerDown, Some(lost)),
             Ended::Answered(Some(answer)) => (Some(answer), End::Completed, None),
@@ -406,20 +410,26 @@ impl Endpoint {
 
     async fn chat(&self, request: Request) -> Result<Response, ApiError> {
         let body = read_body(request.into_body()).await?;
-        let request = ChatRequest::parse(&body, CHOICES)?;
+        let request = unguided(ChatRequest::parse(&body, CHOICES)?)?;
+        // Each choice is an answer of the policy.
+        let turns = u32::try_from(request.choices).unwrap_or(u32::MAX);
         {
             let mut asked = self.asked.lock();
-            if asked.turns >= self.max_turns {
+            if asked.turns.saturating_add(turns) > self.max_turns {
                 asked.is_out_of_turns = true;
-                let message = format!("the episode has no turns left; it had {}", self.max_turns);
+                let left = self.max_turns - asked.turns;
+                let message = format!("the episode has {left} turns left; it had {}", self.max_turns);
                 return Err(ApiError::new(StatusCode::BAD_REQUEST, "out_of_turns", message));
             }
-            asked.turns += 1;
+            asked.turns += turns;
         }
         let (is_stream, choices, messages) = (request.stream, request.choices, request.messages.clone());
         let head = Head::new(&request, MODEL.to_owned(), self.fingerprint.clone());
         let task = Task::prepare(self.model.clone(), request).await.inspect_err(|error| {
-            self.asked.lock().is_out_of_tokens |= error.is_too_long();
+            let mut asked = self.asked.lock();
+            // The policy was not asked.
+            asked.turns -= turns;
+            asked.is_out_of_tokens |= error.is_too_long();
         })?;
         let prompt = task.prompt();
         let task = Box::new(task.sampling(self.sampling, self.seed_of(&prompt), self.max_turn_tokens));
@@ -446,6 +456,23 @@ impl Endpoint {
             .finish()
             .seed()
     }
+}
+
+/// A request whose answer is the policy's own: training takes a token for drawn from all that the policy might have written, which
+/// one is not that a guide allows. So `strict` is not enforced, and what only a guide can keep is refused.
+fn unguided(mut request: ChatRequest) -> Result<ChatRequest, ApiError> {
+    let about = " in a harness: its tokens would be forced, and not the policy's to learn from";
+    if !request.must_call.is_empty() {
+        return Err(ApiError::unsupported(
+            "tool_choice",
+            &format!(" other than \"auto\" and \"none\"{about}"),
+        ));
+    }
+    if request.answer_schema.is_some() {
+        return Err(ApiError::unsupported("response_format", about));
+    }
+    request.strict = false;
+    Ok(request)
 }
 
 /// A message of an answer as trajectories have it: arguments as objects, reasoning under one name.

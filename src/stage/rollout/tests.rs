@@ -850,3 +850,26 @@ async fn greedy_episodes_measure_the_policy_and_are_no_success_in_training() {
     let metrics = testing::run(&bench.context(json!({"temperature": 0.0})).0).await.unwrap();
     assert!(metrics.is_empty(), "no tasks: {metrics:?}");
 }
+
+#[tokio::test]
+async fn a_program_that_never_asks_the_policy_fails_the_stage() {
+    let bench = counting().await;
+    let failed = testing::run(&bench.context(harness("echo 7", json!({}))).0).await.unwrap_err();
+    assert_eq!(failed.code(), "play::harness");
+    assert!(failed.to_string().contains("without asking the policy"), "{failed}");
+}
+
+#[tokio::test]
+async fn what_only_a_guide_can_keep_is_refused_and_takes_no_turn() {
+    let bench = counting().await;
+    let script = r#"
+for more in '"tool_choice":"required","tools":'"$tools" '"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object","properties":{}}}}'; do
+    chat '{"messages":['"$said"'],'"$more"'}' | grep -q 'would be forced' || { echo taken >&2; exit 1; }
+done
+tools=${tools/\"parameters\"/\"strict\":true,\"parameters\"}
+ask | grep -q describe_table || { echo refused >&2; exit 1; }
+echo 7
+"#;
+    testing::run(&bench.context(harness(script, json!({"max_turns": 1}))).0).await.unwrap();
+    assert!(bench.trajectories().iter().all(|episode| episode.turns == 1));
+}

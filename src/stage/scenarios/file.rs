@@ -18,6 +18,7 @@ use super::{
 use crate::{
     chat::ToolCall,
     data::{self, Checks, Fact, Facts, Json, Scenario, ServerName, Working},
+    document,
     error::did_you_mean,
     hash::Encoder,
     judge::truth::is_number,
@@ -77,8 +78,8 @@ pub fn load(path: &Path, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
     if is_parquet(path) {
         return parquet(path, hold_out);
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+    let text =
+        document::read(path).map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
     parse(&text, &name(path), hold_out)
 }
 
@@ -180,13 +181,18 @@ pub fn items(text: &str) -> Result<Vec<Item>, String> {
     if text.trim_start().starts_with('[') {
         let items: Vec<Value> =
             serde_json::from_str(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
+        if let Some((line, problem)) = document::dropped(text) {
+            return Err(format!("line {line}: {problem}"));
+        }
         let place = |(index, item)| (format!("task {}", index + 1), Ok(item));
         return Ok(items.into_iter().enumerate().map(place).collect());
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let item = |(index, line): (usize, &str)| {
-        let value =
-            serde_json::from_str(line).map_err(|cause| format!("not valid JSON: {}", without_line(&cause)));
+        let value = match serde_json::from_str(line) {
+            Ok(value) => document::dropped(line).map_or(Ok(value), |(_, problem)| Err(problem)),
+            Err(cause) => Err(format!("not valid JSON: {}", without_line(&cause))),
+        };
         (format!("line {}", index + 1), value)
     };
     Ok(lines.map(item).collect())

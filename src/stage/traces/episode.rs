@@ -43,6 +43,7 @@ impl Writer<'_> {
         let offered: Vec<&str> = named.map(Option::unwrap_or_default).collect();
         let mut messages = self.with_system(messages);
         self.rename(&mut messages, &offered, &mut repairs)?;
+        without_nulls(&mut messages, &functions, &mut repairs);
         self.cut_results(&mut messages, &mut repairs);
         if self.settings.reasoning == Reasoning::Drop {
             messages.iter_mut().filter_map(Value::as_object_mut).for_each(|message| {
@@ -189,6 +190,42 @@ impl Writer<'_> {
         }
         split
     }
+}
+
+/// Leaves out arguments that are null and that their tool does not take so: a table of Arrow has all members of all calls in each.
+fn without_nulls(messages: &mut [Value], functions: &[Value], repairs: &mut Vec<String>) {
+    let calls =
+        messages.iter_mut().filter_map(|message| message.get_mut("tool_calls")?.as_array_mut()).flatten();
+    for call in calls {
+        let name = call["function"]["name"].clone();
+        let tool = functions
+            .iter()
+            .map(|tool| tool.get("function").unwrap_or(tool))
+            .find(|tool| tool["name"] == name);
+        let Some(known) = tool.and_then(|tool| tool.pointer("/parameters/properties")?.as_object()) else {
+            continue;
+        };
+        let Some(arguments) = call["function"]["arguments"].as_object_mut() else { continue };
+        let before = arguments.len();
+        arguments.retain(|name, value| !value.is_null() || known.get(name).is_some_and(takes_null));
+        if arguments.len() < before {
+            repairs.push("arguments that are null, which their tool does not take, are left out".into());
+        }
+    }
+}
+
+fn takes_null(schema: &Value) -> bool {
+    let is_null = |kind: &Value| kind == "null";
+    let of_type = match schema.get("type") {
+        None => schema.get("enum").is_none(),
+        Some(Value::Array(kinds)) => kinds.iter().any(is_null),
+        Some(kind) => is_null(kind),
+    };
+    let list = |name: &str| schema.get(name).and_then(Value::as_array);
+    let alternatives = list("anyOf").or(list("oneOf"));
+    schema["nullable"] == true
+        || list("enum").is_some_and(|values| values.iter().any(Value::is_null))
+        || alternatives.map_or(of_type, |alternatives| alternatives.iter().any(takes_null))
 }
 
 /// Gives the last text to `complete_task`.

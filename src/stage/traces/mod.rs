@@ -12,6 +12,7 @@ mod tests;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use self::episode::{Episode, Writer};
 use super::{
@@ -101,21 +102,24 @@ impl Traces {
         let writer =
             Writer { chat: &chat, toolbox: toolbox.as_ref(), system: system.as_deref(), settings: self };
         context.observer.phase("traces", found.len() as u64);
-        let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        let (mut seen, mut tasks) = (BTreeMap::new(), Tasks::default());
         let (mut rows, mut trajectories) = (Vec::new(), Vec::new());
         for Found { place, format, trace } in found {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
             let mut row = TraceRow { place, format: format.name().into(), ..TraceRow::default() };
-            let written = trace
-                .and_then(|trace| self.usable(trace, &exam, &mut seen, &row.place))
-                .and_then(|trace| Ok((trace.correct, writer.episode(trace)?)));
+            let written =
+                trace.and_then(|trace| self.usable(trace, &exam, &mut seen, &row.place)).and_then(|trace| {
+                    let (asked, correct) = (asked(&trace.messages), trace.correct);
+                    let episode = writer.episode(trace)?;
+                    Ok((correct, tasks.of(asked, &row.place), episode))
+                });
             match written {
                 Err(why) => row.left_out = Some(why),
-                Ok((correct, mut episode)) => {
+                Ok((correct, task, mut episode)) => {
                     row.repairs = std::mem::take(&mut episode.repairs);
-                    let trajectory = self.trajectory(&row.place, correct, episode);
+                    let trajectory = self.trajectory((&row.place, task), correct, episode);
                     (row.turns, row.calls) = (trajectory.turns, trajectory.calls);
                     row.tokens = trajectory.tokens.len() as u32;
                     row.learned = trajectory.sampled_tokens() as u32;
@@ -189,12 +193,17 @@ impl Traces {
     }
 
     /// The row of a trajectory. A trace counts as right unless it says otherwise: whoever gives it to learn from means so.
-    fn trajectory(&self, place: &str, correct: Option<bool>, episode: Episode) -> Trajectory {
+    fn trajectory(
+        &self,
+        (place, task): (&str, String),
+        correct: Option<bool>,
+        episode: Episode,
+    ) -> Trajectory {
         let Episode { history, answer, answer_source, repairs: _ } = episode;
         let id = Encoder::new("mcprl trace v1").text(place).json(&history.messages.clone().into()).finish();
         let mut trajectory = Trajectory {
             id: id.to_string(),
-            scenario_id: place.to_owned(),
+            scenario_id: task,
             family: "traces".into(),
             split: "train".into(),
             policy: REFERENCE.into(),
@@ -209,6 +218,33 @@ impl Traces {
         }
         trajectory
     }
+}
+
+/// Conversations by what their users ask, so that several on one task are episodes of one task.
+#[derive(Default)]
+struct Tasks(BTreeMap<String, String>);
+
+impl Tasks {
+    /// The id of a conversation's task: the place of the first conversation in which a user says the same. Short messages, such as
+    /// greetings, count only if there is nothing else.
+    fn of(&mut self, all: Vec<String>, place: &str) -> String {
+        const WORDS: usize = 3;
+        let is_long = |text: &&String| text.split_whitespace().nth(WORDS - 1).is_some();
+        let long: Vec<&String> = all.iter().filter(is_long).collect();
+        let asked = if long.is_empty() { all.iter().collect() } else { long };
+        let known = asked.iter().find_map(|text| self.0.get(*text).cloned());
+        let id = known.unwrap_or_else(|| place.to_owned());
+        for text in asked {
+            self.0.entry(text.clone()).or_insert_with(|| id.clone());
+        }
+        id
+    }
+}
+
+/// What the users of a conversation say.
+fn asked(messages: &[Value]) -> Vec<String> {
+    let users = messages.iter().filter(|message| message["role"] == "user");
+    users.filter_map(|message| Some(folded(message["content"].as_str()?))).collect()
 }
 
 fn counts(rows: &[TraceRow]) -> Metrics {

@@ -271,3 +271,39 @@ async fn a_conversation_about_the_exam_is_left_out_wherever_and_however_it_asks(
     let out: Vec<bool> = rows.iter().map(|row| row.left_out.is_some()).collect();
     assert_eq!(out, [true, true, true, true, false], "{rows:#?}");
 }
+
+#[tokio::test]
+async fn conversations_on_one_task_are_episodes_of_one_task() {
+    let answered = |asked: &str, answer: &str| json!({"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]});
+    let mut second = answered("Hi", "Hello");
+    second["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "user", "content": "how old is ada"}),
+        json!({"role": "assistant", "content": "36, I think"}),
+    ]);
+    let bench = Bench::new(&[
+        answered("How old is Ada?", "36"),
+        second,
+        answered("How old is Bob?", "41"),
+        answered("How old is Ada?", "She is 36"),
+    ]);
+    let (_, episodes, _) = bench.run(json!({})).await.unwrap();
+    let tasks: Vec<&str> = episodes.iter().map(|episode| episode.scenario_id.as_str()).collect();
+    assert_eq!(tasks, ["traces.jsonl:1", "traces.jsonl:1", "traces.jsonl:3", "traces.jsonl:1"]);
+}
+
+#[tokio::test]
+async fn arguments_that_a_table_has_filled_with_null_are_left_out() {
+    let mut messages = asked("How old is Ada?");
+    let call = &mut messages[2]["tool_calls"][0]["function"];
+    let mut arguments: Value = match &call["arguments"] {
+        Value::String(text) => serde_json::from_str(text).unwrap(),
+        other => other.clone(),
+    };
+    (arguments["who"], arguments["limit"]) = (Value::Null, Value::Null);
+    call["arguments"] = arguments.to_string().into();
+    let bench = Bench::new(&[json!({ "messages": messages })]);
+    let (_, episodes, rows) = bench.run(json!({})).await.unwrap();
+    assert!(rows[0].left_out.is_none(), "{:?}", rows[0].left_out);
+    assert!(rows[0].repairs.iter().any(|repair| repair.contains("are null")), "{:?}", rows[0].repairs);
+    assert!(!episodes[0].messages.contains("limit"), "{}", episodes[0].messages);
+}

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::Path,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -273,6 +274,113 @@ fn an_interrupted_run_cancels_its_job_unless_it_is_told_to_leave_it() {
         assert_eq!(project.result("more/number.txt"), "2");
         assert_eq!(submitted(&project).len(), if is_left { 1 } else { 2 });
     }
+}
+
+#[test]
+fn a_job_is_found_by_its_key_wherever_its_stage_is_in_the_run_file() {
+    let project = gated("");
+    let mut run = project.spawn(&["run", "run.toml"]);
+    worker(&project);
+    signal(&run, Signal::KILL);
+    run.wait().unwrap();
+    project.replace(
+        "run.toml",
+        "[stages.start]",
+        "[stages.first]\nkind = \"gen\"\nexecutor = \"local\"\nvalue = 7\n[stages.start]",
+    );
+    project.replace("run.toml", "[stages.more]", "[stages.renamed]");
+    let run = project.spawn(&["run", "run.toml"]);
+    until("the run follows the job", || project.count_events("started", "renamed") == 1);
+    project.open_gate();
+    let run = run.wait_with_output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(project.result("renamed/number.txt"), "2");
+    assert_eq!(submitted(&project).len(), 1);
+}
+
+#[test]
+fn a_job_whose_submission_may_have_arrived_is_not_submitted_again() {
+    let project = toys(0.0, "");
+    project.write("queue/late", "");
+    let run = project.spawn(&["run", "run.toml"]);
+    until("it is submitted", || submitted(&project).len() == 1);
+    project.write("queue/away", "");
+    std::thread::sleep(Duration::from_millis(1500));
+    std::fs::remove_file(project.path("queue/late")).unwrap();
+    std::fs::remove_file(project.path("queue/away")).unwrap();
+    let run = run.wait_with_output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(submitted(&project).len(), 1);
+}
+
+#[test]
+fn a_refusal_that_passes_costs_a_wait() {
+    let project = toys(0.0, "");
+    project.write("queue/refuse", "Socket timed out\n");
+    let run = project.spawn(&["run", "run.toml"]);
+    std::thread::sleep(Duration::from_secs(2));
+    std::fs::remove_file(project.path("queue/refuse")).unwrap();
+    let run = run.wait_with_output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(project.result("more/number.txt"), "2");
+}
+
+#[test]
+fn what_a_job_has_finished_is_no_garbage_before_a_run_has_taken_it() {
+    let project = gated("");
+    let mut run = project.spawn(&["run", "run.toml"]);
+    let job = worker(&project);
+    signal(&run, Signal::KILL);
+    run.wait().unwrap();
+    project.open_gate();
+    until("the job ends", || !is_running(&job));
+    let old = Command::new("find")
+        .arg(project.path("cache/tmp/jobs"))
+        .args(["-exec", "touch", "-d", "9 hours ago", "{}", "+"])
+        .status();
+    assert!(old.unwrap().success());
+    let swept = project.mcprl(&["cache", "gc"]);
+    assert_eq!(swept.code, Some(0), "{}", swept.err);
+    let resumed = project.mcprl(&["resume", "latest"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    assert_eq!(submitted(&project).len(), 1);
+    assert_eq!(project.ran(), ["more", "start"]);
+    let leases = std::fs::read_dir(project.path("cache/leases")).unwrap().flatten();
+    assert_eq!(leases.count(), 0, "those of killed processes are removed");
+}
+
+#[test]
+fn a_shared_folder_that_is_away_for_a_moment_stops_no_job() {
+    let project = gated("");
+    let mut run = project.spawn(&["run", "run.toml"]);
+    let job = worker(&project);
+    std::fs::rename(project.path("cache"), project.path("away")).unwrap();
+    std::thread::sleep(Duration::from_secs(6));
+    std::fs::rename(project.path("away"), project.path("cache")).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(is_running(&job));
+    project.open_gate();
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    assert_eq!(project.result("more/number.txt"), "2");
+    assert_eq!(submitted(&project).len(), 1);
+}
+
+#[test]
+fn a_stage_that_fails_leaves_no_shard_on_the_cluster() {
+    let run = common::episodes_run("prompts = 8\ngroup_size = 256\nmax_turns = 2\nmax_turn_tokens = 64");
+    let project = Project::with_model(&(run + &executor("on_interrupt = \"leave\"\nattempts = 1")));
+    let set = ["--set", "stages.rollout.executor=queue", "--set", "stages.rollout.shards=2"];
+    let mut run = project.spawn(&[&["run", "run.toml"], &set[..]].concat());
+    let processes = || -> Vec<String> {
+        let job = |name: &String| std::fs::read_to_string(project.path(&format!("queue/jobs/{name}/pid")));
+        let found = submitted(&project).iter().filter_map(|name| job(name).ok()).collect::<Vec<_>>();
+        found.iter().map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()).collect()
+    };
+    until("both shards run", || processes().len() == 2);
+    let [first, second] = &processes()[..] else { panic!() };
+    kill_process(Pid::from_raw(first.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(1));
+    until("the other shard ends", || !is_running(second));
 }
 
 #[test]

@@ -262,3 +262,50 @@ fn a_broken_card_hides_no_other() {
     let shown = project.mcprl(&["stage", "show", "own"]).out;
     assert!(shown.contains("seeded: the same inputs") && shown.contains("command: sh -e run.sh"), "{shown}");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn as_process_1_the_program_reaps_what_others_leave_and_ends_by_signals() {
+    use std::process::Command;
+
+    const ALONE: [&str; 4] = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !Command::new("unshare").args(ALONE).arg("true").status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let alone = |project: &Project| {
+        let inner = project.command(&["run", "run.toml"]);
+        let mut command = Command::new("unshare");
+        command.args(ALONE).arg(inner.get_program()).args(inner.get_args()).current_dir(project.path(""));
+        command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let project =
+        one("pure", "", "for i in 1 2 3 4 5; do setsid sleep 0.2 & done\necho 1 > \"$MCPRL_OUTPUT_NUMBER\"");
+    project.replace(
+        "run.toml",
+        "kind = \"own\"\n",
+        "kind = \"own\"\n[stages.count]\nkind = \"count\"\nfrom = \"end\"\n",
+    );
+    project.kind(
+        "count",
+        "pure",
+        &format!("[inputs.from]\ntype = \"number\"\n{NUMBER}"),
+        "sleep 1; cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' > \"$MCPRL_OUTPUT_NUMBER\" || true",
+    );
+    let done = output(&mut alone(&project));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(project.result("count/number.txt"), "0", "processes that nobody has reaped");
+
+    let project = one("pure", "", "echo $$ > \"$TOY_LOG.began\"; sleep 600");
+    let mut command = alone(&project);
+    let mut run = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    awaited(&project.path("log.began"));
+    let of = |id: u32| std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let first: i32 = of(run.id()).trim().parse().unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(first).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+}

@@ -1229,3 +1229,69 @@ async fn a_server_over_http_that_goes_away_is_lost() {
     assert_eq!(error.unwrap().code(), "mcp::lost");
     assert!(!session.is_alive(), "the next episode would get it");
 }
+
+#[tokio::test]
+async fn a_server_that_refuses_the_newest_revision_is_offered_older_ones() {
+    let error = |more: &str| {
+        format!(
+            r#"printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32602,"message":"{more}"}}}}\n' "$id""#
+        )
+    };
+    let known = r#"reply '{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}'"#;
+    for refusal in [
+        error("Unsupported protocol version"),
+        error(
+            "Unsupported protocol version\",\"data\":{\"supported\":[\"2024-11-05\"],\"requested\":\"x\"},\"x\":\"",
+        ),
+        error("Invalid params"),
+        // It ends then.
+        error("Unsupported protocol version") + "; exit 1",
+    ] {
+        let arms = format!(
+            r#"*'"initialize"'*2024-11-05*) {known};; *'"initialize"'*) {refusal};; *'"server/discover"'*) {refusal};;"#
+        );
+        let session =
+            Session::connect(&scripted(&arms)).await.unwrap_or_else(|error| panic!("{refusal}: {error}"));
+        let Description { server, .. } = session.describe().await.unwrap();
+        assert_eq!(server.protocol, "2024-11-05", "{refusal}");
+        assert_eq!(call(&session).await.text, "fine");
+        session.close().await;
+    }
+}
+
+#[tokio::test]
+async fn tools_that_a_server_announces_after_an_empty_list_are_listed() {
+    for capability in ["{\"listChanged\":true}", "{}"] {
+        let arms = format!(
+            r#"*'"initialize"'*) reply '{{"protocolVersion":"2025-06-18","capabilities":{{"tools":{capability}}},"serverInfo":{{"name":"lazy","version":"1"}}}}';;
+            *'"tools/list"'*) if [ -z "$listed" ]; then listed=1; reply '{{"tools":[]}}'; sleep 0.5; echo '{{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}}'; else reply '{{"tools":[{{"name":"t","inputSchema":{{"type":"object"}}}}]}}'; fi;;"#
+        );
+        let session = Session::connect(&scripted(&arms)).await.unwrap();
+        assert_eq!(names(&session.tools().await.unwrap()), ["t", "complete_task"], "{capability}");
+        session.close().await;
+    }
+}
+
+#[tokio::test]
+async fn nulls_and_the_empty_lists_of_php_are_read_as_what_they_mean() {
+    let arms = r#"*'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":[],"logging":[]},"serverInfo":{"name":"blog","title":null,"version":"1"},"instructions":null},"error":null}\n' "$id";;
+        *'"tools/list"'*) printf '{"id":%s,"result":{"tools":[{"name":"t","annotations":[],"_meta":[],"outputSchema":null,"inputSchema":{"type":"object","properties":[],"required":null}}],"nextCursor":null,"_meta":[]}}\n' "$id";;
+        *'"tools/call"'*down*) printf '{"jsonrpc":"2.0","id":%s,"result":null,"error":{"code":-32000,"message":"site is down","data":null}}\n' "$id";;"#;
+    let session = Session::connect(&scripted(arms)).await.unwrap();
+    assert_eq!(names(&session.tools().await.unwrap()), ["t", "complete_task"]);
+    assert_eq!(call(&session).await.text, "fine");
+    let down = session.call("t", arguments(json!({"x": "down"}))).await.unwrap();
+    assert_eq!((down.text.as_str(), down.is_error), ("site is down", true));
+    session.close().await;
+}
+
+#[tokio::test]
+async fn a_start_that_takes_too_long_quotes_what_is_no_message() {
+    let framed = spec(&["sh", "-c", "printf 'Content-Length: 99\\r\\n\\r\\n{}'; cat > /dev/null"]);
+    let limits = Limits { start_timeout: Duration::from_secs(1), ..framed.limits.clone() };
+    let error = refused(&ServerSpec { limits, ..framed }).await;
+    let text = error.to_string();
+    assert!(text.contains("on stdout, where each line is a message, it wrote: Content-Length: 99"), "{text}");
+    assert!(!text.contains("exit status"), "{text}");
+    assert!(error.hint().unwrap().contains("logs on stderr"));
+}

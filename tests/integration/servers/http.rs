@@ -653,3 +653,152 @@ async fn a_token_file_is_read_at_each_connection() {
         assert!(Session::connect(&spec).await.is_ok());
     }
 }
+
+/// A server that forgets each session after its second call, and then answers all its requests like this. Also counts sessions.
+async fn forgetful(answer: fn(&Value) -> Response) -> (ServerSpec, Arc<AtomicUsize>) {
+    let (sessions, calls) =
+        (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(std::collections::BTreeMap::new())));
+    let count = sessions.clone();
+    let handle = move |headers: HeaderMap, body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let revision = "2025-06-18";
+        if request["method"] == "initialize" {
+            let id = format!("s{}", count.fetch_add(1, Ordering::SeqCst));
+            let body = reply(&request, result(&request, revision).unwrap()).to_string();
+            return ([("content-type", "application/json"), ("mcp-session-id", id.leak())], body)
+                .into_response();
+        }
+        let Some(result) = result(&request, revision) else { return StatusCode::ACCEPTED.into_response() };
+        let session = headers["mcp-session-id"].to_str().unwrap().to_owned();
+        let used = {
+            let mut calls = calls.lock().unwrap();
+            let used = calls.entry(session).or_insert(0);
+            *used += usize::from(request["method"] == "tools/call");
+            *used
+        };
+        match used {
+            0..=2 => {
+                ([("content-type", "application/json")], reply(&request, result).to_string()).into_response()
+            }
+            _ => answer(&request),
+        }
+    };
+    (at(serve(Router::new().route("/mcp", post(handle))).await + "/mcp"), sessions)
+}
+
+fn error_of(status: u16, id: &Value, code: i64, text: &str) -> Response {
+    let body = json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}).to_string();
+    (StatusCode::from_u16(status).unwrap(), [("content-type", "application/json")], body).into_response()
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_has_forgotten_is_begun_again_whatever_it_answers() {
+    let answers: [fn(&Value) -> Response; 6] = [
+        |_| StatusCode::NOT_FOUND.into_response(),
+        |_| error_of(400, &Value::Null, -32000, "Bad Request: No valid session ID provided"),
+        |request| error_of(400, &request["id"], -32602, "Invalid request parameters"),
+        |request| error_of(200, &request["id"], -32001, "Session not found"),
+        |request| error_of(200, &request["id"], -32602, "Invalid request parameters"),
+        |_| (StatusCode::BAD_REQUEST, "who are you?").into_response(),
+    ];
+    for (index, answer) in answers.into_iter().enumerate() {
+        let (spec, sessions) = forgetful(answer).await;
+        let session = Session::connect(&spec).await.unwrap();
+        for _ in 0..5 {
+            let outcome = call(&session).await;
+            assert_eq!((outcome.text.as_str(), outcome.is_error), ("fine", false), "answer {index}");
+        }
+        assert_eq!(sessions.load(Ordering::SeqCst), 3, "answer {index}");
+        session.close().await;
+        // A session with state is lost, and its end is no answer of a tool.
+        let (spec, _) = forgetful(answer).await;
+        let session = Session::connect(&ServerSpec { state: State::FreshProcess, ..spec }).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(call(&session).await.text, "fine");
+        }
+        let lost = session.call("t", Map::new()).await.unwrap_err();
+        assert!(matches!(lost, McpError::Lost { .. }), "answer {index}: {lost}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_a_tool_stays_its_answer_in_a_session_that_goes_on() {
+    let handle = |body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        if request["method"] == "tools/call" {
+            return error_of(400, &request["id"], -32602, "the session of your shop has expired");
+        }
+        let Some(result) = result(&request, "2025-06-18") else {
+            return StatusCode::ACCEPTED.into_response();
+        };
+        let body = reply(&request, result).to_string();
+        ([("content-type", "application/json"), ("mcp-session-id", "s1")], body).into_response()
+    };
+    let spec = at(serve(Router::new().route("/mcp", post(handle))).await + "/mcp");
+    let session = Session::connect(&spec).await.unwrap();
+    let outcome = call(&session).await;
+    assert_eq!((outcome.text.as_str(), outcome.is_error), ("the session of your shop has expired", true));
+    session.close().await;
+}
+
+#[tokio::test]
+async fn redirects_within_the_origin_are_followed_and_others_are_refused_with_their_address() {
+    let answer = |body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let Some(result) = result(&request, "2025-06-18") else {
+            return StatusCode::ACCEPTED.into_response();
+        };
+        ([("content-type", "application/json")], reply(&request, result).to_string()).into_response()
+    };
+    for (status, location, is_followed) in [
+        (307, "ORIGIN/mcp/", true),
+        (308, "/mcp/", true),
+        (308, "mcp/", true),
+        (301, "ORIGIN/mcp/", false),
+        (301, "http://127.0.0.1:9/mcp/", false),
+        (307, "https://127.0.0.1:9/mcp/", false),
+        (307, "/mcp", false),
+    ] {
+        let asked = Arc::<AtomicUsize>::default();
+        let count = asked.clone();
+        let moved = move |headers: HeaderMap| async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            let origin = format!("http://{}", headers["host"].to_str().unwrap());
+            let status = StatusCode::from_u16(status).unwrap();
+            (status, [("location", location.replace("ORIGIN", &origin))]).into_response()
+        };
+        let url = serve(Router::new().route("/mcp", post(moved)).route("/mcp/", post(answer))).await + "/mcp";
+        if is_followed {
+            let session = Session::connect(&at(url)).await.unwrap();
+            assert_eq!(call(&session).await.text, "fine", "{status} {location}");
+            assert_eq!(asked.load(Ordering::SeqCst), 1, "the new address is used from then on");
+            session.close().await;
+        } else {
+            let error = refused(&at(url.clone())).await;
+            let origin = url.trim_end_matches("/mcp");
+            let shown = location.replace("ORIGIN", origin);
+            assert!(error.to_string().contains(&shown), "{status} {location}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_newest_revision_before_it_reads_a_message_is_offered_older_ones() {
+    let handle = |body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let is_new =
+            request["params"]["protocolVersion"].as_str().is_some_and(|version| version > "2025-03-26");
+        if is_new || request["method"] == "server/discover" {
+            return (StatusCode::BAD_REQUEST, "Unsupported protocol version").into_response();
+        }
+        let Some(result) = result(&request, "2025-03-26") else {
+            return StatusCode::ACCEPTED.into_response();
+        };
+        ([("content-type", "application/json")], reply(&request, result).to_string()).into_response()
+    };
+    let session =
+        Session::connect(&at(serve(Router::new().route("/mcp", post(handle))).await + "/mcp")).await.unwrap();
+    let Description { server, .. } = session.describe().await.unwrap();
+    assert_eq!(server.protocol, "2025-03-26");
+    session.close().await;
+}

@@ -32,6 +32,11 @@ pub enum ModelError {
     #[error("{path}: the model does not have the tensor `{name}`")]
     #[hint = "config.json and the weights must come from the same model"]
     UnknownTensor { path: PathBuf, name: String },
+    #[error(
+        "{path}: `lm_head.weight` is not the embedding, though config.json has `tie_word_embeddings`: true"
+    )]
+    #[hint = "Transformers does not tie them then; write \"tie_word_embeddings\": false into config.json if the head is meant"]
+    OtherHead { path: PathBuf },
     #[error("{folder} has no weights: neither model.safetensors nor model.safetensors.index.json")]
     #[hint = "only safetensors are read; convert older formats with Transformers' save_pretrained"]
     NoWeights { folder: PathBuf },

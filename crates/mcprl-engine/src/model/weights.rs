@@ -9,6 +9,7 @@ use std::{
 };
 
 use candle_core::{DType, Device, Tensor};
+use mcprl_base::document;
 use memmap2::{Mmap, MmapOptions};
 use safetensors::{
     Dtype, SafeTensors, View,
@@ -35,8 +36,10 @@ impl Shard {
         let read = |source| ModelError::Read { path: path.clone(), source };
         let file = File::open(&path).map_err(read)?;
         let map = mapped(&file, None).map_err(read)?;
-        let (header, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| ModelError::Safetensors { path: path.clone(), reason: error.to_string() })?;
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|error| {
+            let reason = document::mistaken(&map).map_or_else(|| error.to_string(), str::to_owned);
+            ModelError::Safetensors { path: path.clone(), reason }
+        })?;
         Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
     }
 
@@ -155,12 +158,29 @@ pub struct Weights {
     remaining: BTreeMap<String, (usize, String)>,
 }
 
+/// Names of the embedding and of the matrix that gives the logits.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// Prefixes of torch.compile and of DataParallel, and the beginnings of names in a decoder without `model`.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+const BARE: [&str; 4] = ["embed_tokens.", "embedding_norm.", "layers.", "norm."];
+
 /// Prefixes of the tensors of a larger model that are not those of its language model.
 const OTHER_PARTS: [&str; 4] = ["vision_tower.", "multi_modal_projector.", "visual.", "mtp."];
 
 /// The name of a tensor or module of a larger model's language model in a decoder of its own. None if it belongs to another
 /// part. Before 4.52, Transformers wrote `language_model.model`.
+///
+/// Those that compiled or parallel modules add are left out. A model without its head may have been written without `model`.
 pub fn own_name(name: &str) -> Option<String> {
+    let mut name = name;
+    while let Some(rest) = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)) {
+        name = rest;
+    }
+    if BARE.iter().any(|bare| name.starts_with(bare)) {
+        return Some(format!("model.{name}"));
+    }
     let inner = name.strip_prefix("model.").unwrap_or(name);
     if OTHER_PARTS.iter().any(|part| inner.starts_with(part)) {
         return None;
@@ -240,7 +260,7 @@ impl Weights {
                 None => return Err(ModelError::MissingTensor { path: self.path, name }),
             }
         }
-        self.finish(config.tied)
+        self.nothing_remains(config.tied)
     }
 
     /// Takes a tensor of this shape, in its stored type.
@@ -254,13 +274,42 @@ impl Weights {
         }
     }
 
-    /// Fails if a tensor remains that the model has no place for.
+    /// Fails if a tensor remains that the model has no place for, or if one that is a copy of the embedding, with `tied`, is another
+    /// one: Transformers does not tie then.
     ///
     /// Ignores the frequencies that old releases saved and, with `tied`, the copy of the embedding.
     pub fn finish(&self, tied: bool) -> Result<(), ModelError> {
-        let ignored = |name: &&String| {
-            name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == "lm_head.weight")
+        self.nothing_remains(tied)?;
+        match self.remaining.get(HEAD).filter(|_| tied) {
+            Some(head) if !self.is_embedding(head)? => Err(ModelError::OtherHead { path: self.path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this tensor has the values of the embedding.
+    fn is_embedding(&self, (shard, name): &(usize, String)) -> Result<bool, ModelError> {
+        let named = |(name, _): &(String, &TensorInfo)| own_name(name).is_some_and(|own| own == EMBEDDING);
+        let found = self.shards.iter().find_map(|shard| Some((shard, shard.infos().find(named)?)));
+        let Some((other_shard, (other, other_info))) = found else { return Ok(true) };
+        let shard = &self.shards[*shard];
+        let Some(info) = shard.metadata.info(name) else { return Ok(true) };
+        if info.shape != other_info.shape {
+            return Ok(false);
+        }
+        if info.dtype == other_info.dtype {
+            let (one, two) = (shard.bytes(info)?, other_shard.bytes(other_info)?);
+            return Ok(one[..] == two[..]);
+        }
+        let values = |shard: &Shard, name: &str| {
+            let tensor = to_f32(shard.tensor(name, &info.shape)?)?;
+            Ok::<_, ModelError>(tensor.flatten_all()?.to_vec1::<f32>()?)
         };
+        Ok(values(shard, name)? == values(other_shard, &other)?)
+    }
+
+    fn nothing_remains(&self, tied: bool) -> Result<(), ModelError> {
+        let ignored =
+            |name: &&String| name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == HEAD);
         match self.remaining.iter().find(|(name, _)| !ignored(name)) {
             None => Ok(()),
             Some((_, (_, name))) => {

@@ -37,9 +37,16 @@ use crate::{
 /// The type that weights are converted to. A few small vectors are wider.
 pub const FORMAT: Format = Format::Bf16;
 
-/// Whether a path names a GGUF file.
+/// Whether a path names a GGUF file, or is one: other programs store them under names of their own.
 pub fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
+    let is_named = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    let begins_so = || {
+        let mut start = [0; 4];
+        let read =
+            std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
+        read.is_ok() && start == *b"GGUF"
+    };
+    !path.is_dir() && (is_named || path.is_file() && begins_so())
 }
 
 /// Checks everything but the tensors' values, and returns the configuration.

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use candle_transformers::models::qwen3;
-use mcprl_base::json;
+use mcprl_base::{document, json};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -52,8 +52,8 @@ impl ModelConfig {
     /// unsupported feature.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = document::read(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let text = document::without_python(&text);
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
         let file: Map<String, Value> =
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
@@ -149,7 +149,9 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         return Err(format!("activation {other} is not supported, only {}", known[0]));
     }
     let mut design = Design::of(family);
-    design.query_scalar = size(&file, "query_pre_attn_scalar")?;
+    if family == Family::Gemma3 {
+        design.query_scalar = size(&file, "query_pre_attn_scalar")?;
+    }
     let (theta, rotary) = rotary(&mut file, &mut design)?;
     let mixture = match family {
         Family::Qwen3Moe => Some(mixture(&file)?),
@@ -337,12 +339,18 @@ fn gemma(file: &mut Map<String, Value>) -> Result<(), String> {
     // Transformers 5 has a table of the rotary embedding for each kind of layer.
     let table = given(file, "rope_parameters").and_then(Value::as_object).cloned().unwrap_or_default();
     let of_kind = |kind: &str| table.get(kind).and_then(Value::as_object).cloned().unwrap_or_default();
-    let (full, mut local) = (of_kind("full_attention"), of_kind("sliding_attention"));
+    let (mut full, mut local) = (of_kind("full_attention"), of_kind("sliding_attention"));
     if !full.is_empty() || !local.is_empty() {
+        // What stands beside the tables is for full attention.
+        if let Some(Value::Object(scaling)) = file.remove("rope_scaling") {
+            full.extend(scaling);
+        }
         file.insert("rope_parameters".into(), full.into());
     }
     let theta = local.remove("rope_theta");
-    if local.get("rope_type").is_some_and(|kind| kind != "default") {
+    let is_plain =
+        |(key, value): (&String, &Value)| value.is_null() || key == "rope_type" && value == "default";
+    if !local.iter().all(is_plain) {
         return Err("a scaled rotary embedding in layers with sliding_attention is not supported".into());
     }
     if let Some(activation) = file.remove("hidden_activation") {
@@ -412,11 +420,32 @@ fn mixture(file: &Map<String, Value>) -> Result<Mixture, String> {
     Ok(mixture)
 }
 
+/// The table of the rotary embedding. One that stands beside Transformers 5's table replaces it there, its base included.
+fn rope_table(file: &Map<String, Value>) -> Result<Option<&Value>, String> {
+    let is_table = |value: &&Value| value.as_object().is_none_or(|table| !table.is_empty());
+    let of = |key: &str| given(file, key).filter(is_table);
+    match (of("rope_parameters"), of("rope_scaling")) {
+        (Some(new), Some(scaling)) if new != scaling => {
+            let has_base = given(file, "rope_theta").is_some()
+                || scaling.get("rope_theta").is_some_and(|theta| !theta.is_null());
+            match has_base {
+                true => Ok(Some(scaling)),
+                false => Err(
+                    "rope_scaling stands beside rope_parameters, which it replaces, and has no rope_theta; \
+                              put its keys into rope_parameters"
+                        .into(),
+                ),
+            }
+        }
+        (new, scaling) => Ok(new.or(scaling)),
+    }
+}
+
 /// Reads the rotary embedding's table into `design`: the base, and the rotated share of a head.
 ///
 /// Transformers 4 writes `rope_theta` and `rope_scaling`, Transformers 5 one table `rope_parameters`.
 fn rotary(file: &mut Map<String, Value>, design: &mut Design) -> Result<(f64, Option<f64>), String> {
-    let mut table = match given(file, "rope_parameters").or(given(file, "rope_scaling")) {
+    let mut table = match rope_table(file)? {
         None => Map::new(),
         Some(Value::Object(table)) => table.clone(),
         Some(other) => return Err(format!("rope_scaling should be a table, found {other}")),
@@ -446,6 +475,11 @@ fn rotary(file: &mut Map<String, Value>, design: &mut Design) -> Result<(f64, Op
         if kind != "llama3" {
             table.entry("factor").or_insert(json!(longest / original));
         }
+    }
+    table.retain(|_, value| !value.is_null());
+    // A variant without fields takes any.
+    if let Some(key) = table.keys().next().filter(|_| kind == "default") {
+        return Err(format!("the rotary embedding is not supported: it has `{key}` without a `rope_type`"));
     }
     table.insert("rope_type".into(), kind);
     design.scaling = serde_json::from_value::<Scaling>(table.into())

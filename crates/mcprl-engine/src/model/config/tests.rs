@@ -372,3 +372,139 @@ fn unsupported_features_are_refused_by_name() {
         assert!(hint.contains(family.model_type()), "{hint}");
     }
 }
+
+#[test]
+fn a_table_of_the_rotary_embedding_beside_another_is_used_or_refused() {
+    let new = json!({"rope_type": "default", "rope_theta": 1e6});
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let with = |keys: Value| load(&file("qwen3", &keys));
+    let both = with(json!({"rope_theta": null, "rope_parameters": new, "rope_scaling": yarn})).unwrap_err();
+    assert!(both.to_string().contains("has no rope_theta"), "{both}");
+    let both = with(json!({"rope_theta": 5e5, "rope_parameters": new, "rope_scaling": yarn})).unwrap();
+    assert_eq!(both, with(json!({"rope_theta": 5e5, "rope_scaling": yarn})).unwrap());
+    assert!((both.rope_theta - 5e5).abs() < 1e-6 && matches!(both.design.scaling, Scaling::Yarn { .. }));
+    let same = with(json!({"rope_theta": null, "rope_parameters": new, "rope_scaling": new})).unwrap();
+    assert!((same.rope_theta - 1e6).abs() < 1e-6);
+    for table in [json!({"rope_type": "default", "factor": 9}), json!({"foo": 1})] {
+        let refused = with(json!({"rope_scaling": table})).unwrap_err().to_string();
+        assert!(refused.contains("without a `rope_type`"), "{refused}");
+    }
+    let gemma = |scaling: Value| {
+        let tables = json!({
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+        });
+        load(&file(
+            "gemma3_text",
+            &json!({"rope_theta": null, "rope_parameters": tables, "rope_scaling": scaling}),
+        ))
+    };
+    let scaled = gemma(json!({"rope_type": "linear", "factor": 8.0})).unwrap();
+    assert_eq!(
+        (scaled.design.scaling, scaled.rope_theta as u32),
+        (Scaling::Linear { factor: 8.0 }, 1_000_000)
+    );
+}
+
+/// Keys of the files in the tests that change no logits: the size of what they name is that of the tensors, they are for training,
+/// or other programs read them.
+const INERT: [&str; 24] = [
+    "_name_or_path",
+    "attention_dropout",
+    "bos_token_id",
+    "cache_implementation",
+    "classifier_dropout",
+    "dtype",
+    "embd_pdrop",
+    "eos_token_id",
+    "initializer_range",
+    "mamba_ssm_dtype",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "resid_pdrop",
+    "router_aux_loss_coef",
+    "theta",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "use_pos_enc",
+    "architectures",
+    "model_type",
+];
+
+/// Keys that change logits elsewhere: beside a scaled rotary embedding, a window or a list that says the same, without experts, or in
+/// a model with vision.
+const WITHOUT_EFFECT: [&str; 19] = [
+    "gemma3: _sliding_window_pattern",
+    "moe: intermediate_size",
+    "moe: mlp_only_layers",
+    "moe: use_sliding_window",
+    "phi3-window: original_max_position_embeddings",
+    "phi3: original_max_position_embeddings",
+    "phi4-mini: rope_parameters.original_max_position_embeddings",
+    "qwen2-window: max_window_layers",
+    "qwen2: layer_types",
+    "qwen2: max_window_layers",
+    "qwen2: use_sliding_window",
+    "qwen3-tiny: layer_types",
+    "qwen3-tiny: max_window_layers",
+    "qwen3-tiny: use_sliding_window",
+    "qwen3_5: rope_parameters.mrope_interleaved",
+    "qwen3_5: rope_parameters.mrope_section",
+    "yarn: layer_types",
+    "yarn: max_window_layers",
+    "yarn: use_sliding_window",
+];
+
+/// This file with each value of its own or of a table changed, with the names of the keys.
+fn changed(file: &Value) -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for (key, value) in file.as_object().unwrap() {
+        let mut set = |value: Value| {
+            let mut other = file.clone();
+            other[key] = value;
+            all.push((key.clone(), other));
+        };
+        match value {
+            Value::Null => {}
+            Value::Bool(flag) => set(json!(!flag)),
+            Value::Number(number) if number.is_f64() => set(json!(number.as_f64().unwrap() * 1.5)),
+            Value::Number(number) => set(json!(number.as_i64().unwrap() * 2 + 1)),
+            Value::String(text) => set(json!(format!("{text}x"))),
+            Value::Array(items) => set(Value::Array(items.iter().skip(1).cloned().collect())),
+            Value::Object(_) => {
+                for (inner, table) in changed(value) {
+                    let mut other = file.clone();
+                    other[key] = table;
+                    all.push((format!("{key}.{inner}"), other));
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn each_key_of_each_family_changes_the_decoder_or_is_refused_when_it_changes() {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/fixtures");
+    let families = std::fs::read_dir(fixtures.join("families")).unwrap().flatten().map(|entry| entry.path());
+    let folders: Vec<_> = families.chain([fixtures.join("qwen3-tiny")]).collect();
+    assert!(folders.len() > 10);
+    let mut ignored = Vec::new();
+    for folder in folders {
+        let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+        let file: Value = serde_json::from_str(&text).unwrap();
+        let config = load(&file).unwrap();
+        for (key, other) in changed(&file) {
+            let is_inert = INERT.contains(&key.rsplit('.').next().unwrap());
+            if !is_inert && load(&other).is_ok_and(|other| other == config) {
+                ignored.push(format!("{}: {key}", folder.file_name().unwrap().to_string_lossy()));
+            }
+        }
+    }
+    ignored.sort();
+    assert_eq!(ignored, WITHOUT_EFFECT, "changed without effect");
+}

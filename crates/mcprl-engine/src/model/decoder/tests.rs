@@ -149,6 +149,38 @@ fn half_precision_is_widened_without_loss() {
 }
 
 #[test]
+fn a_head_that_is_not_the_embedding_is_refused_where_they_are_tied() {
+    let folder = copy("qwen3-tiny");
+    rewritten(folder.path(), |tensors| {
+        let head = (&tensors["model.embed_tokens.weight"] * 2.0).unwrap();
+        tensors.insert("lm_head.weight".into(), head);
+    });
+    assert_refused(folder.path(), "model::other_head", "is not the embedding");
+}
+
+#[test]
+fn names_of_compiled_and_parallel_modules_and_of_bare_models_are_read() {
+    let renamed = |new: fn(&str) -> String| {
+        let folder = copy("qwen3-tiny");
+        rewritten(folder.path(), |tensors| {
+            *tensors =
+                std::mem::take(tensors).into_iter().map(|(name, tensor)| (new(&name), tensor)).collect();
+        });
+        Decoder::load(folder.path()).unwrap().tensors().unwrap()
+    };
+    let plain = renamed(str::to_owned);
+    for new in [
+        |name: &str| format!("_orig_mod.{name}"),
+        |name: &str| format!("module._orig_mod.{name}"),
+        |name: &str| name.trim_start_matches("model.").to_owned(),
+    ] {
+        let names =
+            |tensors: &[(String, Tensor)]| tensors.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&renamed(new)), names(&plain));
+    }
+}
+
+#[test]
 fn redundant_tensors_are_ignored() {
     let folder = copy("qwen3-tiny");
     rewritten(folder.path(), |tensors| {

@@ -53,6 +53,8 @@ fn stored(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
         Some(own) => format!("{HEAD}{own}"),
         None => name,
     };
+    // As the adapter is called in the program that saved its module.
+    let own = |name: String| own(name.replace(".default.weight", ".weight"));
     Ok(read_safetensors(path)?.into_iter().map(|(name, tensor)| (own(name), tensor)).collect())
 }
 

@@ -67,7 +67,9 @@ impl Facts {
                 true => named.is_empty() && fact.names_the_same(other),
                 false => other.spaced_values.iter().all(|value| states(&asked, value)),
             };
-            (is_called || is_named()) && is_answered()
+            // Within a longer message, over several lines.
+            let is_asked = other.spaced.split_whitespace().nth(2).is_some() && states(&asked, &other.spaced);
+            is_asked || (is_called || is_named()) && is_answered()
         })
     }
 }

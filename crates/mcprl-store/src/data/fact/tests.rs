@@ -316,6 +316,8 @@ fn a_conversation_that_solves_a_task_of_the_exam_is_found() {
         vec![user("Where to?"), query("SELECT city FROM orders"), ends("Oslo and Bern")],
         vec![user("Question: How many customers do we have? Answer with a number."), says("12")],
         vec![user("Count our customers."), says("12.")],
+        vec![user("Hi"), says("Hello"), user("How many customers do we have?"), says("many")],
+        vec![user("Hello\nWho wrote\n\"Low Tide\"? Be brief."), says("I do not know.")],
         vec![user("Who wrote Low Tide?"), says("Shall I look?"), user("Yes."), says("It was Ann.")],
     ] {
         assert!(facts.in_conversation(&conversation).is_some(), "{conversation:?}");
