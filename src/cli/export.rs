@@ -33,6 +33,7 @@ use crate::{
     },
     hash::Digest,
     model::{ModelConfig, ModelError, copy_adapter, copy_model, merge},
+    secret,
     stage::{
         model::{
             gguf::{self, write::Quantization},
@@ -215,9 +216,9 @@ impl Export {
             }
         };
         let out_name = self.out_name();
-        self.whole(|folder| {
+        let concealed = self.whole(|folder| {
             write(folder)?;
-            let Some(subject) = &subject else { return Ok(()) };
+            let Some(subject) = &subject else { return Ok(Vec::new()) };
             let (form, file) = match (self.gguf, form) {
                 (Some(GgufForm::Model(quantization)), _) => (Form::GgufModel, Some(gguf_file(quantization))),
                 (Some(GgufForm::Adapter), _) => (Form::GgufAdapter, Some(ADAPTER_FILE.to_owned())),
@@ -241,7 +242,10 @@ impl Export {
             };
             format!("{}; {written}", untrained::sentence(&demoted))
         });
-        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).collect();
+        let of_secrets = (!concealed.is_empty()).then(|| {
+            format!("{} has `…` in place of what looks like a key or token", concealed.join(" and "))
+        });
+        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).chain(of_secrets).collect();
         let notice = (!notices.is_empty()).then(|| notices.join("\n"));
         match printer.format {
             OutputFormat::Json => {
@@ -420,18 +424,18 @@ impl Export {
     }
 
     /// Lets `write` fill a temporary folder, then renames it to `--out`.
-    fn whole(&self, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fn whole<T>(&self, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let writing = |source| ExportError::Write { path: self.out().to_owned(), source };
         let out = std::path::absolute(self.out()).map_err(writing)?;
         let parent = out.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(parent).map_err(writing)?;
         let folder = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(writing)?;
-        write(folder.path())?;
+        let written = write(folder.path())?;
         // Temporary folders are private to their owner; the exported folder is not.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).map_err(writing)?;
         std::fs::rename(folder.path(), &out).map_err(writing)?;
-        Ok(())
+        Ok(written)
     }
 }
 
@@ -472,9 +476,12 @@ fn tasks(labels: &[Label]) -> Vec<serde_json::Value> {
     let right = labels.iter().filter(|label| label.right == Some(true) && !label.task.is_empty());
     let answered = right.filter_map(|label| Some((label, label.answer.as_ref()?)));
     let first = answered.filter(|(label, _)| known.insert(&label.task));
-    first
-        .map(|(label, answer)| json!({ "task": label.task, "answer": answer, "family": label.family }))
-        .collect()
+    let task = |(label, answer): (&Label, _)| {
+        let mut task = json!({ "task": label.task, "answer": answer, "family": label.family });
+        secret::conceal(&mut task);
+        task
+    };
+    first.map(task).collect()
 }
 
 /// Describes the policy's run and stage.

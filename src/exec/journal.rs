@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, RunState};
 use crate::{
     progress::now_ms,
+    secret,
     store::{StoreError, die, reached},
 };
 
@@ -78,6 +79,12 @@ impl Journal {
         let writing = |cause| StoreError::writing(&self.path, cause);
         let mut line =
             serde_json::to_vec(&Line { at, event }).map_err(|cause| writing(std::io::Error::other(cause)))?;
+        // Everyone who shares the cache reads it.
+        if secret::in_bytes(&line).is_some() {
+            let mut value = serde_json::from_slice(&line).unwrap_or_default();
+            secret::conceal(&mut value);
+            line = value.to_string().into_bytes();
+        }
         line.push(b'\n');
         let mut lines = self.lines.lock();
         if reached("journal::torn") {

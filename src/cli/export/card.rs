@@ -13,6 +13,7 @@ use crate::{
     eval,
     model::{ModelConfig, ModelError},
     report::escape::visible,
+    secret,
     stage::{card::SYSTEM, policy::PolicyFolder},
 };
 
@@ -43,15 +44,15 @@ pub struct Card<'s> {
 }
 
 impl Card<'_> {
-    /// Writes `agent.json` and `README.md` into the folder.
+    /// Writes `agent.json` and `README.md` into the folder, without what looks like a secret. Returns the files that had some.
     ///
     /// # Errors
     /// If the tools of the run cannot be read, or a file cannot be written.
-    pub fn write(&self, folder: &Path) -> Result<()> {
+    pub fn write(&self, folder: &Path) -> Result<Vec<&'static str>> {
         let Subject { setting: Setting { tools: Some(table), settings, context, .. }, policy, .. } =
             self.subject
         else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let tools: Vec<Tool> = data::read(table)?;
         let toolbox = Toolbox::of_table(table, &tools)?;
@@ -60,13 +61,17 @@ impl Card<'_> {
         let chat = Chat::load(policy.model()).at(|| policy.model().display().to_string())?;
         let config = ModelConfig::load(policy.model())?;
         let declared: Vec<Value> = toolbox.functions().iter().map(declared).collect();
-        let agent = agent(settings, config.context, &system, &declared);
+        let mut agent = agent(settings, config.context, &system, &declared);
         let readme = self.readme(&tools, &chat, &config)?;
-        for (name, text) in [("agent.json", format!("{agent:#}\n")), ("README.md", readme)] {
+        let shown = secret::concealed(&readme);
+        let mut concealed = Vec::new();
+        concealed.extend(secret::conceal(&mut agent).then_some("agent.json"));
+        concealed.extend((shown != readme).then_some("README.md"));
+        for (name, text) in [("agent.json", &*format!("{agent:#}\n")), ("README.md", &shown)] {
             let path = folder.join(name);
             std::fs::write(&path, text).map_err(|source| ModelError::Write { path, source })?;
         }
-        Ok(())
+        Ok(concealed)
     }
 
     fn readme(&self, tools: &[Tool], chat: &Chat, config: &ModelConfig) -> Result<String> {
