@@ -226,7 +226,10 @@ impl Export {
                 (None, _) => (Form::Adapter, None),
             };
             let (base, has_base) = (hub.as_deref(), copied.is_some());
-            let card = Card { subject, form, name: &out_name, base, has_base, file: file.as_deref() };
+            let is_rounded =
+                matches!(self.gguf, Some(GgufForm::Model(Quantization::Q8 | Quantization::Q4KM)));
+            let card =
+                Card { subject, form, name: &out_name, base, has_base, file: file.as_deref(), is_rounded };
             card.write(folder)
         })?;
         let of_template = replaced.map(|(notice, _)| match (form, copied) {

@@ -164,3 +164,37 @@ fn confirmed(printer: Printer) -> bool {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).is_ok() && line.trim().eq_ignore_ascii_case("y")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_found_in_every_file_and_what_is_no_text_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            hub::file(&path, Path::new(name)).unwrap()
+        };
+        let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+        let line =
+            json!({"messages": [{"role": "assistant", "content": format!("tokens:\n{token}")}]}).to_string();
+        let wide: Vec<u8> = line.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let late = [&vec![b'x'; 65 << 20], token.as_bytes()].concat();
+        for (name, bytes) in [
+            ("a.jsonl", line.as_bytes().to_vec()),
+            ("b.txt", [b"caf\xe9 ", token.as_bytes()].concat()),
+            ("c.txt", wide),
+            ("d.txt", late),
+            ("e.bin", [b"\x01\x02\x03\x04", token.as_bytes()].concat()),
+        ] {
+            let found = search(&[file(name, &bytes)]);
+            assert!(matches!(found, Err(HubError::Secret { .. })), "{name}: {found:?}");
+        }
+        let random: Vec<u8> =
+            (0..9000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let files = [file("t.parquet", &random), file("f.md", b"# fine\n")];
+        assert_eq!(search(&files).unwrap(), ["t.parquet"]);
+    }
+}

@@ -143,8 +143,8 @@ pub struct About {
     pub success: Option<f64>,
     /// The tasks of that comparison, and its episodes.
     pub exam: Option<(PathBuf, PathBuf)>,
-    /// The table of its results.
-    pub verdict: Option<PathBuf>,
+    /// The table of its results, and this policy's name there; none if it was not examined.
+    pub verdict: Option<(PathBuf, String)>,
 }
 
 impl About {
@@ -231,7 +231,8 @@ impl Named<'_> {
         let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
         let (examiner, compared) = compared(&plan, &finished).pop().unzip();
         let compared: Vec<Read> = compared.unwrap_or_default();
-        let examined = compared.last().map(|read| read.digest);
+        let last = compared.last().map(|read| read.digest);
+        let reads = compared.clone();
         let compared =
             compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
         let written = finished.iter().flat_map(|stage| {
@@ -248,7 +249,8 @@ impl Named<'_> {
         let same = |known: &&Input| known.path.canonicalize().is_ok_and(|known| known == path);
         let digest = policies.iter().find(same).map(|known| known.digest);
         let policy = Input { name: label.clone(), digest: digest.unwrap_or_else(|| digest_of(&path)), path };
-        let headline = run.headline().filter(|_| examined == Some(policy.digest));
+        let headline = run.headline().filter(|_| last == Some(policy.digest));
+        let examined = reads.into_iter().find(|read| read.digest == policy.digest).map(|read| read.name);
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
@@ -256,7 +258,7 @@ impl Named<'_> {
                 let (_, tasks) = writer_of(&finished, stage, "scenarios")?;
                 Some((tasks.path.clone(), output(stage, "episodes")?))
             }),
-            verdict: examiner.and_then(|stage| output(stage, "verdict")),
+            verdict: examiner.and_then(|stage| output(stage, "verdict")).zip(examined),
         };
         let setting = setting(play, Some(&tools), &store, Scratch::new(&store, &run.id)?)?;
         Ok(Subject { policy, policies, run: Some(run.id), about, setting })

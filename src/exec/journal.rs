@@ -163,4 +163,15 @@ mod tests {
         lines.add(b"fifth\n").unwrap();
         assert_eq!(String::from_utf8(lines.to.bytes).unwrap(), "first\nseco\nfourth\nfifth\n");
     }
+
+    #[test]
+    fn a_token_in_a_note_is_not_in_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let message = format!("it said\nsk-{}", "a1B2c3D4e5F6".repeat(4));
+        Journal::open(&path).unwrap().add(&Event::Note { id: "a".into(), message }).unwrap();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("a1B2"));
+        let message = "it said\n…".to_owned();
+        assert_eq!(read(&path)[0].event, Event::Note { id: "a".into(), message });
+    }
 }

@@ -117,6 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_token_is_not_shown_in_any_form() {
+        let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+        for text in [format!("a\n{token}"), serde_json::json!([format!("a\n{token}")]).to_string()] {
+            for shown in [html(&text), markdown(&text), code_span(&text), code_block(&text)] {
+                assert!(!shown.contains("kLmNo") && shown.contains('…'), "{shown}");
+            }
+        }
+    }
+
+    #[test]
     fn markup_is_shown_as_text() {
         assert_eq!(
             html("<script>alert(\"&'\")</script>"),

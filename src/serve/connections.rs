@@ -36,11 +36,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Connections at once, if half of the process's file descriptors are not fewer.
 const MOST: usize = 1024;
-/// From the beginning of a connection, or the end of an answer, to the end of the headers of the next request.
-const HEADERS: Duration = Duration::from_secs(30);
-/// How long an answer waits for its reader, and what a reader takes at least after that.
-const WRITING: Duration = Duration::from_secs(30);
+/// What a reader takes at least, once it has made an answer wait.
 const SLOWEST_BYTES_PER_S: u64 = 16 << 10;
+
+/// How long a client may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// From the beginning of a connection, or the end of an answer, to the end of the headers of the next request.
+    headers: Duration,
+    /// How long an answer waits for its reader.
+    writing: Duration,
+}
+
+const PATIENCE: Patience = Patience { headers: Duration::from_secs(30), writing: Duration::from_secs(30) };
 
 /// What a connection and its answers know of each other.
 #[derive(Clone)]
@@ -116,13 +124,19 @@ pub struct Connections {
     places: Arc<Semaphore>,
     open: Arc<Mutex<BTreeMap<u64, Flow>>>,
     next: u64,
+    patience: Patience,
 }
 
 impl Connections {
     pub fn new(listener: TcpListener) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most / 2).ok());
         let most = descriptors.map_or(MOST, |half| half.clamp(8, MOST));
-        Self { listener, places: Arc::new(Semaphore::new(most)), open: Arc::default(), next: 0 }
+        Self::with(listener, most, PATIENCE)
+    }
+
+    fn with(listener: TcpListener, most: usize, patience: Patience) -> Self {
+        let places = Arc::new(Semaphore::new(most));
+        Self { listener, places, open: Arc::default(), next: 0, patience }
     }
 
     fn make_room(&self) {
@@ -164,8 +178,9 @@ impl Listener for Connections {
                     let connection = Connection {
                         stream,
                         flow,
-                        reading: Box::pin(sleep(HEADERS)),
-                        writing: Box::pin(sleep(WRITING)),
+                        reading: Box::pin(sleep(self.patience.headers)),
+                        writing: Box::pin(sleep(self.patience.writing)),
+                        patience: self.patience,
                         stalled: None,
                         entry: (number, self.open.clone()),
                         _place: place,
@@ -192,6 +207,7 @@ pub struct Connection {
     flow: Flow,
     reading: Pin<Box<Sleep>>,
     writing: Pin<Box<Sleep>>,
+    patience: Patience,
     /// Since when something waits to be written, and how much has left since.
     stalled: Option<(Instant, u64)>,
     entry: (u64, Arc<Mutex<BTreeMap<u64, Flow>>>),
@@ -227,7 +243,8 @@ impl Connection {
             Poll::Ready(Err(_)) => written,
             Poll::Pending => {
                 let (since, bytes) = *self.stalled.get_or_insert_with(|| (Instant::now(), 0));
-                let deadline = since + WRITING + Duration::from_secs(bytes / SLOWEST_BYTES_PER_S);
+                let deadline =
+                    since + self.patience.writing + Duration::from_secs(bytes / SLOWEST_BYTES_PER_S);
                 match is_over(&mut self.writing, deadline, context) {
                     true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
                     false => Poll::Pending,
@@ -247,7 +264,10 @@ impl AsyncRead for Connection {
         if read.is_pending() {
             self.flow.0.reader.register(context.waker());
             let is_late = match self.flow.idle() {
-                Some(since) => is_over(&mut self.reading, since + HEADERS, context),
+                Some(since) => {
+                    let deadline = since + self.patience.headers;
+                    is_over(&mut self.reading, deadline, context)
+                }
                 None => false,
             };
             if is_late || self.flow.0.is_evicted.load(Ordering::Relaxed) {
@@ -344,5 +364,116 @@ impl Stream for Held {
             true => Poll::Ready(None),
             false => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use axum::{
+        Router,
+        extract::{ConnectInfo, Request},
+    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Counts answers in progress.
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A server that answers `/N` with so many bytes: its address, and the answers in progress.
+    async fn served(most: usize, milliseconds: u64) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let patience = Duration::from_millis(milliseconds);
+        let patience = Patience { headers: patience, writing: patience };
+        let progress: Arc<AtomicUsize> = Arc::default();
+        let counted = progress.clone();
+        let answer = move |ConnectInfo(flow): ConnectInfo<Flow>, request: Request| {
+            let in_request = flow.begin();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let place = Place(Arc::new(Counted(counted.clone())));
+            let bytes: usize = request.uri().path()[1..].parse().unwrap();
+            async move {
+                let mut response = Response::new(Body::from(vec![b'x'; bytes]));
+                response.extensions_mut().insert(place);
+                held(response, flow, in_request, &Gone::default())
+            }
+        };
+        let service = Router::new().fallback(answer).into_make_service_with_connect_info::<Flow>();
+        let connections = Connections::with(listener, most, patience);
+        tokio::spawn(async move { axum::serve(connections, service).await.unwrap() });
+        (address, progress)
+    }
+
+    async fn ask(address: SocketAddr, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn rest(stream: &mut TcpStream) -> usize {
+        let mut bytes = Vec::new();
+        _ = stream.read_to_end(&mut bytes).await;
+        bytes.len()
+    }
+
+    const LARGE: usize = 64 << 20;
+
+    #[tokio::test]
+    async fn half_a_request_and_an_idle_connection_end() {
+        let (address, _) = served(100, 200).await;
+        for text in ["", "GET /1 HTTP/1.1\r\nHos", "GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"] {
+            let mut stream = ask(address, text).await;
+            let ended = tokio::time::timeout(Duration::from_secs(20), rest(&mut stream)).await;
+            assert!(ended.is_ok(), "{text:?}");
+        }
+        // Byte by byte is no faster.
+        let mut stream = ask(address, "GET /1 HTTP/1.1\r\nX: ").await;
+        let mut sent = 0;
+        while stream.write_all(b"x").await.is_ok() {
+            sent += 1;
+            assert!(sent < 1000, "it goes on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_its_place_until_it_has_left_or_nobody_reads_it() {
+        let (address, progress) = served(100, 2000).await;
+        let request = |bytes: usize| format!("GET /{bytes} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let mut reads = ask(address, &request(LARGE)).await;
+        let mut stalls = ask(address, &request(LARGE)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(progress.load(Ordering::SeqCst), 2, "nobody has read");
+        assert!(rest(&mut reads).await >= LARGE);
+        let freed = async {
+            while progress.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), freed)
+            .await
+            .expect("a client that reads nothing is left");
+        assert!(rest(&mut stalls).await < LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_takes_the_place_of_an_idle_one() {
+        let (address, _) = served(4, 600_000).await;
+        let mut idle = Vec::new();
+        for _ in 0..20 {
+            idle.push(ask(address, "GET /1 HT").await);
+        }
+        let mut stream = ask(address, "GET /7 HTTP/1.0\r\nHost: x\r\n\r\n").await;
+        let answered = tokio::time::timeout(Duration::from_secs(60), rest(&mut stream)).await;
+        assert!(answered.unwrap() > 7);
     }
 }

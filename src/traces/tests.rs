@@ -186,3 +186,17 @@ fn a_file_that_is_not_json_names_the_line() {
     let error = read(&files[0]).unwrap_err();
     assert!(error.to_string().ends_with("c.json: there is no conversation"), "{error}");
 }
+
+#[test]
+fn a_token_is_found_behind_a_line_break_in_arguments_and_in_tools() {
+    let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+    let user = json!({"role": "user", "content": "Show the file"});
+    let said = |text: &str| json!({"role": "assistant", "content": text});
+    let clean = trace(&json!({"messages": [user, said("It is empty.")]}));
+    assert_eq!(secret(&clean), None);
+    let found = trace(&json!({"messages": [user, said(&format!("tokens:\n{token}\n\tx"))]}));
+    assert_eq!(secret(&found), Some("a token of Hugging Face"));
+    let inner = json!({"output": format!("a\n{token}")}).to_string();
+    let found = trace(&json!({"messages": [user, said(&inner)]}));
+    assert_eq!(secret(&found), Some("a token of Hugging Face"));
+}

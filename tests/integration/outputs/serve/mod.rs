@@ -100,6 +100,13 @@ impl Served {
         data.into_iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect()
     }
 
+    /// Ends it by SIGTERM.
+    pub fn terminate(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(130));
+    }
+
     /// The value of a metric.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
