@@ -72,6 +72,9 @@ pub struct Export {
     /// the run loaded it from; a model made in the run is copied to FOLDER/base].
     #[arg(long, value_name = "NAME", conflicts_with = "merge")]
     base_name: Option<String>,
+    /// Whether the folder goes to another machine, which has no path of this one.
+    #[arg(skip)]
+    leaves: bool,
     #[command(flatten)]
     locations: Locations,
 }
@@ -146,11 +149,12 @@ const LONGEST_CONTEXT: usize = 32_768;
 const BASE: &str = "base";
 
 impl Export {
-    /// An export of the newest policy of a run, as `mcprl export RUN --out FOLDER`.
+    /// An export of the newest policy of a run, as `mcprl export RUN --out FOLDER`, to be uploaded.
     pub fn to(run: &str, folder: &Path, locations: &Locations) -> Self {
         Self {
             policy: run.to_owned(),
             out: Some(folder.to_owned()),
+            leaves: true,
             locations: locations.clone(),
             ..Self::default()
         }
@@ -411,8 +415,14 @@ impl Export {
                 .filter(|_| demoted(folder).is_empty())
             {
                 Some(Origin::Hub { id, revision }) => Some(BaseName { name: id, revision, copied: false }),
+                Some(Origin::Folder(folder)) if self.leaves => {
+                    named(folder.file_name().unwrap_or_default().to_string_lossy().into_owned())
+                }
                 Some(Origin::Folder(folder)) => named(at(&folder)?),
-                None => Some(BaseName { name: at(&self.out().join(BASE))?, revision: None, copied: true }),
+                None => {
+                    let name = if self.leaves { BASE.to_owned() } else { at(&self.out().join(BASE))? };
+                    Some(BaseName { name, revision: None, copied: true })
+                }
             },
         })
     }

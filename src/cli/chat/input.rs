@@ -91,7 +91,8 @@ impl Terminal {
                     _ = self.editor.add_history_entry(line.as_str());
                     if let Some(path) = &self.history {
                         _ = path.parent().map(std::fs::create_dir_all);
-                        _ = self.editor.save_history(path);
+                        // Another chat may have added to it.
+                        _ = self.editor.append_history(path);
                     }
                     return Ok(Some(joined(&line)));
                 }
