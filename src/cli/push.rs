@@ -189,7 +189,8 @@ mod tests {
             ("d.txt", late),
             ("e.bin", [b"\x01\x02\x03\x04", token.as_bytes()].concat()),
         ] {
-            let found = search(&[file(name, &bytes)]);
+            let files = [file(name, &bytes)];
+            let found = search(&files);
             assert!(matches!(found, Err(HubError::Secret { .. })), "{name}: {found:?}");
         }
         let random: Vec<u8> =

@@ -188,7 +188,9 @@ impl Serve {
         }
         let chosen = first.into_iter().map(|input| Policy::new(input, Some(open.clone())));
         let all = chosen.chain(others.into_iter().map(|input| Policy::new(input, None))).collect();
-        let log: Log = Arc::new(move |text: &str| printer.say(&format!("error {}", visible(text))));
+        let log: Log = Arc::new(move |told: &str| {
+            printer.error(&ServeError::Request { told: visible(told).into_owned() }.into());
+        });
         let tokens = self.max_tokens.map(|tokens| tokens as usize);
         let mut service = Service::new(context, settings, all, (queue, tokens), log.clone());
         service.run = run;

@@ -7,6 +7,7 @@ use std::{borrow::Cow, collections::BTreeSet, ops::Range};
 
 use serde_json::{Map, Value};
 
+use self::search::HIDDEN;
 pub use self::search::{Searched, conceal, concealed, in_bytes, in_file, in_text, in_value};
 use crate::reference::has_reference;
 
@@ -146,9 +147,6 @@ pub fn secret_free(text: &str) -> Cow<'_, str> {
         false => concealed(&shown).into_owned().into(),
     }
 }
-
-/// What stands in place of a secret.
-const HIDDEN: &str = "…";
 
 /// The literal secrets in a run file, or a `KEY=VALUE` of one.
 fn found_in(text: &str) -> Vec<String> {

@@ -122,7 +122,7 @@ impl Card<'_> {
 
     /// Commands.
     fn use_of(&self, chat: &Chat, config: &ModelConfig) -> String {
-        let Self { form, name, base, has_base, file, subject } = self;
+        let Self { form, name, base, has_base, file, subject, .. } = self;
         let base = if *has_base { "./base" } else { base.unwrap_or("BASE") };
         let context = config.context.min(subject.setting.settings.max_episode_tokens.next_power_of_two());
         let parser = chat.vllm_parser();

@@ -14,7 +14,8 @@ use std::{
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use serde_json::{Map, Value};
 
-use super::HIDDEN;
+/// What stands in place of a secret.
+pub(super) const HIDDEN: &str = "…";
 
 /// A kind of secret.
 struct Kind {

@@ -36,11 +36,12 @@ impl Served {
     pub fn with(project: &Project, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = project.command(&[&["serve", "--json", "--port", "0"], arguments].concat());
         command.envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(project.path("serve.log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let shown: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("it does not listen: {line}"));
+        let shown: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("it does not listen: {line}{}", project.read("serve.log")));
         let host = shown["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
         let models = serde_json::from_value(shown["models"].clone()).unwrap();
         Self { child, host, models }
