@@ -24,7 +24,7 @@ use crate::{
     error::{Diagnostic, Failure, Result},
     mcp::serve_stdio,
     openai::Log,
-    report::escape::visible,
+    report::escape::{outgoing, visible},
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
     stage::{OpenAgent, OpenPolicy},
     ui::{OutputFormat, Printer},
@@ -189,7 +189,7 @@ impl Serve {
         let chosen = first.into_iter().map(|input| Policy::new(input, Some(open.clone())));
         let all = chosen.chain(others.into_iter().map(|input| Policy::new(input, None))).collect();
         let log: Log = Arc::new(move |told: &str| {
-            printer.error(&ServeError::Request { told: visible(told).into_owned() }.into());
+            printer.error(&ServeError::Request { told: outgoing(told) }.into());
         });
         let tokens = self.max_tokens.map(|tokens| tokens as usize);
         let mut service = Service::new(context, settings, all, (queue, tokens), log.clone());

@@ -70,7 +70,7 @@ impl Scratch {
     /// `run`: whose results are used, or what stands for them.
     fn new(store: &Store, run: &str) -> Result<Self> {
         store.prepare()?;
-        let lease = store.attend(run)?;
+        let lease = store.use_results(run)?;
         let folder = absolute(&store.root().join("tmp"));
         let folder = tempfile::Builder::new().prefix("chat-").tempdir_in(folder);
         Ok(Self { folder: folder.map_err(SubjectError::Scratch)?, _lease: lease })

@@ -362,7 +362,7 @@ fn a_client_is_not_told_the_servers_command_and_what_it_prints() {
     let log = project.read("serve.log");
     let told =
         log.lines().find(|line| line.contains(reference)).unwrap_or_else(|| panic!("{message}\n{log}"));
-    assert!(told.contains("counting.sh"), "{told}");
+    assert!(told.contains("counting.sh") && !told.contains("s3cr3tpw"), "{told}");
     for secret in ["counting.sh", "s3cr3tpw", "bash", "k3y", "/srv/private", "psycopg"] {
         assert!(!body.to_string().contains(secret), "{secret}: {body}");
         assert!(!streamed.contains(secret), "{secret}: {streamed}");
@@ -422,4 +422,20 @@ fn sigterm_leaves_nothing_and_a_sweep_leaves_what_is_served() {
     served.completion(&json!({"model": "agent", "messages": user("How many departments are there?")}));
     served.terminate();
     assert_eq!(left(), 0);
+}
+
+#[test]
+fn a_sweep_leaves_a_run_that_is_served_and_the_run_is_not_called_active() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let mut served = Served::new(&project, &["latest"]);
+    let swept = project.mcprl(&["cache", "gc", "--keep-last", "0"]);
+    assert_eq!(swept.code, Some(0), "{}", swept.err);
+    assert_eq!(project.runs().len(), 1, "{}", swept.err);
+    let runs = project.mcprl(&["runs", "--json"]).out;
+    assert!(runs.contains("finished") && !runs.contains("running"), "{runs}");
+    served.completion(&json!({"model": "base", "messages": user("Hi"), "max_tokens": 2}));
+    served.terminate();
+    assert_eq!(project.mcprl(&["cache", "gc", "--keep-last", "0"]).code, Some(0));
+    assert_eq!(project.runs().len(), 0);
 }
