@@ -168,18 +168,20 @@ impl<S: Source> Talk<S> {
 
 /// The calls of these messages, with their results.
 fn calls(messages: &[Value]) -> Vec<Made> {
-    let written = |id: &Value| {
-        let mut all = messages.iter().rev().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    // Those of the last turn before a result: endpoints repeat ids.
+    let written = |before: usize, id: &Value| {
+        let mut all =
+            messages[..before].iter().rev().filter_map(|message| message["tool_calls"].as_array()).flatten();
         all.find(|call| call["id"] == *id).map(|call| call["function"]["arguments"].clone())
     };
-    let results = messages.iter().filter(|message| message["role"] == "tool");
+    let results = messages.iter().enumerate().filter(|(_, message)| message["role"] == "tool");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     results
-        .map(|result| Made {
+        .map(|(at, result)| Made {
             tool: text(&result["name"]),
             arguments: match result.get("arguments") {
                 Some(sent) => sent.clone(),
-                None => written(&result["tool_call_id"]).unwrap_or_else(|| Map::new().into()),
+                None => written(at, &result["tool_call_id"]).unwrap_or_else(|| Map::new().into()),
             },
             result: text(&result["content"]),
             error: result["error"].as_str().map(str::to_owned),
@@ -226,6 +228,15 @@ mod tests {
         fn answered(&mut self, messages: &[Value]) {
             self.results.extend(messages.last().cloned());
         }
+    }
+
+    #[test]
+    fn a_call_has_its_own_arguments_if_ids_are_repeated() {
+        let call = |n: u32| json!([{"id": "call_0", "function": {"name": "get", "arguments": {"n": n}}}]);
+        let result = |n: u32| json!({"role": "tool", "tool_call_id": "call_0", "name": "get", "content": n.to_string()});
+        let turn = |n: u32| [json!({"role": "assistant", "tool_calls": call(n)}), result(n)];
+        let made = calls(&[turn(1), turn(2)].concat());
+        assert_eq!(made.iter().map(|made| made.arguments["n"].clone()).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[tokio::test]

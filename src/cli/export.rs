@@ -33,6 +33,7 @@ use crate::{
     },
     hash::Digest,
     model::{ModelConfig, ModelError, copy_adapter, copy_model, merge},
+    secret,
     stage::{
         model::{
             gguf::{self, write::Quantization},
@@ -71,6 +72,9 @@ pub struct Export {
     /// the run loaded it from; a model made in the run is copied to FOLDER/base].
     #[arg(long, value_name = "NAME", conflicts_with = "merge")]
     base_name: Option<String>,
+    /// Whether the folder goes to another machine, which has no path of this one.
+    #[arg(skip)]
+    leaves: bool,
     #[command(flatten)]
     locations: Locations,
 }
@@ -145,11 +149,12 @@ const LONGEST_CONTEXT: usize = 32_768;
 const BASE: &str = "base";
 
 impl Export {
-    /// An export of the newest policy of a run, as `mcprl export RUN --out FOLDER`.
+    /// An export of the newest policy of a run, as `mcprl export RUN --out FOLDER`, to be uploaded.
     pub fn to(run: &str, folder: &Path, locations: &Locations) -> Self {
         Self {
             policy: run.to_owned(),
             out: Some(folder.to_owned()),
+            leaves: true,
             locations: locations.clone(),
             ..Self::default()
         }
@@ -215,9 +220,9 @@ impl Export {
             }
         };
         let out_name = self.out_name();
-        self.whole(|folder| {
+        let concealed = self.whole(|folder| {
             write(folder)?;
-            let Some(subject) = &subject else { return Ok(()) };
+            let Some(subject) = &subject else { return Ok(Vec::new()) };
             let (form, file) = match (self.gguf, form) {
                 (Some(GgufForm::Model(quantization)), _) => (Form::GgufModel, Some(gguf_file(quantization))),
                 (Some(GgufForm::Adapter), _) => (Form::GgufAdapter, Some(ADAPTER_FILE.to_owned())),
@@ -225,7 +230,10 @@ impl Export {
                 (None, _) => (Form::Adapter, None),
             };
             let (base, has_base) = (hub.as_deref(), copied.is_some());
-            let card = Card { subject, form, name: &out_name, base, has_base, file: file.as_deref() };
+            let is_rounded =
+                matches!(self.gguf, Some(GgufForm::Model(Quantization::Q8 | Quantization::Q4KM)));
+            let card =
+                Card { subject, form, name: &out_name, base, has_base, file: file.as_deref(), is_rounded };
             card.write(folder)
         })?;
         let of_template = replaced.map(|(notice, _)| match (form, copied) {
@@ -241,7 +249,10 @@ impl Export {
             };
             format!("{}; {written}", untrained::sentence(&demoted))
         });
-        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).collect();
+        let of_secrets = (!concealed.is_empty()).then(|| {
+            format!("{} has `…` in place of what looks like a key or token", concealed.join(" and "))
+        });
+        let notices: Vec<String> = of_template.into_iter().chain(of_tokenizer).chain(of_secrets).collect();
         let notice = (!notices.is_empty()).then(|| notices.join("\n"));
         match printer.format {
             OutputFormat::Json => {
@@ -404,8 +415,14 @@ impl Export {
                 .filter(|_| demoted(folder).is_empty())
             {
                 Some(Origin::Hub { id, revision }) => Some(BaseName { name: id, revision, copied: false }),
+                Some(Origin::Folder(folder)) if self.leaves => {
+                    named(folder.file_name().unwrap_or_default().to_string_lossy().into_owned())
+                }
                 Some(Origin::Folder(folder)) => named(at(&folder)?),
-                None => Some(BaseName { name: at(&self.out().join(BASE))?, revision: None, copied: true }),
+                None => {
+                    let name = if self.leaves { BASE.to_owned() } else { at(&self.out().join(BASE))? };
+                    Some(BaseName { name, revision: None, copied: true })
+                }
             },
         })
     }
@@ -420,18 +437,18 @@ impl Export {
     }
 
     /// Lets `write` fill a temporary folder, then renames it to `--out`.
-    fn whole(&self, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fn whole<T>(&self, write: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         let writing = |source| ExportError::Write { path: self.out().to_owned(), source };
         let out = std::path::absolute(self.out()).map_err(writing)?;
         let parent = out.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(parent).map_err(writing)?;
         let folder = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(writing)?;
-        write(folder.path())?;
+        let written = write(folder.path())?;
         // Temporary folders are private to their owner; the exported folder is not.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).map_err(writing)?;
         std::fs::rename(folder.path(), &out).map_err(writing)?;
-        Ok(())
+        Ok(written)
     }
 }
 
@@ -472,9 +489,12 @@ fn tasks(labels: &[Label]) -> Vec<serde_json::Value> {
     let right = labels.iter().filter(|label| label.right == Some(true) && !label.task.is_empty());
     let answered = right.filter_map(|label| Some((label, label.answer.as_ref()?)));
     let first = answered.filter(|(label, _)| known.insert(&label.task));
-    first
-        .map(|(label, answer)| json!({ "task": label.task, "answer": answer, "family": label.family }))
-        .collect()
+    let task = |(label, answer): (&Label, _)| {
+        let mut task = json!({ "task": label.task, "answer": answer, "family": label.family });
+        secret::conceal(&mut task);
+        task
+    };
+    first.map(task).collect()
 }
 
 /// Describes the policy's run and stage.

@@ -48,6 +48,7 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     child, engine,
@@ -208,11 +209,26 @@ impl Command {
     }
 }
 
-/// The result of this work, unless Ctrl-C comes first.
+/// The result of this work, unless Ctrl-C or SIGTERM comes first.
 async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         done = work => done,
-        _ = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+        () = interrupted() => Err(Interrupted.into()),
+    }
+}
+
+/// Ctrl-C, or SIGTERM, by which service managers and containers end a program.
+async fn interrupted() {
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated() => {}
+    }
+}
+
+async fn terminated() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => _ = terminate.recv().await,
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,8 @@
 //! `mcprl push`: uploads an exported policy, or data, to the Hugging Face hub. Shows what will leave first.
 
 use std::{
+    collections::BTreeSet,
+    fs,
     io::{BufRead, IsTerminal},
     path::{Path, PathBuf},
 };
@@ -12,8 +14,8 @@ use super::{Outcome, export::Export, locations::Locations, runtime, unless_inter
 use crate::{
     error::Result,
     hub::{self, File, Hub, HubError, Kind, Repo, Step},
+    secret,
     stage::model::hub_settings,
-    traces::secrets,
     ui::{OutputFormat, Printer, bytes, plural},
 };
 
@@ -44,9 +46,6 @@ pub struct Push {
     locations: Locations,
 }
 
-/// Bytes of a text file in which secrets are looked for.
-const SEARCHED: u64 = 64 << 20;
-
 impl Push {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let repo = Repo::parse(&self.to, if self.dataset { Kind::Dataset } else { Kind::Model })?;
@@ -55,13 +54,19 @@ impl Push {
         let scratch =
             tempfile::tempdir().map_err(|source| HubError::Read { path: std::env::temp_dir(), source })?;
         let files = self.files(&repo, scratch.path(), printer)?;
-        if !self.allow_secrets {
-            files.iter().try_for_each(search)?;
-        }
-        runtime()?.block_on(unless_interrupted(self.upload(&hub, &repo, &files, printer)))
+        let not_searched = if self.allow_secrets { Vec::new() } else { search(&files)? };
+        runtime()?.block_on(unless_interrupted(self.upload(&hub, &repo, &files, &not_searched, printer)))
     }
 
-    async fn upload(&self, hub: &Hub, repo: &Repo, files: &[File], printer: Printer) -> Result<Outcome> {
+    /// Uploads files. `not_searched`: those that secrets cannot be found in.
+    async fn upload(
+        &self,
+        hub: &Hub,
+        repo: &Repo,
+        files: &[File],
+        not_searched: &[&str],
+        printer: Printer,
+    ) -> Result<Outcome> {
         let found = hub.is_private(repo).await?;
         if found == Some(false) && !self.public {
             return Err(HubError::Public { repo: repo.to_string() }.into());
@@ -79,11 +84,19 @@ impl Push {
             hub.page(repo),
             if found.is_none() { ", which is made" } else { "" }
         ));
+        if !not_searched.is_empty() {
+            let names = not_searched.join(", ");
+            printer.say(&format!("not searched for keys and tokens, because it is no text: {names}"));
+        }
         if !self.yes && !confirmed(printer) {
             return Err(HubError::NotConfirmed.into());
         }
         if found.is_none() {
             hub.create(repo, is_private).await?;
+            // Somebody may have been faster.
+            if is_private && hub.is_private(repo).await? == Some(false) {
+                return Err(HubError::Public { repo: repo.to_string() }.into());
+            }
         }
         let say = &mut |file: &File, step: Step| {
             let what = match step {
@@ -95,7 +108,7 @@ impl Push {
         };
         let commit = hub.upload(repo, files, &self.message, say).await?;
         printer.show(
-            &json!({"repo": repo.to_string(), "private": is_private, "files": files.len(), "bytes": all, "commit": commit}),
+            &json!({"repo": repo.to_string(), "private": is_private, "files": files.len(), "bytes": all, "not_searched": not_searched, "commit": commit}),
             || commit.clone(),
         );
         Ok(Outcome::Success)
@@ -119,24 +132,27 @@ impl Push {
                 files.extend(hub::files(&folder)?);
             }
         }
-        match files.is_empty() {
-            true => Err(HubError::Nothing { path: self.what.join(", ").into() }.into()),
-            false => Ok(files),
+        let mut names = BTreeSet::new();
+        match files.iter().find(|file| !names.insert(&file.name)) {
+            _ if files.is_empty() => Err(HubError::Nothing { path: self.what.join(", ").into() }.into()),
+            Some(twice) => Err(HubError::Twice { name: twice.name.clone() }.into()),
+            None => Ok(files),
         }
     }
 }
 
-/// Looks for secrets in a text file. Weights and tables are no text; the tables of a run have no server's secret in them,
-/// because results are redacted before they are kept.
-fn search(file: &File) -> Result<(), HubError> {
-    if file.bytes > SEARCHED {
-        return Ok(());
+/// Looks for secrets in files. Returns the names of those that are no text, in which they may stand all the same.
+fn search(files: &[File]) -> Result<Vec<&str>, HubError> {
+    let mut not_searched = Vec::new();
+    for file in files {
+        let found = fs::File::open(&file.path).and_then(secret::in_file);
+        let found = found.map_err(|source| HubError::Read { path: file.path.clone(), source })?;
+        if let Some(kind) = found.kind {
+            return Err(HubError::Secret { file: file.name.clone(), kind });
+        }
+        not_searched.extend((!found.is_text).then_some(file.name.as_str()));
     }
-    let Ok(text) = std::fs::read_to_string(&file.path) else { return Ok(()) };
-    match secrets::found(&text) {
-        Some(kind) => Err(HubError::Secret { file: file.name.clone(), kind }),
-        None => Ok(()),
-    }
+    Ok(not_searched)
 }
 
 /// Asks a person.
@@ -147,4 +163,39 @@ fn confirmed(printer: Printer) -> bool {
     printer.say("upload? [y/N]");
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).is_ok() && line.trim().eq_ignore_ascii_case("y")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_found_in_every_file_and_what_is_no_text_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            hub::file(&path, Path::new(name)).unwrap()
+        };
+        let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+        let line =
+            json!({"messages": [{"role": "assistant", "content": format!("tokens:\n{token}")}]}).to_string();
+        let wide: Vec<u8> = line.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let late = [&vec![b'x'; 65 << 20], token.as_bytes()].concat();
+        for (name, bytes) in [
+            ("a.jsonl", line.as_bytes().to_vec()),
+            ("b.txt", [b"caf\xe9 ", token.as_bytes()].concat()),
+            ("c.txt", wide),
+            ("d.txt", late),
+            ("e.bin", [b"\x01\x02\x03\x04", token.as_bytes()].concat()),
+        ] {
+            let files = [file(name, &bytes)];
+            let found = search(&files);
+            assert!(matches!(found, Err(HubError::Secret { .. })), "{name}: {found:?}");
+        }
+        let random: Vec<u8> =
+            (0..9000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let files = [file("t.parquet", &random), file("f.md", b"# fine\n")];
+        assert_eq!(search(&files).unwrap(), ["t.parquet"]);
+    }
 }

@@ -15,7 +15,7 @@ use super::{
     approval::{Approval, Cancelled, RuleArgs},
     locations::Locations,
     runtime,
-    subject::{Named, Setting, Subject, SubjectError},
+    subject::{Named, Scratch, Setting, Subject, SubjectError},
     unless_interrupted,
 };
 use crate::{
@@ -23,7 +23,8 @@ use crate::{
     data::CallError,
     error::{Diagnostic, Failure, Result},
     mcp::serve_stdio,
-    report::escape::visible,
+    openai::Log,
+    report::escape::{outgoing, visible},
     serve::{AGENT, Agent, ApiServer, AskServer, Keeper, Origin, Permit, Policy, ServeError, Service, check},
     stage::{OpenAgent, OpenPolicy},
     ui::{OutputFormat, Printer},
@@ -66,6 +67,10 @@ pub struct Serve {
     /// Most answers in progress; further requests are refused until one has ended.
     #[arg(long, value_name = "NUMBER", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     max_requests: u16,
+    /// Most tokens of all answers in progress: tokens × choices × (1 + `top_logprobs`). A request with `top_logprobs` may take an
+    /// eighth of them [default: --max-requests times the context].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     /// Keep each conversation as a file in this folder: its messages, and the sampled tokens with their log-probabilities.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
@@ -139,10 +144,7 @@ impl Serve {
     }
 
     /// What is served, the tasks and episodes of its exam, and the folder of what was made for it alone.
-    async fn open(
-        &self,
-        printer: Printer,
-    ) -> Result<(Service, Option<(PathBuf, PathBuf)>, tempfile::TempDir)> {
+    async fn open(&self, printer: Printer) -> Result<(Service, Option<(PathBuf, PathBuf)>, Scratch)> {
         let server: Vec<String> = self.server.iter().cloned().collect();
         let named = Named {
             subject: &self.subject,
@@ -186,7 +188,11 @@ impl Serve {
         }
         let chosen = first.into_iter().map(|input| Policy::new(input, Some(open.clone())));
         let all = chosen.chain(others.into_iter().map(|input| Policy::new(input, None))).collect();
-        let mut service = Service::new(context, settings, all, queue);
+        let log: Log = Arc::new(move |told: &str| {
+            printer.error(&ServeError::Request { told: outgoing(told) }.into());
+        });
+        let tokens = self.max_tokens.map(|tokens| tokens as usize);
+        let mut service = Service::new(context, settings, all, (queue, tokens), log.clone());
         service.run = run;
         service.keeper = keeper;
         service.agent = agent.map(|agent| AskServer {
@@ -194,6 +200,7 @@ impl Serve {
             title: about.title.clone(),
             agent: Arc::new(agent),
             queue: service.queue.clone(),
+            log,
         });
         Ok((service, about.exam, scratch))
     }

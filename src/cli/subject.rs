@@ -25,14 +25,15 @@ use crate::{
         history::{self, Read, RunHistory, StageHistory, Stages, Written},
     },
     hash::{Digest, Encoder},
-    mcp::Servers,
+    mcp::{Servers, State, Transport},
     plan::{Node, Overrides, Plan, Source, stage_settings},
     stage::{
         self, Artifacts, Card, Cards, Context, Input,
+        card::ParamType,
         model::{KIND, gguf::is_gguf},
         policy::AdapterOf,
     },
-    store::{FileDigests, Store},
+    store::{FileDigests, Lease, Store},
 };
 
 /// What is named on the command line.
@@ -55,7 +56,29 @@ pub struct Setting {
     pub context: Context,
     pub notes: Arc<Notes>,
     /// What was made for this command alone.
-    pub scratch: tempfile::TempDir,
+    pub scratch: Scratch,
+}
+
+/// A folder for this command alone, beside the store's artifacts, where files may be cloned instead of copied. As long as it is there, no
+/// sweep removes what the command uses.
+pub struct Scratch {
+    folder: tempfile::TempDir,
+    _lease: Lease,
+}
+
+impl Scratch {
+    /// `run`: whose results are used, or what stands for them.
+    fn new(store: &Store, run: &str) -> Result<Self> {
+        store.prepare()?;
+        let lease = store.use_results(run)?;
+        let folder = absolute(&store.root().join("tmp"));
+        let folder = tempfile::Builder::new().prefix("chat-").tempdir_in(folder);
+        Ok(Self { folder: folder.map_err(SubjectError::Scratch)?, _lease: lease })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
 /// A policy, and everything that it plays with.
@@ -94,6 +117,9 @@ pub enum SubjectError {
     #[error("the model of the adapter {adapter} is not here")]
     #[hint = "name the folder of the model that it was trained on with `--base FOLDER`"]
     NoBase { adapter: PathBuf },
+    #[error("[agent] of {file} has a value of another type")]
+    #[hint = "docs/reference/stages.md lists its settings"]
+    Agent { file: PathBuf },
     #[error("cannot make a temporary folder")]
     #[diagnostic(class = work)]
     Scratch(#[source] std::io::Error),
@@ -117,8 +143,8 @@ pub struct About {
     pub success: Option<f64>,
     /// The tasks of that comparison, and its episodes.
     pub exam: Option<(PathBuf, PathBuf)>,
-    /// The table of its results.
-    pub verdict: Option<PathBuf>,
+    /// The table of its results, and this policy's name there; none if it was not examined.
+    pub verdict: Option<(PathBuf, String)>,
 }
 
 impl About {
@@ -139,8 +165,13 @@ impl About {
     }
 }
 
+/// Of [`STAGES`]: the one that plays.
+const PLAY: &str = "served-play";
+/// What a run file without stages is planned with.
+const LISTING: &str = "[stages.tools]\nkind = \"discover\"\n";
+
 /// A model and a server without a run: its stages, with the defaults of their cards.
-const STAGES: &str = "[stages.model]\nkind = \"model\"\n[stages.adapter]\nkind = \"adapter\"\n[stages.tools]\nkind = \"discover\"\n[stages.play]\nkind = \"rollout\"\n";
+const STAGES: &str = "[stages.model]\nkind = \"model\"\n[stages.adapter]\nkind = \"adapter\"\n[stages.tools]\nkind = \"discover\"\n[stages.served-play]\nkind = \"rollout\"\n";
 
 impl Named<'_> {
     /// # Errors
@@ -200,7 +231,8 @@ impl Named<'_> {
         let (folder, label) = self.policy(&store, &run, part, &plan, &finished)?;
         let (examiner, compared) = compared(&plan, &finished).pop().unzip();
         let compared: Vec<Read> = compared.unwrap_or_default();
-        let examined = compared.last().map(|read| read.digest);
+        let last = compared.last().map(|read| read.digest);
+        let reads = compared.clone();
         let compared =
             compared.iter().map(|read| (read.name.clone(), read.digest, store.artifact(&read.digest)));
         let written = finished.iter().flat_map(|stage| {
@@ -217,7 +249,8 @@ impl Named<'_> {
         let same = |known: &&Input| known.path.canonicalize().is_ok_and(|known| known == path);
         let digest = policies.iter().find(same).map(|known| known.digest);
         let policy = Input { name: label.clone(), digest: digest.unwrap_or_else(|| digest_of(&path)), path };
-        let headline = run.headline().filter(|_| examined == Some(policy.digest));
+        let headline = run.headline().filter(|_| last == Some(policy.digest));
+        let examined = reads.into_iter().find(|read| read.digest == policy.digest).map(|read| read.name);
         let about = About {
             title: servers.as_deref().map(title).unwrap_or_default(),
             success: headline.map(|headline| headline.success),
@@ -225,9 +258,9 @@ impl Named<'_> {
                 let (_, tasks) = writer_of(&finished, stage, "scenarios")?;
                 Some((tasks.path.clone(), output(stage, "episodes")?))
             }),
-            verdict: examiner.and_then(|stage| output(stage, "verdict")),
+            verdict: examiner.and_then(|stage| output(stage, "verdict")).zip(examined),
         };
-        let setting = setting(play, Some(&tools), &store, scratch(&store)?)?;
+        let setting = setting(play, Some(&tools), &store, Scratch::new(&store, &run.id)?)?;
         Ok(Subject { policy, policies, run: Some(run.id), about, setting })
     }
 
@@ -279,17 +312,29 @@ impl Named<'_> {
         });
         let store = self.locations.store(run_file)?;
         let cards = self.locations.cards(run_file);
+        let overrides = Overrides::new(environment(), Vec::new());
         let plan = match run_file {
             Some(file) => {
-                let overrides = Overrides::new(environment(), Vec::new());
-                Some(Plan::new(&Source::read(file)?, &overrides, &cards, &FileDigests::load(&store))?)
+                let mut source = Source::read(file)?;
+                // Its sections are enough.
+                if stage_settings(&source, &overrides, &cards).is_empty() {
+                    source = source.upon(LISTING)?;
+                }
+                Some(Plan::new(&source, &overrides, &cards, &FileDigests::load(&store))?)
             }
             None => None,
         };
         let servers = match &plan {
             Some(plan) => plan.servers.clone(),
             None if self.server.is_empty() => None,
-            None => Some(ServerArgs::of(self.server, self.server_name).resolve()?.spec.into()),
+            None => {
+                let mut spec = ServerArgs::of(self.server, self.server_name).resolve()?.spec;
+                // Nobody has said that conversations may share a session.
+                if !matches!(spec.transport, Transport::Cassette(_)) {
+                    spec.state = State::FreshProcess;
+                }
+                Some(spec.into())
+            }
         };
         let engine = plan.as_ref().map(|plan| plan.engine.clone()).unwrap_or_default();
         let of_plan = |wanted: &dyn Fn(&Node) -> bool| {
@@ -298,29 +343,38 @@ impl Named<'_> {
         };
         let (card, params) = match of_plan(&|node| settings(&node.stage.params).is_some()) {
             Some(found) => found,
-            None => default(&cards, "play")?,
+            None => default(&cards, run_file, &overrides, PLAY)?,
         };
         let (lists, mut list_params) = match of_plan(&|node| node.stage.card.outputs.contains_key("tools")) {
             Some(found) => found,
             None => {
-                let (card, mut params) = default(&cards, "tools")?;
+                let (card, mut params) = default(&cards, None, &overrides, "tools")?;
                 // A person is asked before each call of those.
                 params.insert("destructive".into(), true.into());
                 (card, params)
             }
         };
         list_params.remove("seed");
-        let settings =
-            settings(&params).ok_or_else(|| SubjectError::NoEpisodes { run: self.subject.to_owned() })?;
-        let play = Play { card, params, settings, servers, engine };
+        let settings = settings(&params)
+            .ok_or_else(|| SubjectError::Agent { file: run_file.unwrap_or(Path::new("")).to_owned() })?;
+        let mut play = Play { card, params, settings, servers, engine };
 
-        let scratch = scratch(&store)?;
+        let scratch = Scratch::new(&store, "served")?;
         let mut servers_title = None;
         let tools = match play.servers {
             None => None,
             Some(_) => {
                 let folder = scratch.path().join("tools");
-                let listed = run(&play, (&lists, &list_params), &store, &folder, None).await?;
+                let listed = run(&play, (&lists, &list_params), &store, &folder, None).await;
+                let listed = match listed {
+                    // A server without sessions has none to share, and none to keep apart.
+                    Err(failure) if plan.is_none() && failure.code() == "mcp::no_session" => {
+                        let specs = play.servers.iter_mut().flat_map(Servers::iter_mut);
+                        specs.for_each(|(_, spec)| spec.state = State::ReadOnly);
+                        run(&play, (&lists, &list_params), &store, &folder, None).await?
+                    }
+                    listed => listed?,
+                };
                 let output = |kind: &str| listed.output(lists.output_of_type(kind).unwrap_or(kind), kind);
                 servers_title = output("server").ok().map(|path| title(&path));
                 Some(output("tools")?)
@@ -336,7 +390,7 @@ impl Named<'_> {
             serde_json::from_slice(&text).is_ok_and(|of: AdapterOf| store.inspect(&of.base).is_intact())
         };
         let import = async |name: &str, from: &Path, base: Option<&Input>| -> Result<Input> {
-            let (card, mut params) = default(&cards, name)?;
+            let (card, mut params) = default(&cards, None, &Overrides::new([], Vec::new()), name)?;
             params.insert("from".into(), absolute(from).to_string_lossy().into());
             let folder = scratch.path().join(name);
             let imported = run(&play, (&card, &params), &store, &folder, base).await?;
@@ -373,16 +427,32 @@ struct ServerSide {
     title: String,
     cards: Cards,
     store: Store,
-    scratch: tempfile::TempDir,
+    scratch: Scratch,
 }
 
-/// The card of one of [`STAGES`], with its defaults.
-fn default(cards: &Cards, name: &str) -> Result<(Arc<Card>, Map<String, Value>)> {
-    let defaults = Source::parse(Path::new("chat.toml"), STAGES.to_owned())?;
-    let stages = stage_settings(&defaults, &Overrides::new([], Vec::new()), cards);
+/// The card of one of [`STAGES`], with its defaults, and with what the sections of a run file say in their place.
+fn default(
+    cards: &Cards,
+    run_file: Option<&Path>,
+    overrides: &Overrides,
+    name: &str,
+) -> Result<(Arc<Card>, Map<String, Value>)> {
+    let sections = match run_file {
+        Some(file) => Source::read(file)?,
+        None => Source::parse(Path::new("chat.toml"), String::new())?,
+    };
+    let folder = sections.folder().to_owned();
+    let stages = stage_settings(&sections.upon(STAGES)?, overrides, cards);
     let found = stages.into_iter().find(|stage| stage.name == name);
-    let (kind, params) = found.map(|stage| (stage.kind, stage.params)).unwrap_or_default();
+    let (kind, mut params) = found.map(|stage| (stage.kind, stage.params)).unwrap_or_default();
     let card = cards.get(&kind)?.ok_or(stage::StageError::NotBuiltIn { kind })?;
+    for (name, value) in &mut params {
+        if card.params.get(name).is_some_and(|param| param.kind == ParamType::File)
+            && let Some(path) = value.as_str()
+        {
+            *value = absolute(&folder.join(path)).to_string_lossy().into();
+        }
+    }
     Ok((card, params))
 }
 
@@ -457,13 +527,6 @@ fn settings(params: &Map<String, Value>) -> Option<AgentSettings> {
     serde_json::from_value(params.clone().into()).ok()
 }
 
-/// A folder next to the store's artifacts, where files may be cloned instead of copied.
-fn scratch(store: &Store) -> Result<tempfile::TempDir> {
-    let folder = absolute(&store.root().join("tmp"));
-    std::fs::create_dir_all(&folder).map_err(SubjectError::Scratch)?;
-    Ok(tempfile::Builder::new().prefix("chat-").tempdir_in(folder).map_err(SubjectError::Scratch)?)
-}
-
 /// Runs a stage that needs no inputs, or a base. Its context has its outputs.
 async fn run(
     play: &Play,
@@ -481,7 +544,7 @@ async fn run(
     Ok(context)
 }
 
-fn setting(play: Play, tools: Option<&Path>, store: &Store, scratch: tempfile::TempDir) -> Result<Setting> {
+fn setting(play: Play, tools: Option<&Path>, store: &Store, scratch: Scratch) -> Result<Setting> {
     let Play { card, params, settings, mut servers, engine } = play;
     // A cassette has the calls of runs.
     servers.iter_mut().flat_map(Servers::iter_mut).for_each(|(_, spec)| spec.record = None);

@@ -99,7 +99,7 @@ impl Submit {
             return Ok(Outcome::Success);
         }
         store.prepare()?;
-        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
+        jobs::make_private(&folder)?;
         jobs::place(&script, text.as_bytes())?;
         runtime()?.block_on(async {
             queue.check().await?;

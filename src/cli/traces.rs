@@ -29,6 +29,7 @@ use crate::{
             traces::{decisions, digest, editable, edited, line},
         },
     },
+    secret,
     text::start_of,
     traces::{self, Found, Trace},
     ui::{OutputFormat, Printer, plural},
@@ -164,7 +165,7 @@ fn doubts(trace: &Trace, tools: Option<&[String]>) -> Vec<String> {
 fn first_message(trace: &Trace) -> &str {
     let asked = trace.messages.iter().find(|message| message["role"] == "user");
     let text = asked.and_then(|message| message["content"].as_str()).unwrap_or_default();
-    if traces::secrets::found(text).is_some() { "…" } else { text }
+    if secret::in_text(text).is_some() { "…" } else { text }
 }
 
 /// Characters of a first message in the list.
@@ -186,6 +187,7 @@ fn list(printer: Printer, found: &[Found], tools: Option<&[String]>) {
             }
             Err(why) => row["unusable"] = why.as_str().into(),
         }
+        secret::conceal(&mut row);
         row
     };
     let rows: Vec<Value> = found.iter().map(row).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Outcome, locations::Locations, runtime, target::Target};
+use super::{Outcome, interrupted, locations::Locations, runtime, target::Target};
 use crate::{
     error::Result,
     exec::history,
@@ -51,7 +51,7 @@ pub fn serve(printer: Printer, page: Arc<impl Page>, port: u16) -> Result<Outcom
         show(printer, &server.url());
         tokio::select! {
             served = server.serve() => served?,
-            _ = tokio::signal::ctrl_c() => {}
+            () = interrupted() => {}
         }
         Ok(Outcome::Success)
     })

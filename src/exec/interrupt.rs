@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::child;
 
-const INTERRUPTED: i32 = 130;
+/// The exit code of a program that a person or the system stopped.
+pub const INTERRUPTED: i32 = 130;
 
 /// What a signal stops. Without it, a signal ends the process.
 type Stop = Box<dyn FnOnce() + Send>;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Event, RunState};
 use crate::{
     progress::now_ms,
+    secret,
     store::{StoreError, die, reached},
 };
 
@@ -98,6 +99,12 @@ impl Journal {
         let writing = |cause| StoreError::writing(&self.path, cause);
         let mut line =
             serde_json::to_vec(&Line { at, event }).map_err(|cause| writing(std::io::Error::other(cause)))?;
+        // Everyone who shares the cache reads it.
+        if secret::in_bytes(&line).is_some() {
+            let mut value = serde_json::from_slice(&line).unwrap_or_default();
+            secret::conceal(&mut value);
+            line = value.to_string().into_bytes();
+        }
         line.push(b'\n');
         let mut lines = self.lines.lock();
         if reached("journal::torn") {
@@ -189,5 +196,16 @@ mod tests {
         lines.add(b"fourth\n").unwrap();
         lines.add(b"fifth\n").unwrap();
         assert_eq!(String::from_utf8(lines.to.bytes).unwrap(), "first\nseco\nfourth\nfifth\n");
+    }
+
+    #[test]
+    fn a_token_in_a_note_is_not_in_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let message = format!("it said\nsk-{}", "a1B2c3D4e5F6".repeat(4));
+        Journal::open(&path).unwrap().add(&Event::Note { id: "a".into(), message }).unwrap();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("a1B2"));
+        let message = "it said\n…".to_owned();
+        assert_eq!(read(&path)[0].event, Event::Note { id: "a".into(), message });
     }
 }

@@ -41,7 +41,7 @@ pub use error::ExecError;
 pub use event::{Event, RunState};
 pub use folder::{RunFolder, RunSpec};
 pub use idle::IdleLoop;
-pub use interrupt::{Signals, kill_children};
+pub use interrupt::{INTERRUPTED, Signals, kill_children};
 pub use jobs::script::Program;
 pub use journal::TimedEvent;
 pub use rows::StageRows;

@@ -24,7 +24,7 @@ pub enum HubError {
     #[diagnostic(class = work, transient)]
     #[hint = "run the command again: what is uploaded is not sent twice"]
     Unreachable { url: String, source: reqwest::Error },
-    #[error("{url} answered with status {status}: {text}")]
+    #[error("{url} answered with status {status}{}{text}", if text.is_empty() { "" } else { ": " })]
     #[diagnostic(class = work, transient if matches!(status, 408 | 429 | 500..))]
     #[hint("check that the token may write to this repository" if matches!(status, 401 | 403))]
     #[hint("run the command again: what is uploaded is not sent twice" if matches!(status, 429 | 500..))]
@@ -38,6 +38,9 @@ pub enum HubError {
     #[error("{file} holds what looks like {kind}")]
     #[hint = "remove it, or upload it as it is with `--allow-secrets`"]
     Secret { file: String, kind: &'static str },
+    #[error("two files would be `{name}` in the repository")]
+    #[hint = "rename one, or upload a folder that has both"]
+    Twice { name: String },
     #[error("{path} has nothing to upload")]
     Nothing { path: PathBuf },
     #[error("nothing is uploaded without a yes")]

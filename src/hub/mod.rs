@@ -376,7 +376,8 @@ impl Hub {
         file: &File,
         oid: &str,
     ) -> Result<(), HubError> {
-        let wrong = |reason: &str| HubError::Answer { url: upload.href.clone(), reason: reason.to_owned() };
+        let wrong =
+            |reason: &str| HubError::Answer { url: self.shown(&upload.href), reason: reason.to_owned() };
         let size = size.as_u64().or_else(|| size.as_str()?.parse().ok()).filter(|size| *size > 0);
         let size = size.ok_or_else(|| wrong("its `chunk_size` is no number"))?;
         let number = |key: &String| key.parse::<u64>().ok();
@@ -399,9 +400,9 @@ impl Hub {
 
     /// Uploads these bytes of a file to an address that the hub has given. It has its own permission.
     async fn put(&self, url: &str, file: &File, from: u64, bytes: u64) -> Result<Response, HubError> {
-        let address = address(url)?;
+        let address = self.address(url)?;
         let reading = |source| HubError::Read { path: file.path.clone(), source };
-        let mut attempts = Attempts::new();
+        let mut attempts = Attempts::new(self.shown(url), self.is_own(&address));
         loop {
             let mut opened = std::fs::File::open(&file.path).map_err(reading)?;
             opened.seek(SeekFrom::Start(from)).map_err(reading)?;
@@ -414,12 +415,31 @@ impl Hub {
                 .put(address.clone())
                 .header(header::CONTENT_LENGTH, bytes)
                 .body(reqwest::Body::wrap_stream(stream));
-            // Its query has the permission.
-            let shown = address.origin().ascii_serialization();
-            if let Some(response) = attempts.of(&shown, request.send().await).await? {
+            if let Some(response) = attempts.of(request.send().await).await? {
                 return Ok(response);
             }
         }
+    }
+
+    fn address(&self, url: &str) -> Result<Url, HubError> {
+        let wrong = |_| HubError::Answer { url: self.endpoint.to_string(), reason: "it names no URL".into() };
+        url.parse().map_err(wrong)
+    }
+
+    fn is_own(&self, address: &Url) -> bool {
+        address.origin() == self.endpoint.origin()
+    }
+
+    /// An address for an error. One elsewhere, and a query, may have a permission in it.
+    fn shown(&self, url: &str) -> String {
+        let Ok(mut address) = self.address(url) else { return self.endpoint.to_string() };
+        if !self.is_own(&address) {
+            return address.origin().ascii_serialization();
+        }
+        address.set_query(None);
+        // A URL with a host has both.
+        _ = address.set_username("").and_then(|()| address.set_password(None));
+        address.into()
     }
 
     fn api(&self, path: &str) -> String {
@@ -437,16 +457,17 @@ impl Hub {
         with: impl Fn(RequestBuilder) -> RequestBuilder,
         method: Method,
     ) -> Result<Value, HubError> {
-        let address = address(url)?;
-        let is_own = address.origin() == self.endpoint.origin();
-        let mut attempts = Attempts::new();
+        let address = self.address(url)?;
+        let is_own = self.is_own(&address);
+        let shown = self.shown(url);
+        let mut attempts = Attempts::new(shown.clone(), is_own);
         loop {
             let request = with(self.http.request(method.clone(), address.clone())).timeout(REQUEST);
             let request = if is_own { request.bearer_auth(&self.token) } else { request };
-            if let Some(response) = attempts.of(url, request.send().await).await? {
+            if let Some(response) = attempts.of(request.send().await).await? {
                 let text = body(response)
                     .await
-                    .map_err(|source| HubError::Unreachable { url: url.into(), source })?;
+                    .map_err(|source| HubError::Unreachable { url: shown.clone(), source })?;
                 return Ok(serde_json::from_slice(&text).unwrap_or(Value::Null));
             }
         }
@@ -454,24 +475,28 @@ impl Hub {
 
     fn read_as<T: serde::de::DeserializeOwned>(&self, url: &str, answer: Value) -> Result<T, HubError> {
         let wrong =
-            |error: serde_json::Error| HubError::Answer { url: url.to_owned(), reason: error.to_string() };
+            |error: serde_json::Error| HubError::Answer { url: self.shown(url), reason: error.to_string() };
         serde_json::from_value(answer).map_err(wrong)
     }
 }
 
 /// Attempts of one request.
 struct Attempts {
+    /// Its address, as errors have it.
+    shown: String,
+    /// Whether it goes to the hub. What a store says may repeat the permission.
+    is_own: bool,
     left: u32,
     backoff: Backoff,
 }
 
 impl Attempts {
-    fn new() -> Self {
-        Self { left: ATTEMPTS - 1, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 1) }
+    fn new(shown: String, is_own: bool) -> Self {
+        Self { shown, is_own, left: ATTEMPTS - 1, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 1) }
     }
 
     /// The response of an attempt, or none if there is another one.
-    async fn of(&mut self, url: &str, sent: reqwest::Result<Response>) -> Result<Option<Response>, HubError> {
+    async fn of(&mut self, sent: reqwest::Result<Response>) -> Result<Option<Response>, HubError> {
         let (error, wait) = match sent {
             Ok(response) if response.status().is_success() => return Ok(Some(response)),
             Ok(response) => {
@@ -479,8 +504,9 @@ impl Attempts {
                 let asked = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
                 let asked = asked.and_then(|value| net::retry_after(value, chrono::Utc::now()));
                 let text = body(response).await.unwrap_or_default();
-                let text: String = String::from_utf8_lossy(&text).trim().chars().take(300).collect();
-                let error = HubError::Status { url: url.to_owned(), status: status.as_u16(), text };
+                let text = String::from_utf8_lossy(&text);
+                let text = if self.is_own { text.trim().chars().take(300).collect() } else { String::new() };
+                let error = HubError::Status { url: self.shown.clone(), status: status.as_u16(), text };
                 let is_busy = status.is_server_error()
                     || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
                 if !is_busy {
@@ -489,7 +515,7 @@ impl Attempts {
                 (error, asked)
             }
             Err(source) => {
-                (HubError::Unreachable { url: url.to_owned(), source: source.without_url() }, None)
+                (HubError::Unreachable { url: self.shown.clone(), source: source.without_url() }, None)
             }
         };
         if self.left == 0 {
@@ -510,10 +536,6 @@ async fn body(mut response: Response) -> reqwest::Result<Vec<u8>> {
         }
     }
     Ok(bytes)
-}
-
-fn address(url: &str) -> Result<Url, HubError> {
-    url.parse().map_err(|_| HubError::Answer { url: url.to_owned(), reason: "it is no URL".into() })
 }
 
 /// The digest of a file, of which a piece is in memory at a time.

@@ -25,6 +25,8 @@ struct Conduct {
     /// Objects that it has.
     known: Vec<String>,
     chunk: Option<u64>,
+    /// Whether the store of objects refuses.
+    store_refuses: bool,
     /// Answers that fail first.
     busy: Mutex<u32>,
     status: Option<StatusCode>,
@@ -82,10 +84,10 @@ async fn answer(
             }
             // Another origin: the store has another name.
             let store = mock.url.replace("127.0.0.1", "localhost");
-            let mut upload = json!({"href": format!("{store}/store/{oid}?signature=x"), "header": {}});
+            let mut upload = json!({"href": format!("{store}/store/{oid}?signature=s1gned"), "header": {}});
             if let Some(chunk) = mock.conduct.chunk {
                 let parts = object["size"].as_u64().unwrap().div_ceil(chunk);
-                upload["href"] = format!("{}/complete", mock.url).into();
+                upload["href"] = format!("{}/complete?signature=s1gned", mock.url).into();
                 upload["header"]["chunk_size"] = chunk.to_string().into();
                 for part in 1..=parts {
                     upload["header"][format!("{part:05}")] = format!("{store}/part/{part}").into();
@@ -95,6 +97,9 @@ async fn answer(
         };
         let objects: Vec<Value> = given["objects"].as_array().unwrap().iter().map(object).collect();
         return json(json!({"transfer": "basic", "objects": objects}));
+    }
+    if mock.conduct.store_refuses && (path.starts_with("/store/") || path.starts_with("/complete")) {
+        return (StatusCode::FORBIDDEN, "SignatureProvided=s1gned").into_response();
     }
     if path.contains("/commit/") {
         return json(json!({"commitUrl": format!("{}/org/name/commit/1", mock.url)}));
@@ -247,5 +252,17 @@ fn names_addresses_and_tokens_are_checked() {
 impl HubError {
     fn code_of(&self) -> &'static str {
         crate::error::Diagnostic::code(self)
+    }
+}
+
+#[tokio::test]
+async fn no_error_has_the_permission_of_a_signed_address() {
+    for chunk in [None, Some(3)] {
+        let (_mock, hub) = mock(Conduct { store_refuses: true, chunk, ..Conduct::default() }).await;
+        let error = upload(&hub).await.unwrap_err();
+        assert!(matches!(error, HubError::Status { status: 403, .. }), "{error}");
+        let text = crate::error::chain(&error);
+        // What the hub itself says is shown, and nothing of what the store says.
+        assert!(!text.contains("signature=") && (chunk.is_some() || !text.contains("s1gned")), "{text}");
     }
 }

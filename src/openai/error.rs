@@ -1,5 +1,7 @@
 //! Errors in the form that clients of OpenAI's API read.
 
+use std::{fmt::Display, sync::Arc};
+
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -7,11 +9,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    chat::ChatError,
-    engine::EngineError,
-    error::{Class, Failure},
-};
+use crate::{chat::ChatError, engine::EngineError, error::Failure};
 
 const TOO_LONG: &str = "context_length_exceeded";
 
@@ -23,11 +21,34 @@ pub struct ApiError {
     /// The parameter that is wrong: `temperature`, `messages[2].content`.
     param: Option<String>,
     code: Option<&'static str>,
+    /// What no client is told, with the reference that it gets instead.
+    untold: Option<String>,
 }
+
+/// Gets what clients are not told.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: Some(code) }
+        Self { status, message: message.into(), param: None, code: Some(code), untold: None }
+    }
+
+    /// A failure on this side. Its cause may name commands, paths and what a server prints, so a client gets a reference to the
+    /// log alone.
+    pub fn internal(status: StatusCode, code: &'static str, what: &str, cause: &dyn Display) -> Self {
+        let reference = format!("{:08x}", super::random() as u32);
+        let message = format!("{what}; the log of the server says more at {reference}");
+        let untold = Some(format!("{reference}: {what}: {cause}"));
+        Self { untold, ..Self::new(status, code, message) }
+    }
+
+    /// Tells the log what the client is not told.
+    pub fn report(&self, log: &Log) {
+        self.untold.iter().for_each(|untold| log(untold));
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// A parameter with a wrong value.
@@ -104,11 +125,8 @@ impl From<ChatError> for ApiError {
 
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
-        let status = match failure.class() {
-            Class::Usage => StatusCode::BAD_REQUEST,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Self::new(status, failure.code(), failure.to_string())
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Self::internal(status, failure.code(), "the request cannot be answered", &failure)
     }
 }
 

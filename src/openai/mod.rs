@@ -15,8 +15,8 @@ use std::{
 };
 
 pub use self::{
-    completion::{Answers, Head, Keep, TokenCount, respond},
-    error::ApiError,
+    completion::{Answers, Cost, Head, Keep, TokenCount, respond},
+    error::{ApiError, Log},
     request::{CHOICES, ChatRequest, read_body},
     rows::Rows,
     turn::{End, Model, Part, Task},

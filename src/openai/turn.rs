@@ -133,6 +133,16 @@ impl Task {
         self.prompt.concat()
     }
 
+    /// Tokens of an answer at most.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// How many tokens are given beside each.
+    pub fn likeliest(&self) -> usize {
+        self.likeliest
+    }
+
     /// Samples so, and at most this many tokens, whatever the request says.
     pub fn sampling(mut self, sampling: Sampling, seed: u64, most: usize) -> Self {
         (self.sampling, self.seed, self.most) = (sampling, seed, self.most.min(most));
@@ -156,19 +166,21 @@ impl Task {
         let last = self.prompt.last().map_or(&[][..], |piece| piece);
         let mut answer = Answer {
             turn: GrowingTurn::after(&self.chat, last),
-            stops: Stops { strings: &self.stop, held: String::new() },
+            stops: Stops { strings: &self.stop, searched: 0 },
             logprobs: Vec::new(),
         };
-        let mut pass = |answer: &mut Answer<'_>| {
-            if !self.stream && self.stop.is_empty() {
-                return false;
+        // Whether a stop string is there.
+        let pass = |answer: &mut Answer<'_>, send: &mut dyn FnMut(Part)| {
+            if answer.is_stopped(&self.chat) {
+                return true;
             }
-            let part = answer.more(&self.chat);
-            let is_stopped = part.end.is_some();
-            if !part.is_empty() {
-                send(part);
+            if self.stream {
+                let part = answer.more(&self.chat);
+                if !part.is_empty() {
+                    send(part);
+                }
             }
-            is_stopped
+            false
         };
         let sampled = loop {
             tokio::select! {
@@ -179,7 +191,8 @@ impl Task {
                     while self.stop.is_empty() && let Ok(token) = receiver.try_recv() {
                         answer.take(token);
                     }
-                    if pass(&mut answer) {
+                    if pass(&mut answer, &mut send) {
+                        send(answer.end(self, choice, None));
                         return Ok(());
                     }
                 }
@@ -188,11 +201,12 @@ impl Task {
         };
         while let Ok(token) = receiver.try_recv() {
             answer.take(token);
-            if !self.stop.is_empty() && pass(&mut answer) {
+            if answer.is_stopped(&self.chat) {
+                send(answer.end(self, choice, None));
                 return Ok(());
             }
         }
-        send(answer.end(self, choice, &sampled));
+        send(answer.end(self, choice, Some(&sampled)));
         Ok(())
     }
 }
@@ -234,17 +248,29 @@ impl Answer<'_> {
         End { reason, tokens: tokens.collect(), likeliest: Vec::new() }
     }
 
-    /// What became certain; the end if a stop string was written.
-    fn more(&mut self, chat: &Chat) -> Part {
-        let more = self.turn.more(chat);
-        let (text, is_stopped) = self.stops.pass(&more.text, false);
-        let end = is_stopped.then(|| self.ended("stop"));
-        Part { reasoning: more.reasoning, text, end, ..Part::default() }
+    /// Whether the answer has a stop string, before which it ends then.
+    fn is_stopped(&mut self, chat: &Chat) -> bool {
+        if self.stops.strings.is_empty() {
+            return false;
+        }
+        let found = self.turn.answer(chat).and_then(|answer| self.stops.find(answer));
+        found.inspect(|at| self.turn.cut(*at)).is_some()
     }
 
-    /// What is left at the end of the turn.
-    fn end(mut self, task: &Task, choice: usize, sampled: &Sampled) -> Part {
-        let is_cut = sampled.stop != Stop::Token;
+    /// What became certain.
+    fn more(&mut self, chat: &Chat) -> Part {
+        let held = match self.stops.strings {
+            [] => 0,
+            _ => self.turn.answer(chat).map_or(0, |answer| self.stops.begun(answer)),
+        };
+        let more = self.turn.more_without(chat, held);
+        Part { reasoning: more.reasoning, text: more.text, ..Part::default() }
+    }
+
+    /// What is left at the end of the turn. None was sampled to its end if a stop string has ended it.
+    fn end(mut self, task: &Task, choice: usize, sampled: Option<&Sampled>) -> Part {
+        let is_stopped = sampled.is_none();
+        let is_cut = sampled.is_none_or(|sampled| sampled.stop != Stop::Token);
         let turn = self.turn.parsed(&task.chat);
         let ids = turn.own_ids((task.prompt_tokens * 64 + choice) as u64);
         let is_offered = |name: &str| task.tools.iter().any(|tool| tool == name);
@@ -264,7 +290,7 @@ impl Answer<'_> {
                     calls.push(Call { id, name: call.name, arguments });
                 }
                 // The rest of a call that was cut is no text.
-                Err(_) if is_cut => {}
+                Err(_) if is_cut && !task.tools.is_empty() => {}
                 _ => is_text = true,
             }
         }
@@ -276,46 +302,52 @@ impl Answer<'_> {
             text += &answer;
         }
         let reasoning = self.turn.reasoning.take(&turn.reasoning.unwrap_or_default());
-        let more = self.turn.text.take(&text);
-        let (text, is_stopped) = self.stops.pass(&more, true);
-        if is_stopped {
-            calls.clear();
-        }
+        let text = self.turn.text.take(&text);
         let reason = match () {
-            () if is_stopped => "stop",
-            () if is_cut => "length",
+            () if is_cut && !is_stopped => "length",
             () if calls.is_empty() => "stop",
             () => "tool_calls",
         };
-        let end = Some(End { likeliest: sampled.alternatives.clone(), ..self.ended(reason) });
+        let likeliest = sampled.map(|sampled| sampled.alternatives.clone()).unwrap_or_default();
+        let end = Some(End { likeliest, ..self.ended(reason) });
         Part { reasoning, text, calls, end, ..Part::default() }
     }
 }
 
-/// Finds stop strings in a text that comes in parts, and holds back what may begin one.
+/// Finds stop strings in a text that grows.
 struct Stops<'s> {
     strings: &'s [String],
-    held: String,
+    /// Bytes that are known to have none.
+    searched: usize,
 }
 
 impl Stops<'_> {
-    /// The text up to the stop string that is complete first, and whether there is one.
-    fn pass(&mut self, more: &str, is_whole: bool) -> (String, bool) {
-        self.held += more;
-        let found = self.strings.iter().filter_map(|stop| Some((self.held.find(stop)?, stop.len())));
-        if let Some((start, _)) = found.min_by_key(|(start, length)| (start + length, *start)) {
-            return (self.held[..start].to_owned(), true);
-        }
+    fn longest(&self) -> usize {
+        self.strings.iter().map(String::len).max().unwrap_or_default()
+    }
+
+    /// The first byte from here on where a character begins.
+    fn boundary(text: &str, from: usize) -> usize {
+        (from..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
+    }
+
+    /// Where the stop string begins that is complete first. `text` begins with that of the last time.
+    fn find(&mut self, text: &str) -> Option<usize> {
+        let from = Self::boundary(text, self.searched.saturating_sub(self.longest()));
+        self.searched = text.len();
+        let found =
+            self.strings.iter().filter_map(|stop| Some((from + text[from..].find(stop)?, stop.len())));
+        found.min_by_key(|(start, length)| (start + length, *start)).map(|(start, _)| start)
+    }
+
+    /// Bytes at the end of a text that may begin a stop string.
+    fn begun(&self, text: &str) -> usize {
+        let from = Self::boundary(text, text.len().saturating_sub(self.longest()));
         let may_begin = |(at, _): &(usize, char)| {
-            let rest = &self.held[*at..];
+            let rest = &text[from + at..];
             self.strings.iter().any(|stop| stop.starts_with(rest))
         };
-        let end = match is_whole {
-            true => self.held.len(),
-            false => self.held.char_indices().find(may_begin).map_or(self.held.len(), |(at, _)| at),
-        };
-        let rest = self.held.split_off(end);
-        (std::mem::replace(&mut self.held, rest), false)
+        text[from..].char_indices().find(may_begin).map_or(0, |(at, _)| text.len() - from - at)
     }
 }
 
@@ -324,30 +356,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_string_is_found_wherever_the_text_is_cut_and_is_not_part_of_it() {
-        let strings = ["END".to_owned(), "\n\n".to_owned()];
-        for (parts, expected) in [
-            (vec!["one E", "N", "D two"], ("one ", true)),
-            (vec!["one E", "N", "T two"], ("one ENT two", false)),
-            (vec!["one\n", "\nENDS"], ("one", true)),
-            (vec!["é", "\n", ""], ("é\n", false)),
-            (vec!["EENDD"], ("E", true)),
+    fn a_stop_string_is_found_wherever_the_text_is_cut_and_nothing_of_it_is_passed_on() {
+        let strings = ["END".to_owned(), "\n\n".to_owned(), "é!".to_owned()];
+        for (text, expected) in [
+            ("one END two", Some(4)),
+            ("one ENT two", None),
+            ("one\n\nENDS", Some(3)),
+            ("é\n", None),
+            ("EENDD", Some(1)),
+            ("caf\u{e9}\u{e9}!", Some(5)),
         ] {
             for step in [1, 2, 100] {
-                let text = parts.concat();
                 let letters: Vec<char> = text.chars().collect();
-                let cut: Vec<String> = letters.chunks(step).map(|part| part.iter().collect()).collect();
-                let mut stops = Stops { strings: &strings, held: String::new() };
-                let (mut passed, mut stopped) = (String::new(), false);
-                for (at, part) in cut.iter().enumerate() {
-                    let (text, is_stopped) = stops.pass(part, at + 1 == cut.len());
-                    passed += &text;
-                    stopped = is_stopped;
-                    if is_stopped {
+                let mut stops = Stops { strings: &strings, searched: 0 };
+                let (mut so_far, mut passed, mut found) = (String::new(), 0, None);
+                for part in letters.chunks(step) {
+                    so_far.extend(part);
+                    found = stops.find(&so_far);
+                    if found.is_some() {
                         break;
                     }
+                    passed = so_far.len() - stops.begun(&so_far);
                 }
-                assert_eq!((passed.as_str(), stopped), expected, "{text:?} by {step}");
+                assert_eq!(found, expected, "{text:?} by {step}");
+                assert!(passed <= found.unwrap_or(text.len()), "{text:?} by {step}");
             }
         }
     }

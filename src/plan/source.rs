@@ -80,6 +80,18 @@ impl Source {
         Self::with_base(path, text, &|path| std::fs::read_to_string(path), DEEPEST)
     }
 
+    /// The same, with a layer below all others.
+    ///
+    /// # Errors
+    /// If that is not TOML.
+    pub fn upon(mut self, text: &str) -> Result<Self, PlanError> {
+        self.base = Some(Box::new(match self.base.take() {
+            Some(base) => base.upon(text)?,
+            None => Self::alone(Path::new("built in"), text.to_owned())?,
+        }));
+        Ok(self)
+    }
+
     /// Parses a run file as a run keeps it, with what it extended then.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use crate::text::is_hidden;
+use crate::{secret::concealed, text::is_hidden};
 
 /// The text with characters that a reader cannot see, or that change how the rest is shown, in visible form: control
 /// characters (so also ANSI escape sequences), marks of writing direction, zero-width and tag characters ([`is_hidden`]). Line
@@ -24,11 +24,16 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// A text for somebody else: without secrets, and [`visible`].
+pub fn outgoing(text: &str) -> String {
+    visible(&concealed(text)).into_owned()
+}
+
 /// The text for HTML and SVG, as content or in a quoted attribute. Everything that a report did not write itself goes through
 /// here.
 pub fn html(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
-    for letter in visible(text).chars() {
+    for letter in outgoing(text).chars() {
         match letter {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
@@ -44,7 +49,7 @@ pub fn html(text: &str) -> String {
 /// The text for a line of Markdown: no markup, no link, no mention. Only what would be markup is escaped, so that the text
 /// can be read in a terminal too.
 pub fn markdown(text: &str) -> String {
-    let text = visible(text);
+    let text = outgoing(text);
     let mut escaped = String::with_capacity(text.len() + 16);
     let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
     let (mut before, mut letters) = (None, text.chars().peekable());
@@ -81,7 +86,7 @@ pub fn markdown(text: &str) -> String {
 
 /// The text for a code span of Markdown.
 pub fn code_span(text: &str) -> String {
-    let text = visible(text).replace(['\n', '\t'], " ");
+    let text = outgoing(text).replace(['\n', '\t'], " ");
     let ticks = "`".repeat(longest_run(&text) + 1);
     let room = if text.starts_with('`') || text.ends_with('`') || text.is_empty() { " " } else { "" };
     // A table ends its cell at a bar even within code.
@@ -90,7 +95,7 @@ pub fn code_span(text: &str) -> String {
 
 /// The text as a fenced block of Markdown.
 pub fn code_block(text: &str) -> String {
-    let text = visible(text);
+    let text = outgoing(text);
     let fence = "`".repeat((longest_run(&text) + 1).max(3));
     format!("{fence}\n{}\n{fence}\n", text.trim_end_matches('\n'))
 }
@@ -110,6 +115,16 @@ pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_not_shown_in_any_form() {
+        let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+        for text in [format!("a\n{token}"), serde_json::json!([format!("a\n{token}")]).to_string()] {
+            for shown in [html(&text), markdown(&text), code_span(&text), code_block(&text)] {
+                assert!(!shown.contains("kLmNo") && shown.contains('…'), "{shown}");
+            }
+        }
+    }
 
     #[test]
     fn markup_is_shown_as_text() {

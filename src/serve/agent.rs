@@ -12,6 +12,7 @@ use crate::{
     data,
     engine::Sampling,
     error::Result,
+    mcp::McpError,
     openai::{ApiError, ChatRequest, End, Part, TokenCount, random},
     stage::{AgentSource, OpenAgent},
 };
@@ -105,6 +106,11 @@ impl Agent {
     }
 }
 
+/// The agent has lost the run's server.
+pub fn lost(cause: &McpError) -> ApiError {
+    ApiError::internal(StatusCode::BAD_GATEWAY, "server_lost", "the agent has lost its server", cause)
+}
+
 /// Lets the agent answer a request with this prompt. `made` gets the calls as they are answered.
 ///
 /// # Errors
@@ -119,8 +125,7 @@ pub async fn answer(
     let heard = Heard { made: Some(made), ..Heard::default() };
     let reply = agent.reply(prompt, (request.sampling(0.0), seed), heard).await?;
     if let Some(cause) = reply.lost {
-        let message = format!("the agent has lost its server: {cause}");
-        return Err(ApiError::new(StatusCode::BAD_GATEWAY, "server_lost", message));
+        return Err(lost(&cause));
     }
     let reason = match reply.end {
         data::End::Completed | data::End::NoCall => "stop",

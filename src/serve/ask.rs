@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::request::Parts;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -15,10 +16,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc::unbounded_channel};
 
-use super::agent::{Agent, Calls, Heard};
+use super::{
+    agent::{Agent, Calls, Heard, lost},
+    connections::Gone,
+};
 use crate::{
     agent::{PromptTokens, Reply},
     engine::Sampling,
+    openai::{ApiError, Log},
 };
 
 const NAME: &str = "ask";
@@ -31,6 +36,7 @@ pub struct AskServer {
     pub description: String,
     /// Tasks at once.
     pub queue: Arc<Semaphore>,
+    pub log: Log,
 }
 
 #[derive(Deserialize)]
@@ -55,6 +61,12 @@ impl AskServer {
         let reads = self.agent.open.tools.iter().filter(|tool| !tool.synthetic);
         let reads = reads.clone().all(|tool| tool.hint("readOnlyHint") == Some(true));
         Tool::new(NAME, self.description.clone(), schema).annotate(ToolAnnotations::new().read_only(reads))
+    }
+
+    /// What a client is told about a failure.
+    fn failed(&self, error: ApiError) -> CallToolResult {
+        error.report(&self.log);
+        failed(error.message())
     }
 
     /// Plays a task as an episode does: a fresh session, the reminder, the limits.
@@ -93,6 +105,9 @@ impl ServerHandler for AskServer {
         let Ok(_permit) = self.queue.clone().try_acquire_owned() else {
             return Ok(failed("too many tasks are in progress; try again later").into());
         };
+        // Over HTTP: the connection of this call.
+        let of_request = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Gone>());
+        let Gone(gone) = of_request.cloned().unwrap_or_default();
         let (sender, mut called) = unbounded_channel::<String>();
         let follow: Calls = Arc::new(move |tool| _ = sender.send(tool.to_owned()));
         let progress = async {
@@ -110,15 +125,16 @@ impl ServerHandler for AskServer {
         let reply = tokio::select! {
             reply = self.ask(&task, Some(follow)) => reply,
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("cancelled", None)),
+            () = gone.cancelled() => return Err(ErrorData::internal_error("the client has gone", None)),
             never = progress => never,
         };
         let reply = match reply {
             Ok(reply) => reply,
-            Err(failure) => return Ok(failed(&failure.to_string()).into()),
+            Err(failure) => return Ok(self.failed(failure.into()).into()),
         };
         let mut result = match (&reply.answer, &reply.lost) {
             (Some(answer), _) => CallToolResult::success(vec![ContentBlock::text(answer)]),
-            (None, Some(cause)) => failed(&format!("the agent has lost its server: {cause}")),
+            (None, Some(cause)) => self.failed(lost(cause)),
             (None, None) => failed(&format!("the agent has no answer: {}", reply.end)),
         };
         if calls {

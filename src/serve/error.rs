@@ -18,6 +18,8 @@ pub enum ServeError {
     #[error("cannot keep what is served in {path}")]
     #[hint = "`--keep` names a folder; requests are answered, but not kept there"]
     Keep { path: std::path::PathBuf, source: std::io::Error },
+    #[error("request {told}")]
+    Request { told: String },
     #[error("the server failed")]
     Serve(#[source] std::io::Error),
 }

@@ -6,6 +6,7 @@
 mod agent;
 mod ask;
 pub mod check;
+mod connections;
 mod error;
 mod keep;
 mod metrics;
@@ -13,14 +14,17 @@ mod page;
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
 use axum::{
     Json, Router,
     body::Body,
-    extract::Request,
+    extract::{ConnectInfo, Request},
     http::{HeaderMap, Method, StatusCode, header},
     middleware::{Next, from_fn},
     response::{IntoResponse, Response},
@@ -37,17 +41,22 @@ use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 
-use self::metrics::Metrics;
 pub use self::{
     agent::{Agent, Permit},
     ask::AskServer,
     error::ServeError,
     keep::{Keeper, Origin},
 };
+use self::{
+    connections::{Connections, Flow, Gone, Place, held},
+    metrics::Metrics,
+};
 use crate::{
     agent::AgentSettings,
     net::{is_own_page, is_same, names_this_machine},
-    openai::{Answers, ApiError, CHOICES, ChatRequest, Head, Keep, Task, TokenCount, read_body, respond},
+    openai::{
+        Answers, ApiError, CHOICES, ChatRequest, Cost, Head, Keep, Log, Task, TokenCount, read_body, respond,
+    },
     plan::InLoop,
     progress::now_ms,
     stage::{Context, Input, OpenPolicy},
@@ -55,6 +64,10 @@ use crate::{
 
 /// Conversations that the page shows.
 const SHOWN: usize = 20;
+/// Sessions of MCP clients at once. One that is not used ends after a while.
+const SESSIONS: usize = 256;
+/// The part of all tokens in progress that a request with alternatives may take.
+const SHARE: usize = 8;
 /// The name of the agent among the models.
 pub const AGENT: &str = "agent";
 
@@ -80,18 +93,39 @@ pub struct Service {
     pub agent: Option<AskServer>,
     /// Of the run, which may stand before the name of a model.
     pub run: Option<String>,
-    /// Bounds the answers in progress.
+    /// Bounds the answers in progress, by their number and by their tokens with choices and alternatives.
     pub queue: Arc<Semaphore>,
     pub most: usize,
+    pub tokens: Arc<Semaphore>,
+    pub most_tokens: usize,
+    /// Tokens of the context of the first policy.
+    pub context_tokens: usize,
     pub key: Option<String>,
     pub metrics: Arc<Metrics>,
     pub keeper: Option<Arc<Keeper>>,
     pub started: u64,
+    /// Gets what clients are not told.
+    pub log: Log,
 }
 
 impl Service {
-    pub fn new(context: Context, settings: AgentSettings, policies: Vec<Policy>, most: usize) -> Self {
+    /// Answers at most so many requests at once. `tokens`: of all answers in progress, if that is not a context for each.
+    pub fn new(
+        context: Context,
+        settings: AgentSettings,
+        policies: Vec<Policy>,
+        (most, tokens): (usize, Option<usize>),
+        log: Log,
+    ) -> Self {
+        let first = policies.first().and_then(|policy| policy.open.get());
+        let context_tokens = first.map_or(0, |open| open.model.context);
+        let most_tokens =
+            tokens.unwrap_or(most.saturating_mul(context_tokens)).clamp(1, Semaphore::MAX_PERMITS);
         Self {
+            tokens: Arc::new(Semaphore::new(most_tokens)),
+            most_tokens,
+            context_tokens,
+            log,
             context,
             settings,
             policies,
@@ -152,9 +186,38 @@ impl Service {
         permit.merge(self.queue.clone().try_acquire_many_owned(more).map_err(|_| ApiError::busy())?);
         let (stream, metrics) = (request.stream, self.metrics.clone());
         let (head, answers) = self.answers(request).await?;
-        let progress = InProgress { metrics, begun, is_done: false, _permit: permit };
-        let done = move |count| progress.done(count);
-        respond(stream, head, answers, done).await
+        let tokens = self.admit(answers.cost())?;
+        let is_done = AtomicBool::new(false);
+        let progress = Arc::new(InProgress { metrics, begun, is_done, _permits: [permit, tokens] });
+        let place = Place(progress.clone());
+        let mut response =
+            respond(stream, head.with_log(self.log.clone()), answers, move |count| progress.done(count))
+                .await?;
+        response.extensions_mut().insert(place);
+        Ok(response)
+    }
+
+    /// Room for the tokens of a request.
+    fn admit(&self, cost: Cost) -> Result<OwnedSemaphorePermit, ApiError> {
+        let Cost { tokens, choices, others } = cost;
+        let all = cost.all();
+        // Answers alone are bounded by their number, too.
+        let share = match others {
+            0 => self.most_tokens,
+            _ => (self.most_tokens / SHARE).max(self.context_tokens).min(self.most_tokens),
+        };
+        if all > share {
+            let param = if choices > 1 { "n" } else { "max_tokens" };
+            let message = format!(
+                "asks for up to {choices} answers of {tokens} tokens, each with {others} others, which counts as {all} tokens; \
+                 a request may have {share}. Ask for less of `n`, `max_tokens` or `top_logprobs`, or start the server \
+                 with more than `--max-tokens {}`",
+                self.most_tokens
+            );
+            return Err(ApiError::invalid(param, message));
+        }
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        self.tokens.clone().try_acquire_many_owned(all).map_err(|_| ApiError::busy())
     }
 
     /// Prepares the answers to a request.
@@ -233,7 +296,8 @@ impl Service {
             path if path.starts_with("/v1/models/") => "/v1/models/{model}",
             _ => "other",
         };
-        let answered = match (&parts.method, path) {
+        let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
+        let answered = match (&method, path) {
             (&Method::POST, "/v1/chat/completions") => self.chat(body).await,
             (&Method::GET, "/v1/models") => Ok(Json(self.list()).into_response()),
             (&Method::GET, "/v1/models/{model}") => {
@@ -262,7 +326,10 @@ impl Service {
                 Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
             }
         };
-        let response = answered.unwrap_or_else(IntoResponse::into_response);
+        let response = answered.unwrap_or_else(|error| {
+            error.report(&self.log);
+            error.into_response()
+        });
         self.metrics.responded(path, response.status().as_u16());
         response
     }
@@ -276,14 +343,14 @@ fn fingerprint(digest: &str) -> String {
 struct InProgress {
     metrics: Arc<Metrics>,
     begun: Instant,
-    is_done: bool,
-    _permit: OwnedSemaphorePermit,
+    is_done: AtomicBool,
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl InProgress {
     /// It was answered with this many tokens, or has failed.
-    fn done(mut self, count: Option<TokenCount>) {
-        self.is_done = true;
+    fn done(&self, count: Option<TokenCount>) {
+        self.is_done.store(true, Ordering::Relaxed);
         let Some(TokenCount { prompt, completion }) = count else { return };
         self.metrics.prompt_tokens.fetch_add(prompt as u64, Ordering::Relaxed);
         self.metrics.completion_tokens.fetch_add(completion as u64, Ordering::Relaxed);
@@ -293,7 +360,7 @@ impl InProgress {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        if !self.is_done {
+        if !*self.is_done.get_mut() {
             self.metrics.cancelled.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -367,28 +434,48 @@ impl ApiServer {
     /// If the listener fails.
     pub async fn serve(self, service: Arc<Service>) -> Result<(), ServeError> {
         let guard = Arc::new(Guard { key: service.key.clone(), address: self.address });
-        let admit = move |request: Request, next: Next| {
+        let admit = move |ConnectInfo(flow): ConnectInfo<Flow>, mut request: Request, next: Next| {
             let guard = guard.clone();
             async move {
-                match guard.check(request.uri().path(), request.headers()) {
+                let (in_request, gone) = (flow.begin(), Gone::default());
+                request.extensions_mut().insert(gone.clone());
+                let response = match guard.check(request.uri().path(), request.headers()) {
                     Ok(()) => next.run(request).await,
                     Err(error) => error.into_response(),
-                }
+                };
+                held(response, flow, in_request, &gone)
             }
         };
         let mut router = Router::new();
         if let Some(ask) = service.agent.clone() {
             // The guard has checked host and origin.
             let config = StreamableHttpServerConfig::default().disable_allowed_hosts();
-            let sessions = LocalSessionManager::default().into();
-            router = router
-                .route_service("/mcp", StreamableHttpService::new(move || Ok(ask.clone()), sessions, config));
+            let sessions = Arc::new(LocalSessionManager::default());
+            let known = sessions.clone();
+            let bounded = move |request: Request, next: Next| {
+                let known = known.clone();
+                async move {
+                    let is_new = !request.headers().contains_key("mcp-session-id");
+                    if is_new && known.sessions.read().await.len() >= SESSIONS {
+                        return ApiError::busy().into_response();
+                    }
+                    // Within its time, and bounded.
+                    let (parts, body) = request.into_parts();
+                    match read_body(body).await {
+                        Ok(body) => next.run(Request::from_parts(parts, body.into())).await,
+                        Err(error) => error.into_response(),
+                    }
+                }
+            };
+            let service = StreamableHttpService::new(move || Ok(ask.clone()), sessions, config);
+            router = router.merge(Router::new().route_service("/mcp", service).layer(from_fn(bounded)));
         }
         let answer = move |request: Request| {
             let service = service.clone();
             async move { service.answer(request).await }
         };
         let router = router.fallback(answer).layer(from_fn(admit));
-        axum::serve(self.listener, router).await.map_err(ServeError::Serve)
+        let service = router.into_make_service_with_connect_info::<Flow>();
+        axum::serve(Connections::new(self.listener), service).await.map_err(ServeError::Serve)
     }
 }

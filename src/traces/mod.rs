@@ -5,7 +5,6 @@
 //! is named in [`Trace::repairs`]; a conversation that would no longer say what happened is refused with the reason.
 
 mod message;
-pub mod secrets;
 mod session;
 
 #[cfg(test)]
@@ -21,7 +20,7 @@ use serde_json::Value;
 
 pub use message::arguments;
 
-use crate::{answer::COMPLETE_TASK, document, error::Diagnostic};
+use crate::{answer::COMPLETE_TASK, document, error::Diagnostic, secret};
 
 /// The form in which a conversation was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
@@ -124,9 +123,9 @@ pub fn ending(trace: &Trace) -> &'static str {
     }
 }
 
-/// The first secret in a conversation, by its kind.
+/// The first secret in a conversation or its tools, by its kind.
 pub fn secret(trace: &Trace) -> Option<&'static str> {
-    trace.messages.iter().find_map(|message| secrets::found(&message.to_string()))
+    trace.messages.iter().chain(trace.tools.iter().flatten()).find_map(secret::in_value)
 }
 
 /// Tools that a conversation calls and that are none of these, each once. A name may have a server's before it, as

@@ -273,3 +273,17 @@ fn what_a_program_wrote_in_the_models_place_is_not_learned() {
         ["messages that the program wrote in the model's place are lost", "which results are errors is lost"]
     );
 }
+
+#[test]
+fn a_token_is_found_behind_a_line_break_in_arguments_and_in_tools() {
+    let token = format!("hf_{}", "kLmNoPqR".repeat(5));
+    let user = json!({"role": "user", "content": "Show the file"});
+    let said = |text: &str| json!({"role": "assistant", "content": text});
+    let clean = trace(&json!({"messages": [user, said("It is empty.")]}));
+    assert_eq!(secret(&clean), None);
+    let found = trace(&json!({"messages": [user, said(&format!("tokens:\n{token}\n\tx"))]}));
+    assert_eq!(secret(&found), Some("a token of Hugging Face"));
+    let inner = json!({"output": format!("a\n{token}")}).to_string();
+    let found = trace(&json!({"messages": [user, said(&inner)]}));
+    assert_eq!(secret(&found), Some("a token of Hugging Face"));
+}

@@ -469,7 +469,7 @@ fn exam_scalars(name: &str, found: &Exam, values: &mut Scalars) {
 
 fn exam_text(name: &str, found: &Exam, at_ms: u64, axis: Axis, step: u64) -> Entry {
     let rows: Vec<_> = found.rows.iter().map(|row| row.row.clone()).collect();
-    let markdown = escape::visible(&eval::report(&rows, &[])).into_owned();
+    let markdown = escape::outgoing(&eval::report(&rows, &[]));
     let content = Content::Text { tag: format!("verdict/{name}"), markdown, messages: Vec::new() };
     Entry { at_ms, axis, step, content }
 }
@@ -483,6 +483,7 @@ fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<Strin
         let read = stage.table_part::<EpisodeRow>(&BTreeSet::from([row])).ok();
         let Some(episode) = read.and_then(|mut rows| rows.pop()) else { continue };
         let mut messages = conversation::conversation(&episode);
+        messages.iter_mut().for_each(Message::conceal);
         messages.retain(|message| message.role != "system");
         let page = Document {
             title: format!("{in_loop}, iteration {iteration}: an episode with the {name} answer"),

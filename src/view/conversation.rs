@@ -5,7 +5,10 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::data::{Call, EpisodeRow, calls::calls};
+use crate::{
+    data::{Call, EpisodeRow, calls::calls},
+    secret::concealed,
+};
 
 /// One message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -34,6 +37,18 @@ pub struct MadeCall {
     pub tool: String,
     /// Arguments as JSON.
     pub arguments: String,
+}
+
+impl Message {
+    /// Removes what looks like a secret from its texts.
+    pub fn conceal(&mut self) {
+        let Self { text, reasoning, calls, tool, error, .. } = self;
+        let of_calls = calls.iter_mut().flat_map(|call| [&mut call.tool, &mut call.arguments]);
+        for text in [text].into_iter().chain(reasoning).chain(tool).chain(error).chain(of_calls) {
+            let shown = concealed(text).into_owned();
+            *text = shown;
+        }
+    }
 }
 
 /// The messages of an episode. Messages of another shape have empty fields.

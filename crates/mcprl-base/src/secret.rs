@@ -1,9 +1,14 @@
-//! Recognizes likely secrets in a server's command, variables, headers and address, by name or by form.
+//! Recognizes likely secrets in a server's command, variables, headers and address by their name, and in any text by their form
+//! (`search.rs`).
+
+mod search;
 
 use std::{borrow::Cow, collections::BTreeSet, ops::Range};
 
 use serde_json::{Map, Value};
 
+use self::search::HIDDEN;
+pub use self::search::{Searched, conceal, concealed, in_bytes, in_file, in_text, in_value};
 use crate::reference::has_reference;
 
 /// Ends of names whose values are secrets, in capitals: `API_KEY`, `x-auth-token`, `PGPASSWORD`.
@@ -90,13 +95,15 @@ pub fn hidden<'w>(command: &'w [String], mut hide: impl FnMut(&str) -> String) -
     words
 }
 
-/// A value of this name, with `…` in place of what looks like a literal secret. What leaves a run (reports, trackers, logs of
-/// Inspect, the live page, what `plan` and `show` print) passes through here, and its run file through [`secret_free`].
+/// A setting of this name, with `…` in place of what looks like a literal secret, by name or by form. Settings that leave a run
+/// (reports, trackers, the live page, what `plan` and `show` print) pass through here, its run file through
+/// [`secret_free`], and texts through [`concealed`].
 pub fn shareable(name: &str, value: &Value) -> Value {
     let mut shown = value.clone();
     for secret in found(name, value) {
         hide(&mut shown, &secret);
     }
+    conceal(&mut shown);
     shown
 }
 
@@ -135,11 +142,11 @@ pub fn secret_free(text: &str) -> Cow<'_, str> {
         })
     });
     // One may be written in a way that is not found.
-    if found_in(&shown).iter().any(|secret| secret != HIDDEN) { HIDDEN.into() } else { shown }
+    match found_in(&shown).iter().any(|secret| secret != HIDDEN) {
+        true => HIDDEN.into(),
+        false => concealed(&shown).into_owned().into(),
+    }
 }
-
-/// What stands in place of a secret.
-const HIDDEN: &str = "…";
 
 /// The literal secrets in a run file, or a `KEY=VALUE` of one.
 fn found_in(text: &str) -> Vec<String> {

@@ -460,6 +460,16 @@ impl Chat {
         }
     }
 
+    /// The same of a text, in which tags are tags.
+    fn parse_text(&self, text: &str, opened: Option<Tags>) -> Turn {
+        let (format, tools) = (self.learned.format, &self.setup.schemas);
+        let turn = format.parse_opened(text, tools, opened);
+        match self.reading {
+            Reading::Strict => turn,
+            Reading::Lenient => format.parse_leniently(turn, text, tools, opened),
+        }
+    }
+
     /// The text of a sampled turn, without the end-of-turn token.
     pub fn written(&self, tokens: &[u32]) -> String {
         self.decode(self.without_end(tokens))

@@ -164,7 +164,12 @@ impl Sampler {
             encoder.number(piece.len() as u64);
             piece.iter().for_each(|token| _ = encoder.number(u64::from(*token)));
         }
+        /// A server is asked without end.
+        const REMEMBERED: usize = 1 << 16;
         let mut known = self.prompt_workers.lock();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
         let next = known.len() % self.workers.len();
         *known.entry(encoder.finish()).or_insert(next)
     }

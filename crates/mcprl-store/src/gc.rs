@@ -38,6 +38,7 @@ use super::{
     record::key_of,
     rows,
     tree::{self, FileStamp, entries, files, folders, modified},
+    use_of,
 };
 
 /// The minimum grace while a run is active, and always for unfinished results.
@@ -314,7 +315,8 @@ impl Store {
             let (tmp, rows) = (self.tmp(), self.families());
             garbage.leftovers.retain(|path| !path.starts_with(&tmp) && !path.starts_with(&rows));
         }
-        garbage.runs.retain(|(id, before)| !live.contains(id) && stamp(&self.journal(id)) == *before);
+        let is_live = |id: &String| live.contains(id) || live.contains(&use_of(id));
+        garbage.runs.retain(|(id, before)| !is_live(id) && stamp(&self.journal(id)) == *before);
         let mut now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
         now.keys.extend(self.queued_keys());
         let (wanted, records): (Vec<_>, Vec<_>) =

@@ -209,7 +209,15 @@ impl Store {
         }
     }
 
-    /// Runs that are active, or may be. Sorted, without duplicates.
+    /// Marks the results of a run as used, by who does not execute it: no sweep removes them, nor what is unfinished.
+    ///
+    /// # Errors
+    /// As [`Self::attend`].
+    pub fn use_results(&self, run: &str) -> Result<Lease, StoreError> {
+        self.attend(&use_of(run))
+    }
+
+    /// Runs that are active, or may be, and [uses](Self::use_results) of results. Sorted, without duplicates.
     pub fn live_runs(&self) -> Vec<String> {
         let mut runs: Vec<String> = leases(&self.leases())
             .into_iter()
@@ -443,6 +451,11 @@ pub fn token() -> String {
     format!("{}-{now:x}-{random:016x}", std::process::id())
 }
 
+/// What stands among the active runs for the use of this one's results. No run has such a name.
+pub fn use_of(run: &str) -> String {
+    format!("use of {run}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -619,6 +632,16 @@ mod tests {
         let key = Digest::of(b"k");
         std::fs::write(place(&store.leases(), &key.to_string(), 1), "{").unwrap();
         assert!(matches!(request(&store, &key), LeaseAttempt::Mine(_)));
+    }
+
+    #[test]
+    fn who_uses_the_results_of_a_run_does_not_make_it_an_active_one() {
+        let (_folder, store) = store();
+        let using = store.use_results("one").unwrap();
+        assert!(!store.live_runs().contains(&"one".to_owned()));
+        assert_eq!(store.live_runs(), [use_of("one")]);
+        drop(using);
+        assert_eq!(store.live_runs(), [""; 0]);
     }
 
     #[test]

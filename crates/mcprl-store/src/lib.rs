@@ -61,7 +61,7 @@ pub use file_lock::FileLock;
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
-pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt, token};
+pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt, token, use_of};
 pub use record::{ActionRecord, CachedResult, Cost, DRAW, Lookup, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, InvalidRemote, Pushed, QueueScope, Remote, RemoteLocation, RemoteSpec, Traffic,

@@ -19,7 +19,7 @@ use crate::{
         history::{self, RunHistory},
     },
     hash::Digest,
-    store::{CopyReport, Damage, GcReport, Store},
+    store::{CopyReport, Damage, GcReport, Store, use_of},
     ui::{OutputFormat, Printer, bytes, plural, seconds},
 };
 
@@ -209,7 +209,7 @@ impl Gc {
         }
         store.prepare()?;
         let runs = history::runs(&store);
-        let ids = self.dropped(&runs);
+        let ids = self.dropped(&runs, &store.live_runs());
         let keep = history::needed(runs.iter().filter(|run| !ids.contains(&run.id)));
         let garbage = store.garbage(&keep, ids.iter().cloned().collect(), self.grace)?;
         let swept = if self.dry_run {
@@ -261,21 +261,22 @@ impl Gc {
         Ok(Outcome::Success)
     }
 
-    /// The runs to remove. Active runs are never removed.
-    fn dropped<'r>(&self, runs: &'r [RunHistory]) -> BTreeSet<String> {
+    /// The runs to remove: none that is active, or whose results are served.
+    fn dropped(&self, runs: &[RunHistory], live: &[String]) -> BTreeSet<String> {
         let keep_last = self.keep_last.unwrap_or(if self.older_than.is_some() { 0 } else { 10 });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut newer: BTreeMap<&str, usize> = BTreeMap::new();
-        let is_dropped = |run: &&'r RunHistory| {
-            let count = newer.entry(name(&run.id)).or_default();
+        let mut newer: BTreeMap<String, usize> = BTreeMap::new();
+        let mut is_dropped = |run: &RunHistory| {
+            let count = newer.entry(name(&run.id).to_owned()).or_default();
             *count += 1;
             let began = run.began_ms.map(Duration::from_millis);
             let is_old = self.older_than.is_none_or(|bound| {
                 began.is_none_or(|began| now.checked_sub(began).is_some_and(|age| age > bound))
             });
-            *count > keep_last && is_old && run.state != RunState::Running
+            let is_used = run.state == RunState::Running || live.contains(&use_of(&run.id));
+            *count > keep_last && is_old && !is_used
         };
-        runs.iter().rev().filter(is_dropped).map(|run| run.id.clone()).collect()
+        runs.iter().rev().filter(|run| is_dropped(*run)).map(|run| run.id.clone()).collect()
     }
 }
 

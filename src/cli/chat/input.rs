@@ -91,7 +91,8 @@ impl Terminal {
                     _ = self.editor.add_history_entry(line.as_str());
                     if let Some(path) = &self.history {
                         _ = path.parent().map(std::fs::create_dir_all);
-                        _ = self.editor.save_history(path);
+                        // Another chat may have added to it.
+                        _ = self.editor.append_history(path);
                     }
                     return Ok(Some(joined(&line)));
                 }
@@ -113,7 +114,11 @@ impl Ask for Terminal {
         // The editor counts columns, so only the last line of a question is its prompt.
         let (before, prompt) = question.rsplit_once('\n').unwrap_or(("", question));
         let prompt = if before.is_empty() { prompt.to_owned() } else { format!("({before}) {prompt}") };
-        self.editor.readline_with_initial(&prompt, (initial, "")).ok()
+        // Keys that were typed before the question do not answer it: neither those that wait in the terminal, nor those that the
+        // editor of messages has read ahead.
+        _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
+        let mut editor = rustyline::DefaultEditor::new().ok()?;
+        editor.readline_with_initial(&prompt, (initial, "")).ok()
     }
 }
 

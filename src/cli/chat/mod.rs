@@ -29,7 +29,7 @@ use super::{
     server::is_url,
     stage_context::Notes,
     subject::{Named, Setting, Subject, SubjectError},
-    unless_interrupted,
+    terminated, unless_interrupted,
 };
 use crate::{
     agent::{
@@ -39,6 +39,7 @@ use crate::{
     data::{End, Tool},
     engine::Sampling,
     error::{Failure, Interrupted, Result},
+    exec::{INTERRUPTED, kill_children},
     llm::LlmError,
     report::escape::visible,
     stage::{AgentSource, EndpointSource, OpenAgent, OpenEndpoint, endpoint::EndpointPolicy},
@@ -112,6 +113,17 @@ fn temperature(text: &str) -> Result<f32, String> {
     if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("should be 0 or more".into()) }
 }
 
+/// Ends the program on SIGTERM, as a person does by Ctrl-C at an empty prompt, and leaves nothing behind.
+fn end_on_sigterm(runtime: &Runtime, setting: &Setting) {
+    let scratch = setting.scratch.path().to_owned();
+    runtime.spawn(async move {
+        terminated().await;
+        _ = std::fs::remove_dir_all(scratch);
+        kill_children();
+        std::process::exit(INTERRUPTED);
+    });
+}
+
 /// What the user says.
 enum Script {
     Once(String),
@@ -146,6 +158,7 @@ impl Chat {
                 system: &open_agent.system,
                 chat: None,
             };
+            end_on_sigterm(&runtime, &setting);
             let done = self.play(&runtime, talk, &shown, &mut script);
             runtime.block_on(open.close());
             return done;
@@ -163,6 +176,7 @@ impl Chat {
             system: open.agent.chat.system(),
             chat: Some(&open.agent.chat),
         };
+        end_on_sigterm(&runtime, &subject.setting);
         let done = self.play(&runtime, talk, &shown, &mut script);
         runtime.block_on(open.close());
         done

@@ -13,6 +13,7 @@ use crate::{
     eval,
     model::{ModelConfig, ModelError},
     report::escape::visible,
+    secret,
     stage::{card::SYSTEM, policy::PolicyFolder},
 };
 
@@ -40,18 +41,20 @@ pub struct Card<'s> {
     pub has_base: bool,
     /// The file of weights, if there is one to name.
     pub file: Option<&'s str>,
+    /// Whether its weights were rounded to fewer bits than were examined.
+    pub is_rounded: bool,
 }
 
 impl Card<'_> {
-    /// Writes `agent.json` and `README.md` into the folder.
+    /// Writes `agent.json` and `README.md` into the folder, without what looks like a secret. Returns the files that had some.
     ///
     /// # Errors
     /// If the tools of the run cannot be read, or a file cannot be written.
-    pub fn write(&self, folder: &Path) -> Result<()> {
+    pub fn write(&self, folder: &Path) -> Result<Vec<&'static str>> {
         let Subject { setting: Setting { tools: Some(table), settings, context, .. }, policy, .. } =
             self.subject
         else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let tools: Vec<Tool> = data::read(table)?;
         let toolbox = Toolbox::of_table(table, &tools)?;
@@ -60,13 +63,17 @@ impl Card<'_> {
         let chat = Chat::load(policy.model()).at(|| policy.model().display().to_string())?;
         let config = ModelConfig::load(policy.model())?;
         let declared: Vec<Value> = toolbox.functions().iter().map(declared).collect();
-        let agent = agent(settings, config.context, &system, &declared);
+        let mut agent = agent(settings, config.context, &system, &declared);
         let readme = self.readme(&tools, &chat, &config)?;
-        for (name, text) in [("agent.json", format!("{agent:#}\n")), ("README.md", readme)] {
+        let shown = secret::concealed(&readme);
+        let mut concealed = Vec::new();
+        concealed.extend(secret::conceal(&mut agent).then_some("agent.json"));
+        concealed.extend((shown != readme).then_some("README.md"));
+        for (name, text) in [("agent.json", &*format!("{agent:#}\n")), ("README.md", &shown)] {
             let path = folder.join(name);
             std::fs::write(&path, text).map_err(|source| ModelError::Write { path, source })?;
         }
-        Ok(())
+        Ok(concealed)
     }
 
     fn readme(&self, tools: &[Tool], chat: &Chat, config: &ModelConfig) -> Result<String> {
@@ -90,15 +97,24 @@ impl Card<'_> {
         text +=
             &format!("{library}pipeline_tag: text-generation\ntags:\n- mcp\n- tool-use\n- mcprl\n---\n\n");
         text += &format!("# {name}\n\n{about}\n\n");
-        if let Some(verdict) = &subject.about.verdict {
-            text += &measured(&data::read(verdict)?);
+        let mut is_measured = false;
+        if let Some((verdict, policy)) = &subject.about.verdict {
+            text += &measured(&data::read(verdict)?, policy);
+            is_measured = !self.is_rounded;
+            if self.is_rounded {
+                text += "This was measured before the weights were rounded for this file, which changes the policy.\n\n";
+            }
         }
         text += "## Use\n\n";
         text += &self.use_of(chat, config);
+        let same = if is_measured {
+            "A client that does the same gets what was measured"
+        } else {
+            "A client does the same"
+        };
         text += &format!(
             "\n## What a client does\n\n\
-             It was trained by mcprl with the system prompt, the tools and the limits in \
-             `agent.json`. A client that does the same gets what was measured:\n\n{}",
+             mcprl plays it with the system prompt, the tools and the limits in `agent.json`. {same}:\n\n{}",
             rules(&subject.setting.settings)
         );
         Ok(text)
@@ -106,7 +122,7 @@ impl Card<'_> {
 
     /// Commands.
     fn use_of(&self, chat: &Chat, config: &ModelConfig) -> String {
-        let Self { form, name, base, has_base, file, subject } = self;
+        let Self { form, name, base, has_base, file, subject, .. } = self;
         let base = if *has_base { "./base" } else { base.unwrap_or("BASE") };
         let context = config.context.min(subject.setting.settings.max_episode_tokens.next_power_of_two());
         let parser = chat.vllm_parser();
@@ -145,12 +161,12 @@ impl Card<'_> {
     }
 }
 
-/// The table of the verdict, and which policy to use.
-fn measured(rows: &[VerdictRow]) -> String {
+/// The table of the verdict, in which this policy has a name.
+fn measured(rows: &[VerdictRow], own: &str) -> String {
     let Some(headline) = eval::headline(rows) else { return String::new() };
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let mut text = format!(
-        "## Measured\n\nSuccess in % on {} tasks that it was not trained on ({}), with 95 % intervals:\n\n\
+        "## Measured\n\nSuccess in % on {} held-out tasks ({}), with 95 % intervals. This policy is `{own}`:\n\n\
          | policy | success | 95 % |\n|---|---|---|\n",
         headline.tasks, headline.mode,
     );
@@ -181,7 +197,8 @@ fn rules(settings: &AgentSettings) -> String {
         "The first message is `system`, the second the task. All of `tools` are offered, in their order.".to_owned(),
         "`complete_task` is a tool of the client: a call of it ends the conversation, and its `answer` is the answer.".to_owned(),
         format!(
-            "A result of more than {result_chars} characters is cut, and its end says so. A result that is an error begins with `error: `."
+            "A result of more than {result_chars} characters keeps its beginning and its end, with `[N characters left out]` between \
+             them. Otherwise results of the server are given as they are, errors too."
         ),
         "Arguments that do not fit a tool's schema are not sent: the result is `error: ` and what is wrong.".to_owned(),
         format!("A conversation has at most {max_turns} turns of {max_turn_tokens} tokens, and {max_calls} calls."),

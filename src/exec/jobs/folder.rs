@@ -15,8 +15,9 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
+    fs::{DirBuilder, File, Permissions},
     io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom},
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -74,7 +75,7 @@ impl JobFolder {
 
     /// Makes the folder with what there is to do.
     pub fn create(&self, (job, task): (&str, &Task), script: &str) -> Result<(), StoreError> {
-        std::fs::create_dir_all(&self.path).map_err(|cause| StoreError::writing(&self.path, cause))?;
+        make_private(&self.path)?;
         place(&self.path.join("job"), job.as_bytes())?;
         place(&self.script(), script.as_bytes())?;
         let text = serde_json::to_vec(task).map_err(std::io::Error::other);
@@ -284,6 +285,20 @@ impl Attempts {
     }
 }
 
+/// Makes a folder that only this user can look into: programs print what they like.
+pub fn make_private(path: &Path) -> Result<(), StoreError> {
+    let made = || {
+        std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
+                std::fs::set_permissions(path, Permissions::from_mode(0o700))
+            }
+            made => made,
+        }
+    };
+    made().map_err(|cause| StoreError::writing(path, cause))
+}
+
 /// Renamed into place, so that nobody reads a part of it. Only this user can read it.
 pub fn place(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     replace_file(path, 0o600, content).map_err(|cause| StoreError::writing(path, cause))
@@ -294,6 +309,17 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn only_the_owner_sees_a_job_and_what_it_prints() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = JobFolder::at(folder.path().join("key/1"));
+        std::fs::create_dir_all(&job.path).unwrap();
+        make_private(&job.path).unwrap();
+        assert_eq!(job.path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        let shared = job.path.parent().unwrap().metadata().unwrap().permissions().mode();
+        assert_ne!(shared & 0o777, 0o700, "others have jobs of this key, too");
+    }
 
     #[test]
     fn a_line_is_heard_once_it_is_whole() {

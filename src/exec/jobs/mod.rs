@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     error::JobError,
-    folder::{JobFolder, place},
+    folder::{JobFolder, make_private, place},
     queue::{Call, Queue, about},
 };
 use self::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use minijinja::{Environment, UndefinedBehavior, value::Serde};
-use reqwest::Client;
+use reqwest::{Client, Url};
 use serde_json::{Map, Value, json};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
@@ -16,6 +16,7 @@ use crate::{
     error::chain,
     net,
     plan::{Action, JobsSpec},
+    secret::concealed,
     text::start_of,
 };
 
@@ -174,6 +175,13 @@ impl Queue {
         values.extend(about.clone());
         let render = |text: &str| self.render(text, name, &values);
         if let Some(run) = &action.run {
+            // Each line is an argument.
+            let is_split =
+                |value: &Value| value.as_str().is_some_and(|text| text.contains('\n') || text.trim() != text);
+            if let Some((value, _)) = about.iter().find(|(_, value)| is_split(value)) {
+                let problem = format!("`{value}` has a line break, or a blank at an end");
+                return Err(JobError::Template { executor: self.spec.name.clone(), action: name, problem });
+            }
             let text = render(run)?;
             let arguments = text.lines().map(str::trim).filter(|line| !line.is_empty());
             return Ok(Call::Run {
@@ -243,9 +251,15 @@ impl Queue {
                         .map_err(|cause| format!("its body is no JSON: {cause}"))?;
                     request = request.header("content-type", "application/json").body(body.to_string());
                 }
-                let answer = request.send().await.map_err(|cause| chain(&cause))?;
-                let (status, text) = (answer.status(), answer.text().await.map_err(|cause| chain(&cause))?);
-                if status.is_success() { Ok(text) } else { Err(format!("{url}: {status}: {}", shown(&text))) }
+                let failed = |cause: reqwest::Error| {
+                    format!("{}: {}", without_permission(&url), chain(&cause.without_url()))
+                };
+                let answer = request.send().await.map_err(failed)?;
+                let (status, text) = (answer.status(), answer.text().await.map_err(failed)?);
+                match status.is_success() {
+                    true => Ok(text),
+                    false => Err(format!("{}: {status}: {}", without_permission(&url), shown(&text))),
+                }
             }
         }
     }
@@ -284,7 +298,16 @@ pub fn quoted(text: &str) -> String {
 }
 
 fn shown(text: &str) -> String {
-    start_of(text.trim(), SHOWN)
+    start_of(&concealed(text.trim()), SHOWN)
+}
+
+/// An address without what lets somebody in: user, password and query.
+fn without_permission(url: &str) -> String {
+    let Ok(mut address) = url.parse::<Url>() else { return "its address".into() };
+    address.set_query(None);
+    // A URL with a host has both.
+    _ = address.set_username("").and_then(|()| address.set_password(None));
+    address.into()
 }
 
 /// The values that a job's templates see besides options and resources.
@@ -485,6 +508,37 @@ mod tests {
         ));
         let expected = ["mcprl-a-1", "mcprl-b-2"].map(|name| (name.to_owned(), JobState::Running));
         assert_eq!(jobs.unwrap(), expected.into());
+    }
+
+    #[tokio::test]
+    async fn an_error_has_no_password_of_an_address_and_a_path_stays_one_argument() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = stream;
+                _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+                _ = std::io::Write::write_all(
+                    &mut stream,
+                    b"HTTP/1.1 500 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno",
+                );
+            }
+        });
+        for port in [port, 1] {
+            let address = format!("http://me:hunter22pw@127.0.0.1:{port}");
+            let queue = queue("ray", json!({ "address": address, "token_env": "MCPRL_NO_SUCH" }));
+            let Call::Http { is_post, url, headers, body } = submission(&queue) else { panic!() };
+            let call = Call::Http { is_post, url: format!("{url}?sig=hunter22pw"), headers, body };
+            let error = queue.send(call).await.unwrap_err();
+            assert!(!error.contains("hunter22pw") && error.contains("127.0.0.1"), "{error}");
+        }
+        let paths = ["/a\nb/script", "/a\nb/log"].map(std::path::Path::new);
+        let split = queue("slurm", json!({})).submission(&about("mcprl-a-1", "s", "run", paths));
+        assert!(split.is_err());
+        let paths = ["/a%j/script", "/a%j/log"].map(std::path::Path::new);
+        let call = queue("slurm", json!({})).submission(&about("mcprl-a-1", "s", "run", paths)).unwrap();
+        let Call::Run { arguments, .. } = call else { panic!() };
+        assert!(arguments.contains(&"--output=/a%%j/log".to_owned()), "{arguments:?}");
     }
 
     #[test]

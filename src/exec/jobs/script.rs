@@ -50,6 +50,8 @@ impl Program {
 
     /// A script that starts the program with these arguments.
     fn script(&self, about: &str, setup: &str, (log, arguments): (&Path, &[String])) -> String {
+        // A path may have line breaks.
+        let about = about.replace(char::is_control, " ");
         let mut script = format!("#!/bin/sh\n# mcprl: {about}\nexec >>{} 2>&1\n", quoted(&shown(log)));
         if !setup.trim().is_empty() {
             _ = writeln!(script, "{}", setup.trim());

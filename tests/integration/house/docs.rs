@@ -121,3 +121,61 @@ fn manual_pages_are_written_for_all_commands() {
     let refused = project.mcprl(&["man", "file/man1"]);
     assert!(refused.err.contains("cannot write manual pages to file/man1"), "{}", refused.err);
 }
+
+/// The commands of `mcprl` in blocks of shell, without comments.
+fn commands(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    let mut found = Vec::new();
+    for block in blocks {
+        for line in block.replace("\\\n", " ").lines() {
+            let line = line.split(" #").next().unwrap_or_default().trim();
+            // What is piped, chained or put into a file is the shell's.
+            let is_plain = !line.contains(['|', '>', '&', ';', '$', '`', '…']) && !line.contains("...");
+            if line.starts_with("mcprl ") && is_plain {
+                found.push(line.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Each command of the documents, in an empty folder: most find nothing to work on there, but all are commands of this version.
+#[test]
+fn commands_of_the_documents_are_commands() {
+    let mut wrong = Vec::new();
+    let pages = files(&root().join("docs"), "md").into_iter().chain([root().join("README.md")]);
+    let mut all = 0;
+    for page in pages {
+        for command in commands(&std::fs::read_to_string(&page).unwrap()) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut child = std::process::Command::new("timeout")
+                .args(["10", "sh", "-c", &format!("exec \"$0\" {}", &command["mcprl ".len()..])])
+                .arg(env!("CARGO_BIN_EXE_mcprl"))
+                .current_dir(folder.path())
+                .env_clear()
+                // No program of the command is started, and no hub is asked.
+                .env("PATH", "/usr/bin:/bin")
+                .env("HOME", folder.path())
+                .env("MCPRL_CACHE", folder.path().join("cache"))
+                .env("HF_ENDPOINT", "http://127.0.0.1:1")
+                .stdin(std::process::Stdio::null())
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut text = String::new();
+            _ = std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut text);
+            _ = child.wait();
+            all += 1;
+            let is_unknown =
+                ["unexpected argument", "unrecognized subcommand", "invalid value", "required arguments"]
+                    .iter()
+                    .any(|problem| text.contains(problem));
+            if is_unknown {
+                wrong.push(format!("{}: {command}\n{text}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(all > 50, "{all} commands");
+}

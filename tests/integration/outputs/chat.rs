@@ -9,7 +9,7 @@ use std::{
 use mcprl::data::{self, Scenario};
 use serde_json::{Value, json};
 
-use crate::common::{CommandOutput, Project, output, training_run};
+use crate::common::{CommandOutput, Project, output, training_run, until};
 
 const QUESTION: &str = "How many departments are there?";
 const ANSWER: &str = "There are 8 departments.";
@@ -189,4 +189,43 @@ fn mistakes_are_named_with_what_to_do() {
             .any(|item| item.unwrap().file_name().to_string_lossy().starts_with(name))
     };
     assert!(!left("chat-"), "the copy of the model is removed");
+}
+
+#[test]
+fn keys_that_were_typed_before_a_question_do_not_answer_it() {
+    let project = project();
+    let quoted = |word: &str| format!("'{word}'");
+    let words = [env!("CARGO_BIN_EXE_mcprl"), "chat", "caller", "--ask", "*", "--"];
+    let server = [env!("CARGO_BIN_EXE_mcprl"), "demo-server", "sqlite"];
+    let line = words.into_iter().chain(server).map(quoted).collect::<Vec<_>>().join(" ");
+    // util-linux's: a terminal for the command.
+    let started = Command::new("script")
+        .args(["-qfec", &line, "/dev/null"])
+        .current_dir(project.path(""))
+        .env("XDG_STATE_HOME", project.path("state"))
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = started else { return };
+    let text = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let (mut output, heard) = (child.stdout.take().unwrap(), text.clone());
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = std::io::Read::read(&mut output, &mut bytes) {
+            heard.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+    });
+    let has = |part: &str| text.lock().unwrap().contains(part);
+    let mut input = child.stdin.take().unwrap();
+    until("it waits for a message", || has("> "));
+    input.write_all(b"Count them.\ra\r").unwrap();
+    until("it asks", || has("call run_query?"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(!has(ANSWER), "{}", text.lock().unwrap());
+    input.write_all(b"y\r").unwrap();
+    until("it is answered", || has(ANSWER));
+    drop(input);
+    _ = child.kill();
+    _ = child.wait();
 }

@@ -426,3 +426,23 @@ fn a_run_goes_on_from_an_agent_in_place_of_its_start() {
         assert!(refused.err.contains(said), "{from}: {}", refused.err);
     }
 }
+
+#[test]
+fn a_card_claims_what_was_examined_of_this_policy_alone() {
+    let again = "\n[stages.again]\nkind = \"grpo\"\npolicy = \"base\"\ntrajectories = \"rollout\"\nrewards = \"reward\"\nrank = 2\n";
+    let project = Project::with_model(&(training_run("group_size = 2") + again));
+    project.run(&[]);
+    let card = |policy: &str, form: &[&str], out: &str| {
+        let output = project.mcprl(&[&["export", policy, "--out", out], form].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        project.read(&format!("{out}/README.md"))
+    };
+    let promise = "gets what was measured";
+    let trained = card("latest/update", &[], "trained");
+    assert!(trained.contains("This policy is `trained`") && trained.contains(promise), "{trained}");
+    let rounded = card("latest/update", &["--gguf", "q8_0"], "rounded");
+    assert!(rounded.contains("before the weights were rounded") && !rounded.contains(promise), "{rounded}");
+    let other = card("latest/again", &[], "other");
+    assert!(!other.contains("## Measured") && !other.contains(promise), "{other}");
+    assert!(other.contains("characters left out") && other.contains("errors too"), "{other}");
+}

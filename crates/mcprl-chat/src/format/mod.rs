@@ -17,6 +17,7 @@ mod xml;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
 pub(super) use lenient::may_precede;
 pub(super) use reasoning::{BRACKETS, THINK, Tags};
 pub(super) use schemas::Schemas;
@@ -182,6 +183,19 @@ impl Format {
             Self::Liquid => liquid::OPEN,
         };
         reasoning::split(text, reasoning::THINK, call)
+    }
+
+    /// The tags that a turn may open its reasoning with.
+    pub fn tags(self) -> &'static [Tags] {
+        match self {
+            Self::Mistral(_) => &[BRACKETS, THINK],
+            _ => &[THINK],
+        }
+    }
+
+    /// A word that begins calls within a text, before a bracket.
+    pub fn word(self) -> Option<&'static str> {
+        matches!(self, Self::Phi(_)).then_some(phi::FUNCTOOLS)
     }
 
     /// The part of a turn after its reasoning, or all of it if there is none.

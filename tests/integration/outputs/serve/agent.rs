@@ -255,3 +255,187 @@ fn the_agent_is_an_mcp_server_over_http_too() {
     });
     assert_eq!(text, ANSWER);
 }
+
+/// Posts a message to `/mcp`.
+fn post(served: &Served, session: Option<&str>, message: &Value) -> std::net::TcpStream {
+    let mut headers =
+        vec![("Accept", "application/json, text/event-stream"), ("Content-Type", "application/json")];
+    headers.extend(session.map(|session| ("Mcp-Session-Id", session)));
+    served.open("POST /mcp", &headers, message.to_string().as_bytes())
+}
+
+/// The status line of an answer, and its headers.
+fn head(stream: std::net::TcpStream) -> (String, BufReader<std::net::TcpStream>) {
+    let (mut head, mut lines) = (String::new(), BufReader::new(stream));
+    while !head.ends_with("\r\n\r\n") && lines.read_line(&mut head).unwrap() > 0 {}
+    (head, lines)
+}
+
+fn hello() -> Value {
+    let client = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+}
+
+#[test]
+fn a_task_ends_with_its_connection_and_sessions_are_bounded() {
+    let project = querying();
+    let server =
+        format!("grep --line-buffered -v tools/call | {} demo-server sqlite", env!("CARGO_BIN_EXE_mcprl"));
+    let server = json!({"command": "sh", "args": ["-c", server]});
+    project.write("silent.json", &json!({"mcpServers": {"silent": server}}).to_string());
+    let served = Served::new(&project, &["caller", "--server", "silent.json", "--max-requests", "1"]);
+    let (head_of_hello, _) = head(post(&served, None, &hello()));
+    let session = head_of_hello
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("mcp-session-id: ").map(str::to_owned));
+    let session = session.unwrap_or_else(|| panic!("{head_of_hello}"));
+    let begun = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    head(post(&served, Some(&session), &begun));
+    let params = json!({"name": "ask", "arguments": {"task": "Never mind."}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let asking = head(post(&served, Some(&session), &call));
+    until("it is asked", || served.metric("mcprl_answers_in_progress") == 1.0);
+    drop(asking);
+    until("its place is free", || served.metric("mcprl_answers_in_progress") == 0.0);
+    let refused = (0..400).find(|_| head(post(&served, None, &hello())).0.starts_with("HTTP/1.0 429"));
+    assert!(refused.is_some(), "sessions have no bound");
+    assert_eq!(served.get("/health").status, 200);
+}
+
+/// A server that says how many calls it has had, and dies of `die`.
+const COUNTING: &str = r#"calls=0
+while read -r line; do
+    id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+    case $line in
+    *'"initialize"'*)
+        version=$(printf '%s' "$line" | sed 's/.*"protocolVersion":"\([^"]*\)".*/\1/')
+        result='{"protocolVersion":"'$version'","capabilities":{"tools":{}},"serverInfo":{"name":"counting","version":"1"}}' ;;
+    *'"tools/list"'*)
+        about='"inputSchema":{"type":"object","properties":{}},"annotations":{"readOnlyHint":true}'
+        result='{"tools":[{"name":"count",'$about'},{"name":"die",'$about'}]}' ;;
+    *'"tools/call"'*'"die"'*)
+        echo 'psycopg: postgres://app:s3cr3tpw@10.1.2.3/prod failed; /srv/private' >&2
+        exit 1 ;;
+    *'"tools/call"'*)
+        calls=$((calls + 1))
+        result='{"content":[{"type":"text","text":"calls so far '$calls'"}]}' ;;
+    *) result='{}' ;;
+    esac
+    [ -z "$id" ] || echo '{"jsonrpc":"2.0","id":'$id',"result":'$result'}'
+done
+"#;
+
+/// A model that calls this tool of the counting server, which an mcp.json describes.
+fn counting(tool: &str) -> (Project, Served) {
+    let project = project(tool, &json!({}));
+    project.write("counting.sh", COUNTING);
+    let path = project.path("counting.sh").display().to_string();
+    let server = json!({"command": "bash", "args": [path, "--key-of", "k3y"]});
+    project.write("counting.json", &json!({"mcpServers": {"counting": server}}).to_string());
+    let served = Served::new(&project, &["caller", "--server", "counting.json"]);
+    (project, served)
+}
+
+#[test]
+fn each_conversation_has_a_session_of_its_own_whatever_describes_the_server() {
+    let (_project, served) = counting("count");
+    let request = json!({"model": "agent", "messages": user("How many?")});
+    for _ in 0..3 {
+        let answer = served.completion(&request);
+        let result = &answer["choices"][0]["message"]["mcprl_calls"][0]["result"];
+        assert_eq!(result, "calls so far 1", "{answer}");
+    }
+}
+
+#[test]
+fn a_client_is_not_told_the_servers_command_and_what_it_prints() {
+    let (project, served) = counting("die");
+    let request = json!({"model": "agent", "messages": user("How many?"), "stream": false});
+    let (status, body) = served.chat(&request);
+    let mut stream = request.clone();
+    stream["stream"] = true.into();
+    let streamed = served.request("POST /v1/chat/completions", &[], stream.to_string().as_bytes()).body;
+    assert_eq!((status, &body["error"]["code"]), (502, &json!("server_lost")), "{body}");
+    let message = body["error"]["message"].as_str().unwrap();
+    let reference = message.rsplit(' ').next().unwrap();
+    let log = project.read("serve.log");
+    let told =
+        log.lines().find(|line| line.contains(reference)).unwrap_or_else(|| panic!("{message}\n{log}"));
+    assert!(told.contains("counting.sh") && !told.contains("s3cr3tpw"), "{told}");
+    for secret in ["counting.sh", "s3cr3tpw", "bash", "k3y", "/srv/private", "psycopg"] {
+        assert!(!body.to_string().contains(secret), "{secret}: {body}");
+        assert!(!streamed.contains(secret), "{secret}: {streamed}");
+    }
+}
+
+#[test]
+fn a_run_file_without_stages_serves_with_its_agent() {
+    let project = querying();
+    project.write("prompt.md", "You are the production agent.");
+    let server = format!("command = [\"{}\", \"demo-server\", \"sqlite\"]", env!("CARGO_BIN_EXE_mcprl"));
+    // As the guide prints it, on a server that is here.
+    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/deploy.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let printed = guide.split("```toml\n").find(|block| block.starts_with("# production.toml")).unwrap();
+    let printed: Vec<&str> = printed.split("\n```").next().unwrap().lines().collect();
+    let here = printed.iter().map(|line| match line.split(' ').next() {
+        Some("command") => format!("{server}\n"),
+        Some("devices") => String::new(),
+        _ => format!("{line}\n"),
+    });
+    project.write("production.toml", &here.collect::<String>());
+    let text = |stages: &str| {
+        format!(
+            "{stages}[server]\n{server}\nstate = \"fresh-process\"\n[agent]\nsystem = \"prompt.md\"\nmax_calls = 3\n"
+        )
+    };
+    project.write("a.toml", &text(""));
+    project.write("b.toml", &text("[stages.tools]\nkind = \"discover\"\n"));
+    for name in ["production.toml", "a.toml", "b.toml"] {
+        let served = Served::new(&project, &["caller", "--server", name, "--keep", "kept"]);
+        served.completion(&json!({"model": "agent", "messages": user("How many departments are there?")}));
+        let kept = std::fs::read_dir(project.path("kept")).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(&kept).unwrap();
+        assert!(text.contains("You are the production agent."), "{name}: {text}");
+        std::fs::remove_file(kept).unwrap();
+    }
+}
+
+#[test]
+fn sigterm_leaves_nothing_and_a_sweep_leaves_what_is_served() {
+    let project = querying();
+    let mut served = Served::new(&project, &SERVE);
+    let left = || {
+        std::fs::read_dir(project.path("cache/tmp"))
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("chat-"))
+            .count()
+    };
+    assert_eq!(left(), 1);
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(86_400);
+    for entry in std::fs::read_dir(project.path("cache/tmp")).unwrap() {
+        std::fs::File::open(entry.unwrap().path()).unwrap().set_modified(old).unwrap();
+    }
+    assert_eq!(project.mcprl(&["cache", "gc"]).code, Some(0));
+    assert_eq!(left(), 1, "it is served");
+    served.completion(&json!({"model": "agent", "messages": user("How many departments are there?")}));
+    served.terminate();
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn a_sweep_leaves_a_run_that_is_served_and_the_run_is_not_called_active() {
+    let project = Project::with_model(&training_run("group_size = 2"));
+    project.run(&[]);
+    let mut served = Served::new(&project, &["latest"]);
+    let swept = project.mcprl(&["cache", "gc", "--keep-last", "0"]);
+    assert_eq!(swept.code, Some(0), "{}", swept.err);
+    assert_eq!(project.runs().len(), 1, "{}", swept.err);
+    let runs = project.mcprl(&["runs", "--json"]).out;
+    assert!(runs.contains("finished") && !runs.contains("running"), "{runs}");
+    served.completion(&json!({"model": "base", "messages": user("Hi"), "max_tokens": 2}));
+    served.terminate();
+    assert_eq!(project.mcprl(&["cache", "gc", "--keep-last", "0"]).code, Some(0));
+    assert_eq!(project.runs().len(), 0);
+}

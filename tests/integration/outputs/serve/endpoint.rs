@@ -346,3 +346,47 @@ fn an_adapter_is_served_on_its_model() {
         assert_eq!(served.completion(&request)["choices"], of_run["choices"], "{arguments:?}");
     }
 }
+
+#[test]
+fn a_request_has_a_bound_of_tokens_choices_and_alternatives() {
+    let project = Project::new("");
+    project.llama(1);
+    let served = Served::new(&project, &["llama", "--max-tokens", "800"]);
+    let asked = |more: Value| {
+        let mut request = json!({"messages": user("Hi"), "max_tokens": 4});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        served.chat(&request)
+    };
+    let alternatives = |most: u64| json!({"logprobs": true, "top_logprobs": 20, "n": 2, "max_tokens": most});
+    assert_eq!(asked(alternatives(2)).0, 200);
+    assert_eq!(asked(json!({"n": 64})).0, 200, "answers alone may take all");
+    let (status, body) = asked(json!({"n": 64, "max_tokens": 20}));
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("n")), "{body}");
+    for part in ["1280 tokens", "800", "--max-tokens", "top_logprobs"] {
+        assert!(body["error"]["message"].as_str().unwrap().contains(part), "{part}: {body}");
+    }
+    assert_eq!(asked(json!({"max_tokens": 4})).0, 200);
+}
+
+#[test]
+fn a_stop_string_ends_sampling_within_what_is_held_back() {
+    for (reply, content) in [
+        ("Here:\n```python\nprint(1)\nEND of it, and so on", "Here:\n```python\nprint(1)"),
+        ("{\"a\": 1}END of it, and so on", "{\"a\": 1}"),
+        ("a <b END of it, and so on", "a <b"),
+        ("[A END of it, and so on", "[A"),
+    ] {
+        let (_project, served) = replier(reply);
+        let request = json!({"messages": user("Hi"), "temperature": 0, "stop": ["END"]});
+        let whole = served.completion(&request);
+        let choice = &whole["choices"][0];
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!(content), &json!("stop"))
+        );
+        assert_eq!(added(&served.chunks(&request))["choices"], whole["choices"]);
+        let free = served.completion(&json!({"messages": user("Hi"), "temperature": 0}));
+        let tokens = |answer: &Value| answer["usage"]["completion_tokens"].as_u64().unwrap();
+        assert!(tokens(&whole) < tokens(&free), "{reply}: {} of {}", tokens(&whole), tokens(&free));
+    }
+}

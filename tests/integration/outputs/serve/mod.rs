@@ -36,11 +36,12 @@ impl Served {
     pub fn with(project: &Project, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = project.command(&[&["serve", "--json", "--port", "0"], arguments].concat());
         command.envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(project.path("serve.log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let shown: Value =
-            serde_json::from_str(&line).unwrap_or_else(|_| panic!("it does not listen: {line}"));
+        let shown: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("it does not listen: {line}{}", project.read("serve.log")));
         let host = shown["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
         let models = serde_json::from_value(shown["models"].clone()).unwrap();
         Self { child, host, models }
@@ -98,6 +99,13 @@ impl Served {
             answer.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{}", answer.body);
         data.into_iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect()
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn terminate(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(130));
     }
 
     /// The value of a metric.

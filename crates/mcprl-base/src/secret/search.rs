@@ -1,0 +1,554 @@
+//! What looks like a key, a token or a password, wherever it stands in a text and however the text is encoded.
+//!
+//! A text is read in several ways: as it is; without the escapes of JSON, Python and addresses, again and again, because JSON
+//! has texts that are JSON; and as UTF-16. Everything that leaves mcprl is decided here: uploads, recorded conversations, exports,
+//! reports, trackers and journals.
+
+use std::{
+    borrow::Cow,
+    io::{self, Read},
+    ops::Range,
+    sync::LazyLock,
+};
+
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use serde_json::{Map, Value};
+
+/// What stands in place of a secret.
+pub(super) const HIDDEN: &str = "…";
+
+/// A kind of secret.
+struct Kind {
+    name: &'static str,
+    /// Its beginning is a literal, so that a search is fast. Repetitions are bounded where `is_one` may refuse.
+    pattern: &'static str,
+    /// Whether a match is one, with the bytes around it.
+    is_one: fn(&Match<'_>) -> bool,
+}
+
+struct Match<'b> {
+    before: Option<u8>,
+    bytes: &'b [u8],
+    after: Option<u8>,
+}
+
+const KINDS: [Kind; 14] = [
+    Kind {
+        name: "a private key",
+        pattern: r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=:,.\s-]*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
+        is_one: |_| true,
+    },
+    Kind {
+        name: "a token of GitHub",
+        pattern: r"gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{40,255}",
+        is_one: |found| found.is_apart_or_mixed(),
+    },
+    Kind {
+        name: "a token of Hugging Face",
+        pattern: r"hf_[A-Za-z0-9]{30,64}",
+        is_one: |found| found.is_apart_or_mixed(),
+    },
+    Kind { name: "a key of Anthropic", pattern: r"sk-ant-[A-Za-z0-9_-]{20,256}", is_one: |_| true },
+    Kind {
+        name: "a key of OpenAI",
+        pattern: r"sk-(?:proj|svcacct|admin|or-v1)-[A-Za-z0-9_-]{32,256}|sk-[A-Za-z0-9_-]{32,256}",
+        is_one: |found| !found.bytes.starts_with(b"sk-ant-") && found.is_no_slug(),
+    },
+    Kind {
+        name: "a key of AWS",
+        pattern: r"A[KS]IA[0-9A-Z]{16}",
+        is_one: |found| found.is_alone() || found.has(u8::is_ascii_digit),
+    },
+    Kind {
+        name: "a key of Google",
+        pattern: r"AIza[0-9A-Za-z_-]{35}",
+        is_one: |found| found.is_apart_or_mixed(),
+    },
+    Kind {
+        name: "a token of Slack",
+        pattern: r"xox[abeoprs]-[0-9A-Za-z-]{20,256}",
+        is_one: |found| found.has(u8::is_ascii_digit),
+    },
+    Kind { name: "a token of GitLab", pattern: r"glpat-[A-Za-z0-9_-]{20,64}", is_one: |_| true },
+    Kind {
+        name: "a token of npm",
+        pattern: r"npm_[A-Za-z0-9]{36}",
+        is_one: |found| found.is_apart_or_mixed(),
+    },
+    Kind {
+        name: "a key of Stripe",
+        pattern: r"[rs]k_live_[A-Za-z0-9]{16,128}",
+        is_one: |found| found.is_apart_or_mixed(),
+    },
+    Kind {
+        name: "a JSON web token",
+        pattern: r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{16,}",
+        is_one: |_| true,
+    },
+    Kind {
+        name: "a signed address",
+        pattern: r"(?i)X-(?:Amz|Goog)-Signature=[0-9a-f]{32,1024}|[?&;]sig=[A-Za-z0-9%+/=_-]{40,128}",
+        is_one: |_| true,
+    },
+    Kind {
+        name: "a password in a URL",
+        // With letters outside ASCII, but in UTF-8: weights are no passwords.
+        pattern: r#"://(?:[!-~&&[^/?#@:"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){0,128}:(?:[!-~&&[^/?#"'<>\\]]|[\xc3-\xf4][\x80-\xbf]{1,3}){4,256}@"#,
+        is_one: |found| found.is_password(),
+    },
+];
+
+static SET: LazyLock<RegexSet> = LazyLock::new(|| {
+    let patterns = KINDS.iter().map(|kind| kind.pattern);
+    RegexSetBuilder::new(patterns).unicode(false).build().expect("the patterns are valid")
+});
+
+static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+    let built = |kind: &Kind| RegexBuilder::new(kind.pattern).unicode(false).build();
+    KINDS.iter().map(|kind| built(kind).expect("the pattern is valid")).collect()
+});
+
+impl Match<'_> {
+    fn has(&self, is: fn(&u8) -> bool) -> bool {
+        self.bytes.iter().any(is)
+    }
+
+    fn begins(&self) -> bool {
+        self.before.is_none_or(|byte| !byte.is_ascii_alphanumeric())
+    }
+
+    fn is_alone(&self) -> bool {
+        self.begins() && self.after.is_none_or(|byte| !byte.is_ascii_alphanumeric())
+    }
+
+    /// Behind a letter, what is in small letters is the rest of a word.
+    fn is_apart_or_mixed(&self) -> bool {
+        self.begins() || self.has(u8::is_ascii_uppercase) && self.has(u8::is_ascii_lowercase)
+    }
+
+    /// Words with hyphens are no key: `sk-learn-…`, `task-…`.
+    fn is_no_slug(&self) -> bool {
+        let mut runs = self.bytes["sk-".len()..].split(|byte| !byte.is_ascii_alphanumeric());
+        let is_known = ["sk-proj-", "sk-svcacct-", "sk-admin-", "sk-or-v1-"];
+        if self.begins() {
+            let known = is_known.iter().any(|start| self.bytes.starts_with(start.as_bytes()));
+            let is_random =
+                |run: &[u8]| run.iter().any(u8::is_ascii_digit) && run.iter().any(u8::is_ascii_alphabetic);
+            return known || runs.any(|run| run.len() >= 20 || run.len() >= 16 && is_random(run));
+        }
+        runs.any(|run| {
+            let kinds = [u8::is_ascii_digit, u8::is_ascii_uppercase, u8::is_ascii_lowercase];
+            run.len() >= 20 && kinds.iter().all(|is| run.iter().any(is))
+        })
+    }
+
+    /// Behind a scheme, and not the name of one: `${PASSWORD}`, `{password}`, `***`.
+    fn is_password(&self) -> bool {
+        let inner = &self.bytes[b"://".len()..self.bytes.len() - 1];
+        let password = inner.splitn(2, |byte| *byte == b':').nth(1).unwrap_or_default();
+        let is_name = password.starts_with(b"${")
+            || password.starts_with(b"{") && password.ends_with(b"}")
+            || password.starts_with(b"[") && password.ends_with(b"]")
+            || password.starts_with(b"$")
+                && password[1..].iter().all(|byte| byte.is_ascii_uppercase() || *byte == b'_');
+        let is_blank = password.iter().all(|byte| b"*x.".contains(byte));
+        self.before.is_some_and(|byte| byte.is_ascii_alphanumeric()) && !is_name && !is_blank
+    }
+}
+
+/// The kind of the first secret in a text.
+pub fn in_text(text: &str) -> Option<&'static str> {
+    in_bytes(text.as_bytes())
+}
+
+/// The kind of the first secret in the texts of a value.
+pub fn in_value(value: &Value) -> Option<&'static str> {
+    match value {
+        Value::String(text) => in_text(text),
+        Value::Array(items) => items.iter().find_map(in_value),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| in_text(name).or_else(|| in_value(value)))
+        }
+        _ => None,
+    }
+}
+
+/// The kind of the first secret in bytes of any encoding.
+pub fn in_bytes(bytes: &[u8]) -> Option<&'static str> {
+    let mut found = None;
+    for units in [None, Some(0), Some(1)] {
+        let mut reading = match units {
+            None => Cow::Borrowed(bytes),
+            Some(_) if !bytes.contains(&0) => break,
+            Some(first) => {
+                let mut reading = Vec::with_capacity(bytes.len() / 2);
+                every_second(bytes, first, |byte, _| reading.push(byte));
+                Cow::Owned(reading)
+            }
+        };
+        for _ in 0..DEPTH {
+            found = found.or_else(|| first_kind(&reading));
+            if found.is_some() || !reading.iter().any(|byte| ESCAPES.contains(byte)) {
+                break;
+            }
+            let mut plain = Vec::with_capacity(reading.len());
+            unescape(&reading, |byte, _| plain.push(byte));
+            if plain.len() == reading.len() {
+                break;
+            }
+            reading = Cow::Owned(plain);
+        }
+    }
+    found
+}
+
+/// What a search of a file has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Searched {
+    /// The kind of the first secret.
+    pub kind: Option<&'static str>,
+    /// Whether all of it is text. In images, archives and columns of numbers, what is compressed is not seen.
+    pub is_text: bool,
+}
+
+/// Bytes that are searched at a time.
+const CHUNK: usize = 1 << 20;
+/// Bytes that a secret has at most, as it is encoded.
+const OVERLAP: usize = 64 << 10;
+
+/// Searches a file of any size, to the first secret.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn in_file(mut file: impl Read) -> io::Result<Searched> {
+    let (mut buffer, mut is_text, mut is_first, mut is_wide) = (Vec::new(), true, true, false);
+    loop {
+        let kept = buffer.len();
+        file.by_ref().take(CHUNK as u64).read_to_end(&mut buffer)?;
+        let new = &buffer[kept..];
+        if std::mem::take(&mut is_first) {
+            is_wide = new.starts_with(&[0xff, 0xfe]) || new.starts_with(&[0xfe, 0xff]);
+        }
+        let controls =
+            new.iter().filter(|byte| byte.is_ascii_control() && !b"\0\t\n\x0b\x0c\r\x1b".contains(byte));
+        is_text &= is_wide || controls.count() * 100 <= new.len();
+        if let Some(kind) = in_bytes(&buffer) {
+            return Ok(Searched { kind: Some(kind), is_text });
+        }
+        if new.len() < CHUNK {
+            return Ok(Searched { kind: None, is_text });
+        }
+        // Even, so that units of two bytes stay together.
+        buffer.drain(..buffer.len() - OVERLAP);
+    }
+}
+
+/// A text with `…` in place of each secret.
+pub fn concealed(text: &str) -> Cow<'_, str> {
+    if in_text(text).is_none() {
+        return text.into();
+    }
+    let mut spans = spans(text.as_bytes());
+    spans.sort_by_key(|span| span.start);
+    let (mut shown, mut end) = (Vec::with_capacity(text.len()), 0);
+    for span in spans {
+        if span.start >= end {
+            shown.extend_from_slice(&text.as_bytes()[end..span.start]);
+            shown.extend_from_slice(HIDDEN.as_bytes());
+        }
+        end = end.max(span.end);
+    }
+    shown.extend_from_slice(&text.as_bytes()[end..]);
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    // One may come together only now.
+    if in_text(&shown).is_some() { HIDDEN.into() } else { shown.into() }
+}
+
+/// Conceals the secrets in the texts and names of a value. Returns whether there were any.
+pub fn conceal(value: &mut Value) -> bool {
+    let shown = |text: &str| match concealed(text) {
+        Cow::Owned(shown) => Some(shown),
+        Cow::Borrowed(_) => None,
+    };
+    match value {
+        Value::String(text) => shown(text).map(|shown| *text = shown).is_some(),
+        Value::Array(items) => items.iter_mut().fold(false, |any, item| conceal(item) | any),
+        Value::Object(fields) => {
+            let mut any = fields.values_mut().fold(false, |any, item| conceal(item) | any);
+            if fields.keys().any(|name| shown(name).is_some()) {
+                any = true;
+                let renamed = std::mem::take(fields).into_iter();
+                *fields =
+                    renamed.map(|(name, item)| (shown(&name).unwrap_or(name), item)).collect::<Map<_, _>>();
+            }
+            any
+        }
+        _ => false,
+    }
+}
+
+/// How many times a text may be escaped.
+const DEPTH: usize = 9;
+const ESCAPES: [u8; 2] = *b"\\%";
+
+fn first_kind(reading: &[u8]) -> Option<&'static str> {
+    let candidates = SET.matches(reading);
+    candidates.iter().find(|kind| matches(*kind, reading).next().is_some()).map(|kind| KINDS[kind].name)
+}
+
+/// Where a reading has secrets of a kind.
+fn matches(kind: usize, reading: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let found = PATTERNS[kind].find_at(reading, from)?;
+            let at = |index: usize| reading.get(index).copied();
+            let before = found.start().checked_sub(1).and_then(at);
+            let candidate = Match { before, bytes: found.as_bytes(), after: at(found.end()) };
+            if (KINDS[kind].is_one)(&candidate) {
+                from = found.end();
+                return Some(found.range());
+            }
+            // Another may begin within it.
+            from = found.start() + 1;
+        }
+    })
+}
+
+/// Where the bytes have secrets, in any reading.
+fn spans(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut spans = Vec::new();
+    for units in [None, Some(0), Some(1)] {
+        let mut reading: Vec<(u8, usize)> = Vec::with_capacity(bytes.len());
+        match units {
+            None => reading.extend(bytes.iter().copied().zip(0..)),
+            Some(first) => every_second(bytes, first, |byte, at| reading.push((byte, at))),
+        }
+        for _ in 0..DEPTH {
+            let (plain, mut at): (Vec<u8>, Vec<usize>) = reading.iter().copied().unzip();
+            at.push(bytes.len());
+            for kind in SET.matches(&plain) {
+                spans.extend(matches(kind, &plain).map(|span| at[span.start]..at[span.end]));
+            }
+            let mut next = Vec::with_capacity(reading.len());
+            unescape(&plain, |byte, index| next.push((byte, at[index])));
+            if next.len() == reading.len() {
+                break;
+            }
+            reading = next;
+        }
+    }
+    spans
+}
+
+/// A text in units of two bytes as UTF-8. The lower byte of each is its first or second; a neighbour that is 0 may be on either
+/// side, since the text may begin anywhere. Passes each byte on with its place.
+fn every_second(bytes: &[u8], lower: usize, mut push: impl FnMut(u8, usize)) {
+    for at in (lower..bytes.len()).step_by(2) {
+        let beside = [at.checked_sub(1), Some(at + 1)].map(|index| bytes.get(index?).copied());
+        let upper = if beside.contains(&Some(0)) { 0 } else { beside[1 - lower].unwrap_or(0) };
+        match char::from_u32(u32::from(upper) << 8 | u32::from(bytes[at])) {
+            Some(letter) => letter.encode_utf8(&mut [0; 4]).bytes().for_each(|part| push(part, at)),
+            // Half of a character.
+            None => push(0xff, at),
+        }
+    }
+}
+
+/// A text without one layer of escapes. Passes each byte on with its place.
+fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
+    let hex = |from: usize, digits: usize| {
+        let text = std::str::from_utf8(bytes.get(from..from + digits)?).ok()?;
+        text.bytes().all(|digit| digit.is_ascii_hexdigit()).then_some(())?;
+        u32::from_str_radix(text, 16).ok()
+    };
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let (plain, length) = match (byte, bytes.get(at + 1)) {
+            (b'\\', Some(b'n' | b'r' | b't' | b'b' | b'f' | b'v' | b'0')) => (Some(u32::from(b'\n')), 2),
+            (b'\\', Some(quoted @ (b'"' | b'\'' | b'/' | b'\\'))) => (Some(u32::from(*quoted)), 2),
+            (b'\\', Some(b'u')) => (hex(at + 2, 4), 6),
+            (b'\\', Some(b'x')) => (hex(at + 2, 2), 4),
+            (b'%', Some(_)) => (hex(at + 1, 2), 3),
+            _ => (None, 1),
+        };
+        match plain.map(|plain| (plain, char::from_u32(plain))) {
+            None => {
+                push(*byte, at);
+                at += 1;
+                continue;
+            }
+            // A byte of a longer character, as an address has it.
+            Some((plain, _)) if *byte == b'%' => push(plain as u8, at),
+            Some((_, Some(letter))) => {
+                letter.encode_utf8(&mut [0; 4]).bytes().for_each(|part| push(part, at));
+            }
+            // Half of a character.
+            Some((_, None)) => push(0xff, at),
+        }
+        at += length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// A secret of every kind.
+    fn planted() -> Vec<(&'static str, String)> {
+        let key = "a1B2c3D4e5F6".repeat(4);
+        let hex = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
+        [
+            ("a private key", "-----BEGIN RSA PRIVATE KEY-----".to_owned()),
+            ("a token of GitHub", format!("ghp_{}", &key[..36])),
+            ("a token of GitHub", format!("github_pat_{key}")),
+            ("a token of Hugging Face", format!("hf_{}", "kLmNoPqR".repeat(5))),
+            ("a key of Anthropic", format!("sk-ant-api03-{key}")),
+            ("a key of OpenAI", format!("sk-{key}")),
+            ("a key of OpenAI", format!("sk-proj-{}", "Ab-1_".repeat(12))),
+            ("a key of OpenAI", format!("sk-{hex}")),
+            ("a key of AWS", "AKIAIOSFODNN7EXAMPLE".to_owned()),
+            ("a key of Google", format!("AIza{}", &key[..35])),
+            ("a token of Slack", format!("xoxb-123456789012-{}", &key[..24])),
+            ("a token of GitLab", format!("glpat-{}", &key[..20])),
+            ("a token of npm", format!("npm_{}", &key[..36])),
+            ("a key of Stripe", format!("sk_live_{}", &key[..24])),
+            ("a JSON web token", format!("eyJhbGciOiJI.eyJzdWIiOiIx.{key}")),
+            ("a signed address", format!("X-Amz-Signature={hex}{hex}")),
+            ("a password in a URL", "postgresql+psycopg2://ada:pässw@ort@db/shop".to_owned()),
+            ("a password in a URL", "redis://:hunter22@db".to_owned()),
+        ]
+        .into()
+    }
+
+    /// Texts with a secret in them, as programs write them.
+    fn written(secret: &str) -> Vec<Vec<u8>> {
+        let lines = format!("first\nsecond\n{secret}\n\t{secret}\tend");
+        let in_json = |text: &str| json!({"output": text, "code": 0}).to_string();
+        let escaped = |text: &str| {
+            text.chars().fold(String::new(), |mut text, letter| {
+                match letter {
+                    'a'..='z' | 'A'..='Z' => text.push(letter),
+                    _ => letter
+                        .encode_utf16(&mut [0; 2])
+                        .iter()
+                        .for_each(|unit| _ = write!(text, "\\u{unit:04x}")),
+                }
+                text
+            })
+        };
+        let address = lines.bytes().fold(String::new(), |mut text, byte| {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(byte.into()),
+                _ => _ = write!(text, "%{byte:02X}"),
+            }
+            text
+        });
+        let texts = [
+            secret.to_owned(),
+            lines.clone(),
+            in_json(&lines),
+            in_json(&in_json(&lines)),
+            in_json(&in_json(&in_json(&in_json(&lines)))),
+            in_json(&lines).replace('/', "\\/"),
+            escaped(&lines),
+            in_json(&escaped(&lines)),
+            format!("{lines:?}"),
+            format!("q={address}"),
+            format!("_-{secret}-_"),
+            format!("x=кл{secret}ю"),
+        ];
+        let mut all: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
+        for text in &texts {
+            let units: Vec<u16> = text.encode_utf16().collect();
+            all.push(units.iter().flat_map(|unit| unit.to_le_bytes()).collect());
+            all.push(
+                [0xfe, 0xff].into_iter().chain(units.iter().flat_map(|unit| unit.to_be_bytes())).collect(),
+            );
+            all.push([b"\xff\xfe\xe9 \x80", text.as_bytes(), b"\xe4\x80"].concat());
+        }
+        all
+    }
+
+    #[test]
+    fn a_secret_is_found_in_every_encoding_and_nothing_is_left_of_it_where_it_is_concealed() {
+        for (kind, secret) in planted() {
+            for bytes in written(&secret) {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                assert_eq!(in_bytes(&bytes), Some(kind), "{text}");
+                assert_eq!(in_file(bytes.as_slice()).unwrap().kind, Some(kind), "{text}");
+                let shown = concealed(&text);
+                assert_eq!(in_text(&shown), None, "{text}: {shown}");
+                let mut value = json!({"a": [text, 7], "b": {text.clone(): null}});
+                let is_found = in_text(&text).is_some();
+                assert_eq!(in_value(&value).is_some(), is_found);
+                assert_eq!(conceal(&mut value), is_found);
+                assert_eq!(in_value(&value), None, "{value}");
+            }
+        }
+        let key = "a1B2c3D4e5F6".repeat(4);
+        let text = format!("one\nhf_{key}, {{\"a\": \"x\\nsk-{key}\"}}");
+        assert_eq!(concealed(&text), "one\n…, {\"a\": \"x\\n…\"}");
+    }
+
+    #[test]
+    fn a_secret_is_found_wherever_it_stands_in_a_large_file() {
+        let (kind, secret) = planted().swap_remove(5);
+        let wide: Vec<u8> = secret.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for at in [0, CHUNK - 20, CHUNK, 2 * CHUNK - OVERLAP - 10, (70 << 20) + 2] {
+            let file = io::repeat(b' ').take(at as u64).chain(&*wide).chain(io::repeat(b'.').take(99));
+            assert_eq!(in_file(file).unwrap().kind, Some(kind), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_called_so() {
+        let is_text = |bytes: &[u8]| in_file(bytes).unwrap().is_text;
+        let random: Vec<u8> =
+            (0..4000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        assert!(!is_text(&random));
+        assert!(is_text("héllo\n\u{1b}[1mworld".as_bytes()) && is_text(b"caf\xe9\n") && is_text(b""));
+        let wide: Vec<u8> = "hello".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert!(is_text(&wide));
+    }
+
+    #[test]
+    fn words_addresses_and_numbers_are_no_secrets() {
+        for text in [
+            "https://example.com/a:b",
+            "http://localhost:8080/x@y",
+            "sk-learn is a library",
+            "task-completion-percentage-of-the-whole-project-2024",
+            "task-5f2c8e9a1b3d4c5e6f7a8b9c0d1e2f3a4b5c6d7e",
+            "disk-usage-0123456789abcdef0123456789abcdef",
+            "sk-circle-fade-dot-animation-delay-long-enough",
+            "the hf_hub",
+            "myhf_internationalizationofeverything",
+            "AKIA",
+            "ASIAPACIFICREGIONALHEADQUARTERS",
+            "eyJ",
+            "postgres://${USER}:${PASSWORD}@db",
+            "postgres://ada:****@db",
+            "postgres://{user}:{password}@db",
+            "-----BEGIN PUBLIC KEY-----",
+            "C:\\new\\table",
+            "100 %AB",
+        ] {
+            assert_eq!(in_text(text), None, "{text}");
+            assert_eq!(concealed(text), text);
+        }
+    }
+
+    #[test]
+    fn a_search_takes_time_in_proportion_to_the_text() {
+        let began = std::time::Instant::now();
+        for text in ["sk-", "hf_", "://a:", "\\", "%25", "eyJ", "-----BEGIN A", "\0", "AKIA", "x\0\\\0"] {
+            assert_eq!(in_text(&text.repeat(1 << 19)), None, "{text}");
+        }
+        assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    }
+}
