@@ -177,6 +177,14 @@ impl Serve {
                     tools: open.agent.toolbox.functions().to_vec(),
                 };
                 let keeper = keeper.clone().map(|keeper| (keeper, origin()));
+                let asks = self.unapproved(&open)?;
+                if !asks.is_empty() {
+                    printer.say(&format!(
+                        "note: nobody here can approve calls of {}, so the agent makes none: `--yes` lets it call them all, `--allow \
+                         TOOL` this one",
+                        visible(&asks.join(", "))
+                    ));
+                }
                 Some(Agent { permit: self.permit(&open)?, open, keeper })
             }
         };
@@ -203,6 +211,13 @@ impl Serve {
             log,
         });
         Ok((service, about.exam, scratch))
+    }
+
+    /// Tools whose calls a person would have to approve.
+    fn unapproved(&self, open: &OpenAgent) -> Result<Vec<String>> {
+        let approval = Approval::new(&self.rules, &open.tools, &open.agent.toolbox, None)?;
+        let asks = open.tools.iter().filter(|tool| !tool.synthetic && approval.of_tool(&tool.name) == "asks");
+        Ok(asks.map(|tool| tool.name.clone()).collect())
     }
 
     /// The rules of chat, without a person who could be asked.

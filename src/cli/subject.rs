@@ -101,6 +101,9 @@ pub enum SubjectError {
     #[error("`{option}` applies only to {to}")]
     #[diagnostic(code = "option")]
     Stray { option: &'static str, to: &'static str },
+    #[error("there is no file and no folder {}", path.display())]
+    #[hint = "a model is a folder with config.json, or a file that ends in .gguf; a run is named by its id, as `mcprl runs` lists it"]
+    NoPath { path: PathBuf },
     #[error("there is no run of {file}")]
     #[hint(format!("train it with `mcprl run {}`, or name a model and its server", file.display()))]
     NoRun { file: PathBuf },
@@ -182,6 +185,10 @@ impl Named<'_> {
         let is_adapter = path.join("adapter_config.json").is_file() && Target::at(path)?.is_none();
         if is_model || is_adapter || is_gguf(path) && path.is_file() {
             return self.of_model(path, is_adapter).await;
+        }
+        let is_path = [".", "/", "~"].iter().any(|start| self.subject.starts_with(start)) || is_gguf(path);
+        if is_path && path.symlink_metadata().is_err() {
+            return Err(SubjectError::NoPath { path: path.to_owned() }.into());
         }
         if !self.server.is_empty() {
             return Err(SubjectError::Stray {
