@@ -137,7 +137,7 @@ impl Opening {
         let text = error.message.to_ascii_lowercase();
         let is_of_version = ["version", "protocol", "revision"].iter().any(|word| text.contains(word));
         let is_newest = named.contains(&ProtocolVersion::V_2026_07_28.as_str());
-        let at = if is_newest || !(is_of_version || !named.is_empty()) { 0 } else { older.len() };
+        let at = if is_newest || !is_of_version && named.is_empty() { 0 } else { older.len() };
         older.insert(at, Self::Discover);
         older
     }
