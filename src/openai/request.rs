@@ -517,6 +517,24 @@ mod tests {
     }
 
     #[test]
+    fn what_asks_to_keep_a_prompt_changes_nothing_wherever_it_is() {
+        let cached = json!({"type": "ephemeral"});
+        let request = parse(json!({
+            "cache_control": cached, "cache_prompt": true, "echo": false, "chat_template_kwargs": {},
+            "messages": [
+                {"role": "user", "cache_control": cached, "content": [{"type": "text", "text": "Hi", "cache_control": cached}]},
+            ],
+            "tools": [{"type": "function", "cache_control": cached, "function": {"name": "f", "cache_control": cached}}],
+        }));
+        let request = request.unwrap();
+        assert_eq!(request.messages, [json!({"role": "user", "content": "Hi"})]);
+        assert_eq!(request.tools[0]["function"]["name"], "f");
+        let refused = with(json!({"chat_template_kwargs": {"enable_thinking": false}})).unwrap_err();
+        let refused = format!("{refused:?}");
+        assert!(refused.contains("`thinking` under [agent]"), "{refused}");
+    }
+
+    #[test]
     fn what_would_change_the_result_and_is_not_supported_is_refused_by_name() {
         for (fields, param) in [
             (json!({"tool_choice": "required"}), "tool_choice"),

@@ -111,7 +111,8 @@ async fn other_hosts_origins_and_methods_are_refused() {
     let page = Page::open(Size::SMALL).await;
     let cases = [
         ("host", "evil.example", StatusCode::FORBIDDEN),
-        ("host", "127.0.0.1:1", StatusCode::FORBIDDEN),
+        ("host", "127.0.0.1.nip.io:1", StatusCode::FORBIDDEN),
+        ("host", "127.0.0.1:1", StatusCode::OK),
         ("origin", "http://evil.example", StatusCode::FORBIDDEN),
         ("origin", "null", StatusCode::FORBIDDEN),
         ("origin", page.origin.as_str(), StatusCode::OK),

@@ -51,7 +51,7 @@ pub enum McpError {
     DiedAtStart { server: String, output: ServerOutput },
     #[error("the server `{server}` was not ready within {limit:?}{output}")]
     #[diagnostic(transient)]
-    #[hint("the server has to write each message as one line of stdout, and logs on stderr" if !output.stdout.is_empty())]
+    #[hint("the server has to write each message as one line of stdout, and logs on stderr" if output.stdout.is_some())]
     #[hint = "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"]
     StartTimeout { server: String, limit: Duration, output: ServerOutput },
     #[error("the server `{server}` requires authorization")]
@@ -208,7 +208,7 @@ pub struct ServerOutput {
     /// The last lines, without hidden characters.
     pub stderr: String,
     /// A line of stdout that is no message, of a server that was not ready in time.
-    pub stdout: String,
+    pub stdout: Option<Box<String>>,
 }
 
 impl fmt::Display for ServerOutput {
@@ -216,8 +216,8 @@ impl fmt::Display for ServerOutput {
         if let Some(status) = &self.status {
             write!(f, " ({status})")?;
         }
-        if !self.stdout.is_empty() {
-            write!(f, "; on stdout, where each line is a message, it wrote: {}", self.stdout)?;
+        if let Some(line) = &self.stdout {
+            write!(f, "; on stdout, where each line is a message, it wrote: {line}")?;
         }
         match self.stderr.is_empty() {
             true => Ok(()),

@@ -137,7 +137,7 @@ impl Opening {
         let text = error.message.to_ascii_lowercase();
         let is_of_version = ["version", "protocol", "revision"].iter().any(|word| text.contains(word));
         let is_newest = named.contains(&ProtocolVersion::V_2026_07_28.as_str());
-        let at = if is_newest || !(is_of_version || !named.is_empty()) { 0 } else { older.len() };
+        let at = if is_newest || !is_of_version && named.is_empty() { 0 } else { older.len() };
         older.insert(at, Self::Discover);
         older
     }
@@ -243,7 +243,8 @@ async fn open(
             let had_ended = process.as_ref().is_some_and(Process::has_ended);
             let mut output = Process::output_of(process.as_ref()).await;
             output.status = output.status.filter(|_| had_ended);
-            output.stdout = process.as_ref().map(Process::noise).unwrap_or_default();
+            let noise = process.as_ref().map(Process::noise).filter(|line| !line.is_empty());
+            output.stdout = noise.map(Box::new);
             return Err(McpError::StartTimeout { server, limit, output }.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),

@@ -185,7 +185,11 @@ fn with_handshake(mut message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
         }
         if let Some(Value::Object(server)) = members.get_mut("serverInfo") {
             for name in ["name", "version"] {
-                let text = server.get(name).map(super::outcome::plain).unwrap_or_default();
+                let text = match server.get(name) {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(Value::Number(number)) => number.to_string(),
+                    _ => String::new(),
+                };
                 server.insert(name.into(), text.into());
             }
         }

@@ -95,7 +95,7 @@ fn regular(body: &[u8]) -> Option<Vec<u8>> {
     let Ok(Value::Object(mut members)) = serde_json::from_slice::<Value>(body) else { return None };
     members.get("access_token")?.as_str()?;
     members.retain(|_, value| !value.is_null());
-    if !members.get("token_type").is_some_and(|kind| kind.as_str().is_some_and(|kind| !kind.is_empty())) {
+    if members.get("token_type").is_none_or(|kind| kind.as_str().is_none_or(str::is_empty)) {
         members.insert("token_type".into(), "Bearer".into());
     }
     let seconds = |value: &Value| match value {

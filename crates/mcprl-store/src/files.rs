@@ -163,7 +163,7 @@ mod tests {
     /// A store, and a large file that another host has read, with a digest that is not its own.
     fn read_elsewhere() -> (tempfile::TempDir, Store, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(&folder.path().join("cache")).unwrap();
+        let store = Store::open(folder.path().join("cache")).unwrap();
         store.prepare().unwrap();
         let model = folder.path().join("model");
         std::fs::write(&model, vec![1; 2 << 20]).unwrap();

@@ -253,7 +253,11 @@ fn a_key_is_needed_if_there_is_one_and_otherwise_the_host_of_this_machine() {
     let (project, served) = babbler();
     for (headers, status) in [
         (vec![("Host", "evil.example")], 403),
-        (vec![("Host", "127.0.0.1:1")], 403),
+        (vec![("Host", "127.0.0.1.nip.io")], 403),
+        (vec![("Host", "127.0.0.1:1")], 200),
+        (vec![("Host", "LOCALHOST")], 200),
+        (vec![("Host", "localhost:9000"), ("Origin", "http://localhost:9000")], 200),
+        (vec![("Host", "localhost:9000"), ("Origin", "http://localhost:3000")], 403),
         (vec![("Origin", "http://evil.example")], 403),
         (vec![("Origin", "null")], 403),
         (vec![], 200),
