@@ -307,7 +307,7 @@ impl Scan {
         }
     }
 
-    /// As [`may_precede`](super::format::may_precede) says of the beginning of the line, without reading it again.
+    /// As `may_precede` of the lenient reading says of the beginning of the line, without reading it again.
     fn may_begin(&self, before: &str) -> bool {
         !self.has_word || !self.is_prose && before.trim_end().ends_with(':')
     }

@@ -276,7 +276,7 @@ impl Gc {
             let is_used = run.state == RunState::Running || live.contains(&use_of(&run.id));
             *count > keep_last && is_old && !is_used
         };
-        runs.iter().rev().filter(|run| is_dropped(*run)).map(|run| run.id.clone()).collect()
+        runs.iter().rev().filter(|run| is_dropped(run)).map(|run| run.id.clone()).collect()
     }
 }
 

@@ -435,7 +435,7 @@ fn a_card_claims_what_was_examined_of_this_policy_alone() {
     let card = |policy: &str, form: &[&str], out: &str| {
         let output = project.mcprl(&[&["export", policy, "--out", out], form].concat());
         assert_eq!(output.code, Some(0), "{}", output.err);
-        project.read(&format!("{out}/README.md"))
+        project.read(format!("{out}/README.md"))
     };
     let promise = "gets what was measured";
     let trained = card("latest/update", &[], "trained");
