@@ -176,6 +176,7 @@ fn server(spec: &ServerSpec) -> (Finding, Option<(Vec<mcp::Tool>, Duration)>) {
         server: spec.transport.to_string(),
         limit,
         output: crate::mcp::ServerOutput::default(),
+        stdout: None,
     };
     let described = runtime().and_then(|runtime| {
         let described = runtime.block_on(async { tokio::time::timeout(limit * 2, visit).await });
