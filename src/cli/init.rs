@@ -145,7 +145,7 @@ fn tools(mut spec: ServerSpec) -> Result<Vec<Tool>> {
         listed
     };
     let server = spec.transport.to_string();
-    let late = || McpError::StartTimeout { server, limit, output: ServerOutput::default() };
+    let late = || McpError::StartTimeout { server, limit, output: ServerOutput::default(), stdout: None };
     let listed = runtime()?.block_on(async { tokio::time::timeout(limit, visit).await });
     let mut listed = listed.map_err(|_| late())??;
     listed.retain(|tool| !tool.synthetic);

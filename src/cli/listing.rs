@@ -58,6 +58,7 @@ pub async fn describe(spec: &ServerSpec) -> Result<(Description, Duration)> {
         server: spec.transport.to_string(),
         limit,
         output: ServerOutput::default(),
+        stdout: None,
     };
     Ok(tokio::time::timeout(limit * 2, visit).await.map_err(late)??)
 }

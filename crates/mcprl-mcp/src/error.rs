@@ -49,11 +49,17 @@ pub enum McpError {
     #[diagnostic(transient)]
     #[hint = "run the command in a terminal to see its full output"]
     DiedAtStart { server: String, output: ServerOutput },
-    #[error("the server `{server}` was not ready within {limit:?}{output}")]
+    #[error("the server `{server}` was not ready within {limit:?}{}{output}", written(stdout.as_deref()))]
     #[diagnostic(transient)]
-    #[hint("the server has to write each message as one line of stdout, and logs on stderr" if output.stdout.is_some())]
+    #[hint("the server has to write each message as one line of stdout, and logs on stderr" if stdout.is_some())]
     #[hint = "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"]
-    StartTimeout { server: String, limit: Duration, output: ServerOutput },
+    StartTimeout {
+        server: String,
+        limit: Duration,
+        output: ServerOutput,
+        /// A line of stdout that is no message.
+        stdout: Option<Box<String>>,
+    },
     #[error("the server `{server}` requires authorization")]
     #[hint = "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
         bearer_env = \"MY_TOKEN\""]
@@ -185,6 +191,12 @@ impl From<ExpandError> for McpError {
     }
 }
 
+fn written(stdout: Option<&String>) -> String {
+    stdout.map_or_else(String::new, |line| {
+        format!("; on stdout, where each line is a message, it wrote: {line}")
+    })
+}
+
 /// Whether the command is wrong or its file is not executable.
 fn is_mistaken(source: &io::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
@@ -207,17 +219,12 @@ pub struct ServerOutput {
     pub status: Option<String>,
     /// The last lines, without hidden characters.
     pub stderr: String,
-    /// A line of stdout that is no message, of a server that was not ready in time.
-    pub stdout: Option<Box<String>>,
 }
 
 impl fmt::Display for ServerOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(status) = &self.status {
             write!(f, " ({status})")?;
-        }
-        if let Some(line) = &self.stdout {
-            write!(f, "; on stdout, where each line is a message, it wrote: {line}")?;
         }
         match self.stderr.is_empty() {
             true => Ok(()),

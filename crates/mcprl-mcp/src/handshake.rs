@@ -67,7 +67,12 @@ async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<(Connection, 
     // One for all processes that are tried.
     let Ok(scratch) = timeout_at(deadline, Scratch::of(spec)).await else {
         let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
-        return Err(McpError::StartTimeout { server: spec.transport.to_string(), limit, output });
+        return Err(McpError::StartTimeout {
+            server: spec.transport.to_string(),
+            limit,
+            output,
+            stdout: None,
+        });
     };
     let scratch = scratch?;
     while let Some(opening) = openings.pop_front() {
@@ -244,8 +249,8 @@ async fn open(
             let mut output = Process::output_of(process.as_ref()).await;
             output.status = output.status.filter(|_| had_ended);
             let noise = process.as_ref().map(Process::noise).filter(|line| !line.is_empty());
-            output.stdout = noise.map(Box::new);
-            return Err(McpError::StartTimeout { server, limit, output }.into());
+            let stdout = noise.map(Box::new);
+            return Err(McpError::StartTimeout { server, limit, output, stdout }.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
     };

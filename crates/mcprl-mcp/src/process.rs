@@ -119,7 +119,7 @@ impl Process {
         };
         let _ = timeout(OUTPUT_WAIT, both).await;
         let (status, stderr) = (process.ended.borrow().clone(), process.stderr.quote());
-        ServerOutput { status, stderr, stdout: None }
+        ServerOutput { status, stderr }
     }
 
     /// The last line of stdout that is no message.
