@@ -627,8 +627,8 @@ fn a_model_that_can_do_nothing_ends_its_loop_early_sits_the_exam_and_says_why() 
 fn doctor_plays_tasks_and_says_that_the_model_cannot_do_them() {
     let project = hopeless();
     let done = project.mcprl(&["doctor", "run.toml", "--try", "2"]);
-    assert_eq!(done.code, Some(1), "{}", done.err);
-    let said = "bad   try        4 samples of each of 2 tasks: 0 % are right";
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let said = "note  try        4 samples of each of 2 tasks: 0 % are right";
     assert!(!done.out.contains("greedy"), "one policy needs no comparison: {}", done.out);
     assert!(
         done.out.contains(said) && done.out.contains("the model cannot do these tasks yet"),
