@@ -183,12 +183,22 @@ def resident(process):
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
+def body(answer):
+    head, rest = answer.split(b"\r\n\r\n", 1)
+    if b"transfer-encoding: chunked" not in head.lower():
+        return rest
+    whole = b""
+    while size := int((line := rest.split(b"\r\n", 1))[0], 16):
+        whole, rest = whole + line[1][:size], line[1][size + 2 :]
+    return whole
+
+
 def good():
     with connect() as stream:
         stream.sendall(http(chat(max_tokens=16)))
         answer = read(stream)
     assert status(answer) == 200, answer[:300]
-    return json.loads(answer.split(b"\r\n\r\n", 1)[1])["choices"][0]["message"]
+    return json.loads(body(answer))["choices"][0]["message"]
 
 
 server = subprocess.Popen([MCPRL, "--json", "serve", *SUBJECT, "--port", "0"], stdout=subprocess.PIPE, text=True)
