@@ -341,6 +341,18 @@ impl<'g> Things<'g> {
         let taken = nouns.into_iter().max_by_key(|(_, count)| *count).map(|(noun, _)| noun.clone());
         let taken = taken.filter(|noun| !KEYS.contains(&words::spoken(noun).as_str()));
         match profile.thing("") {
+            // What is low on stock is an item.
+            thing if is_of_thing(&thing) => {
+                let lists = self
+                    .graph
+                    .seen
+                    .iter()
+                    .filter(|seen| seen.tool == tool)
+                    .flat_map(|seen| &seen.reading.lists);
+                let first = lists.filter(|one| one.name == list).find_map(|one| one.records.first());
+                let keys = first.into_iter().flatten().filter(|field| words::has_any(&field.name, &KEYS));
+                keys.into_iter().find_map(|field| self.listed_as(&field.value)).unwrap_or(thing)
+            }
             thing if thing != "entry" && !FORMS.contains(&thing.as_str()) => thing,
             // The items of a cart are no carts.
             _ if taken.is_none() && !list.is_empty() && !words::is_plural(&self.own_name(tool)) => {
@@ -348,6 +360,20 @@ impl<'g> Things<'g> {
             }
             _ => taken.unwrap_or_else(|| self.own_noun(tool)),
         }
+    }
+
+    /// What a list of things that an identifier is in calls them.
+    fn listed_as(&self, id: &str) -> Option<String> {
+        let of = |seen: &SuccessfulCall| {
+            let is_it = |field: &Field| field.value == id && words::has_any(&field.name, &KEYS);
+            let has =
+                |list: &&List| list.is_list && !list.is_nested && list.records.iter().flatten().any(is_it);
+            let list = seen.reading.lists.iter().find(has)?;
+            let is_generic = words::tokens(&list.name).iter().all(|word| GENERIC.contains(&word.as_str()));
+            let noun = self.profiles[seen.tool].thing(if is_generic { "" } else { &list.name });
+            (noun != "entry" && !is_of_thing(&noun) && !FORMS.contains(&noun.as_str())).then_some(noun)
+        };
+        self.graph.seen.iter().find_map(of)
     }
 
     /// The last noun of a tool's name, as written.
@@ -490,6 +516,8 @@ impl<'g> Things<'g> {
                 Some(part) => parts.push(part),
                 // A search that finds something else than a word, and what only some of the records have.
                 None if is_search(arg) || !is_required => return Matter::Nothing,
+                // Something in a file that nobody has a word for.
+                None if parts.contains(&Part::File) => return Matter::Nothing,
                 None => return Matter::Other,
             }
         }
@@ -581,6 +609,7 @@ impl<'g> Things<'g> {
         }
         let own = || {
             let noun = self.own_noun(seen.tool);
+            let noun = if is_of_thing(&noun) { self.listed_as(leaf).unwrap_or(noun) } else { noun };
             (noun != "entry").then_some(noun)
         };
         let noun = if said.is_empty() { own()? } else { said.join(" ") };
@@ -640,6 +669,11 @@ fn taken(graph: &Graph) -> BTreeMap<String, String> {
 fn is_alike(one: &str, other: &str) -> bool {
     let last = |phrase: &str| phrase.rsplit(' ').next().map(words::singular).unwrap_or_default();
     !one.is_empty() && last(one) == last(other)
+}
+
+/// Whether a noun is of something that things have: the stock of an item.
+fn is_of_thing(noun: &str) -> bool {
+    noun.rsplit(' ').next().is_some_and(|last| OF_THINGS.contains(&words::singular(last).as_str()))
 }
 
 fn is_empty(value: &str) -> bool {

@@ -30,6 +30,8 @@ const KEYS: [&str; 8] = ["id", "no", "nr", "number", "code", "key", "uuid", "sku
 const NAMES: [&str; 6] = ["name", "title", "subject", "label", "summary", "headline"];
 /// Words of what no person writes.
 const ENCODED: [&str; 9] = ["base64", "bytes", "blob", "binary", "hash", "checksum", "html", "json", "xml"];
+/// Most texts of one's own that a tool needs.
+const FREE: usize = 3;
 /// Longest name of a thing in an order.
 const NAME_CHARS: usize = 60;
 /// Most values of a field that is a category, and words of what is old or new in a parameter's name.
@@ -302,6 +304,7 @@ pub fn about_nothing(graph: &Graph, profiles: &[ToolProfile], things: &[Things])
             PHRASES.class(&verb.stem, |_| true).is_some_and(|class| class.name == "other")
                 && !required.is_empty()
                 && required.iter().all(is_own)
+                || required.iter().filter(|param| is_own(param)).count() > FREE
         })
     };
     profiles.iter().enumerate().filter(is_one).map(|(tool, _)| tool).collect()
@@ -343,6 +346,11 @@ fn deed<'g>(graph: &Graph, tool: usize, profile: &'g ToolProfile, things: &[Thin
         return None;
     }
     // The last noun is what is meant: `add_project_task` adds a task.
+    // Nobody makes up an address.
+    let is_free = |slot: &&Slot<'_>| slot.param.is_required && matches!(slot.fill, Fill::Free(_));
+    if slots.iter().filter(is_free).count() > FREE {
+        return None;
+    }
     let object: BTreeSet<String> = verb.object.last().map(|word| words::singular(word)).into_iter().collect();
     let is_thing = |slot: &Slot<'_>| matches!(slot.fill, Fill::Thing { .. }) && slot.param.is_required;
     let is_object = |slot: &Slot<'_>| words::tokens(&slot.noun).iter().any(|word| object.contains(word));

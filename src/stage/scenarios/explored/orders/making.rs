@@ -339,6 +339,7 @@ impl<'m> Maker<'m> {
                 (2, role.said.replace("{value}", value).replace("{param}", &spoken(&slot.param.name)))
             }
             None if class != "make"
+                && !matches!(slot.fill, Fill::Free(_))
                 && (is_person(&said.plain) || PHRASES.place_of(&slot.noun) == FieldPlace::Of) =>
             {
                 (1, format!("{} {value}", PHRASES.preposition(&deed.verb.stem)))
@@ -415,11 +416,15 @@ impl<'m> Maker<'m> {
         let key = things.key_of(&things.records[record]);
         let is_seen = |view: &&View| view.chars <= self.result_chars && view.keys.contains(key);
         let is_word = |view: &&View| {
-            PHRASES.place_of(&view.field) == FieldPlace::Adjective
-                && view.value.chars().all(|letter| letter.is_lowercase() || letter == '_')
+            view.value == "false"
+                || PHRASES.place_of(&view.field) == FieldPlace::Adjective
+                    && view.value.chars().all(|letter| letter.is_lowercase() || letter == '_')
         };
         let view = things.views.iter().filter(is_seen).find(is_word)?;
-        Some((view.call.clone(), format!("{} ", view.value.replace('_', "-"))))
+        // Who says what is to be done to it means one of which it is not done yet.
+        let word =
+            if view.value == "false" { String::new() } else { format!("{} ", view.value.replace('_', "-")) };
+        Some((view.call.clone(), word))
     }
 
     /// Whether people say what identifies the things, or the things have no other name.

@@ -424,5 +424,9 @@ fn plain_orders(graph: &Graph, profiles: &[ToolProfile]) -> Vec<Order> {
             found: None,
         })
     };
-    graph.effects.iter().filter_map(order).collect()
+    let is_opaque = |effect: &&graph::Effect| {
+        let leaves = graph.seen[effect.call].args.iter().filter_map(|arg| arg.leaf.as_deref());
+        leaves.into_iter().any(words::is_opaque)
+    };
+    graph.effects.iter().filter(|effect| !is_opaque(effect)).filter_map(order).collect()
 }
