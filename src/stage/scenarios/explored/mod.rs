@@ -275,7 +275,7 @@ async fn ordered(
     let candidates = orders::candidates(graph, profiles, (task.seed, tried), runners).await?;
     runners.iter().for_each(|runner| runner.set_deadline(end));
     let mut judged = admission::admit(candidates, names, &sampled.breaking, runners).await?;
-    if tried < wanted || runners.iter().any(Runner::is_late) {
+    if (tried < wanted || runners.iter().any(Runner::is_late)) && !judged.rows.is_empty() {
         let of = format!("{} of {wanted}", judged.admitted.len());
         task.observer.note(&format!(
             "there was time for {of} orders: raise explore_seconds for more tasks that change something"

@@ -285,7 +285,12 @@ impl<'g> Things<'g> {
         if filled.iter().all(|value| is_moment(value)) {
             return Some(Role::Moment);
         }
-        let are_numbers = filled.iter().all(|value| value.parse::<f64>().is_ok());
+        // Nobody adds up telephone numbers.
+        let is_number = |value: &&str| {
+            let is_padded = value.len() > 1 && value.starts_with('0') && !value.contains('.');
+            value.parse::<f64>().is_ok() && !is_padded
+        };
+        let are_numbers = filled.iter().all(is_number);
         let is_reference =
             filled.iter().all(|value| words::is_code(value) || self.taken.contains_key(*value))
                 && (tokens.iter().any(is_key)
