@@ -635,17 +635,20 @@ mod tests {
 
     const TOKENS: &str = r#"{"access_token": "new", "token_type": "bearer", "refresh_token": "r2"}"#;
 
+    /// What an authorization server at this address says of itself.
+    fn metadata(url: &str) -> String {
+        let metadata = serde_json::json!({
+            "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
+            "token_endpoint": format!("{url}/token"),
+            "token_endpoint_auth_methods_supported": ["client_secret_post"],
+        });
+        metadata.to_string()
+    }
+
     /// An authorization server.
     async fn issuing() -> Serving {
         serving(|url, path| match path {
-            "/.well-known/oauth-authorization-server" => Some(
-                serde_json::json!({
-                    "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
-                    "token_endpoint": format!("{url}/token"),
-                    "token_endpoint_auth_methods_supported": ["client_secret_post"],
-                })
-                .to_string(),
-            ),
+            "/.well-known/oauth-authorization-server" => Some(metadata(url)),
             "/token" => Some(TOKENS.into()),
             _ => None,
         })
@@ -695,14 +698,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_answer_with_texts_for_numbers_and_a_list_of_scopes_is_read() {
         let server = serving(|url, path| match path {
-            "/.well-known/oauth-authorization-server" => Some(
-                serde_json::json!({
-                    "issuer": url, "authorization_endpoint": format!("{url}/authorize"),
-                    "token_endpoint": format!("{url}/token"),
-                    "token_endpoint_auth_methods_supported": ["client_secret_post"],
-                })
-                .to_string(),
-            ),
+            "/.well-known/oauth-authorization-server" => Some(metadata(url)),
             "/.well-known/oauth-protected-resource" => {
                 Some(serde_json::json!({"resource": url, "authorization_servers": [url]}).to_string())
             }

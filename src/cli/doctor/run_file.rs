@@ -102,12 +102,12 @@ fn devices(plan: &Plan) -> Finding {
 
 /// Stages that offer more tools than a small model can choose among.
 fn many_tools(plan: &Plan, offered: &Offered) -> Vec<Finding> {
-    let (Some(servers), listed) = (&plan.servers, offered) else { return Vec::new() };
+    let Some(servers) = &plan.servers else { return Vec::new() };
     let mut offers: BTreeMap<&str, usize> = BTreeMap::new();
     for stage in plan.order().iter().map(|index| &plan.node(*index).stage) {
-        let offered = stage.kind.as_ref().and_then(|kind| kind.offers(listed.clone(), servers));
-        let offered = offered.map(|offered| offered.tools.iter().filter(|tool| !tool.synthetic).count());
-        offers.extend(offered.filter(|offered| *offered > MANY_TOOLS).map(|offered| (&*stage.name, offered)));
+        let chosen = stage.kind.as_ref().and_then(|kind| kind.offers(offered.clone(), servers));
+        let count = chosen.map(|chosen| chosen.tools.iter().filter(|tool| !tool.synthetic).count());
+        offers.extend(count.filter(|count| *count > MANY_TOOLS).map(|count| (&*stage.name, count)));
     }
     let finding = |(stage, offered): (&str, usize)| {
         let text = format!(

@@ -736,11 +736,16 @@ pub fn is_code(value: &str) -> bool {
 
 /// Whether a value is the name of a file, with or without its folder: `notes/a.txt`.
 pub fn is_file(value: &str) -> bool {
+    is_spaced_file(value) && !value.contains(char::is_whitespace)
+}
+
+/// The same of a name that may have spaces: `Books/Pan y ceniza.md`.
+pub fn is_spaced_file(value: &str) -> bool {
     let extension = value.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
     (1..=5).contains(&extension.len())
         && extension.chars().all(|letter| letter.is_ascii_alphanumeric())
         && extension.contains(|letter: char| letter.is_ascii_alphabetic())
-        && !value.contains(char::is_whitespace)
+        && !value.contains(|letter: char| letter.is_whitespace() && letter != ' ')
 }
 
 /// Whether an identifier is one that nobody says: `3b60ef37-c0a1-5044-af48-3a5bf9b604ab`.

@@ -414,7 +414,7 @@ impl Graph {
         if param.kind == Kind::Path {
             score += match text {
                 _ if is_path(text) => 25,
-                _ if words::is_file(&text.replace(' ', "_")) => 24,
+                _ if words::is_spaced_file(text) => 24,
                 _ => -10,
             };
         } else if is_path(text) {

@@ -264,10 +264,8 @@ async fn ordered(
     let wanted = (most as f64 * SPARE) as usize;
     // Half of the time is for trying them out, the other half for the proof that they can be repeated.
     let (now, end) = (Instant::now(), runners[0].deadline());
-    let (spent, left) = {
-        let left = end.saturating_duration_since(now);
-        (Duration::from_secs(task.budget.seconds).saturating_sub(left), left)
-    };
+    let left = end.saturating_duration_since(now);
+    let spent = Duration::from_secs(task.budget.seconds).saturating_sub(left);
     let calls: usize = runners.iter().map(Runner::calls).sum();
     let in_time = calls as f64 * left.as_secs_f64() / spent.as_secs_f64().max(1.0) / CALLS_OF_AN_ORDER;
     let tried = wanted.min(in_time.max(FEWEST_ORDERS) as usize);

@@ -550,7 +550,7 @@ impl<'g> Things<'g> {
     fn takes_names(&self, tool: usize, param: &str) -> bool {
         let args = self.graph.seen.iter().filter(|seen| seen.tool == tool).flat_map(|seen| &seen.args);
         let mut leaves = args.filter(|arg| arg.name == param).filter_map(|arg| arg.leaf.as_deref());
-        leaves.any(|leaf| words::is_file(&leaf.replace(' ', "_")) && !graph::is_path(leaf))
+        leaves.any(|leaf| words::is_spaced_file(leaf) && !graph::is_path(leaf))
     }
 
     /// Whether a result counts things by the values of their fields.
@@ -563,7 +563,7 @@ impl<'g> Things<'g> {
         let leaf = arg.leaf.as_deref()?;
         let is_path = |one: &super::seeds::Param| one.name == arg.name && one.is_path();
         if self.profiles[seen.tool].params.iter().any(is_path) {
-            return (is_required && words::is_file(&leaf.replace(' ', "_"))).then_some(Part::File);
+            return (is_required && words::is_spaced_file(leaf)).then_some(Part::File);
         }
         if words::preposition_of(&arg.name).is_some() {
             return None;
