@@ -32,9 +32,20 @@ impl Sampling {
     /// Draws from a row of logits. Returns the token and its log-probability at temperature 1, before any
     /// filter.
     pub fn draw(&self, logits: &[f32], rng: &mut ChaCha8Rng) -> (u32, f32) {
+        self.with(logits, |distribution| distribution.draw(rng))
+    }
+
+    /// Calls `then` with the distribution over a row of logits.
+    pub fn with<T>(&self, logits: &[f32], then: impl FnOnce(&Distribution<'_>) -> T) -> T {
         if self.temperature <= 0.0 {
-            let token = most_likely(logits);
-            return (token as u32, logits[token] - log_sum_exp(logits));
+            let total = log_sum_exp(logits);
+            return then(&Distribution {
+                sampling: *self,
+                logits,
+                total,
+                probabilities: &[],
+                starts: &[0.0],
+            });
         }
         PROBABILITIES.with_borrow_mut(|probabilities| {
             probabilities.resize(logits.len(), 0.0);
@@ -47,8 +58,15 @@ impl Sampling {
                 log_sum_exp_exps(&scaled, probabilities);
                 log_sum_exp(logits)
             };
-            let token = self.choose(probabilities, rng);
-            (token as u32, logits[token] - total)
+            self.filter(probabilities);
+            // With 150,000 tokens, `f32` rounding of the sum and of the draw would lose the last ones.
+            let mut starts = vec![0.0];
+            let mut start = 0.0;
+            starts.extend(probabilities.chunks(BLOCK).map(|block| {
+                start += sum(block);
+                start
+            }));
+            then(&Distribution { sampling: *self, logits, total, probabilities, starts: &starts })
         })
     }
 
@@ -70,34 +88,6 @@ impl Sampling {
         let (token, _) = self.draw(&allowed, rng);
         guide.advance(token)?;
         Ok((token, logits[token as usize] - log_sum_exp(logits)))
-    }
-
-    fn choose(&self, probabilities: &mut [f32], rng: &mut ChaCha8Rng) -> usize {
-        self.filter(probabilities);
-        // With 150,000 tokens, `f32` rounding of the sum and of the draw would lose the last ones.
-        let sums: Vec<f64> = probabilities.chunks(BLOCK).map(sum).collect();
-        let mut rest = mcprl_base::random::unit(rng) * sums.iter().sum::<f64>();
-        let mut last = 0;
-        for ((block, probabilities), sum) in probabilities.chunks(BLOCK).enumerate().zip(&sums) {
-            if *sum == 0.0 {
-                continue;
-            }
-            let is_here = rest < *sum;
-            for (token, probability) in probabilities.iter().enumerate().filter(|(_, p)| **p > 0.0) {
-                last = block * BLOCK + token;
-                if is_here {
-                    rest -= f64::from(*probability);
-                    if rest < 0.0 {
-                        return last;
-                    }
-                }
-            }
-            if is_here {
-                return last;
-            }
-            rest -= sum;
-        }
-        last
     }
 
     /// Sets the probability of excluded tokens to 0. The most likely token always stays.
@@ -124,6 +114,142 @@ impl Sampling {
         probabilities.fill(0.0);
         probabilities[first] = most;
         kept.into_iter().for_each(|(token, probability)| probabilities[token] = probability);
+    }
+}
+
+/// The distribution of the token after a row.
+pub struct Distribution<'a> {
+    sampling: Sampling,
+    logits: &'a [f32],
+    /// The log-sum-exp of the logits.
+    total: f32,
+    /// Filtered, and not normalised. Empty at temperature 0.
+    probabilities: &'a [f32],
+    /// The sum of the probabilities before each block, and that of all.
+    starts: &'a [f64],
+}
+
+impl Distribution<'_> {
+    pub fn draw(&self, rng: &mut ChaCha8Rng) -> (u32, f32) {
+        if self.sampling.temperature <= 0.0 {
+            return self.likeliest();
+        }
+        let at = mcprl_base::random::unit(rng) * self.sum();
+        self.with_logprob(self.token_at(at))
+    }
+
+    fn sum(&self) -> f64 {
+        self.starts.last().copied().unwrap_or_default()
+    }
+
+    fn with_logprob(&self, token: usize) -> (u32, f32) {
+        (token as u32, self.logits[token] - self.total)
+    }
+
+    fn likeliest(&self) -> (u32, f32) {
+        self.with_logprob(most_likely(self.logits))
+    }
+
+    /// The tokens of a block that can be drawn, each with the sum of the probabilities up to its own.
+    fn sums(&self, block: usize) -> impl Iterator<Item = (usize, f64)> {
+        let first = block * BLOCK;
+        let own = &self.probabilities[first..self.probabilities.len().min(first + BLOCK)];
+        let mut sum = 0.0;
+        own.iter().enumerate().filter(|(_, probability)| **probability > 0.0).map(
+            move |(index, probability)| {
+                sum += f64::from(*probability);
+                (first + index, self.starts[block] + sum)
+            },
+        )
+    }
+
+    /// The token whose share of the sum contains this value.
+    fn token_at(&self, at: f64) -> usize {
+        let mut last = 0;
+        for (block, bounds) in self.starts.windows(2).enumerate().filter(|(_, bounds)| bounds[0] < bounds[1])
+        {
+            let is_last = at < bounds[1];
+            // Beyond the last block, by rounding, it is the last token of all.
+            if !is_last && self.starts[block + 1] < self.sum() {
+                continue;
+            }
+            for (token, sum) in self.sums(block) {
+                last = token;
+                if at < sum {
+                    return token;
+                }
+            }
+            if is_last {
+                return last;
+            }
+        }
+        last
+    }
+
+    /// What is enough to draw the likely tokens again.
+    pub fn odds(&self) -> Odds {
+        let floor = (self.sum() * LEAST_SHARE) as f32;
+        let mut shares = Vec::new();
+        for (block, bounds) in self.starts.windows(2).enumerate() {
+            let own = self.probabilities[block * BLOCK..].iter().take(BLOCK);
+            if bounds[1] - bounds[0] < f64::from(floor) || own.into_iter().all(|share| *share < floor) {
+                continue;
+            }
+            let (mut low, mut in_block) = (bounds[0], self.sums(block).peekable());
+            while let Some((token, sum)) = in_block.next() {
+                // The last token has what the sum of the block has more by rounding.
+                let high = if in_block.peek().is_none() { bounds[1] } else { sum.min(bounds[1]) };
+                if self.probabilities[token] >= floor && low < high {
+                    let (token, logprob) = self.with_logprob(token);
+                    shares.push(Share { token, logprob, range: [low, high] });
+                }
+                low = high;
+            }
+        }
+        shares.sort_by(|a, b| (b.range[1] - b.range[0]).total_cmp(&(a.range[1] - a.range[0])));
+        shares.truncate(MOST_SHARES);
+        Odds { sampling: self.sampling, sum: self.sum(), likeliest: self.likeliest(), shares: shares.into() }
+    }
+}
+
+/// The least share of the sum that [`Odds`] have, and the number of shares.
+const LEAST_SHARE: f64 = 1.0 / 1024.0;
+const MOST_SHARES: usize = 16;
+
+/// The likely tokens after a row, for conversations that come there after it was computed.
+#[derive(Debug)]
+pub struct Odds {
+    pub sampling: Sampling,
+    sum: f64,
+    likeliest: (u32, f32),
+    /// The largest first.
+    shares: Box<[Share]>,
+}
+
+#[derive(Debug)]
+struct Share {
+    token: u32,
+    logprob: f32,
+    range: [f64; 2],
+}
+
+impl Odds {
+    /// The same token and log-probability as from the logits. None, and nothing is drawn, if the token is not
+    /// among the likely ones or the sampling is another.
+    pub fn draw(&self, sampling: Sampling, rng: &mut ChaCha8Rng) -> Option<(u32, f32)> {
+        if sampling.temperature <= 0.0 {
+            return Some(self.likeliest);
+        }
+        if sampling != self.sampling {
+            return None;
+        }
+        let before = rng.clone();
+        let at = mcprl_base::random::unit(rng) * self.sum;
+        let share = self.shares.iter().find(|share| share.range[0] <= at && at < share.range[1]);
+        if share.is_none() {
+            *rng = before;
+        }
+        share.map(|share| (share.token, share.logprob))
     }
 }
 
@@ -216,6 +342,34 @@ mod tests {
         }
         let sharper = shares(Sampling { temperature: 0.5, ..PLAIN }, &logits);
         assert!((sharper[0] - 0.36 / 0.46).abs() < 0.02, "{sharper:?}");
+    }
+
+    #[test]
+    fn odds_draw_what_the_logits_would_or_nothing() {
+        let mut numbers = ChaCha8Rng::seed_from_u64(3);
+        let mut drawn = [0; 2];
+        for case in 0..60u64 {
+            let spread = [0.5, 4.0, 12.0][case as usize % 3];
+            let logits: Vec<f32> =
+                (0..5000).map(|_| spread * mcprl_base::random::unit(&mut numbers) as f32).collect();
+            let sampling = Sampling {
+                temperature: [1.0, 0.7, 0.0][case as usize / 3 % 3],
+                top_p: [1.0, 0.9][case as usize / 9 % 2],
+                ..PLAIN
+            };
+            let odds = sampling.with(&logits, |distribution| distribution.odds());
+            for seed in 0..40 {
+                let (mut rng, mut other) = (ChaCha8Rng::seed_from_u64(seed), ChaCha8Rng::seed_from_u64(seed));
+                let found = odds.draw(sampling, &mut rng);
+                let expected = sampling.draw(&logits, &mut other);
+                drawn[usize::from(found.is_some())] += 1;
+                match found {
+                    Some(found) => assert_eq!((found, rng), (expected, other), "{sampling:?}"),
+                    None => assert_eq!(rng, ChaCha8Rng::seed_from_u64(seed), "nothing is drawn"),
+                }
+            }
+        }
+        assert!(drawn.iter().all(|count| *count > 100), "{drawn:?}");
     }
 
     #[test]

@@ -1,43 +1,56 @@
-//! The tree of given and sampled tokens: prompt pieces with conversations below them, and keys and values
-//! within a bound.
+//! The tree of the tokens of all conversations, and keys and values within a bound.
 //!
-//! A segment keeps its tokens as long as it exists. Its keys and values may be evicted at any time and
+//! Conversations whose tokens are the same so far are at the same place of the tree, so each distinct token has its keys
+//! and values once. A segment is a run of tokens without a branch. Where conversations part, it is split.
+//!
+//! A segment keeps its tokens as long as a conversation needs them. Its keys and values may be evicted at any time and
 //! recomputed. On the CPU they have the same bits, because a row depends only on the tokens before it. Cached
 //! keys and values require those of the segment above, so only a leaf of the cached segments is evicted. A layer with
 //! linear attention has a state instead of keys and values, which counts with them.
+//!
+//! Segments that no open conversation needs are idle. They stay for conversations to come, as far as they fit into
+//! the memory that open conversations have needed at once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_core::Result;
+
+use crate::{
+    model::{
+        Decoder, Recurrence,
+        ops::{Cache, KvFormat},
+    },
+    sampling::Odds,
 };
-
-use crate::model::{
-    Decoder, Recurrence,
-    ops::{Cache, KvFormat},
-};
-
-/// Prompt pieces that are kept although no conversation uses them.
-const IDLE_PIECES: usize = 256;
 
 /// A run of tokens with the keys and values computed so far.
 #[derive(Default)]
 pub struct Segment {
     parent: Option<usize>,
+    /// First tokens and numbers.
+    children: BTreeSet<(u32, usize)>,
     /// Position of its first token.
     pub first: usize,
     pub tokens: Vec<u32>,
+    /// The end of a prompt's piece. It does not grow.
+    is_sealed: bool,
     /// Per layer.
     pub cache: Vec<Cache>,
     /// Tokens that were computed at least once.
     pub reached: usize,
-    /// The conversation; none for a piece of a prompt.
-    pub conversation: Option<u64>,
-    /// Conversations and pieces directly below it.
+    /// What comes after this many of its tokens, for conversations that arrive there later. They come with the keys and
+    /// values.
+    pub odds: BTreeMap<usize, Vec<Odds>>,
+    /// Open conversations whose path contains it.
     users: usize,
+    /// Those whose path ends in it.
+    pub ends: BTreeSet<u64>,
     /// Bytes reserved for its keys and values.
     reserved: usize,
-    /// Users that have reserved bytes.
-    reserving_users: usize,
+    /// Tokens that they are reserved for.
+    room: usize,
+    /// Children that have reserved bytes.
+    reserving_children: usize,
     /// Running turns whose path contains it.
     pins: usize,
     /// When it was last pinned.
@@ -65,42 +78,74 @@ impl Segment {
         self.first + self.tokens.len()
     }
 
-    pub fn is_reserved_for(&self, bytes: usize) -> bool {
-        self.reserved >= bytes
+    /// Tokens to make room for when keys and values are appended.
+    pub fn expected(&self) -> usize {
+        self.tokens.len().min(self.room)
+    }
+
+    /// Whether tokens can be appended without a branch, as far as the tree knows.
+    pub fn can_grow(&self) -> bool {
+        !self.is_sealed && self.children.is_empty()
+    }
+
+    pub fn has_children(&self) -> bool {
+        !self.children.is_empty()
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.pins > 0
+    }
+
+    /// Whether one conversation at most needs it, and nothing below it is cached.
+    pub fn is_private(&self) -> bool {
+        self.users <= 1 && self.pins == 0 && self.reserving_children == 0
     }
 
     /// Whether its keys and values can be evicted now.
     fn is_leaf(&self) -> bool {
-        self.reserved > 0 && self.pins == 0 && self.reserving_users == 0
+        self.reserved > 0 && self.pins == 0 && self.reserving_children == 0
     }
 }
 
-/// Segments by number. A parent's number is smaller than its children's.
+/// Who needs a part of a segment.
+#[derive(Default)]
+pub struct Needs {
+    pub users: usize,
+    pub pins: usize,
+    pub ends: BTreeSet<u64>,
+}
+
+/// Segments by number.
 pub struct Segments {
     /// Per layer: the format of keys and values, and its recurrence if it has one instead of them.
     layers: Vec<(KvFormat, Option<Recurrence>)>,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
-    /// Prompt pieces by parent and tokens.
-    pieces: BTreeMap<(Option<usize>, Vec<u32>), usize>,
+    /// First tokens and numbers of segments without a parent.
+    roots: BTreeSet<(u32, usize)>,
     /// Most bytes of keys and values.
     pub bound: usize,
     reserved: usize,
+    /// The part of the reserved bytes that is of idle segments.
+    idle: usize,
+    /// The most bytes that segments which are not idle had at once.
+    peak: usize,
     clock: u64,
 }
 
 /// The order in which keys and values are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionOrder {
-    /// Pieces that no conversation uses, the least recently used first.
+    /// Idle segments, the least recently used first.
     Idle(u64),
-    /// Pieces whose conversations have nothing cached.
-    Unused(u64),
     /// Conversations that have been inactive for long, the longest first.
     Inactive(u64),
     /// Other conversations, the youngest first.
     Recent(std::cmp::Reverse<u64>),
 }
+
+/// The eviction order of segments that open conversations need. None stays.
+pub type Ranks = BTreeMap<usize, Option<EvictionOrder>>;
 
 impl Segments {
     /// Segments for this decoder, with at most this many bytes of keys and values.
@@ -111,9 +156,11 @@ impl Segments {
             layers: (0..config.layers).map(of_layer).collect(),
             by_number: BTreeMap::new(),
             next: 0,
-            pieces: BTreeMap::new(),
+            roots: BTreeSet::new(),
             bound,
             reserved: 0,
+            idle: 0,
+            peak: 0,
             clock: 0,
         }
     }
@@ -148,33 +195,45 @@ impl Segments {
         self.by_number.values().map(Segment::bytes).sum()
     }
 
-    /// The segment of a prompt piece. Creates it if it is new.
-    pub fn piece(&mut self, parent: Option<usize>, tokens: &[u32]) -> usize {
-        let key = (parent, tokens.to_vec());
-        if let Some(number) = self.pieces.get(&key) {
-            return *number;
-        }
-        let number = self.add(parent, tokens.to_vec(), None);
-        self.pieces.insert(key, number);
-        number
+    fn siblings(&self, parent: Option<usize>) -> Option<&BTreeSet<(u32, usize)>> {
+        parent.map_or(Some(&self.roots), |parent| Some(&self.get(parent)?.children))
     }
 
-    pub fn add(&mut self, parent: Option<usize>, tokens: Vec<u32>, conversation: Option<u64>) -> usize {
-        let first = parent.and_then(|parent| self.by_number.get_mut(&parent)).map_or(0, |parent| {
-            parent.users += 1;
-            parent.end()
-        });
-        let number = self.next;
-        self.next += 1;
+    fn siblings_mut(&mut self, parent: Option<usize>) -> Option<&mut BTreeSet<(u32, usize)>> {
+        match parent {
+            Some(parent) => Some(&mut self.by_number.get_mut(&parent)?.children),
+            None => Some(&mut self.roots),
+        }
+    }
+
+    /// The child that begins with this token, or the root that does.
+    pub fn child(&self, parent: Option<usize>, token: u32) -> Option<usize> {
+        let of_token = self.siblings(parent)?.range((token, 0)..).next();
+        of_token.filter(|(first, _)| *first == token).map(|(_, number)| *number)
+    }
+
+    /// Adds a child. There may be another one with the same tokens.
+    pub fn add(&mut self, parent: Option<usize>, tokens: Vec<u32>, is_sealed: bool) -> usize {
+        let first = parent.and_then(|parent| self.get(parent)).map_or(0, Segment::end);
         let segment = Segment {
             parent,
             first,
             tokens,
+            is_sealed,
             cache: self.empty(),
-            conversation,
             used: self.clock,
             ..Segment::default()
         };
+        self.insert(segment)
+    }
+
+    fn insert(&mut self, segment: Segment) -> usize {
+        let number = self.next;
+        self.next += 1;
+        let (parent, token) = (segment.parent, segment.tokens.first().copied().unwrap_or_default());
+        if let Some(siblings) = self.siblings_mut(parent) {
+            siblings.insert((token, number));
+        }
         self.by_number.insert(number, segment);
         number
     }
@@ -189,80 +248,187 @@ impl Segments {
         self.layers.iter().map(of_layer).collect()
     }
 
-    /// Removes a segment without children from the tree.
-    pub fn remove(&mut self, number: usize) {
-        self.evict(number);
-        let parent = self.by_number.remove(&number).and_then(|segment| segment.parent);
+    /// Splits a segment after this many of its tokens. `below` is who needs the second part, which becomes a child and is
+    /// returned.
+    ///
+    /// Returns none, and changes nothing, if the state of a layer after these tokens is gone, or two parts take more memory
+    /// than there is.
+    pub fn split(&mut self, number: usize, at: usize, below: impl FnOnce() -> Needs) -> Option<usize> {
+        let segment = self.by_number.get(&number)?;
+        let computed = segment.computed();
+        let is_recurrent = self.layers.iter().any(|(_, recurrence)| recurrence.is_some());
+        if at == 0 || at >= segment.tokens.len() || (is_recurrent && at < computed) {
+            return None;
+        }
+        let rooms = [segment.room.min(at), segment.room.saturating_sub(at)];
+        let mut bytes = rooms.map(|tokens| self.bytes_for(tokens));
+        if computed <= at {
+            bytes[0] = bytes[0].max(segment.bytes());
+        }
+        let reserved = self.reserved - segment.reserved + bytes[0] + bytes[1];
+        if reserved > self.reserved && reserved > self.bound {
+            return None;
+        }
+        let (empty, Needs { users, pins, ends }) = (self.empty(), below());
+        let segment = self.by_number.get_mut(&number)?;
+        let cache = if computed <= at {
+            empty
+        } else {
+            let expected = rooms[1].min(segment.tokens.len() - at);
+            let parts: Result<Vec<Cache>> =
+                segment.cache.iter_mut().map(|cache| cache.split(at, expected)).collect();
+            // A cache of which some layers are split is of no use.
+            parts.unwrap_or(empty)
+        };
+        let is_split = computed <= at || cache.first().is_some_and(|cache| cache.tokens() > 0);
+        let lower = Segment {
+            parent: Some(number),
+            children: std::mem::take(&mut segment.children),
+            first: segment.first + at,
+            tokens: segment.tokens.split_off(at),
+            is_sealed: std::mem::take(&mut segment.is_sealed),
+            cache,
+            reached: segment.reached.saturating_sub(at),
+            odds: segment.odds.split_off(&(at + 1)).into_iter().map(|(after, of)| (after - at, of)).collect(),
+            users,
+            pins,
+            used: segment.used,
+            reserving_children: std::mem::take(&mut segment.reserving_children),
+            ends,
+            ..Segment::default()
+        };
+        segment.reached = segment.reached.min(at);
+        segment.ends.retain(|id| !lower.ends.contains(id));
+        let children: Vec<usize> = lower.children.iter().map(|(_, number)| *number).collect();
+        let lower = self.insert(lower);
+        for child in children {
+            if let Some(child) = self.by_number.get_mut(&child) {
+                child.parent = Some(lower);
+            }
+        }
+        if is_split {
+            self.set_reserved(number, bytes[0], rooms[0]);
+            self.set_reserved(lower, bytes[1], rooms[1]);
+        } else {
+            self.evict(number);
+        }
+        Some(lower)
+    }
+
+    /// A conversation's path now ends in this segment, which is below its end of before.
+    pub fn enter(&mut self, number: usize, id: u64, is_running: bool) {
+        let parent = self.by_number.get(&number).and_then(|segment| segment.parent);
         if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
-            parent.users -= 1;
+            parent.ends.remove(&id);
+        }
+        let Some(segment) = self.by_number.get_mut(&number) else { return };
+        segment.ends.insert(id);
+        segment.users += 1;
+        segment.pins += usize::from(is_running);
+        if segment.users == 1 {
+            self.idle -= segment.reserved;
+            self.peak = self.peak.max(self.reserved - self.idle);
+        }
+        // A branch ends the growth of what is above.
+        if let Some(parent) = parent.filter(|parent| self.get(*parent).is_some_and(|it| it.ends.is_empty())) {
+            self.shrink(parent);
         }
     }
 
-    /// Removes unused prompt pieces beyond `IDLE_PIECES`, the least recently used first.
-    pub fn remove_idle(&mut self) {
-        while self.pieces.len() > IDLE_PIECES {
-            let pieces = self.pieces.values().filter_map(|number| Some((number, self.get(*number)?)));
-            let idle = pieces.filter(|(_, segment)| segment.users == 0);
-            let Some(number) = idle.min_by_key(|(_, segment)| segment.used).map(|(number, _)| *number) else {
-                return;
+    /// The path of a conversation now ends above this segment.
+    pub fn leave(&mut self, number: usize, id: u64, is_running: bool) {
+        let Some(segment) = self.by_number.get_mut(&number) else { return };
+        segment.ends.remove(&id);
+        segment.users -= 1;
+        segment.pins -= usize::from(is_running);
+        let (parent, is_idle) = (segment.parent, segment.users == 0);
+        if is_idle {
+            self.idle += segment.reserved;
+        }
+        if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
+            parent.ends.insert(id);
+        }
+        self.remove_unused(number);
+    }
+
+    /// Removes a segment that nobody needs, if it has nothing cached, and those above it that only it needed.
+    pub fn remove_unused(&mut self, number: usize) {
+        let mut next = Some(number);
+        while let Some(number) = next {
+            let is_unused = |segment: &&Segment| {
+                segment.users == 0 && segment.reserved == 0 && segment.children.is_empty()
             };
-            self.remove_piece(number);
+            let Some(segment) = self.get(number).filter(is_unused) else { return };
+            let (parent, token) = (segment.parent, segment.tokens.first().copied().unwrap_or_default());
+            self.by_number.remove(&number);
+            if let Some(siblings) = self.siblings_mut(parent) {
+                siblings.remove(&(token, number));
+            }
+            next = parent;
         }
     }
 
-    fn remove_piece(&mut self, number: usize) {
-        self.pieces.retain(|_, piece| *piece != number);
-        self.remove(number);
-    }
-
-    /// A segment and its ancestors, root first.
-    pub fn path(&self, number: usize) -> Arc<[usize]> {
-        let parent = |number: &usize| self.by_number.get(number)?.parent;
-        let mut path: Vec<usize> = std::iter::successors(Some(number), parent).collect();
-        path.reverse();
-        path.into()
-    }
-
-    /// Bytes of a path's segments when all is computed and the last has grown by this many tokens.
-    pub fn path_bytes(&self, path: &[usize], more: usize) -> usize {
-        self.grown(path, more).map(|(_, bytes)| bytes).sum()
+    /// Bytes of a path's segments when all is computed up to this position and the last has grown by `more` tokens.
+    pub fn path_bytes(&self, path: &[usize], end: usize, more: usize) -> usize {
+        self.grown(path, end, more).map(|(_, tokens)| self.bytes_for(tokens)).sum()
     }
 
     /// The part of [`Self::path_bytes`] that is not yet reserved.
-    pub fn missing_bytes(&self, path: &[usize], more: usize) -> usize {
-        let reserved = |number| self.by_number.get(&number).map_or(0, |segment| segment.reserved);
-        self.grown(path, more).map(|(number, bytes)| bytes.saturating_sub(reserved(number))).sum()
+    pub fn missing_bytes(&self, path: &[usize], end: usize, more: usize) -> usize {
+        let missing = |(number, tokens)| {
+            let segment = self.by_number.get(&number);
+            match segment.is_some_and(|segment| segment.room >= tokens) {
+                true => 0,
+                false => self.bytes_for(tokens).saturating_sub(segment.map_or(0, |segment| segment.reserved)),
+            }
+        };
+        self.grown(path, end, more).map(missing).sum()
     }
 
-    fn grown(&self, path: &[usize], more: usize) -> impl Iterator<Item = (usize, usize)> {
+    /// Whether room is reserved for a path's tokens up to this position.
+    pub fn is_reserved(&self, path: &[usize], end: usize) -> bool {
+        self.grown(path, end, 0)
+            .all(|(number, tokens)| self.get(number).is_none_or(|segment| segment.room >= tokens))
+    }
+
+    fn grown(&self, path: &[usize], end: usize, more: usize) -> impl Iterator<Item = (usize, usize)> {
         path.iter().enumerate().map(move |(depth, number)| {
-            let tokens = self.by_number.get(number).map_or(0, |segment| segment.tokens.len());
-            (*number, self.bytes_for(tokens + if depth + 1 == path.len() { more } else { 0 }))
+            let tokens = self.by_number.get(number).map_or(0, |segment| match depth + 1 == path.len() {
+                true => end - segment.first + more,
+                false => segment.tokens.len(),
+            });
+            (*number, tokens)
         })
     }
 
     /// Reserves the bytes that are [`Self::missing_bytes`].
-    pub fn reserve(&mut self, path: &[usize], more: usize) {
-        for (number, bytes) in self.grown(path, more).collect::<Vec<_>>() {
-            if self.by_number.get(&number).is_some_and(|segment| segment.reserved < bytes) {
-                self.set_reserved(number, bytes);
+    pub fn reserve(&mut self, path: &[usize], end: usize, more: usize) {
+        for (number, tokens) in self.grown(path, end, more).collect::<Vec<_>>() {
+            if let Some(segment) = self.by_number.get(&number).filter(|segment| segment.room < tokens) {
+                let bytes = self.bytes_for(tokens).max(segment.reserved);
+                self.set_reserved(number, bytes, tokens);
             }
         }
+        self.drop_idle();
     }
 
-    /// Reduces a segment's reservation to its present size.
+    /// Reduces a segment's reservation to its tokens.
     pub fn shrink(&mut self, number: usize) {
-        if let Some(segment) = self.by_number.get(&number) {
-            self.set_reserved(number, segment.bytes());
+        if let Some(segment) = self.by_number.get(&number).filter(|segment| segment.reserved > 0) {
+            let tokens = segment.tokens.len();
+            let bytes = segment.bytes().max(self.bytes_for(tokens)).min(segment.reserved);
+            self.set_reserved(number, bytes, segment.room.min(tokens));
         }
     }
 
-    /// Drops a segment's keys and values. Its tokens wait to be recomputed.
+    /// Drops a segment's keys and values. If it is needed, its tokens wait to be recomputed.
     pub fn evict(&mut self, number: usize) {
         let empty = self.empty();
         if let Some(segment) = self.by_number.get_mut(&number) {
             segment.cache = empty;
-            self.set_reserved(number, 0);
+            segment.odds.clear();
+            self.set_reserved(number, 0, 0);
+            self.remove_unused(number);
         }
     }
 
@@ -272,14 +438,20 @@ impl Segments {
         }
     }
 
-    fn set_reserved(&mut self, number: usize, bytes: usize) {
+    /// Reserves this many bytes for this many tokens.
+    fn set_reserved(&mut self, number: usize, bytes: usize, tokens: usize) {
         let Some(segment) = self.by_number.get_mut(&number) else { return };
+        segment.room = tokens;
         let before = std::mem::replace(&mut segment.reserved, bytes);
         self.reserved = self.reserved - before + bytes;
+        if segment.users == 0 {
+            self.idle = self.idle - before + bytes;
+        }
+        self.peak = self.peak.max(self.reserved - self.idle);
         let parent = segment.parent;
         if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
-            parent.reserving_users =
-                parent.reserving_users + usize::from(bytes > 0) - usize::from(before > 0);
+            parent.reserving_children =
+                parent.reserving_children + usize::from(bytes > 0) - usize::from(before > 0);
         }
     }
 
@@ -302,44 +474,46 @@ impl Segments {
         }
     }
 
+    /// Evicts idle segments, the least recently used first, until all fit into the peak of the others.
+    pub fn drop_idle(&mut self) {
+        while self.idle > 0 && self.reserved > self.peak {
+            let idle = self.by_number.iter().filter(|(_, segment)| segment.users == 0 && segment.is_leaf());
+            let Some((_, number)) = idle.map(|(number, segment)| (segment.used, *number)).min() else {
+                return;
+            };
+            self.evict(number);
+        }
+    }
+
     /// Evicts keys and values until this many more bytes fit. Evicts nothing if that is impossible.
-    ///
-    /// `rank` gives the eviction order of a conversation; none if it stays.
-    pub fn make_room(&mut self, bytes: usize, rank: impl Fn(u64, &Segment) -> Option<EvictionOrder>) -> bool {
-        if self.reserved + bytes <= self.bound {
+    pub fn make_room(&mut self, bytes: usize, ranks: impl FnOnce(&Self) -> Ranks) -> bool {
+        if self.reserved.saturating_add(bytes) <= self.bound {
             return true;
         }
-        let of_conversation = |segment: &Segment| rank(segment.conversation?, segment);
-        let stays = |segment: &Segment| {
-            segment.pins > 0 || (segment.conversation.is_some() && of_conversation(segment).is_none())
+        let ranks = ranks(self);
+        let rank = |number: &usize, segment: &Segment| match ranks.get(number) {
+            Some(rank) => *rank,
+            None => Some(EvictionOrder::Idle(segment.used)),
         };
-        // A segment that stays keeps its ancestors. Numbers decrease from children to parents.
+        // A segment that stays keeps its ancestors.
         let mut kept = BTreeSet::new();
-        let mut staying_bytes = 0;
-        for (number, segment) in self.by_number.iter().rev().filter(|(_, segment)| segment.reserved > 0) {
-            if stays(segment) || kept.contains(number) {
-                staying_bytes += segment.reserved;
-                kept.extend(segment.parent);
+        for (number, segment) in self.by_number.iter().filter(|(_, segment)| segment.reserved > 0) {
+            if segment.pins > 0 || rank(number, segment).is_none() {
+                let mut next = Some(*number);
+                while let Some(number) = next.filter(|number| kept.insert(*number)) {
+                    next = self.get(number).and_then(|segment| segment.parent);
+                }
             }
         }
-        if staying_bytes + bytes > self.bound {
+        let reserved = |number: &usize| self.get(*number).map_or(0, |segment| segment.reserved);
+        if kept.iter().map(reserved).sum::<usize>() + bytes > self.bound {
             return false;
         }
         while self.reserved + bytes > self.bound {
-            let ranked = |(number, segment): (&usize, &Segment)| {
-                let rank = match (segment.conversation, segment.users) {
-                    (Some(_), _) => of_conversation(segment)?,
-                    (None, 0) => EvictionOrder::Idle(segment.used),
-                    (None, _) => EvictionOrder::Unused(segment.used),
-                };
-                Some((rank, *number))
-            };
             let leaves = self.by_number.iter().filter(|(_, segment)| segment.is_leaf());
-            let Some((rank, number)) = leaves.filter_map(ranked).min() else { return false };
-            match rank {
-                EvictionOrder::Idle(_) => self.remove_piece(number),
-                _ => self.evict(number),
-            }
+            let ranked = leaves.filter_map(|(number, segment)| Some((rank(number, segment)?, *number)));
+            let Some((_, number)) = ranked.min() else { return false };
+            self.evict(number);
         }
         true
     }

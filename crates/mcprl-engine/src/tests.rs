@@ -5,6 +5,7 @@ mod memory;
 mod model_cache;
 mod recurrence;
 mod several;
+mod sharing;
 mod spread;
 
 use std::sync::Arc;

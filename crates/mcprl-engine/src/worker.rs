@@ -1,10 +1,14 @@
 //! The thread that decodes all turns of a device's conversations.
 //!
-//! Prompt pieces and conversations are segments of one tree, each with its keys and values. A step takes the
+//! All conversations are in one tree of tokens, whose segments have keys and values. A step takes the
 //! turns with reserved cache memory and runs their waiting tokens through the decoder as one ragged batch. It
 //! then samples where a turn needs a token. Conversations that wait for their tools are not in the batch.
+//!
+//! Conversations at one place of the tree share the row of a step, and each draws from it with its own generator. Who
+//! comes to a place later draws from the odds that are kept there.
 
 mod mixer;
+mod place;
 mod schedule;
 
 use std::{
@@ -27,7 +31,7 @@ use tokio::sync::{mpsc::UnboundedSender, oneshot};
 use self::mixer::StepMixer;
 use super::{
     EngineError, Sampling,
-    sampling::likeliest,
+    sampling::{Odds, likeliest},
     segments::{Segment, Segments},
     size::{STEP_ROWS, logit_rows},
 };
@@ -115,9 +119,13 @@ type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
 /// A sequence with its unfinished turn.
 struct SequenceState {
-    segment: usize,
-    /// Its segment and the ancestors of that segment, root first.
+    tokens: Vec<u32>,
+    /// The number of tokens that have their place in the tree.
+    placed: usize,
+    /// The segments of these tokens, root first. The last one may go on with the tokens of others.
     path: Arc<[usize]>,
+    /// Where the pieces of its prompt end.
+    pieces: Vec<usize>,
     sampling: Sampling,
     rng: ChaCha8Rng,
     turn: Option<Turn>,
@@ -127,6 +135,13 @@ struct SequenceState {
     inactive_since: u64,
     /// The last step that computed a token of it.
     last_step: u64,
+}
+
+impl SequenceState {
+    /// Its last segment.
+    fn leaf(&self) -> Option<usize> {
+        self.path.last().copied()
+    }
 }
 
 /// A turn to sample, and what of it is sampled.
@@ -142,6 +157,11 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// Whether a token and its log-probability are all it needs.
+    fn is_plain(&self) -> bool {
+        self.alternatives == 0 && self.guide.is_none()
+    }
+
     /// Tokens it may still sample.
     fn remaining(&self) -> usize {
         self.max_new.saturating_sub(self.sampled.tokens.len())
@@ -163,6 +183,9 @@ pub struct Worker {
     steps: u64,
 }
 
+/// A row of logits and the conversations that draw from it.
+type Drawing<'a> = (&'a [f32], Vec<(u64, &'a mut SequenceState)>);
+
 /// A drawn token.
 struct Drawn {
     token: u32,
@@ -176,8 +199,6 @@ struct Part {
     path: Arc<[usize]>,
     /// Index of the segment in the path.
     depth: usize,
-    /// The conversation, if the segment belongs to one.
-    conversation: Option<u64>,
     rows: Range<usize>,
 }
 
@@ -230,30 +251,25 @@ impl Worker {
     fn handle(&mut self, command: Command) {
         match command {
             Command::Open { id, prompt, sampling, seed } => {
-                let mut pieces: Vec<&[u32]> =
-                    prompt.iter().map(AsRef::as_ref).filter(|p| !p.is_empty()).collect();
-                // The last token is not shared: its successor is sampled for this conversation only.
-                let mut own = Vec::new();
-                if !self.fits(&pieces) {
-                    // Only the first turn fails.
-                    own = std::mem::take(&mut pieces).concat();
-                } else if let Some((last, rest)) = pieces.pop().and_then(<[u32]>::split_last) {
-                    own.push(*last);
-                    pieces.extend((!rest.is_empty()).then_some(rest));
-                }
-                let mut parent = None;
-                for piece in pieces {
-                    parent = Some(self.segments.piece(parent, piece));
-                }
+                let tokens = prompt.concat();
+                let ends = prompt.iter().scan(0, |end, piece| {
+                    *end += piece.len();
+                    Some(*end)
+                });
                 let rng = ChaCha8Rng::seed_from_u64(seed);
-                let before = (own.len(), rng.clone());
-                let segment = self.segments.add(parent, own, Some(id));
-                let path = self.segments.path(segment);
-                let (turn, inactive_since, last_step) = (None, self.work, 0);
-                let conversation =
-                    SequenceState { segment, path, sampling, rng, turn, before, inactive_since, last_step };
+                let conversation = SequenceState {
+                    placed: 0,
+                    path: Arc::default(),
+                    pieces: ends.collect(),
+                    sampling,
+                    before: (tokens.len(), rng.clone()),
+                    rng,
+                    turn: None,
+                    inactive_since: self.work,
+                    last_step: 0,
+                    tokens,
+                };
                 self.conversations.insert(id, conversation);
-                self.segments.remove_idle();
             }
             Command::Turn { id, append, undo_previous, turn } => {
                 if undo_previous {
@@ -270,38 +286,33 @@ impl Worker {
             }
             Command::Close { id } => {
                 self.cancel(id);
-                if let Some(conversation) = self.conversations.remove(&id) {
-                    self.segments.remove(conversation.segment);
+                while self.conversations.get(&id).is_some_and(|conversation| !conversation.path.is_empty()) {
+                    self.leave(id);
                 }
+                self.conversations.remove(&id);
+                self.segments.drop_idle();
             }
         }
-    }
-
-    fn fits(&self, pieces: &[&[u32]]) -> bool {
-        let config = &self.decoder.config;
-        let known = |piece: &&[u32]| piece.iter().all(|token| (*token as usize) < config.vocabulary);
-        pieces.iter().map(|piece| piece.len()).sum::<usize>() < config.context && pieces.iter().all(known)
     }
 
     /// Queues a turn's tokens.
     fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<&mut SequenceState, EngineError> {
         let closed = || EngineError::Worker { reason: "the conversation is closed".into() };
         let conversation = self.conversations.get_mut(&id).ok_or_else(closed)?;
-        let segment = self.segments.get_mut(conversation.segment).ok_or_else(closed)?;
-        conversation.before = (segment.tokens.len(), conversation.rng.clone());
+        conversation.before = (conversation.tokens.len(), conversation.rng.clone());
         let (vocabulary, context) = (self.decoder.config.vocabulary, self.decoder.config.context);
-        let mut tokens = segment.tokens.iter().chain(&append);
+        let mut tokens = conversation.tokens.iter().chain(&append);
         if let Some(token) = tokens.find(|token| **token as usize >= vocabulary) {
             return Err(ModelError::Token { token: *token, vocabulary }.into());
         }
-        if segment.tokens.len() + append.len() == 0 {
+        let tokens = conversation.tokens.len() + append.len();
+        if tokens == 0 {
             return Err(EngineError::EmptyPrompt);
         }
-        let tokens = segment.end() + append.len();
         if tokens >= context {
             return Err(EngineError::Context { tokens, context });
         }
-        segment.tokens.extend(append);
+        conversation.tokens.extend(append);
         Ok(conversation)
     }
 
@@ -313,7 +324,9 @@ impl Worker {
         conversation.inactive_since = self.work;
         if was_running {
             self.segments.unpin(&conversation.path);
-            self.segments.shrink(conversation.segment);
+            if let Some(leaf) = conversation.leaf() {
+                self.segments.shrink(leaf);
+            }
         }
     }
 
@@ -321,16 +334,11 @@ impl Worker {
     fn cancel(&mut self, id: u64) -> Option<Turn> {
         self.release(id);
         let conversation = self.conversations.get_mut(&id)?;
-        let segment = self.segments.get_mut(conversation.segment)?;
-        let (tokens, rng) = &conversation.before;
-        conversation.rng = rng.clone();
-        segment.tokens.truncate(*tokens);
-        segment.reached = segment.reached.min(*tokens);
-        // Keys and values are never truncated, and the next turn needs a token to continue from.
-        if segment.computed() >= segment.tokens.len() {
-            self.segments.evict(conversation.segment);
-        }
-        conversation.turn.take()
+        let (tokens, rng) = conversation.before.clone();
+        conversation.rng = rng;
+        let turn = conversation.turn.take();
+        self.truncate(id, tokens);
+        turn
     }
 
     /// Reports the failure to every conversation that waits.
@@ -343,61 +351,76 @@ impl Worker {
         self.segments.evict_all();
     }
 
+    /// The tokens of each segment of a conversation's path that are to be computed before it can go on.
+    fn waiting_tokens<'a>(&'a self, conversation: &'a SequenceState) -> impl Iterator<Item = usize> {
+        conversation.path.iter().enumerate().map(|(depth, number)| {
+            self.segments.get(*number).map_or(0, |segment| match depth + 1 == conversation.path.len() {
+                true => (conversation.placed - segment.first).saturating_sub(segment.computed()),
+                false => segment.waiting(),
+            })
+        })
+    }
+
     /// The segments of the next step in depth-first order, with the number of rows of each.
     ///
     /// Decoding turns precede prompts and tool results, which get the rest of the step. A long prompt
     /// therefore delays others by at most one step. If less than [`PROMPT_ROWS`] would remain, turns
-    /// alternate.
+    /// alternate. Turns at one place have one row.
     fn parts(&mut self) -> Vec<Part> {
-        let (mut decoding, mut prompts) = (Vec::new(), Vec::new());
+        // By the last segment: when a turn there was in a step last, and the turns.
+        let mut decoding: BTreeMap<usize, (u64, Vec<u64>)> = BTreeMap::new();
+        let mut prompts = Vec::new();
         for id in &self.running {
             let Some(conversation) = self.conversations.get(id) else { continue };
-            let mut waiting =
-                conversation.path.iter().map(|number| self.segments.get(*number).map_or(0, Segment::waiting));
-            let own = waiting.next_back();
-            match own == Some(1) && waiting.all(|tokens| tokens == 0) {
-                true => decoding.push((conversation.last_step, *id)),
-                false => prompts.push(*id),
+            let own = self.waiting_tokens(conversation).last();
+            match (conversation.leaf(), self.waiting_tokens(conversation).sum()) {
+                (_, 0) => (),
+                (Some(leaf), 1) if own == Some(1) => {
+                    let (last_step, turns) = decoding.entry(leaf).or_insert((u64::MAX, Vec::new()));
+                    *last_step = conversation.last_step.min(*last_step);
+                    turns.push(*id);
+                }
+                _ => prompts.push(*id),
             }
         }
         let most = STEP_ROWS - if prompts.is_empty() { 0 } else { PROMPT_ROWS };
+        let mut decoding: Vec<(u64, Vec<u64>)> = decoding.into_values().collect();
         if decoding.len() > most {
             decoding.sort_unstable();
             decoding.truncate(most);
         }
         self.steps += 1;
         let mut parts = Vec::with_capacity(decoding.len() + 2 * prompts.len());
-        for (_, id) in &decoding {
-            let Some(conversation) = self.conversations.get_mut(id) else { continue };
+        let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+        for id in decoding.into_iter().flat_map(|(_, turns)| turns) {
+            let Some(conversation) = self.conversations.get_mut(&id) else { continue };
             conversation.last_step = self.steps;
             let path = conversation.path.clone();
-            parts.push(Part { depth: path.len() - 1, path, conversation: Some(*id), rows: 0..1 });
+            if let Some(leaf) = conversation.leaf()
+                && taken.insert(leaf, parts.len()).is_none()
+            {
+                parts.push(Part { depth: path.len() - 1, path, rows: 0..1 });
+            }
         }
         let mut free = STEP_ROWS - parts.len();
-        let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
         for id in prompts {
             let Some(conversation) = self.conversations.get(&id) else { continue };
-            for (depth, number) in conversation.path.iter().enumerate() {
-                let waiting = self.segments.get(*number).map_or(0, Segment::waiting);
-                let rows = match taken.get(number) {
-                    Some(rows) => *rows,
-                    None => {
-                        let rows = waiting.min(free);
-                        if rows > 0 {
-                            let path = conversation.path.clone();
-                            let conversation = (depth + 1 == path.len()).then_some(id);
-                            parts.push(Part { path, depth, conversation, rows: 0..rows });
-                            taken.insert(*number, rows);
-                            free -= rows;
-                        }
-                        rows
-                    }
-                };
-                if rows < waiting {
+            let waiting = self.waiting_tokens(conversation).collect::<Vec<_>>();
+            for (depth, waiting) in waiting.into_iter().enumerate().filter(|(_, waiting)| *waiting > 0) {
+                let index = *taken.entry(conversation.path[depth]).or_insert_with(|| {
+                    parts.push(Part { path: conversation.path.clone(), depth, rows: 0..0 });
+                    parts.len() - 1
+                });
+                let rows = &mut parts[index].rows;
+                let more = waiting.saturating_sub(rows.end).min(free);
+                rows.end += more;
+                free -= more;
+                if rows.end < waiting {
                     break;
                 }
             }
         }
+        parts.retain(|part| !part.rows.is_empty());
         parts.sort_by(|a, b| a.path().cmp(b.path()));
         let mut start = 0;
         for part in &mut parts {
@@ -463,25 +486,44 @@ impl Worker {
         self.sample(&parts, &x)
     }
 
+    /// The rows after which turns draw a token, and these turns.
+    fn drawing(&self, parts: &[Part]) -> BTreeMap<usize, Vec<u64>> {
+        let parts: BTreeMap<usize, &Part> = parts.iter().map(|part| (part.segment(), part)).collect();
+        let mut drawing: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for id in &self.running {
+            let of = |conversation: &SequenceState| {
+                let part = parts.get(&conversation.leaf()?)?;
+                let segment = self.segments.get(part.segment())?;
+                // Its last token is this many before the last one of the part.
+                let later = (segment.first + segment.computed()).checked_sub(conversation.placed)?;
+                (later < part.rows.len()).then(|| part.rows.end - 1 - later)
+            };
+            if let Some(row) = self.conversations.get(id).and_then(of) {
+                drawing.entry(row).or_default().push(*id);
+            }
+        }
+        drawing
+    }
+
     /// Draws the next token of every turn whose tokens are all computed.
     fn sample(&mut self, parts: &[Part], x: &Tensor) -> Result<(), EngineError> {
-        let complete =
-            |part: &&Part| self.segments.get(part.segment()).is_some_and(|segment| segment.waiting() == 0);
-        let last_row = |part: &Part| Some((part.conversation?, part.rows.end - 1));
-        let sampled: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(last_row).collect();
-        for block in sampled.chunks(logit_rows(&self.decoder.config, self.decoder.by_kernels())) {
-            let rows: Vec<usize> = block.iter().map(|(_, row)| *row).collect();
+        let drawing: Vec<(usize, Vec<u64>)> = self.drawing(parts).into_iter().collect();
+        for block in drawing.chunks(logit_rows(&self.decoder.config, self.decoder.by_kernels())) {
+            let rows: Vec<usize> = block.iter().map(|(row, _)| *row).collect();
             let x = ops::move_to(&ops::gather(x, &rows)?, self.decoder.device())?;
             let (_, logits) = self.decoder.logits(&x)?;
             #[cfg(feature = "cuda")]
             if let Some(drawn) = self.draw_on_device(block, &logits)? {
-                block.iter().zip(drawn).for_each(|((id, _), drawn)| self.add_token(*id, drawn));
+                drawn.into_iter().for_each(|(id, drawn)| self.add_token(id, drawn));
                 continue;
             }
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
-            for (id, drawn) in self.draw(block, &logits) {
-                self.add_token(id, drawn);
+            for (drawn, odds) in self.draw(block, &logits) {
+                self.keep_odds(drawn.first().map(|(id, _)| *id), odds);
+                for (id, drawn) in drawn {
+                    self.add_token(id, drawn);
+                }
             }
         }
         Ok(())
@@ -491,61 +533,84 @@ impl Worker {
     #[cfg(feature = "cuda")]
     fn draw_on_device(
         &mut self,
-        block: &[(u64, usize)],
+        block: &[(usize, Vec<u64>)],
         logits: &Tensor,
-    ) -> Result<Option<Vec<Result<Drawn, EngineError>>>, EngineError> {
-        let simple = |(id, _): &(u64, usize)| {
-            let conversation = self.conversations.get(id)?;
-            let is_plain = |turn: &Turn| turn.alternatives == 0 && turn.guide.is_none();
-            (conversation.turn.as_ref().is_none_or(is_plain) && conversation.sampling.is_unfiltered())
-                .then_some(())
+    ) -> Result<Option<Vec<(u64, Result<Drawn, EngineError>)>>, EngineError> {
+        let is_simple = |id: &u64| {
+            self.conversations.get(id).is_some_and(|conversation| {
+                conversation.turn.as_ref().is_none_or(Turn::is_plain) && conversation.sampling.is_unfiltered()
+            })
         };
-        if !ops::cuda::takes(logits) || !block.iter().all(|of| simple(of).is_some()) {
+        if !ops::cuda::takes(logits) || !block.iter().flat_map(|(_, ids)| ids).all(is_simple) {
             return Ok(None);
         }
-        let (mut draws, mut temperatures) = (Vec::new(), Vec::new());
-        for (id, _) in block {
-            let Some(conversation) = self.conversations.get_mut(id) else { continue };
+        let (mut ids, mut rows, mut draws, mut temperatures) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (row, id) in
+            block.iter().enumerate().flat_map(|(row, (_, ids))| ids.iter().map(move |id| (row, *id)))
+        {
+            let Some(conversation) = self.conversations.get_mut(&id) else { continue };
             let temperature = conversation.sampling.temperature;
+            ids.push(id);
+            rows.push(row);
             temperatures.push(temperature);
             draws.push(if temperature > 0.0 { mcprl_base::random::unit(&mut conversation.rng) } else { 0.0 });
         }
-        let (tokens, logprobs) = ops::cuda::draw(logits, draws, temperatures)?;
+        let shared = (rows.len() > block.len()).then(|| ops::gather(logits, &rows)).transpose()?;
+        let (tokens, logprobs) = ops::cuda::draw(shared.as_ref().unwrap_or(logits), draws, temperatures)?;
         let drawn = |(token, logprob)| Ok(Drawn { token, logprob, alternatives: Vec::new() });
-        Ok(Some(tokens.into_iter().zip(logprobs).map(drawn).collect()))
+        Ok(Some(ids.into_iter().zip(tokens.into_iter().zip(logprobs).map(drawn)).collect()))
     }
 
-    /// Draws a token for each of these conversations, each from one row of logits.
-    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u64, Result<Drawn, EngineError>)> {
+    /// Draws a token for each of these conversations, those of a row from the same logits. Also returns each row's odds.
+    fn draw(
+        &mut self,
+        block: &[(usize, Vec<u64>)],
+        logits: &[f32],
+    ) -> Vec<(Vec<(u64, Result<Drawn, EngineError>)>, Vec<Odds>)> {
         let rows = logits.chunks_exact(self.decoder.config.vocabulary);
-        let rows: BTreeMap<u64, &[f32]> = block.iter().map(|(id, _)| *id).zip(rows).collect();
-        let conversations = self.conversations.iter_mut();
-        let draws: Vec<(u64, &mut SequenceState, &[f32])> = conversations
-            .filter_map(|(id, conversation)| Some((*id, conversation, *rows.get(id)?)))
+        let mut of_row: Vec<Drawing<'_>> = rows.map(|logits| (logits, Vec::new())).collect();
+        let index: BTreeMap<u64, usize> = block
+            .iter()
+            .enumerate()
+            .flat_map(|(row, (_, ids))| ids.iter().map(move |id| (*id, row)))
             .collect();
-        let draw = |(id, conversation, logits): (u64, &mut SequenceState, &[f32])| {
-            let SequenceState { sampling, rng, turn, .. } = conversation;
-            let turn = turn.as_mut().map(|turn| (turn.alternatives, turn.guide.as_mut()));
-            let (alternatives, guide) = turn.unwrap_or_default();
-            let drawn = match guide {
-                None => Ok(sampling.draw(logits, rng)),
-                Some(guide) => sampling.draw_guided(logits, guide.as_mut(), rng),
-            };
-            let with =
-                |(token, logprob)| Drawn { token, logprob, alternatives: likeliest(logits, alternatives) };
-            (id, drawn.map(with).map_err(|reason| EngineError::Guide { reason }))
-        };
+        for (id, conversation) in &mut self.conversations {
+            if let Some(row) = index.get(id) {
+                of_row[*row].1.push((*id, conversation));
+            }
+        }
         // On a pool's thread, the pool's threads share the rows.
         match rayon::current_thread_index() {
-            Some(_) if logits.len() >= WORTH_SHARING => draws.into_par_iter().map(draw).collect(),
-            _ => draws.into_iter().map(draw).collect(),
+            Some(_) if logits.len() >= WORTH_SHARING => of_row.into_par_iter().map(draw_from_row).collect(),
+            _ => of_row.into_iter().map(draw_from_row).collect(),
         }
+    }
+
+    /// Keeps a row's odds at the place of this conversation.
+    fn keep_odds(&mut self, id: Option<u64>, odds: Vec<Odds>) {
+        let conversation = id.and_then(|id| self.conversations.get(&id));
+        let place = conversation.and_then(|conversation| Some((conversation.leaf()?, conversation.placed)));
+        let Some((leaf, placed)) = place else { return };
+        if let Some(segment) = self.segments.get_mut(leaf) {
+            segment.odds.entry(placed - segment.first).or_default().extend(odds);
+        }
+    }
+
+    /// Draws from the odds at a conversation's place, if they are there and enough.
+    fn draw_from_odds(&mut self, id: u64) -> Option<Drawn> {
+        let conversation = self.conversations.get_mut(&id)?;
+        let segment = self.segments.get(conversation.leaf()?)?;
+        conversation.turn.as_ref().filter(|turn| turn.is_plain())?;
+        let mut odds = segment.odds.get(&(conversation.placed - segment.first))?.iter();
+        let SequenceState { sampling, rng, .. } = conversation;
+        let (token, logprob) = odds.find_map(|odds| odds.draw(*sampling, rng))?;
+        Some(Drawn { token, logprob, alternatives: Vec::new() })
     }
 
     /// Adds a token to this conversation's turn. Ends the turn if the token ends it.
     fn add_token(&mut self, id: u64, drawn: Result<Drawn, EngineError>) {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
-        let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
         let is_finite = |drawn: Drawn| match drawn.logprob.is_finite() {
             true => Ok(drawn),
@@ -573,13 +638,13 @@ impl Worker {
         if turn.alternatives > 0 {
             turn.sampled.alternatives.push(alternatives);
         }
-        segment.tokens.push(token);
+        conversation.tokens.push(token);
         self.usage.sampled.fetch_add(1, Ordering::Relaxed);
         let stop = if turn.stop.contains(&token) {
             Stop::Token
         } else if turn.sampled.tokens.len() >= turn.max_new {
             Stop::Length
-        } else if segment.end() >= self.decoder.config.context {
+        } else if conversation.tokens.len() >= self.decoder.config.context {
             Stop::Context
         } else {
             return;
@@ -590,4 +655,40 @@ impl Worker {
         }
         self.release(id);
     }
+}
+
+/// Draws a token for each conversation of a row.
+fn draw_from_row(
+    (logits, conversations): Drawing<'_>,
+) -> (Vec<(u64, Result<Drawn, EngineError>)>, Vec<Odds>) {
+    let (mut drawn, mut all_odds) = (Vec::with_capacity(conversations.len()), Vec::new());
+    let mut plain: Vec<(Sampling, Vec<(u64, &mut SequenceState)>)> = Vec::new();
+    for (id, conversation) in conversations {
+        let sampling = conversation.sampling;
+        match conversation.turn.as_mut().filter(|turn| !turn.is_plain()) {
+            None => match plain.iter_mut().find(|(of, _)| *of == sampling) {
+                Some((_, same)) => same.push((id, conversation)),
+                None => plain.push((sampling, vec![(id, conversation)])),
+            },
+            Some(turn) => {
+                let token = match &mut turn.guide {
+                    None => Ok(sampling.draw(logits, &mut conversation.rng)),
+                    Some(guide) => sampling.draw_guided(logits, guide.as_mut(), &mut conversation.rng),
+                };
+                let alternatives = likeliest(logits, turn.alternatives);
+                let with = |(token, logprob)| Drawn { token, logprob, alternatives };
+                drawn.push((id, token.map(with).map_err(|reason| EngineError::Guide { reason })));
+            }
+        }
+    }
+    for (sampling, conversations) in plain {
+        all_odds.push(sampling.with(logits, |distribution| {
+            for (id, conversation) in conversations {
+                let (token, logprob) = distribution.draw(&mut conversation.rng);
+                drawn.push((id, Ok(Drawn { token, logprob, alternatives: Vec::new() })));
+            }
+            distribution.odds()
+        }));
+    }
+    (drawn, all_odds)
 }

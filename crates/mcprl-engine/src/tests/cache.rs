@@ -188,7 +188,7 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_and_others_continue()
     let refused = long.turn(&[], &[], 5).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "a conversation of 100 tokens needs 0.078 MiB for its keys and values, the limit per worker is 0.031 MiB"
+        "a conversation of 100 tokens needs 0.062 MiB for its keys and values, the limit per worker is 0.031 MiB"
     );
     assert!(refused.hint().unwrap().contains("kv_cache_mib"));
     assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);

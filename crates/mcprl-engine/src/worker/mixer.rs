@@ -32,7 +32,7 @@ impl Mixer for StepMixer<'_> {
         let layer = self.layer;
         for part in self.parts {
             if let Some(segment) = self.segments.get_mut(part.segment()) {
-                let expected = segment.tokens.len();
+                let expected = segment.expected();
                 segment.cache[layer].extend((k, v), part.rows.clone(), expected, attention)?;
             }
         }

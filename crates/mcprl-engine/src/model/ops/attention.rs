@@ -97,6 +97,20 @@ impl Cache {
         }
     }
 
+    /// Moves the tokens from `at` on, of which some are in it, into a cache of their own, with room for `expected` of them.
+    ///
+    /// # Errors
+    /// A recurrence has no state but the last.
+    pub fn split(&mut self, at: usize, expected: usize) -> Result<Self> {
+        match self {
+            Self::Kernels(kv) => Ok(Self::Kernels(kv.split(at, expected))),
+            Self::Composed([keys, values]) => Ok(Self::Composed([keys.split(at)?, values.split(at)?])),
+            Self::Delta(_) | Self::ComposedDelta(_) | Self::Convolution(_) => {
+                candle_core::bail!("the state of an earlier token")
+            }
+        }
+    }
+
     /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. The final number of tokens is
     /// `expected` or more.
     ///

@@ -54,6 +54,38 @@ impl<W: Copy + Default> Head<W> {
         self.keys.resize(len.next_multiple_of(PANEL) * width, W::default());
         self.values.resize(len.div_ceil(word) * dim, W::default());
     }
+
+    /// The keys of `len` tokens from `at` on, and room for their values.
+    fn later_keys(
+        &self,
+        (at, len): (usize, usize),
+        room: usize,
+        (width, dim, word): (usize, usize, usize),
+    ) -> Self {
+        let mut own = Self::default();
+        own.grow((len, room), width, dim, word);
+        for token in 0..len {
+            let from = &self.keys[(at + token) / PANEL * width * PANEL..][..width * PANEL];
+            let into = &mut own.keys[token / PANEL * width * PANEL..][..width * PANEL];
+            for (into, from) in into.chunks_exact_mut(PANEL).zip(from.chunks_exact(PANEL)) {
+                into[token % PANEL] = from[(at + token) % PANEL];
+            }
+        }
+        own
+    }
+
+    /// Drops the tokens from `at` on.
+    fn cut(&mut self, at: usize, room: usize, (width, dim, word): (usize, usize, usize)) {
+        self.keys.truncate(at.next_multiple_of(PANEL) * width);
+        if at % PANEL > 0 {
+            for lanes in self.keys[at / PANEL * width * PANEL..].chunks_exact_mut(PANEL) {
+                lanes[at % PANEL..].fill(W::default());
+            }
+        }
+        self.values.truncate(at.div_ceil(word) * dim);
+        self.keys.shrink_to(room * width);
+        self.values.shrink_to(room / word * dim);
+    }
 }
 
 impl Head<f32> {
@@ -192,6 +224,44 @@ impl KeyValues {
             }
         }
         self.len = len;
+    }
+
+    /// Moves the tokens from `at` on into keys and values of their own, with room for `expected` of them.
+    pub fn split(&mut self, at: usize, expected: usize) -> Self {
+        let (dim, half, len) = (self.dim, self.dim.div_ceil(2), self.len - at);
+        let rooms = [room(at), room(len.max(expected))];
+        let data = match &mut self.data {
+            KvData::Words(heads) => {
+                let split = |head: &mut Head<f32>| {
+                    let mut own = head.later_keys((at, len), rooms[1], (dim, dim, 1));
+                    own.values.copy_from_slice(&head.values[at * dim..][..len * dim]);
+                    head.cut(at, rooms[0], (dim, dim, 1));
+                    own
+                };
+                KvData::Words(heads.iter_mut().map(split).collect())
+            }
+            KvData::Pairs(heads) => {
+                let split = |head: &mut Head<u32>| {
+                    let mut own = head.later_keys((at, len), rooms[1], (half, dim, 2));
+                    for token in 0..len {
+                        let from = &head.values[(at + token) / 2 * dim..][..dim];
+                        for (into, pair) in own.values[token / 2 * dim..][..dim].iter_mut().zip(from) {
+                            // The first of a pair is its upper half.
+                            let value = if (at + token) % 2 == 0 { pair >> 16 } else { pair & 0xffff };
+                            *into |= if token % 2 == 0 { value << 16 } else { value };
+                        }
+                    }
+                    head.cut(at, rooms[0], (half, dim, 2));
+                    if at % 2 == 1 {
+                        head.values[at / 2 * dim..].iter_mut().for_each(|pair| *pair &= 0xffff_0000);
+                    }
+                    own
+                };
+                KvData::Pairs(heads.iter_mut().map(split).collect())
+            }
+        };
+        self.len = at;
+        Self { len, dim, data }
     }
 
     /// Scores of queries from row `first` on with these keys of a head, from the start of a panel.

@@ -178,3 +178,28 @@ fn a_segment_grown_token_by_token_equals_one_grown_at_once() {
         assert!(grown.bytes() <= bytes * 2 * (200 + PANEL) * 64, "{} bytes", grown.bytes());
     }
 }
+
+#[test]
+fn the_parts_of_split_keys_and_values_are_those_of_their_tokens() {
+    let width = HEADS.kv * HEADS.dim;
+    let (k, v) = (numbers(100 * width, 1), numbers(100 * width, 2));
+    for format in [Format::F32, Format::Bf16] {
+        let of = |range: Range<usize>| {
+            let mut kv = KeyValues::new(HEADS, format);
+            let flat = range.start * width..range.end * width;
+            kv.extend(&k[flat.clone()], &v[flat], 0);
+            kv
+        };
+        for at in [1, 2, 31, 32, 33, 64, 77, 99] {
+            let mut upper = of(0..100);
+            let mut lower = upper.split(at, 0);
+            assert_eq!((upper.len, &upper.data), (at, &of(0..at).data), "{format:?} at {at}");
+            assert_eq!((lower.len, &lower.data), (100 - at, &of(at..100).data), "{format:?} at {at}");
+            assert_eq!(upper.bytes(), KeyValues::bytes_for(HEADS, format, at));
+            // Both grow again.
+            lower.extend(&k[..3 * width], &v[..3 * width], 0);
+            upper.extend(&k[at * width..], &v[at * width..], 0);
+            assert_eq!(upper.data, of(0..100).data);
+        }
+    }
+}

@@ -64,6 +64,18 @@ impl Rows {
         Ok(())
     }
 
+    /// Moves the rows from `at` on into a tensor of their own.
+    pub fn split(&mut self, at: usize) -> Result<Self> {
+        let mut own = Self::new(self.dtype);
+        if let Some(tensor) = self.tensor.clone() {
+            let (_, width) = tensor.dims2()?;
+            own.extend(&tensor.narrow(0, at, self.len - at)?)?;
+            self.len = at;
+            self.tensor = Some(self.larger((at.next_power_of_two().max(FIRST_ROWS), width), &tensor)?);
+        }
+        Ok(own)
+    }
+
     /// Appends this many rows, to be written later, as wide as those of `like`.
     pub fn grow(&mut self, like: &Tensor, count: usize) -> Result<()> {
         let (_, width) = like.dims2()?;
