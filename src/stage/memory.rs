@@ -6,7 +6,8 @@
 use super::preflight::{ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy};
 use crate::{
     engine::{
-        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, model_bytes, training_load,
+        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, activation_budget, available,
+        model_bytes, training_load,
     },
     model::{ModelConfig, kernels::Format},
     usage::Usage,
@@ -97,7 +98,8 @@ impl<'a> Load<'a> {
         load: TrainingLoad,
         recompute: Recompute,
     ) -> Footprint {
-        let load = training_load(config, format, load, load.workers, recompute);
+        let free = self.available.map(|free| free.saturating_sub(model_bytes(config, format)));
+        let load = training_load(config, format, load, load.workers, (recompute, activation_budget(free)));
         Footprint::training(config, format, &load)
     }
 }

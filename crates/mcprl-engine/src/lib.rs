@@ -53,7 +53,7 @@ pub use microbatch::{Microbatch, pack};
 pub use model_cache::{Checkpoint, ModelCache};
 pub use optimizer::{Optimizer, Resumed, Rule};
 pub use passes::logits;
-pub use recompute::Recompute;
+pub use recompute::{Recompute, activation_budget};
 pub use replicas::score_across;
 pub use sampler::{Sampler, Sequence};
 pub use sampling::Sampling;

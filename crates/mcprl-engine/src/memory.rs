@@ -11,7 +11,6 @@ use super::{
     DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
     available::{DeviceMemory, available_for},
     device_memory::device_memory,
-    recompute::BUDGET,
     size::{
         FLOAT, STEP_ROWS, activation_bytes, all_layers_row, all_weights, feed_forward_row, layer_row,
         logit_rows, model_bytes, recurrence_backward_row, weight_bytes,
@@ -308,13 +307,13 @@ fn scores(config: &ModelConfig, longest: usize, threads: usize) -> usize {
 }
 
 /// The number of concurrent microbatches, and whether activations are recomputed, as [`super::Trainer`] will
-/// decide.
+/// decide with this many bytes for activations.
 pub fn training_load(
     config: &ModelConfig,
     format: Format,
     load: TrainingLoad,
     batches: usize,
-    recompute: Recompute,
+    (recompute, budget): (Recompute, usize),
 ) -> TrainingLoad {
     let weights = match load.adapter {
         Some(_) => weight_bytes(config, format),
@@ -325,7 +324,7 @@ pub fn training_load(
     let workers = workers.min(batches).max(1);
     let ranks = load.adapter.map_or(0, |size| size.ranks);
     let recompute =
-        recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)), BUDGET);
+        recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)), budget);
     TrainingLoad { workers, threads, recompute, ..load }
 }
 
@@ -511,7 +510,7 @@ mod tests {
         let load =
             |devices| TrainingLoad { rows: 100, workers: 4, devices, copies: devices, ..training(adapter()) };
         let workers =
-            |devices| training_load(&config(), Format::F32, load(devices), 4, Recompute::Auto).workers;
+            |devices| training_load(&config(), Format::F32, load(devices), 4, (Recompute::Auto, 0)).workers;
         assert_eq!([1, 2].map(workers), [1, 2]);
         let trained = |devices| Footprint::training(&config(), Format::F32, &load(devices)).trained;
         assert!(trained(2) > trained(1));

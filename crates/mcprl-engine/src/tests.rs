@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::{recompute::BUDGET, *};
+use super::*;
 use crate::model::{
     Adapter, AdapterConfig, Decoder, Init, ModelConfig, Positions,
     kernels::{Attention, Format},
@@ -353,8 +353,9 @@ fn activations_are_recomputed_only_beyond_the_budget() {
     let row = size::activation_bytes(&config(), ranks, 1);
     // Two layers of hidden 48, queries 64, keys 32, feed-forward 80, and seven adapters of rank 4 each.
     assert_eq!(row, 2 * (4 * 48 + 3 * 64 + 3 * 32 + 3 * 80 + 7 * 4) * 4);
-    assert!(!Recompute::Auto.decide((2 << 30) / row * row, BUDGET));
-    assert!(Recompute::Auto.decide(((2 << 30) / row + 1) * row, BUDGET));
+    let budget = activation_budget(Some(100 * row));
+    assert!(!Recompute::Auto.decide(50 * row, budget) && Recompute::Auto.decide(51 * row, budget));
+    assert!(!Recompute::Auto.decide(2 << 30, activation_budget(None)));
 }
 
 #[test]
