@@ -692,6 +692,7 @@ fn cost(page: &mut Document, run: &Run) {
             ("time", Cell::number(time(spent.seconds))),
             ("time when cached results were made", Cell::number(time(spent.saved))),
             ("sampled tokens", Cell::number(amount(spent.usage.sampled_tokens))),
+            ("computed tokens", Cell::number(amount(spent.usage.computed_tokens))),
             ("trained tokens", Cell::number(amount(spent.usage.trained_tokens))),
             ("tool calls", Cell::number(amount(spent.usage.tool_calls))),
             ("endpoint requests", Cell::number(amount(spent.usage.judge_requests))),

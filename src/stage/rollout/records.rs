@@ -124,10 +124,21 @@ pub fn measured(trajectories: &[&Trajectory]) -> Metrics {
         ("calls", mean(|trajectory| trajectory.calls)),
         ("tool_errors", mean(|trajectory| trajectory.tool_errors)),
         ("sampled_tokens", mean(|trajectory| trajectory.sampled_tokens() as u32)),
+        ("distinct_tokens", distinct_tokens(trajectories) as f64),
     ]);
     let success = share_right(trajectories.iter().map(|trajectory| trajectory.correct));
     found.extend(known_metrics([("success", success)]));
     found
+}
+
+/// The number of distinct beginnings of these episodes: the tokens of their tree.
+fn distinct_tokens(trajectories: &[&Trajectory]) -> usize {
+    let mut rows: Vec<&[u32]> =
+        trajectories.iter().flat_map(|trajectory| trajectory.rows()).map(|row| row.tokens).collect();
+    rows.sort_unstable();
+    let common = |(a, b): (&&[u32], &&[u32])| a.iter().zip(*b).take_while(|(a, b)| a == b).count();
+    let shared: usize = rows.iter().zip(rows.iter().skip(1)).map(common).sum();
+    rows.iter().map(|row| row.len()).sum::<usize>() - shared
 }
 
 /// The row of an episode, without what depends on its known answer.
