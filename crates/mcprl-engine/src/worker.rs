@@ -186,6 +186,9 @@ pub struct Worker {
 /// A row of logits and the conversations that draw from it.
 type Drawing<'a> = (&'a [f32], Vec<(u64, &'a mut SequenceState)>);
 
+/// What each conversation of a row drew, and the odds there.
+type DrawnRow = (Vec<(u64, Result<Drawn, EngineError>)>, Vec<Odds>);
+
 /// A drawn token.
 struct Drawn {
     token: u32,
@@ -563,11 +566,7 @@ impl Worker {
     }
 
     /// Draws a token for each of these conversations, those of a row from the same logits. Also returns each row's odds.
-    fn draw(
-        &mut self,
-        block: &[(usize, Vec<u64>)],
-        logits: &[f32],
-    ) -> Vec<(Vec<(u64, Result<Drawn, EngineError>)>, Vec<Odds>)> {
+    fn draw(&mut self, block: &[(usize, Vec<u64>)], logits: &[f32]) -> Vec<DrawnRow> {
         let rows = logits.chunks_exact(self.decoder.config.vocabulary);
         let mut of_row: Vec<Drawing<'_>> = rows.map(|logits| (logits, Vec::new())).collect();
         let index: BTreeMap<u64, usize> = block
@@ -658,9 +657,7 @@ impl Worker {
 }
 
 /// Draws a token for each conversation of a row.
-fn draw_from_row(
-    (logits, conversations): Drawing<'_>,
-) -> (Vec<(u64, Result<Drawn, EngineError>)>, Vec<Odds>) {
+fn draw_from_row((logits, conversations): Drawing<'_>) -> DrawnRow {
     let (mut drawn, mut all_odds) = (Vec::with_capacity(conversations.len()), Vec::new());
     let mut plain: Vec<(Sampling, Vec<(u64, &mut SequenceState)>)> = Vec::new();
     for (id, conversation) in conversations {

@@ -77,7 +77,7 @@ impl<W: Copy + Default> Head<W> {
     /// Drops the tokens from `at` on.
     fn cut(&mut self, at: usize, room: usize, (width, dim, word): (usize, usize, usize)) {
         self.keys.truncate(at.next_multiple_of(PANEL) * width);
-        if at % PANEL > 0 {
+        if !at.is_multiple_of(PANEL) {
             for lanes in self.keys[at / PANEL * width * PANEL..].chunks_exact_mut(PANEL) {
                 lanes[at % PANEL..].fill(W::default());
             }
@@ -247,12 +247,13 @@ impl KeyValues {
                         let from = &head.values[(at + token) / 2 * dim..][..dim];
                         for (into, pair) in own.values[token / 2 * dim..][..dim].iter_mut().zip(from) {
                             // The first of a pair is its upper half.
-                            let value = if (at + token) % 2 == 0 { pair >> 16 } else { pair & 0xffff };
-                            *into |= if token % 2 == 0 { value << 16 } else { value };
+                            let value =
+                                if (at + token).is_multiple_of(2) { pair >> 16 } else { pair & 0xffff };
+                            *into |= if token.is_multiple_of(2) { value << 16 } else { value };
                         }
                     }
                     head.cut(at, rooms[0], (half, dim, 2));
-                    if at % 2 == 1 {
+                    if !at.is_multiple_of(2) {
                         head.values[at / 2 * dim..].iter_mut().for_each(|pair| *pair &= 0xffff_0000);
                     }
                     own
