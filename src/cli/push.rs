@@ -147,7 +147,7 @@ fn search(files: &[File]) -> Result<Vec<&str>, HubError> {
     for file in files {
         let found = fs::File::open(&file.path).and_then(secret::in_file);
         let found = found.map_err(|source| HubError::Read { path: file.path.clone(), source })?;
-        if let Some(kind) = found.kind {
+        if let Some(kind) = found.kind.or_else(|| secret::in_text(&file.name)) {
             return Err(HubError::Secret { file: file.name.clone(), kind });
         }
         not_searched.extend((!found.is_text).then_some(file.name.as_str()));
@@ -193,6 +193,7 @@ mod tests {
             let found = search(&files);
             assert!(matches!(found, Err(HubError::Secret { .. })), "{name}: {found:?}");
         }
+        assert!(matches!(search(&[file(&token, b"fine")]), Err(HubError::Secret { .. })), "in a name");
         let random: Vec<u8> =
             (0..9000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let files = [file("t.parquet", &random), file("f.md", b"# fine\n")];

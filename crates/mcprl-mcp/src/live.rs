@@ -269,7 +269,7 @@ impl LiveSession {
         };
         let is_lost = self.has_lost(&failure);
         match failure.cause {
-            Cause::Error(_, text) => match self.is_forgotten(&text).await {
+            Cause::Error(code, text) => match self.is_forgotten(code, &text).await {
                 true => Err(self.lost(text).await),
                 false => Ok(Reply::Answer(Answer::failed(text))),
             },
@@ -297,10 +297,12 @@ impl LiveSession {
     }
 
     /// Whether an error is of a server that does not know this session, which `http_client.rs` sees where it is not in a stream:
-    /// it speaks of sessions, and the server lists no tools either.
-    async fn is_forgotten(&self, text: &str) -> bool {
+    /// it speaks of sessions, or refuses the request as such, and the server lists no tools either.
+    async fn is_forgotten(&self, code: ErrorCode, text: &str) -> bool {
         let text = text.to_ascii_lowercase();
-        if self.process.is_some() || !["session", "initializ"].iter().any(|word| text.contains(word)) {
+        let is_of_session = ["session", "initializ"].iter().any(|word| text.contains(word));
+        let is_of_request = [ErrorCode::INVALID_REQUEST, ErrorCode::INVALID_PARAMS].contains(&code);
+        if self.process.is_some() || !(is_of_session || is_of_request) {
             return false;
         }
         match self.ask_once(list_tools(None), STUCK).await {

@@ -693,13 +693,19 @@ fn error_of(status: u16, id: &Value, code: i64, text: &str) -> Response {
 
 #[tokio::test]
 async fn a_session_that_the_server_has_forgotten_is_begun_again_whatever_it_answers() {
-    let answers: [fn(&Value) -> Response; 6] = [
+    let answers: [fn(&Value) -> Response; 7] = [
         |_| StatusCode::NOT_FOUND.into_response(),
         |_| error_of(400, &Value::Null, -32000, "Bad Request: No valid session ID provided"),
         |request| error_of(400, &request["id"], -32602, "Invalid request parameters"),
         |request| error_of(200, &request["id"], -32001, "Session not found"),
         |request| error_of(200, &request["id"], -32602, "Invalid request parameters"),
         |_| (StatusCode::BAD_REQUEST, "who are you?").into_response(),
+        |request| {
+            let error = json!({"code": -32602, "message": "Invalid request parameters"});
+            let body = json!({"jsonrpc": "2.0", "id": request["id"], "error": error});
+            let body = format!("event: message\ndata: {body}\n\n");
+            ([("content-type", "text/event-stream")], body).into_response()
+        },
     ];
     for (index, answer) in answers.into_iter().enumerate() {
         let (spec, sessions) = forgetful(answer).await;

@@ -289,7 +289,7 @@ pub fn conceal(value: &mut Value) -> bool {
 
 /// How many times a text may be escaped.
 const DEPTH: usize = 9;
-const ESCAPES: [u8; 2] = *b"\\%";
+const ESCAPES: [u8; 4] = *b"\\%&\x1b";
 
 fn first_kind(reading: &[u8]) -> Option<&'static str> {
     let candidates = SET.matches(reading);
@@ -347,6 +347,10 @@ fn every_second(bytes: &[u8], lower: usize, mut push: impl FnMut(u8, usize)) {
     for at in (lower..bytes.len()).step_by(2) {
         let beside = [at.checked_sub(1), Some(at + 1)].map(|index| bytes.get(index?).copied());
         let upper = if beside.contains(&Some(0)) { 0 } else { beside[1 - lower].unwrap_or(0) };
+        // The other half of a unit of four bytes.
+        if upper == 0 && bytes[at] == 0 {
+            continue;
+        }
         match char::from_u32(u32::from(upper) << 8 | u32::from(bytes[at])) {
             Some(letter) => letter.encode_utf8(&mut [0; 4]).bytes().for_each(|part| push(part, at)),
             // Half of a character.
@@ -363,11 +367,31 @@ fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
         u32::from_str_radix(text, 16).ok()
     };
     let mut at = 0;
+    // A number up to this end, and the length of all.
+    let numbered = |at: usize, from: usize, radix: u32, end: u8| {
+        let digits = bytes.get(from..).unwrap_or_default().iter().take(8).position(|byte| *byte == end);
+        let number = digits.and_then(|digits| std::str::from_utf8(&bytes[from..from + digits]).ok());
+        let number = number.filter(|number| !number.starts_with('+'));
+        let number = number.and_then(|number| u32::from_str_radix(number, radix).ok());
+        (number, from + digits.unwrap_or_default() + 1 - at)
+    };
     while let Some(byte) = bytes.get(at) {
+        let numbered = |from, radix, end| numbered(at, from, radix, end);
         let (plain, length) = match (byte, bytes.get(at + 1)) {
             (b'\\', Some(b'n' | b'r' | b't' | b'b' | b'f' | b'v' | b'0')) => (Some(u32::from(b'\n')), 2),
             (b'\\', Some(quoted @ (b'"' | b'\'' | b'/' | b'\\'))) => (Some(u32::from(*quoted)), 2),
+            (b'\\', Some(b'u')) if bytes.get(at + 2) == Some(&b'{') => numbered(at + 3, 16, b'}'),
             (b'\\', Some(b'u')) => (hex(at + 2, 4), 6),
+            (b'\\', Some(b'U')) => (hex(at + 2, 8), 10),
+            (b'&', Some(b'#')) if matches!(bytes.get(at + 2), Some(b'x' | b'X')) => {
+                numbered(at + 3, 16, b';')
+            }
+            (b'&', Some(b'#')) => numbered(at + 2, 10, b';'),
+            // Colours of a terminal.
+            (b'\x1b', Some(b'[')) => {
+                let end = bytes[at + 2..].iter().take(32).position(u8::is_ascii_alphabetic);
+                (end.map(|_| u32::from(b'\n')), end.unwrap_or_default() + 3)
+            }
             (b'\\', Some(b'x')) => (hex(at + 2, 2), 4),
             (b'%', Some(_)) => (hex(at + 1, 2), 3),
             _ => (None, 1),
@@ -448,6 +472,14 @@ mod tests {
             }
             text
         });
+        let numbered = |start: &str, radix: u32, end: &str| {
+            let of = |letter: char| match (letter.is_ascii_alphanumeric(), radix) {
+                (true, _) => letter.to_string(),
+                (_, 10) => format!("{start}{}{end}", u32::from(letter)),
+                _ => format!("{start}{:x}{end}", u32::from(letter)),
+            };
+            lines.chars().map(of).collect::<String>()
+        };
         let texts = [
             secret.to_owned(),
             lines.clone(),
@@ -461,6 +493,12 @@ mod tests {
             format!("q={address}"),
             format!("_-{secret}-_"),
             format!("x=кл{secret}ю"),
+            format!("\x1b[1;32m{secret}\x1b[0m"),
+            in_json(&format!("\x1b[32m{secret}\x1b[0m")),
+            numbered("&#", 10, ";"),
+            numbered("&#x", 16, ";"),
+            numbered("\\u{", 16, "}"),
+            lines.chars().map(|letter| format!("\\U{:08x}", u32::from(letter))).collect(),
         ];
         let mut all: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
         for text in &texts {
@@ -469,6 +507,8 @@ mod tests {
             all.push(
                 [0xfe, 0xff].into_iter().chain(units.iter().flat_map(|unit| unit.to_be_bytes())).collect(),
             );
+            all.push(text.chars().flat_map(|letter| u32::from(letter).to_le_bytes()).collect());
+            all.push(text.chars().flat_map(|letter| u32::from(letter).to_be_bytes()).collect());
             all.push([b"\xff\xfe\xe9 \x80", text.as_bytes(), b"\xe4\x80"].concat());
         }
         all
