@@ -160,6 +160,8 @@ pub struct Layers {
     merged: Value,
     /// Whether `model` at the top makes the stage [`BASE`].
     is_short: bool,
+    /// Whether what only a loop of no iterations needs is there all the same.
+    is_whole: bool,
 }
 
 /// Where a value came from.
@@ -190,6 +192,14 @@ pub struct Entry<'a> {
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
     pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
+        let (mut layers, mistakes) = Self::whole(source, overrides);
+        layers.is_whole = false;
+        layers.merge();
+        (layers, mistakes)
+    }
+
+    /// With loops of no iterations and all that decides whether they begin.
+    pub fn whole(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
         let files: Vec<&Source> = source.chain().collect();
         let mut figment = files.into_iter().rev().fold(Figment::new(), |below, file| below.merge(file));
         let mut mistakes = Vec::new();
@@ -210,7 +220,8 @@ impl Layers {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        let mut layers = Self { source: source.clone(), figment, merged: false.into(), is_short: false };
+        let mut layers =
+            Self { source: source.clone(), figment, merged: false.into(), is_short: false, is_whole: true };
         layers.merge();
         let model = layers.merged.find_ref(MODEL).cloned();
         let base = format!("stages.{BASE}");
@@ -294,6 +305,15 @@ impl Layers {
         self.merged = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
         if let Value::Dict(_, top) = &mut self.merged {
             remove_stages(top);
+        }
+        let unpractised = if self.is_whole { Vec::new() } else { self.unpractised() };
+        if let Value::Dict(_, top) = &mut self.merged {
+            for (path, value) in unpractised {
+                match value {
+                    Some(value) => insert(top, &path, value),
+                    None => remove(top, &path),
+                }
+            }
         }
     }
 
@@ -393,7 +413,7 @@ impl<'a> Entry<'a> {
         Some(self.value.as_dict()?.iter().map(entry).collect())
     }
 
-    fn into_values(self) -> impl Iterator<Item = Self> {
+    pub fn into_values(self) -> impl Iterator<Item = Self> {
         self.fields().unwrap_or_default().into_values()
     }
 
@@ -456,6 +476,18 @@ fn insert(table: &mut Dict, path: &str, value: Value) {
             let inner = table.entry(head.to_owned()).or_insert_with(|| Dict::new().into());
             if let Value::Dict(_, inner) = inner {
                 insert(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// Removes the value at a dotted path.
+fn remove(table: &mut Dict, path: &str) {
+    match path.split_once('.') {
+        None => _ = table.remove(path),
+        Some((head, rest)) => {
+            if let Some(Value::Dict(_, inner)) = table.get_mut(head) {
+                remove(inner, rest);
             }
         }
     }

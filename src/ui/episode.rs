@@ -100,17 +100,19 @@ fn outcome(details: &EpisodeDetails) -> String {
         Some(End::Completed) | None => None,
     };
     let has_answer = episode["answer"].is_string();
-    let checks = details.task.as_ref().is_some_and(|task| task.checks.is_some());
+    let has_checks = details.task.as_ref().is_some_and(|task| task.checks.is_some());
+    let unmet = details.unmet.join("; ");
     match episode["correct"].as_bool() {
         Some(true) => paint(style::GOOD, "right"),
         Some(false) => {
             let why = match (limit, has_answer) {
                 (Some(limit), _) => limit,
-                (None, false) => "it gave no answer",
-                (None, true) if checks => "the answer is not the expected one, or a check failed",
+                (None, false) if !has_checks => "it gave no answer",
+                (None, _) if !unmet.is_empty() => &unmet,
                 (None, true) => "the answer is not the expected one",
+                (None, false) => "it gave no answer",
             };
-            format!("{}     {why}", paint(style::BAD, "wrong"))
+            format!("{}     {}", paint(style::BAD, "wrong"), shown(why, SAID))
         }
         None => limit.map_or("no answer is known".to_owned(), |limit| format!("no answer is known; {limit}")),
     }

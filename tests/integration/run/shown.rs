@@ -227,7 +227,7 @@ fn the_end_of_a_run_is_the_verdict_and_what_to_do_next_in_eight_lines_at_most() 
     let verbose = project.run(&["-v"]);
     assert!(verbose.err.contains("/exam/verdict.parquet"), "{}", verbose.err);
     assert!(verbose.out.contains("by split"), "{}", verbose.out);
-    assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
+    assert!(project.mcprl(&["show", "latest/exam", "-v"]).out.starts_with("every table\n"));
     let events = project.mcprl(&["--json", "run", "run.toml"]).out;
     let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     let headline = &ended["verdicts"]["exam"];
