@@ -224,6 +224,8 @@ fn matches(pattern: &CallPattern, call: &Call) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn scenario(check: &str, answer: Option<&str>) -> Scenario {
