@@ -97,7 +97,7 @@ pub struct EpisodeDetails {
     pub episode: Value,
     pub task: Option<Task>,
     pub messages: Vec<Message>,
-    /// What keeps it from being right, if it is wrong and ended by itself: its answer, or which checks.
+    /// What keeps it from being right, if it is wrong: its answer, or which checks.
     pub unmet: Vec<String>,
     pub rewards: Vec<JudgeReward>,
     /// The stage that trained on it.

@@ -122,7 +122,7 @@ fn manual_pages_are_written_for_all_commands() {
     assert!(refused.err.contains("cannot write manual pages to file/man1"), "{}", refused.err);
 }
 
-/// The commands of `mcprl` in blocks of shell, without comments.
+/// The commands of `mcprl` in blocks of shell, without comments, and those with options within sentences.
 fn commands(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     let mut found = Vec::new();
@@ -134,6 +134,14 @@ fn commands(page: &str) -> Vec<String> {
             if line.starts_with("mcprl ") && is_plain {
                 found.push(line.to_owned());
             }
+        }
+    }
+    for rest in page.split("`mcprl ").skip(1) {
+        let command = rest.split('`').next().unwrap_or_default();
+        let is_plain = !command.contains(['|', '>', '&', ';', '$', '…', '[', '<', '{', '\n']);
+        // The page would be served until the time is over.
+        if is_plain && command.contains(" --") && !command.starts_with("ui ") {
+            found.push(format!("mcprl {command}"));
         }
     }
     found

@@ -704,3 +704,34 @@ fn in_turn<K: Ord, C>(
     }
     evenly(groups.into_values().map(ordered).collect(), usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::{ServerSpec, Servers, State, Transport};
+
+    #[test]
+    fn what_a_limit_left_untried_is_named_with_it_and_examples_are_asked_for_otherwise() {
+        let schema = r#"{"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}"#;
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            server_name: name.into(),
+            input_schema: schema.into(),
+            ..Tool::default()
+        };
+        let transport =
+            Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
+        let servers = Servers::from(ServerSpec::new(transport, State::ReadOnly));
+        let mut profiles = profiles(&[tool("get_cat"), tool("get_dog")], &servers, &ExploreWrites::default());
+        let mut of = |limit| lacks(&mut profiles, &Graph::default(), &BTreeSet::new(), limit);
+        let asked = of(None);
+        assert_eq!(asked.len(), 2);
+        assert!(asked.iter().all(|text| text.contains("give examples")), "{asked:?}");
+        for (limit, key) in [(Limit::Seconds, "explore_seconds"), (Limit::Calls, "explore_calls")] {
+            let said = format!(
+                "exploration reached {key} before these were called with success: `get_cat`, `get_dog`; raise {key}"
+            );
+            assert_eq!(of(Some(limit)), [said]);
+        }
+    }
+}
