@@ -17,9 +17,9 @@ use super::{
     ui, variants, worker,
 };
 use crate::{
-    data::{self, Table, VerdictRow},
+    data::{self, OutcomeRow, Table, VerdictRow},
     error::Result,
-    eval::headline,
+    eval::{cut, headline},
     exec::{self, Event, Listener, Request, RunFolder, RunSpec, Signals, StageOutcome, Summary, folder},
     plan::{Plan, Source, stage_name},
     stage::Cards,
@@ -341,8 +341,14 @@ impl ClosingReport {
         for result in summary.loop_results.iter().filter(|_| !is_quiet) {
             printer.say(&result.to_string());
         }
-        for (_, rows) in verdicts(written) {
+        for (node, rows) in verdicts(written) {
             printer.data(&verdict_text(&rows, is_verbose));
+            let episodes = of_type("trajectories").filter(|episodes| episodes.node == node);
+            let rows: Vec<Vec<OutcomeRow>> =
+                episodes.filter_map(|episodes| data::read(&episodes.link).ok()).collect();
+            if let Some(text) = cut(&rows.concat()) {
+                printer.data(&text);
+            }
         }
         for idle in &summary.idle {
             printer.say(&idle_text(idle, is_quiet));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Outcome, locations::Locations, target::Target};
 use crate::{
-    data::{self, VerdictRow},
+    data::{self, OutcomeRow, VerdictRow},
     error::Result,
     eval,
     exec::{
@@ -13,7 +13,10 @@ use crate::{
         history::{self, RunHistory, StageHistory, Stages},
     },
     store::Store,
-    ui::{OutputFormat, Printer, Side, diff_text, queued_text, run_text, runs_text, stage_text, stages_text},
+    ui::{
+        OutputFormat, Printer, Side, brief_text, diff_text, queued_text, run_text, runs_text, stage_text,
+        stages_text, verdict_text,
+    },
 };
 
 #[derive(Args)]
@@ -28,6 +31,9 @@ pub struct Show {
     /// iterations: `latest/train[3]/rollout`, `latest/train`, `latest/train[3]`. A path that `run` printed also works.
     #[arg(value_name = "RUN[/STAGE]|FOLDER")]
     run: String,
+    /// Of a comparison of policies, print all tables, inputs, metrics and the parts of its key.
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     locations: Locations,
 }
@@ -75,6 +81,18 @@ fn summary(run: &RunHistory) -> Value {
     value
 }
 
+/// A comparison of policies in a few lines; none of another stage.
+fn brief(run: &RunHistory, stage: &StageHistory) -> Option<String> {
+    let path =
+        |name: &str| stage.outputs.iter().find(|output| output.output == name).map(|output| &output.path);
+    let rows: Vec<VerdictRow> = data::read(path("verdict")?).ok()?;
+    let episodes: Vec<OutcomeRow> =
+        path("episodes").and_then(|path| data::read(path).ok()).unwrap_or_default();
+    let lines = [verdict_text(&rows, false), eval::cut(&episodes).unwrap_or_default()];
+    let lines: Vec<String> = lines.into_iter().filter(|line| !line.is_empty()).collect();
+    Some(format!("{}\n\n{}", lines.join("\n"), brief_text(run, stage)))
+}
+
 /// The text reports of a stage, such as that of an exam.
 fn reports(stage: &StageHistory) -> String {
     let paths = stage.outputs.iter().map(|output| &output.path);
@@ -108,7 +126,10 @@ impl Show {
             None => printer.data(&run_text(&run, &stages)),
             Some((_, Ok(node))) => {
                 let stage = stages.stage(node);
-                printer.show(&stage, || reports(&stage) + &stage_text(&run, &stage));
+                printer.show(&stage, || {
+                    let brief = if self.verbose { None } else { brief(&run, &stage) };
+                    brief.unwrap_or_else(|| reports(&stage) + &stage_text(&run, &stage))
+                });
             }
             // A loop, or one of its iterations.
             Some((part, Err(unknown))) => {

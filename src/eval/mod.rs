@@ -6,6 +6,7 @@
 //! measurable only if its interval and the sign-flip test agree; "no measurable gain" is a valid result. This
 //! module neither runs episodes nor judges answers. The same episodes give bit-identical rows in any order.
 
+mod cut;
 mod headline;
 mod report;
 mod statistics;
@@ -15,6 +16,7 @@ mod vote;
 #[cfg(test)]
 mod tests;
 
+pub use cut::cut;
 pub use headline::{Advice, Difference, Headline, Standing, headline, points};
 pub use report::{Paint, comparison, outcome, report, summary, text};
 pub use statistics::{

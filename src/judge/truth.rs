@@ -5,7 +5,7 @@
 use std::{borrow::Cow, collections::BTreeSet};
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     answer::{Known, Number, number, same, same_set, same_text},
@@ -51,6 +51,59 @@ pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     let Some(checks) = &scenario.checks else { return answered };
     let hold = Checks::parse(&checks.0).is_ok_and(|checks| hold(&checks, evidence));
     Some(hold && answered != Some(false))
+}
+
+/// What keeps an episode from being right, each as a clause.
+pub fn unmet(scenario: &Scenario, evidence: Evidence<'_>) -> Vec<String> {
+    let mut unmet = Vec::new();
+    let only_answer = Scenario { checks: None, ..scenario.clone() };
+    if correct(&only_answer, evidence) == Some(false) {
+        unmet.push("the answer is not the expected one".to_owned());
+    }
+    match scenario.checks.as_ref().map(|checks| Checks::parse(&checks.0)) {
+        None => {}
+        Some(Err(_)) => unmet.push("its checks cannot be read".to_owned()),
+        Some(Ok(checks)) => unmet.extend(failed(&checks, evidence)),
+    }
+    unmet
+}
+
+/// The checks that do not hold.
+fn failed(checks: &Checks, evidence: Evidence<'_>) -> Vec<String> {
+    let named = |check: &TextCheck| serde_json::to_string(check).unwrap_or_default();
+    let with = |tool: &str, arguments: &Map<String, Value>| match arguments.is_empty() {
+        true => format!("`{tool}`"),
+        false => format!("`{tool}` {}", Value::Object(arguments.clone())),
+    };
+    let holds = |check: &TextCheck| evidence.answer.is_some_and(|answer| text_holds(check, answer));
+    let of_answer = checks.answer.iter().filter(|check| !holds(check));
+    let mut failed: Vec<String> =
+        of_answer.map(|check| format!("the answer does not pass {}", named(check))).collect();
+    if let Some(wanted) = &checks.calls {
+        let made = calls_of(evidence.messages);
+        let is_missing = |pattern: &&CallPattern| !made.iter().any(|call| matches(pattern, call));
+        let missing: Vec<&CallPattern> = wanted.required.iter().filter(is_missing).collect();
+        let text = |pattern: &&CallPattern| {
+            format!("{} was not called with success", with(&pattern.tool, &pattern.arguments))
+        };
+        failed.extend(missing.iter().map(text));
+        if missing.is_empty() && !are_made(wanted, &made) {
+            failed.push("the calls are not in the wanted order".to_owned());
+        }
+        let forbidden = wanted.forbidden.iter().filter(|tool| made.iter().any(|call| call.tool == **tool));
+        failed.extend(forbidden.map(|tool| format!("`{tool}` was called, which is forbidden")));
+        let most = wanted.at_most.filter(|most| made.len() > *most as usize);
+        failed.extend(most.map(|most| format!("it made {} calls, more than {most}", made.len())));
+    }
+    let results = results(evidence);
+    for (index, check) in checks.state.iter().enumerate() {
+        let result = results.get(index).and_then(Option::as_ref);
+        if !result.is_some_and(|text| text_holds(&check.expect, text)) {
+            let call = with(&check.tool, &check.arguments);
+            failed.push(format!("afterwards, {call} does not give {}", named(&check.expect)));
+        }
+    }
+    failed
 }
 
 /// Whether two answers count as one under this check, as a whole answer is compared with the expected one.
@@ -150,27 +203,50 @@ fn calls_of(messages: &str) -> Vec<Call> {
 }
 
 fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
-    let CallChecks { required, ordered, forbidden, at_most } = checks;
-    let matches = |pattern: &CallPattern, call: &Call| {
-        let contains = |(name, value): (&String, &Value)| call.arguments.get(name) == Some(value);
-        !call.is_error && call.tool == pattern.tool && pattern.arguments.iter().all(contains)
-    };
+    are_made(checks, calls)
+        && !calls.iter().any(|call| checks.forbidden.contains(&call.tool))
+        && checks.at_most.is_none_or(|most| calls.len() <= most as usize)
+}
+
+/// Whether the required calls are there, in their order if that counts.
+fn are_made(checks: &CallChecks, calls: &[Call]) -> bool {
     let mut rest = calls.iter();
-    let are_made = required.iter().all(|pattern| match ordered {
+    checks.required.iter().all(|pattern| match checks.ordered {
         true => rest.any(|call| matches(pattern, call)),
         false => calls.iter().any(|call| matches(pattern, call)),
-    });
-    are_made
-        && !calls.iter().any(|call| forbidden.contains(&call.tool))
-        && at_most.is_none_or(|most| calls.len() <= most as usize)
+    })
+}
+
+fn matches(pattern: &CallPattern, call: &Call) -> bool {
+    let contains = |(name, value): (&String, &Value)| call.arguments.get(name) == Some(value);
+    !call.is_error && call.tool == pattern.tool && pattern.arguments.iter().all(contains)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn scenario(check: &str, answer: Option<&str>) -> Scenario {
         Scenario { answer: answer.map(str::to_owned), check: check.into(), ..Scenario::default() }
+    }
+
+    #[test]
+    fn what_keeps_an_episode_from_being_right_is_named() {
+        let checks = json!({
+            "calls": {"required": [{"tool": "close", "arguments": {"id": 7}}], "forbidden": ["drop"], "at_most": 1},
+            "state": [{"tool": "get", "arguments": {"id": 7}, "expect": {"equals": "closed"}}],
+        });
+        let scenario = Scenario { checks: Some(Json(checks.to_string())), ..scenario("text", Some("7")) };
+        let state = Json(json!(["open"]).to_string());
+        let of = |answer| unmet(&scenario, Evidence { answer, messages: "[]", state: Some(&state) });
+        let checks = [
+            r#"`close` {"id":7} was not called with success"#,
+            r#"afterwards, `get` {"id":7} does not give {"equals":"closed"}"#,
+        ];
+        assert_eq!(of(Some("7")), checks);
+        assert_eq!(of(Some("8"))[..2], ["the answer is not the expected one", checks[0]]);
     }
 
     #[test]

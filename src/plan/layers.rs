@@ -160,6 +160,8 @@ pub struct Layers {
     merged: Value,
     /// Whether `model` at the top makes the stage [`BASE`].
     is_short: bool,
+    /// Whether what only a loop of no iterations needs is there all the same.
+    is_whole: bool,
 }
 
 /// Where a value came from.
@@ -190,6 +192,14 @@ pub struct Entry<'a> {
 impl Layers {
     /// Leaves out invalid overrides and returns them as mistakes.
     pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
+        let (mut layers, mistakes) = Self::whole(source, overrides);
+        layers.is_whole = false;
+        layers.merge();
+        (layers, mistakes)
+    }
+
+    /// With loops of no iterations and all that decides whether they begin.
+    pub fn whole(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
         let files: Vec<&Source> = source.chain().collect();
         let mut figment = files.into_iter().rev().fold(Figment::new(), |below, file| below.merge(file));
         let mut mistakes = Vec::new();
@@ -210,7 +220,8 @@ impl Layers {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        let mut layers = Self { source: source.clone(), figment, merged: false.into(), is_short: false };
+        let mut layers =
+            Self { source: source.clone(), figment, merged: false.into(), is_short: false, is_whole: true };
         layers.merge();
         let model = layers.merged.find_ref(MODEL).cloned();
         let base = format!("stages.{BASE}");
@@ -294,6 +305,15 @@ impl Layers {
         self.merged = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
         if let Value::Dict(_, top) = &mut self.merged {
             remove_stages(top);
+        }
+        let unpractised = if self.is_whole { Vec::new() } else { self.unpractised() };
+        if let Value::Dict(_, top) = &mut self.merged {
+            for (path, value) in unpractised {
+                match value {
+                    Some(value) => insert(top, &path, value),
+                    None => remove(top, &path),
+                }
+            }
         }
     }
 
@@ -458,6 +478,68 @@ fn insert(table: &mut Dict, path: &str, value: Value) {
                 insert(inner, rest, value);
             }
         }
+    }
+}
+
+/// Removes the value at a dotted path.
+fn remove(table: &mut Dict, path: &str) {
+    match path.split_once('.') {
+        None => _ = table.remove(path),
+        Some((head, rest)) => {
+            if let Some(Value::Dict(_, inner)) = table.get_mut(head) {
+                remove(inner, rest);
+            }
+        }
+    }
+}
+
+/// Paths of values, each with another value or none if it is left out.
+type Changes = Vec<(String, Option<Value>)>;
+
+impl Layers {
+    /// What a loop of no iterations leaves out: itself, and the stage that decides whether it begins.
+    fn unpractised(&self) -> Changes {
+        let loops = self.top().field("loop").into_iter().flat_map(Entry::into_values);
+        let idle = loops.filter(|each| each.field("iterations").is_some_and(|count| count.json() == 0));
+        idle.filter_map(|each| self.without(&each)).flatten().collect()
+    }
+
+    /// Leaves out a loop with the stage that its `if` asks. That stage also chooses the policy that the loop starts from: where the
+    /// loop's policy is compared with others, the last of those that the stage chooses among takes its place. None if anything
+    /// else reads the loop or the stage.
+    fn without(&self, each: &Entry<'_>) -> Option<Changes> {
+        let asked = each.field("if")?.field("metric")?.text()?.rsplit_once('.')?.0;
+        let stage = self.top().field("stages")?.field(asked)?;
+        let is_policy = |text: &str| text == asked || text.strip_prefix(asked) == Some(".policy");
+        each.field("carry")?.field("policy")?.text().filter(|text| is_policy(text))?;
+        let policies = stage.fields()?.into_values().find_map(|table| table.fields())?;
+        let last = policies.into_values().max_by_key(Entry::order)?.value.clone();
+        let name = each.path.strip_prefix("loop.")?;
+        let result = format!("{name}.policy");
+        let is_of = |text: &str| {
+            let of = |prefix: &str| text.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
+            text == asked || of(asked) || of(name)
+        };
+        let mut changes = vec![(each.path.clone(), None), (stage.path.clone(), None)];
+        let inside = format!("{}.", each.path);
+        for reader in self.stages().filter(|reader| reader.path != stage.path) {
+            if reader.path.starts_with(&inside) {
+                continue;
+            }
+            for field in reader.into_values() {
+                let table: Vec<Entry<'_>> = field.clone().into_values().collect();
+                if field.text().is_some_and(is_of) {
+                    return None;
+                }
+                for entry in table.iter().filter(|entry| entry.text().is_some_and(is_of)) {
+                    let text = entry.text().filter(|text| is_policy(text) || *text == result);
+                    text?;
+                    let is_there = table.iter().any(|other| other.value.as_str() == last.as_str());
+                    changes.push((entry.path.clone(), (!is_there).then(|| last.clone())));
+                }
+            }
+        }
+        Some(changes)
     }
 }
 

@@ -22,7 +22,7 @@ impl Practice {
     /// # Errors
     /// If the run file has no loop, or several, or no stage `start`.
     pub fn set(self, source: &Source, overrides: &Overrides) -> Result<Vec<String>, PlanError> {
-        let (layers, _) = Layers::new(source, overrides);
+        let (layers, _) = Layers::whole(source, overrides);
         let mut set = Vec::new();
         if let Some(iterations) = self.iterations {
             let loops = layers.top().field("loop").and_then(|loops| loops.fields()).unwrap_or_default();

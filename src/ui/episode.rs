@@ -100,17 +100,19 @@ fn outcome(details: &EpisodeDetails) -> String {
         Some(End::Completed) | None => None,
     };
     let has_answer = episode["answer"].is_string();
-    let checks = details.task.as_ref().is_some_and(|task| task.checks.is_some());
+    let has_checks = details.task.as_ref().is_some_and(|task| task.checks.is_some());
+    let unmet = details.unmet.join("; ");
     match episode["correct"].as_bool() {
         Some(true) => paint(style::GOOD, "right"),
         Some(false) => {
             let why = match (limit, has_answer) {
                 (Some(limit), _) => limit,
-                (None, false) => "it gave no answer",
-                (None, true) if checks => "the answer is not the expected one, or a check failed",
+                (None, false) if !has_checks => "it gave no answer",
+                (None, _) if !unmet.is_empty() => &unmet,
                 (None, true) => "the answer is not the expected one",
+                (None, false) => "it gave no answer",
             };
-            format!("{}     {why}", paint(style::BAD, "wrong"))
+            format!("{}     {}", paint(style::BAD, "wrong"), shown(why, SAID))
         }
         None => limit.map_or("no answer is known".to_owned(), |limit| format!("no answer is known; {limit}")),
     }
@@ -123,4 +125,43 @@ fn shown(text: &str, most: usize) -> String {
         false => text.into(),
     };
     visible(&start_of(&words, most)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::episode::{Clipped, Task};
+
+    #[test]
+    fn a_wrong_episode_says_what_is_wrong_or_which_limit_ended_it() {
+        let of = |end: &str, answer: Option<&str>, unmet: &[&str]| {
+            let task = Task {
+                task: Clipped { text: "t".into(), bytes: 1 },
+                answer: None,
+                check: "text".into(),
+                checks: Some("{}".into()),
+                reference: None,
+            };
+            outcome(&EpisodeDetails {
+                episode: json!({"end": end, "answer": answer, "correct": false}),
+                task: Some(task),
+                messages: Vec::new(),
+                unmet: unmet.iter().map(|text| (*text).to_owned()).collect(),
+                rewards: Vec::new(),
+                trained_by: None,
+                group: Vec::new(),
+            })
+        };
+        let failed = ["`close` was not called with success", "it made 3 calls, more than 2"];
+        let said = of("completed", Some("7"), &failed);
+        assert!(
+            said.ends_with("`close` was not called with success; it made 3 calls, more than 2"),
+            "{said}"
+        );
+        assert!(of("completed", None, &failed[..1]).ends_with("`close` was not called with success"));
+        assert!(of("completed", None, &[]).ends_with("it gave no answer"));
+        assert!(of("out_of_turn_tokens", None, &failed).ends_with("a turn reached max_turn_tokens"));
+    }
 }

@@ -6,9 +6,10 @@ use super::{human, table};
 use crate::{
     exec::{
         RunState, StageOutcome,
-        history::{Headline, NodeHistory, RunHistory, StageHistory, Stages},
+        history::{Headline, NodeHistory, RunHistory, StageHistory, Stages, Written},
     },
     store::Cost,
+    text::start_of,
 };
 
 /// Width of a list of runs in columns.
@@ -127,8 +128,27 @@ pub fn stages_text<'r>(nodes: impl Iterator<Item = &'r NodeHistory> + Clone, sta
     text
 }
 
-/// One stage with its artifacts, their origin, and the parts of its key.
-pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
+/// Most notes of a stage in brief, and most characters of one.
+const NOTES: usize = 5;
+const NOTE: usize = 160;
+
+/// One stage with where its artifacts are.
+pub fn brief_text(run: &RunHistory, stage: &StageHistory) -> String {
+    let notes = stage.node.notes.iter().take(NOTES).map(|note| format!("note: {}\n", start_of(note, NOTE)));
+    let mut text = outcome_text(run, stage) + "\n" + &notes.collect::<String>();
+    text += &table::section("outputs", outputs(stage), usize::MAX);
+    text + "\n`-v` prints all tables, inputs, metrics and the parts of its key\n"
+}
+
+fn outputs(stage: &StageHistory) -> Vec<(String, String)> {
+    let row = |output: &Written| {
+        (output.output.clone(), format!("{}  {}", output.digest.short(), output.path.display()))
+    };
+    stage.outputs.iter().map(row).collect()
+}
+
+/// What became of a stage, and how long it took.
+fn outcome_text(run: &RunHistory, stage: &StageHistory) -> String {
     let node = &stage.node;
     let mut text = format!("{}/{}: {}", run.id, node.id, node.outcome.name());
     match (node.seconds, stage.run_seconds) {
@@ -136,6 +156,13 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         (None, Some(seconds)) => text += &format!(", ran in {} earlier", human::seconds(seconds)),
         (None, None) => {}
     }
+    text
+}
+
+/// One stage with its artifacts, their origin, and the parts of its key.
+pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
+    let node = &stage.node;
+    let mut text = outcome_text(run, stage);
     let cost = Cost { seconds: 0.0, spent: stage.spent.unwrap_or_default(), dollars: stage.dollars };
     let usage = Some(human::usage(&cost)).filter(|usage| !usage.is_empty());
     let lines = node.key.iter().map(|key| format!("key {key}"));
@@ -155,10 +182,7 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         (name, format!("{}  from {from}", input.digest.short()))
     });
     section("inputs", inputs.collect());
-    let outputs = stage.outputs.iter().map(|output| {
-        (output.output.clone(), format!("{}  {}", output.digest.short(), output.path.display()))
-    });
-    section("outputs", outputs.collect());
+    section("outputs", outputs(stage));
     let metrics = stage.metrics.iter().map(|(name, value)| (name.clone(), human::metric(name, *value)));
     section("metrics", metrics.collect());
     if let Some(fields) = &stage.fields {

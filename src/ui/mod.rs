@@ -25,7 +25,7 @@ use std::io::Write;
 pub use closing::{Closing, closing_text, idle_text, queued_text};
 pub use diff::{Side, diff_text};
 pub use episode::{Heading, episode_text};
-pub use history::{run_text, runs_text, stage_text, stages_text};
+pub use history::{brief_text, run_text, runs_text, stage_text, stages_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::{RunView, Verbosity};

@@ -1,6 +1,7 @@
-//! A plan as text: one line for each stage; iterations of a loop with the same status share a line.
+//! A plan as text: one line for each stage; iterations of a loop with the same status share a line, with all their stages if
+//! there is nothing to say of one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::human;
 use crate::plan::{
@@ -9,21 +10,10 @@ use crate::plan::{
 
 /// The report, line by line, with totals at the end.
 pub fn plan_text(report: &PlanReport) -> String {
-    let mut rows: Vec<Row> = Vec::new();
-    for node in &report.nodes {
-        let row = Row::of(node);
-        // Stages of a loop alternate, so the row to extend may be several rows above.
-        match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
-            Some(earlier) => {
-                earlier.last = row.last;
-                earlier.seconds = earlier.seconds.zip(row.seconds).map(|(one, other)| one + other);
-            }
-            None => rows.push(row),
-        }
-    }
+    let rows = rows(report);
     let names: Vec<String> = rows.iter().map(Row::name).collect();
     let wide = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let kind_wide = rows.iter().map(|row| row.kind.len()).max().unwrap_or(0);
+    let kind_wide = rows.iter().map(|row| row.kind().len()).max().unwrap_or(0);
     let mut times: Vec<String> = rows.iter().map(|row| row.time() + "  ").collect();
     if rows.iter().all(|row| row.seconds.is_none()) {
         times.iter_mut().for_each(String::clear);
@@ -31,8 +21,12 @@ pub fn plan_text(report: &PlanReport) -> String {
     let time_wide = times.iter().map(String::len).max().unwrap_or(0);
     let mut text = String::new();
     for ((row, name), time) in rows.iter().zip(&names).zip(&times) {
-        let line =
-            format!("{:<7} {name:<wide$}  {:<kind_wide$}  {time:<time_wide$}{}", row.what, row.kind, row.why);
+        let line = format!(
+            "{:<7} {name:<wide$}  {:<kind_wide$}  {time:<time_wide$}{}",
+            row.what,
+            row.kind(),
+            row.why()
+        );
         text += &format!("{}\n", line.trim_end());
     }
     let count = |which: fn(&Status) -> bool| report.nodes.iter().filter(|node| which(&node.status)).count();
@@ -48,6 +42,28 @@ pub fn plan_text(report: &PlanReport) -> String {
         count(|status| matches!(status, Status::Skipped)),
     );
     text + &ahead_text(report) + &memory_text(report) + &remarks_text(report)
+}
+
+fn rows(report: &PlanReport) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row> = Vec::new();
+    let all: Vec<Row> = report.nodes.iter().map(Row::of).collect();
+    // The iterations whose stages all have one status, and nothing else.
+    let mut alike: BTreeMap<(&str, u32), bool> = BTreeMap::new();
+    let mut of: BTreeMap<(&str, u32), &str> = BTreeMap::new();
+    for row in &all {
+        let Some((name, iteration, _)) = row.turn else { continue };
+        let is_same = *of.entry((name, iteration)).or_insert(row.what) == row.what;
+        *alike.entry((name, iteration)).or_insert(true) &= is_same && row.is_plain;
+    }
+    for mut row in all {
+        row.is_plain = row.turn.is_some_and(|(name, iteration, _)| alike[&(name, iteration)]);
+        // Stages of a loop alternate, so the row to extend may be several rows above.
+        match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
+            Some(earlier) => earlier.extend(row),
+            None => rows.push(row),
+        }
+    }
+    rows
 }
 
 /// A line for each remark, with its stage.
@@ -154,9 +170,15 @@ struct Row<'a> {
     what: &'static str,
     kind: &'a str,
     why: String,
+    /// The stages outside its loop that it waits for.
+    after: Vec<String>,
+    /// There is nothing to say of it but that it runs, and after what.
+    is_plain: bool,
     /// Loop, first iteration and stage.
     turn: Option<(&'a str, u32, &'a str)>,
     last: u32,
+    /// Of a loop whose iterations share the row.
+    stages: Vec<&'a str>,
     id: &'a str,
     /// Time that the stage will take, or that the cache saves.
     seconds: Option<f64>,
@@ -169,10 +191,17 @@ impl<'a> Row<'a> {
         let turn = node.turn.as_ref().map(|(name, iteration)| {
             (name.as_str(), *iteration, node.id.rsplit('/').next().unwrap_or_default())
         });
+        let mut is_plain = true;
+        let mut after = Vec::new();
         let (what, mut why) = match &node.status {
             Status::Cached { .. } => ("cached", String::new()),
-            Status::Run { reasons, .. } => ("run", because(reasons)),
+            Status::Run { reasons, .. } => {
+                is_plain = reasons.iter().all(|reason| *reason == RerunReason::First);
+                ("run", because(reasons))
+            }
             Status::Waits { on, rerun, reasons } => {
+                is_plain = reasons.is_empty() && *rerun != Rerun::IfInputsChange;
+                after = outside(on, turn);
                 let on = waits_on(on, turn);
                 match rerun {
                     Rerun::Will if reasons.is_empty() => ("run", format!("after {on}")),
@@ -181,29 +210,92 @@ impl<'a> Row<'a> {
                     Rerun::UnlessLoopEnds => ("may run", format!("after {on}, unless its loop ends before")),
                 }
             }
+            Status::Skipped if turn.is_some_and(|(_, iteration, _)| iteration == 1) => {
+                ("skipped", "its loop does not begin".into())
+            }
             Status::Skipped => ("skipped", "its loop has ended".into()),
         };
         if let Some(Reused { rows, of }) = node.reused {
             why += &format!("; {rows} of {of} episodes are reused");
         }
         let shards = node.shards.map_or(String::new(), |shards| format!(" in {shards} shards"));
+        is_plain &= node.reused.is_none() && node.executor.is_none();
         if let Some(executor) = &node.executor {
             why += &format!("; on {executor}{shards}");
         }
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|estimate| estimate.cost.seconds);
         let differs = node.cost.as_ref().is_some_and(|estimate| !estimate.is_alike());
-        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, differs }
+        let stages = turn.iter().map(|(.., stage)| *stage).collect();
+        Self {
+            what,
+            kind: &node.kind,
+            why,
+            after,
+            is_plain,
+            turn,
+            last,
+            stages,
+            id: &node.id,
+            seconds,
+            differs,
+        }
     }
 
     fn continues(&self, next: &Row<'_>) -> bool {
         match (self.turn, next.turn) {
+            (Some((name, ..)), Some((next_name, iteration, _))) if self.is_plain && next.is_plain => {
+                name == next_name && self.what == next.what && iteration <= self.last + 1
+            }
+            (Some(_), Some(_)) if self.is_plain || next.is_plain => false,
             (Some((name, _, stage)), Some((next_name, iteration, next_stage))) => {
                 (name, stage, self.last + 1) == (next_name, next_stage, iteration)
                     && (self.what, &self.why) == (next.what, &next.why)
             }
             _ => false,
         }
+    }
+
+    fn extend(&mut self, next: Self) {
+        self.last = next.last;
+        self.seconds = self.seconds.zip(next.seconds).map(|(one, other)| one + other);
+        self.differs |= next.differs;
+        for stage in next.stages {
+            if !self.stages.contains(&stage) {
+                self.stages.push(stage);
+            }
+        }
+        for stage in next.after {
+            if !self.after.contains(&stage) {
+                self.after.push(stage);
+            }
+        }
+    }
+
+    /// Whether it is of all stages of a loop.
+    fn is_of_loop(&self) -> bool {
+        self.stages.len() > 1
+    }
+
+    fn kind(&self) -> &'a str {
+        if self.is_of_loop() { "loop" } else { self.kind }
+    }
+
+    fn why(&self) -> String {
+        if !self.is_of_loop() {
+            return self.why.clone();
+        }
+        let after = match self.after.as_slice() {
+            [] => String::new(),
+            after => format!(" after {}", after.join(", ")),
+        };
+        let more = match self.what {
+            "may run" => format!("{after}, unless it ends before"),
+            "skipped" if self.turn.is_some_and(|(_, first, _)| first == 1) => ": it does not begin".into(),
+            "skipped" => ": it has ended".into(),
+            _ => after,
+        };
+        self.stages.join(", ") + &more
     }
 
     /// `~12.3 s` to run, `31 × ~1.5 s` for that many iterations, `~12.3 s*` measured with other parameters,
@@ -223,8 +315,10 @@ impl<'a> Row<'a> {
 
     fn name(&self) -> String {
         match self.turn {
-            Some((name, first, stage)) if first != self.last => {
-                format!("{name}[{first:04}..{:04}]/{stage}", self.last)
+            Some((name, first, stage)) => {
+                let last = if first == self.last { String::new() } else { format!("..{:04}", self.last) };
+                let stage = if self.is_of_loop() { String::new() } else { format!("/{stage}") };
+                format!("{name}[{first:04}{last}]{stage}")
             }
             _ => self.id.to_owned(),
         }
@@ -233,6 +327,15 @@ impl<'a> Row<'a> {
 
 fn because(reasons: &[RerunReason]) -> String {
     reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Those of the stages that a stage waits for which are outside its loop.
+fn outside(on: &[String], turn: Option<(&str, u32, &str)>) -> Vec<String> {
+    let is_own =
+        |id: &&String| InLoop::parse(id).zip(turn).is_some_and(|(stage, (own, ..))| stage.name == own);
+    let mut names: Vec<String> = on.iter().filter(|id| !is_own(id)).map(|id| stage_name(id)).collect();
+    names.dedup();
+    names
 }
 
 /// The names of the stages that a stage waits for. Within a loop, names in the same or the previous iteration

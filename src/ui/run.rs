@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::{Diagnostic, Reported},
     exec::{Event, Listener},
-    plan::{RerunReason, stage_name},
+    plan::{InLoop, RerunReason, stage_name},
     progress::{NoProgress, Observer, Progress, SharedProgress, now_ms},
     report::plot::share_sparkline,
 };
@@ -340,7 +340,10 @@ impl Iterations {
                 if !self.shown.insert(name.to_owned()) {
                     return None;
                 }
-                line("skipped", iteration, "and later: the loop has ended")
+                match InLoop::parse(id).is_some_and(|stage| stage.iteration == 1) {
+                    true => line("skipped", name, "the loop does not begin"),
+                    false => line("skipped", iteration, "and later: the loop has ended"),
+                }
             }
             Event::Differs { id, outputs, .. } => {
                 let text = format!(

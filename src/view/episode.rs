@@ -9,7 +9,10 @@ use super::{
     conversation,
     episodes::{EpisodeTable, IndexedEpisode, rewards_of, row_json},
 };
-use crate::data::{self, DataError, EpisodeRow, Label, Tool};
+use crate::{
+    data::{self, DataError, EpisodeRow, Label, Tool},
+    judge::truth::{self, Evidence},
+};
 
 /// Bytes of a text that are shown at first.
 const SHOWN: usize = 20_000;
@@ -94,6 +97,8 @@ pub struct EpisodeDetails {
     pub episode: Value,
     pub task: Option<Task>,
     pub messages: Vec<Message>,
+    /// What keeps it from being right, if it is wrong: its answer, or which checks.
+    pub unmet: Vec<String>,
     pub rewards: Vec<JudgeReward>,
     /// The stage that trained on it.
     pub trained_by: Option<String>,
@@ -131,10 +136,17 @@ pub fn episode(
         let other = &table.episodes[row];
         row_json(table, other, of(&other.summary.id))
     });
+    let read = read(table, row)?;
+    let scenario = table.scenarios.get(&found.summary.scenario_id);
+    let unmet = read.as_ref().zip(scenario).filter(|(read, _)| read.correct == Some(false));
+    let unmet = unmet.map(|(EpisodeRow { answer, messages, state, .. }, scenario)| {
+        truth::unmet(scenario, Evidence { answer: answer.as_deref(), messages, state: state.as_ref() })
+    });
     Ok(EpisodeDetails {
         episode: row_json(table, found, of(id)),
         task,
-        messages: shown(whole_messages(table, row)?),
+        unmet: unmet.unwrap_or_default(),
+        messages: shown(read.map(whole_messages).unwrap_or_default()),
         rewards: rewards.collect(),
         trained_by: table.source.update.as_ref().map(|update| update.stage.clone()),
         group: group.collect(),
@@ -148,16 +160,18 @@ pub fn components(json: &str) -> Vec<Component> {
     fields.into_iter().filter_map(component).collect()
 }
 
+fn read(table: &EpisodeTable, row: usize) -> Result<Option<EpisodeRow>, DataError> {
+    Ok(data::read_part::<EpisodeRow>(&table.source.path, Some(&[row]))?.pop())
+}
+
 /// The messages of an episode. A column that is no JSON array is shown as one message.
-fn whole_messages(table: &EpisodeTable, row: usize) -> Result<Vec<conversation::Message>, DataError> {
-    let mut rows = data::read_part::<EpisodeRow>(&table.source.path, Some(&[row]))?;
-    let Some(row) = rows.pop() else { return Ok(Vec::new()) };
+fn whole_messages(row: EpisodeRow) -> Vec<conversation::Message> {
     let messages = conversation::conversation(&row);
     if messages.is_empty() && !row.messages.is_empty() {
         let (role, text) = ("unreadable".to_owned(), row.messages);
-        return Ok(vec![conversation::Message { role, text, ..conversation::Message::default() }]);
+        return vec![conversation::Message { role, text, ..conversation::Message::default() }];
     }
-    Ok(messages)
+    messages
 }
 
 /// A text as it is; other JSON as formatted text.
@@ -218,7 +232,8 @@ pub fn part(
     part: &TextPart,
     from: usize,
 ) -> Result<Option<Clipped>, DataError> {
-    Ok(part_of(whole_messages(table, row)?, message, part, from))
+    let messages = read(table, row)?.map(whole_messages).unwrap_or_default();
+    Ok(part_of(messages, message, part, from))
 }
 
 /// As [`part`], of these messages.

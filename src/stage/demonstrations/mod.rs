@@ -66,6 +66,12 @@ impl Demonstrations {
     async fn play(&self, context: &Context) -> Result<Metrics> {
         let all: Vec<Scenario> = context.read("scenarios")?;
         let scenarios = self.chosen(&all, context.seed);
+        if all.is_empty() {
+            // Where nothing learns from solutions, none are needed.
+            context.write::<Call>("calls", &[])?;
+            context.write::<Trajectory>("trajectories", &[])?;
+            return Ok(metrics([("episodes", 0.0)]));
+        }
         if scenarios.is_empty() {
             return Err(DemonstrationError::NoReference { scenarios: all.len() }.into());
         }
@@ -183,8 +189,8 @@ impl StageKind for Demonstrations {
         let mut count = self.params.episodes.unwrap_or(usize::MAX);
         if let Some(scenarios) = context.scenarios() {
             count = count.min(scenarios.solved);
-            if scenarios.solved == 0 {
-                let scenarios = scenarios.count();
+            let (solved, scenarios) = (scenarios.solved, scenarios.count());
+            if solved == 0 && scenarios > 0 {
                 preflight.error("scenarios", DemonstrationError::NoReference { scenarios });
             }
         }

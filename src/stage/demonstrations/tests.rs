@@ -237,6 +237,13 @@ async fn the_seed_draws_the_scenarios_if_there_are_more_than_wanted() {
 }
 
 #[tokio::test]
+async fn without_scenarios_there_are_no_solutions_and_that_is_no_failure() {
+    let bench = Bench::new(sqlite_server().await, &[]).await;
+    let (metrics, played) = bench.run(json!({})).await;
+    assert_eq!((metrics["episodes"], played.len()), (0.0, 0));
+}
+
+#[tokio::test]
 async fn without_any_reference_the_stage_says_what_is_missing() {
     let bench = Bench::new(sqlite_server().await, &[scenario("x", None)]).await;
     let failure = testing::run(&bench.context(json!({})).0).await.unwrap_err();

@@ -75,6 +75,8 @@ impl Admitted {
 pub struct Judged {
     pub admitted: Vec<Admitted>,
     pub rows: Vec<Admission>,
+    /// The parameter whose limit ended exploration before all was tried.
+    pub limit: Option<&'static str>,
 }
 
 impl Judged {

@@ -41,9 +41,10 @@ pub enum ScenarioError {
     Empty { file: String },
     #[error("no candidate was admitted: {account}")]
     #[diagnostic(class = work)]
-    #[hint = "write tasks of your own (source = \"file\"), give the server some state, or raise `explore_calls`; only tools that \
-        are safe to call are explored (docs/guides/scenarios.md)"]
-    NothingAdmitted { account: String },
+    #[hint("raise `{limit}`, which ended exploration" if let Some(limit) = limit)]
+    #[hint = "write tasks of your own (source = \"file\"), or give the server some state; only tools that are safe to call are \
+        explored (docs/guides/scenarios.md)"]
+    NothingAdmitted { account: String, limit: Option<&'static str> },
     #[error("the held-out set is not the frozen one: its digest is {found} instead of {expected}")]
     #[diagnostic(code = "heldout_differs")]
     #[hint = "the server's data, the seed or a parameter has changed; put the new digest into `heldout_digest` if that is meant"]

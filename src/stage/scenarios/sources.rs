@@ -483,7 +483,7 @@ async fn divided(
         let account: BTreeSet<String> = details.take(50).collect();
         let account: Vec<String> = account.into_iter().take(5).collect();
         let account = if account.is_empty() { "there was none".into() } else { account.join("; ") };
-        return Err(ScenarioError::NothingAdmitted { account }.into());
+        return Err(ScenarioError::NothingAdmitted { account, limit: judged.limit }.into());
     }
     word(context, params, source, &mut judged).await?;
     let tasks = judged.admitted.iter().map(|admitted| split::Marked {

@@ -510,6 +510,7 @@ mod tests {
                 admitted("Price of desk?", "desk", &["get"], Some("8")),
             ],
             rows: Vec::new(),
+            limit: None,
         };
         let texts = ["Tell me the price of the desk", "price of desk?", "price of the desk?"];
         let refused = Some(("no".to_owned(), "why".to_owned()));

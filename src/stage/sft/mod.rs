@@ -62,6 +62,7 @@ enum SftError {
         gives none" if left_out.wrong > 0)]
     #[hint("give scenarios an `answer`, or set `only_right = false`" if left_out.unknown > 0)]
     #[hint("lower `min_reward`" if left_out.low > 0)]
+    #[hint("tasks with a `reference` give some, or explored ones (`lessons`)" if left_out.count() == 0)]
     #[hint = "check the stage that wrote the episodes"]
     NothingToTrain { left_out: SkippedEpisodes },
 }
@@ -288,6 +289,10 @@ impl StageKind for Sft {
         }
         if self.params.stop_rising && self.params.held_out <= 0.0 {
             preflight.error("stop_rising", SftError::NothingHeldOut);
+        }
+        if context.episodes().is_some_and(|episodes| episodes.count == 0) && is_missing("traces") {
+            let left_out = SkippedEpisodes::default();
+            preflight.error("trajectories", SftError::NothingToTrain { left_out });
         }
         self.training.check(context, &mut preflight);
         preflight

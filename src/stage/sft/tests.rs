@@ -383,7 +383,7 @@ async fn without_an_episode_to_train_on_the_stage_says_why() {
             "no episode to train on: 1 without a sampled token",
             "stage that wrote",
         ),
-        (Bench::new(&[]), "no episode to train on: the table is empty", "stage that wrote"),
+        (Bench::new(&[]), "no episode to train on: the table is empty", "`lessons`"),
     ];
     for (bench, text, hint) in cases {
         let failure = bench.fresh("out", json!({})).await.unwrap_err();

@@ -139,6 +139,15 @@ fn commands(page: &str) -> Vec<String> {
     found
 }
 
+/// The commands with options within sentences.
+fn commands_in_sentences(page: &str) -> Vec<String> {
+    let spans = page.split("`mcprl ").skip(1).filter_map(|rest| rest.split('`').next());
+    let is_plain = |span: &&str| !span.contains(['|', '>', '&', ';', '$', '…', '[', '<', '{', '\n']);
+    // The page would be served until the time is over.
+    let found = spans.filter(is_plain).filter(|span| span.contains(" --") && !span.starts_with("ui "));
+    found.map(|span| format!("mcprl {span}")).collect()
+}
+
 /// Each command of the documents, in an empty folder: most find nothing to work on there, but all are commands of this version.
 #[test]
 fn commands_of_the_documents_are_commands() {
@@ -146,7 +155,10 @@ fn commands_of_the_documents_are_commands() {
     let pages = files(&root().join("docs"), "md").into_iter().chain([root().join("README.md")]);
     let mut all = 0;
     for page in pages {
-        for command in commands(&std::fs::read_to_string(&page).unwrap()) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        // A sentence may leave out what an option is given to.
+        let of = |commands: Vec<String>, is_whole: bool| commands.into_iter().map(move |one| (one, is_whole));
+        for (command, is_whole) in of(commands(&text), true).chain(of(commands_in_sentences(&text), false)) {
             let folder = tempfile::tempdir().unwrap();
             let mut child = std::process::Command::new("timeout")
                 .args(["10", "sh", "-c", &format!("exec \"$0\" {}", &command["mcprl ".len()..])])
@@ -167,10 +179,9 @@ fn commands_of_the_documents_are_commands() {
             _ = std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut text);
             _ = child.wait();
             all += 1;
-            let is_unknown =
-                ["unexpected argument", "unrecognized subcommand", "invalid value", "required arguments"]
-                    .iter()
-                    .any(|problem| text.contains(problem));
+            let problems = ["unexpected argument", "unrecognized subcommand", "invalid value"];
+            let is_unknown = problems.iter().any(|problem| text.contains(problem))
+                || is_whole && text.contains("required arguments");
             if is_unknown {
                 wrong.push(format!("{}: {command}\n{text}", page.display()));
             }

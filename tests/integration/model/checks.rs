@@ -60,6 +60,9 @@ fn episodes_are_played_again_if_what_is_read_after_them_changes() {
     let episodes: Vec<Trajectory> =
         data::read(&project.newest().join("rollout/trajectories.parquet")).unwrap();
     assert!(episodes.iter().all(|episode| episode.correct == Some(false)));
+    let json = project.json(&["episodes", "latest/rollout", "-n", "1"]);
+    let unmet = json["episodes"][0]["unmet"][0].as_str().unwrap();
+    assert!(unmet.starts_with("afterwards, `list_teams` does not give "), "{json}");
 }
 
 #[test]

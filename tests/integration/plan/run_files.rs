@@ -395,7 +395,7 @@ fn the_standard_needs_a_model_and_a_server_and_takes_a_file_of_tasks() {
     for stage in ["tools", "tasks", "solved", "start", "headroom", "exam"] {
         assert!(explored.out.contains(&format!("run     {stage} ")), "{stage}: {}", explored.out);
     }
-    assert!(explored.out.contains("train[0001]/rollout"), "{}", explored.out);
+    assert!(explored.out.contains("train[0001..0008]"), "{}", explored.out);
     let expanded = project.mcprl(&["plan", "run.toml", "--expand"]).out;
     assert!(
         expanded
@@ -677,6 +677,23 @@ fn few_tasks_of_ones_own_are_the_exam_and_many_are_divided() {
 }
 
 #[test]
+fn solutions_are_only_missed_where_something_learns_from_them() {
+    let project = Project::with_model("");
+    let server = "[server]\ncommand = [\"{mcprl}\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n";
+    let tasks = "[stages.tasks]\nfile = \"tasks.jsonl\"\nheldout_share = 1.0\nlessons = 0\n";
+    project.write("tasks.jsonl", "{\"task\": \"How many teams are there?\", \"answer\": \"7\"}\n");
+    project.write("run.toml", &format!("extends = \"standard\"\nmodel = \"llama\"\n{server}{tasks}"));
+    let plan = |more: &[&str]| project.mcprl(&[&["plan", "run.toml", "--iterations", "0"], more].concat());
+    let unneeded = plan(&["--no-start"]);
+    assert_eq!(unneeded.code, Some(0), "{}", unneeded.err);
+    let needed = plan(&[]);
+    assert_eq!(needed.code, Some(2), "{}", needed.out);
+    let said = "stage \"start\": no episode to train on: the table is empty";
+    assert!(needed.err.contains(said) && needed.err.contains("`lessons`"), "{}", needed.err);
+    assert!(!needed.err.contains("of the 0 scenarios"), "{}", needed.err);
+}
+
+#[test]
 fn options_say_how_much_practice_there_is_and_whether_a_start() {
     let project = Project::with_model("");
     let server = "[server]\ncommand = [\"{mcprl}\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n";
@@ -688,10 +705,17 @@ fn options_say_how_much_practice_there_is_and_whether_a_start() {
     };
     let none = plan(&["--iterations", "0"]);
     assert!(!none.contains("train[") && none.contains("run     exam "), "{none}");
+    assert!(
+        !none.contains("headroom"),
+        "what decides whether a loop begins is not needed without it: {none}"
+    );
     let two = plan(&["--iterations", "2"]);
-    assert!(two.contains("train[0002]/rollout") && !two.contains("train[0003]"), "{two}");
+    let practice = two.lines().find(|line| line.contains(" train[0001..0002] ")).expect(&two);
+    assert!(practice.contains(" loop ") && practice.contains("rollout, reward, update, dev"), "{two}");
+    assert!(two.contains("headroom ") && !two.contains("train[0003]"), "{two}");
+    assert_eq!(two.matches("train[").count(), 1, "before a first run a loop is one row: {two}");
     let without = plan(&["--no-start"]);
-    assert!(!without.contains("run     start ") && without.contains("train[0001]/update"), "{without}");
+    assert!(!without.contains("run     start ") && without.contains("train[0001..0008]"), "{without}");
     let expanded = plan(&["--no-start", "--iterations", "3", "--expand"]);
     assert!(expanded.contains("iterations = 3") && !expanded.contains("[stages.start]"), "{expanded}");
 

@@ -223,6 +223,12 @@ fn a_loop_whose_condition_does_not_hold_leaves_what_it_starts_from() {
         let said =
             "loop \"count\" did not begin, because `first.success` is 0.5: its result is what it starts from";
         assert_eq!(done.err.contains(said), ran == 0, "{}", done.err);
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        let shown = plan.contains("step, dev: it does not begin");
+        assert_eq!(shown, ran == 0, "{plan}");
+        for text in [&done.err, &plan] {
+            assert!(!text.contains("has ended") && !text.contains("it ended"), "it never began: {text}");
+        }
         assert_eq!(project.result("end/number.txt"), if ran == 0 { "0" } else { "3" });
     }
 }

@@ -160,8 +160,8 @@ fn messages_can_be_one_json_object_per_line() {
     assert!(error["error"]["code"].is_string() && error["level"] == "error", "{error}");
 }
 
-/// A stage that writes the verdict of an exam in which every answer of `trained` is right.
-fn examined() -> Project {
+/// A stage that writes the verdict of an exam in which every answer of `trained` is right, and episodes with these ends.
+fn examined(ends: &[&str]) -> Project {
     let project = Project::new("name = \"toy\"\n[stages.exam]\nkind = \"examine\"\n");
     let names = ["base".to_owned(), "trained".to_owned()];
     let scenario = |i: usize| data::Scenario {
@@ -194,18 +194,38 @@ fn examined() -> Project {
     let verdict = project.path("made.parquet");
     data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
     let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
-        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n";
+        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n\
+        [outputs.episodes]\ntype = \"trajectories\"\npath = \"episodes.parquet\"\n";
+    let played = project.path("played.parquet");
+    let episode = |end: &&str| data::Trajectory { end: (*end).to_owned(), ..Default::default() };
+    data::write(&played, &ends.iter().map(episode).collect::<Vec<_>>()).unwrap();
     let script = format!(
-        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
-        verdict.display()
+        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\ncp {} \"$MCPRL_OUTPUT_EPISODES\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
+        verdict.display(),
+        played.display()
     );
     project.kind("examine", "pure", outputs, &script);
     project
 }
 
 #[test]
+fn an_exam_is_shown_in_brief_and_names_the_limit_that_cut_its_episodes() {
+    let project = examined(&["out_of_turn_tokens", "completed", "completed"]);
+    let cut = "1 of 3 episodes were cut, 1 at `max_turn_tokens` of [agent]: raise that";
+    let run = project.run(&[]);
+    assert!(run.out.contains(cut), "{}", run.out);
+    let shown = project.mcprl(&["show", "latest/exam"]).out;
+    assert!(shown.starts_with("base 0.0 % → trained 100.0 % of 20 held-out tasks, greedy\n"), "{shown}");
+    assert!(
+        shown.contains(cut) && shown.contains("verdict.parquet") && shown.contains("`-v` prints"),
+        "{shown}"
+    );
+    assert!(shown.lines().count() <= 25 && !shown.contains("every table"), "{shown}");
+}
+
+#[test]
 fn the_end_of_a_run_is_the_verdict_and_what_to_do_next_in_eight_lines_at_most() {
-    let project = examined();
+    let project = examined(&["completed"]);
     let verdict = "trained beats base on held-out tasks: +100.0 points [+69, +100], p < 0.001\n\
         Use trained: it solves 100.0 points more than base [+69, +100].";
     // The second run is all cached.
@@ -227,7 +247,7 @@ fn the_end_of_a_run_is_the_verdict_and_what_to_do_next_in_eight_lines_at_most() 
     let verbose = project.run(&["-v"]);
     assert!(verbose.err.contains("/exam/verdict.parquet"), "{}", verbose.err);
     assert!(verbose.out.contains("by split"), "{}", verbose.out);
-    assert!(project.mcprl(&["show", "latest/exam"]).out.starts_with("every table\n"));
+    assert!(project.mcprl(&["show", "latest/exam", "-v"]).out.starts_with("every table\n"));
     let events = project.mcprl(&["--json", "run", "run.toml"]).out;
     let ended: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
     let headline = &ended["verdicts"]["exam"];
@@ -240,7 +260,7 @@ fn the_end_of_a_run_is_the_verdict_and_what_to_do_next_in_eight_lines_at_most() 
 
 #[test]
 fn colour_is_printed_on_terminals_and_on_request() {
-    let project = examined();
+    let project = examined(&["completed"]);
     let output = |name: &str, value: &str, arguments: &[&str]| {
         let output = project.command(arguments).env(name, value).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()

@@ -168,6 +168,8 @@ table! {
         answer_source: Option<String>,
         /// As in [`Trajectory`].
         correct: Option<bool>,
+        /// As in [`Trajectory`].
+        state: Option<Json>,
     }
 }
 

@@ -98,6 +98,23 @@ pub struct Budget {
     pub result_chars: usize,
 }
 
+/// What ended exploration before all was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Calls,
+    Seconds,
+}
+
+impl Limit {
+    /// The parameter that raises it.
+    pub fn param(self) -> &'static str {
+        match self {
+            Self::Calls => "explore_calls",
+            Self::Seconds => "explore_seconds",
+        }
+    }
+}
+
 /// The tasks, and how much of the server they use.
 #[derive(Debug, Default)]
 pub struct Explored {
@@ -163,6 +180,7 @@ pub struct Sampled {
     /// Tools that changed the state of a read-only server.
     pub breaking: BTreeSet<String>,
     watch: Watch,
+    limit: Option<Limit>,
 }
 
 /// Explores the servers and admits tasks about them.
@@ -236,6 +254,8 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     judged.trim_those(of(beyond::NO_CALL), share_of(found, task.budget.no_call_share));
     judged.trim_those(of(beyond::IMPOSSIBLE), share_of(found, task.budget.impossible_share));
     let orders = ordered(task, &sampled, &names, &runners, judged.admitted.len()).await?;
+    let limit = sampled.limit.or_else(|| runners.iter().any(Runner::is_late).then_some(Limit::Seconds));
+    judged.limit = limit.map(Limit::param);
     judged.trim(task.budget.tasks - orders.admitted.len());
     judged.admitted.extend(orders.admitted);
     judged.rows.extend(orders.rows);
@@ -335,10 +355,16 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut tried = 0;
     // The rest of the time is for the tasks.
     let half = Instant::now() + Duration::from_secs(task.budget.seconds / 2);
+    let mut limit = None;
     for round in 0..ROUNDS {
         let left = task.budget.calls.saturating_sub(tried);
         let most = left.div_ceil((ROUNDS - round) * profiles.len().max(1));
-        if left == 0 || runner.is_late() || Instant::now() > half {
+        if runner.is_late() || Instant::now() > half {
+            limit = Some(Limit::Seconds);
+        } else if left == 0 {
+            limit = Some(Limit::Calls);
+        }
+        if limit.is_some() {
             break;
         }
         task.observer.phase("exploration", 0);
@@ -441,15 +467,22 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     }
     graph.changing = watch.changing().clone();
     pages::mark(&mut graph, &profiles);
-    for lack in lacks(&mut profiles, &graph, &breaking) {
+    let limit = limit.or_else(|| runner.is_late().then_some(Limit::Seconds));
+    for lack in lacks(&mut profiles, &graph, &breaking, limit) {
         task.observer.note(&lack);
     }
-    Ok(Sampled { graph, profiles, breaking, watch })
+    Ok(Sampled { graph, profiles, breaking, watch, limit })
 }
 
-/// A sentence for each tool that no call worked of, with the parameters that want examples.
-fn lacks(profiles: &mut [ToolProfile], graph: &Graph, breaking: &BTreeSet<String>) -> Vec<String> {
-    let mut lacks = Vec::new();
+/// A sentence for each tool that no call worked of, with the parameters that want examples; or one for all that there was no time or
+/// no call left for, because others might have brought their values.
+fn lacks(
+    profiles: &mut [ToolProfile],
+    graph: &Graph,
+    breaking: &BTreeSet<String>,
+    limit: Option<Limit>,
+) -> Vec<String> {
+    let (mut lacks, mut untried) = (Vec::new(), Vec::new());
     for (index, profile) in profiles.iter_mut().enumerate() {
         let is_called = graph.seen.iter().any(|seen| seen.tool == index);
         if is_called || breaking.contains(&profile.name) {
@@ -461,6 +494,10 @@ fn lacks(profiles: &mut [ToolProfile], graph: &Graph, breaking: &BTreeSet<String
             of_kind.map(|(name, _)| name.as_str()).collect()
         };
         let (without, with) = (named(false), named(true));
+        if limit.is_some() && with.is_empty() {
+            untried.push(format!("`{}`", profile.name));
+            continue;
+        }
         let why = match (without.as_slice(), with.as_slice()) {
             ([], []) => String::new(),
             ([], with) => format!(": no example for {} works", with.join(" and ")),
@@ -471,6 +508,12 @@ fn lacks(profiles: &mut [ToolProfile], graph: &Graph, breaking: &BTreeSet<String
             }
         };
         lacks.push(format!("`{}` was never called with success{why}", profile.name));
+    }
+    if let Some(limit) = limit.filter(|_| !untried.is_empty()) {
+        let (names, limit) = (untried.join(", "), limit.param());
+        lacks.push(format!(
+            "exploration reached {limit} before these were called with success: {names}; raise {limit}"
+        ));
     }
     lacks
 }
@@ -660,4 +703,35 @@ fn in_turn<K: Ord, C>(
         groups.entry(key(&candidate)).or_default().push(candidate);
     }
     evenly(groups.into_values().map(ordered).collect(), usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::{ServerSpec, Servers, State, Transport};
+
+    #[test]
+    fn what_a_limit_left_untried_is_named_with_it_and_examples_are_asked_for_otherwise() {
+        let schema = r#"{"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}"#;
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            server_name: name.into(),
+            input_schema: schema.into(),
+            ..Tool::default()
+        };
+        let transport =
+            Transport::Stdio { command: vec!["x".into()], env: BTreeMap::new(), cwd: None, files: vec![] };
+        let servers = Servers::from(ServerSpec::new(transport, State::ReadOnly));
+        let mut profiles = profiles(&[tool("get_cat"), tool("get_dog")], &servers, &ExploreWrites::default());
+        let mut of = |limit| lacks(&mut profiles, &Graph::default(), &BTreeSet::new(), limit);
+        let asked = of(None);
+        assert_eq!(asked.len(), 2);
+        assert!(asked.iter().all(|text| text.contains("give examples")), "{asked:?}");
+        for (limit, key) in [(Limit::Seconds, "explore_seconds"), (Limit::Calls, "explore_calls")] {
+            let said = format!(
+                "exploration reached {key} before these were called with success: `get_cat`, `get_dog`; raise {key}"
+            );
+            assert_eq!(of(Some(limit)), [said]);
+        }
+    }
 }
