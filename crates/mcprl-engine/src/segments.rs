@@ -342,13 +342,17 @@ impl Segments {
         segment.users -= 1;
         segment.pins -= usize::from(is_running);
         let (parent, is_idle) = (segment.parent, segment.users == 0);
+        let is_empty = segment.computed() == 0 && segment.is_leaf();
         if is_idle {
             self.idle += segment.reserved;
         }
         if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
             parent.ends.insert(id);
         }
-        self.remove_unused(number);
+        match is_idle && is_empty {
+            true => self.evict(number),
+            false => self.remove_unused(number),
+        }
     }
 
     /// Removes a segment that nobody needs, if it has nothing cached, and those above it that only it needed.

@@ -44,6 +44,8 @@ use crate::model::{
 const PROMPT_ROWS: usize = STEP_ROWS / 4;
 /// A step of one row takes about as long as one of this many rows: the time to read the weights.
 const FEW_ROWS: usize = 64;
+/// Samplings whose odds are kept at one place.
+const MOST_ODDS: usize = 4;
 /// Number of logits from which threads share the drawing of tokens.
 const WORTH_SHARING: usize = 1 << 18;
 
@@ -327,7 +329,8 @@ impl Worker {
         conversation.inactive_since = self.work;
         if was_running {
             self.segments.unpin(&conversation.path);
-            if let Some(leaf) = conversation.leaf() {
+            let is_free = |leaf: &usize| self.segments.get(*leaf).is_some_and(|leaf| !leaf.is_pinned());
+            if let Some(leaf) = conversation.leaf().filter(is_free) {
                 self.segments.shrink(leaf);
             }
         }
@@ -592,7 +595,9 @@ impl Worker {
         let place = conversation.and_then(|conversation| Some((conversation.leaf()?, conversation.placed)));
         let Some((leaf, placed)) = place else { return };
         if let Some(segment) = self.segments.get_mut(leaf) {
-            segment.odds.entry(placed - segment.first).or_default().extend(odds);
+            let here = segment.odds.entry(placed - segment.first).or_default();
+            here.extend(odds);
+            here.truncate(MOST_ODDS);
         }
     }
 
