@@ -522,3 +522,34 @@ impl Segments {
         true
     }
 }
+
+#[cfg(test)]
+impl Segments {
+    /// Checks the counts against those of these paths, each with whether its turn is running.
+    pub fn check(&self, paths: &BTreeMap<u64, (Vec<usize>, bool)>) {
+        let of = |filter: &dyn Fn(&Segment) -> bool| -> usize {
+            self.by_number.values().filter(|s| filter(s)).map(|s| s.reserved).sum()
+        };
+        assert_eq!(self.reserved, of(&|_| true), "reserved");
+        assert_eq!(self.idle, of(&|s| s.users == 0), "idle");
+        assert!(self.reserved - self.idle <= self.peak && self.reserved <= self.bound, "peak, bound");
+        for (number, s) in &self.by_number {
+            let on = |running: bool| {
+                paths.values().filter(|(p, r)| p.contains(number) && (*r || !running)).count()
+            };
+            assert_eq!((s.users, s.pins), (on(false), on(true)), "users, pins of {number}");
+            let ends: BTreeSet<u64> =
+                paths.iter().filter(|(_, (p, _))| p.last() == Some(number)).map(|(id, _)| *id).collect();
+            assert_eq!(s.ends, ends, "ends of {number}");
+            assert!(s.bytes() <= s.reserved, "{number}: {} cached, {} reserved", s.bytes(), s.reserved);
+            assert!(s.computed() <= s.tokens.len() && !s.tokens.is_empty());
+            assert!(s.users > 0 || s.reserved > 0 || s.has_children(), "{number} is of no use");
+            let children: Vec<&Segment> = s.children.iter().map(|(_, n)| &self.by_number[n]).collect();
+            assert_eq!(s.reserving_children, children.iter().filter(|c| c.reserved > 0).count());
+            for child in children {
+                assert_eq!((child.parent, child.first), (Some(*number), s.end()));
+                assert!(child.computed() == 0 || s.waiting() == 0, "a gap above");
+            }
+        }
+    }
+}

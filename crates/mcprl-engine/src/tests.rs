@@ -3,9 +3,9 @@
 mod cache;
 mod memory;
 mod model_cache;
-mod recurrence;
+pub mod recurrence;
 mod several;
-mod sharing;
+pub mod sharing;
 mod spread;
 
 use std::sync::Arc;
@@ -23,12 +23,12 @@ fn config() -> ModelConfig {
     ModelConfig::small()
 }
 
-fn decoder() -> Decoder {
+pub fn decoder() -> Decoder {
     Decoder::random(config(), Init { seed: 3, deviation: 0.15 }).unwrap()
 }
 
 /// A decoder whose adapter changes the output.
-fn adapted() -> Decoder {
+pub fn adapted() -> Decoder {
     changed(decoder())
 }
 
@@ -45,7 +45,7 @@ fn changed(mut decoder: Decoder) -> Decoder {
 }
 
 /// Has an adapter, a base in this format, and keys and values to match.
-fn frozen(format: Format) -> Decoder {
+pub fn frozen(format: Format) -> Decoder {
     let mut decoder = decoder();
     decoder.freeze(format).unwrap();
     changed(decoder)

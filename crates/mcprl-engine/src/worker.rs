@@ -10,6 +10,8 @@
 mod mixer;
 mod place;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::{
     cell::OnceCell,
@@ -402,11 +404,11 @@ impl Worker {
             let Some(conversation) = self.conversations.get_mut(&id) else { continue };
             conversation.last_step = self.steps;
             let path = conversation.path.clone();
-            if let Some(leaf) = conversation.leaf()
-                && taken.insert(leaf, parts.len()).is_none()
-            {
+            let Some(leaf) = conversation.leaf() else { continue };
+            taken.entry(leaf).or_insert_with(|| {
                 parts.push(Part { depth: path.len() - 1, path, rows: 0..1 });
-            }
+                parts.len() - 1
+            });
         }
         let mut free = STEP_ROWS - parts.len();
         for id in prompts {

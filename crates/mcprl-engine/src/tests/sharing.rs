@@ -77,7 +77,7 @@ fn computed(sampler: &Sampler) -> u64 {
     sampler.usage().computed.load(Ordering::Relaxed)
 }
 
-const MANY: [fn() -> Decoder; 6] = [
+pub const MANY: [fn() -> Decoder; 6] = [
     adapted,
     || frozen(Format::Bf16),
     || frozen(Format::Nf4),

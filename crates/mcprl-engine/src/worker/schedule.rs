@@ -120,7 +120,10 @@ impl Worker {
         };
         let bound = self.segments.bound;
         if needs(self).is_some_and(|needs| needs > bound) {
-            // Fewer segments take less.
+            // One segment takes the least, whatever others have.
+            if let Some(conversation) = self.conversations.get_mut(&id) {
+                conversation.pieces.clear();
+            }
             self.fork(id, 0);
             self.place(id);
         }
