@@ -693,19 +693,13 @@ fn error_of(status: u16, id: &Value, code: i64, text: &str) -> Response {
 
 #[tokio::test]
 async fn a_session_that_the_server_has_forgotten_is_begun_again_whatever_it_answers() {
-    let answers: [fn(&Value) -> Response; 7] = [
+    let answers: [fn(&Value) -> Response; 6] = [
         |_| StatusCode::NOT_FOUND.into_response(),
         |_| error_of(400, &Value::Null, -32000, "Bad Request: No valid session ID provided"),
         |request| error_of(400, &request["id"], -32602, "Invalid request parameters"),
         |request| error_of(200, &request["id"], -32001, "Session not found"),
         |request| error_of(200, &request["id"], -32602, "Invalid request parameters"),
         |_| (StatusCode::BAD_REQUEST, "who are you?").into_response(),
-        |request| {
-            let error = json!({"code": -32602, "message": "Invalid request parameters"});
-            let body = json!({"jsonrpc": "2.0", "id": request["id"], "error": error});
-            let body = format!("event: message\ndata: {body}\n\n");
-            ([("content-type", "text/event-stream")], body).into_response()
-        },
     ];
     for (index, answer) in answers.into_iter().enumerate() {
         let (spec, sessions) = forgetful(answer).await;
@@ -725,6 +719,23 @@ async fn a_session_that_the_server_has_forgotten_is_begun_again_whatever_it_answ
         let lost = session.call("t", Map::new()).await.unwrap_err();
         assert!(matches!(lost, McpError::Lost { .. }), "answer {index}: {lost}");
     }
+}
+
+#[tokio::test]
+async fn a_session_is_lost_with_a_server_that_has_forgotten_it_and_refuses_requests_in_a_stream() {
+    let (spec, _) = forgetful(|request| {
+        let error = json!({"code": -32602, "message": "Invalid request parameters"});
+        let body = json!({"jsonrpc": "2.0", "id": request["id"], "error": error});
+        let body = format!("event: message\ndata: {body}\n\n");
+        ([("content-type", "text/event-stream")], body).into_response()
+    })
+    .await;
+    let session = Session::connect(&spec).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(call(&session).await.text, "fine");
+    }
+    let lost = session.call("t", Map::new()).await.unwrap_err();
+    assert!(matches!(lost, McpError::Lost { .. }), "{lost}");
 }
 
 #[tokio::test]
