@@ -191,8 +191,10 @@ impl Distribution<'_> {
         let floor = (self.sum() * LEAST_SHARE) as f32;
         let mut shares = Vec::new();
         for (block, bounds) in self.starts.windows(2).enumerate() {
-            let own = self.probabilities[block * BLOCK..].iter().take(BLOCK);
-            if bounds[1] - bounds[0] < f64::from(floor) || own.into_iter().all(|share| *share < floor) {
+            let end = self.probabilities.len().min((block + 1) * BLOCK);
+            let own = &self.probabilities[block * BLOCK..end];
+            if bounds[1] - bounds[0] < f64::from(floor) || own.iter().fold(0.0, |a: f32, b| a.max(*b)) < floor
+            {
                 continue;
             }
             let (mut low, mut in_block) = (bounds[0], self.sums(block).peekable());
@@ -213,7 +215,7 @@ impl Distribution<'_> {
 }
 
 /// The least share of the sum that [`Odds`] have, and the number of shares.
-const LEAST_SHARE: f64 = 1.0 / 1024.0;
+const LEAST_SHARE: f64 = 1.0 / 256.0;
 const MOST_SHARES: usize = 16;
 
 /// The likely tokens after a row, for conversations that come there after it was computed.
