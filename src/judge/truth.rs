@@ -49,7 +49,7 @@ pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     let known = known.map(|expected| Known { task, check, expected, candidates });
     let answered = known.map(|known| evidence.answer.is_some_and(|answer| known.is_answered_by(answer)));
     let Some(checks) = &scenario.checks else { return answered };
-    let hold = Checks::parse(&checks.0).is_ok_and(|checks| hold(&checks, evidence));
+    let hold = Checks::parse(&checks.0).is_ok_and(|checks| failed(&checks, evidence).is_empty());
     Some(hold && answered != Some(false))
 }
 
@@ -141,16 +141,6 @@ fn results(evidence: Evidence<'_>) -> Vec<Option<String>> {
     evidence.state.and_then(|json| serde_json::from_str(&json.0).ok()).unwrap_or_default()
 }
 
-fn hold(checks: &Checks, evidence: Evidence<'_>) -> bool {
-    let Checks { answer, calls, state } = checks;
-    let results = results(evidence);
-    answer.iter().all(|check| evidence.answer.is_some_and(|answer| text_holds(check, answer)))
-        && calls.as_ref().is_none_or(|checks| calls_hold(checks, &calls_of(evidence.messages)))
-        && state.iter().enumerate().all(|(index, check)| {
-            results.get(index).and_then(Option::as_ref).is_some_and(|text| text_holds(&check.expect, text))
-        })
-}
-
 /// Whether the text, or the part that the check names, is as expected.
 pub fn text_holds(check: &TextCheck, text: &str) -> bool {
     let part = match &check.json {
@@ -200,12 +190,6 @@ fn calls_of(messages: &str) -> Vec<Call> {
         tool: row.tool,
     };
     rows.into_iter().map(call).collect()
-}
-
-fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
-    are_made(checks, calls)
-        && !calls.iter().any(|call| checks.forbidden.contains(&call.tool))
-        && checks.at_most.is_none_or(|most| calls.len() <= most as usize)
 }
 
 /// Whether the required calls are there, in their order if that counts.

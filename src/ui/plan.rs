@@ -48,15 +48,14 @@ fn rows(report: &PlanReport) -> Vec<Row<'_>> {
     let mut rows: Vec<Row> = Vec::new();
     let all: Vec<Row> = report.nodes.iter().map(Row::of).collect();
     // The iterations whose stages all have one status, and nothing else.
-    let mut alike: BTreeMap<(&str, u32), bool> = BTreeMap::new();
-    let mut of: BTreeMap<(&str, u32), &str> = BTreeMap::new();
+    let mut alike: BTreeMap<(&str, u32), (&str, bool)> = BTreeMap::new();
     for row in &all {
         let Some((name, iteration, _)) = row.turn else { continue };
-        let is_same = *of.entry((name, iteration)).or_insert(row.what) == row.what;
-        *alike.entry((name, iteration)).or_insert(true) &= is_same && row.is_plain;
+        let (what, are_alike) = alike.entry((name, iteration)).or_insert((row.what, true));
+        *are_alike &= *what == row.what && row.is_plain;
     }
     for mut row in all {
-        row.is_plain = row.turn.is_some_and(|(name, iteration, _)| alike[&(name, iteration)]);
+        row.is_plain = row.turn.is_some_and(|(name, iteration, _)| alike[&(name, iteration)].1);
         // Stages of a loop alternate, so the row to extend may be several rows above.
         match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
             Some(earlier) => earlier.extend(row),

@@ -163,24 +163,16 @@ impl Distribution<'_> {
         )
     }
 
-    /// The token whose share of the sum contains this value.
+    /// The token whose share of the sum contains this value; by rounding, the last one of its block.
     fn token_at(&self, at: f64) -> usize {
-        let mut last = 0;
-        for (block, bounds) in self.starts.windows(2).enumerate().filter(|(_, bounds)| bounds[0] < bounds[1])
-        {
-            let is_last = at < bounds[1];
-            // Beyond the last block, by rounding, it is the last token of all.
-            if !is_last && self.starts[block + 1] < self.sum() {
-                continue;
-            }
-            for (token, sum) in self.sums(block) {
-                last = token;
-                if at < sum {
-                    return token;
-                }
-            }
-            if is_last {
-                return last;
+        let mut blocks = self.starts.windows(2).enumerate().filter(|(_, bounds)| bounds[0] < bounds[1]);
+        let is_before_end = |(_, bounds): &(usize, &[f64])| at < bounds[1];
+        let block = blocks.clone().find(is_before_end).or_else(|| blocks.next_back());
+        let (mut last, block) = (0, block.map_or(0, |(block, _)| block));
+        for (token, sum) in self.sums(block) {
+            last = token;
+            if at < sum {
+                break;
             }
         }
         last
@@ -221,7 +213,7 @@ const MOST_SHARES: usize = 16;
 /// The likely tokens after a row, for conversations that come there after it was computed.
 #[derive(Debug)]
 pub struct Odds {
-    pub sampling: Sampling,
+    sampling: Sampling,
     sum: f64,
     likeliest: (u32, f32),
     /// The largest first.

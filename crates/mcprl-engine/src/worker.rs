@@ -528,7 +528,9 @@ impl Worker {
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
             for (drawn, odds) in self.draw(block, &logits) {
-                self.keep_odds(drawn.first().map(|(id, _)| *id), odds);
+                if let Some((id, _)) = drawn.first() {
+                    self.keep_odds(*id, odds);
+                }
                 for (id, drawn) in drawn {
                     self.add_token(id, drawn);
                 }
@@ -592,12 +594,11 @@ impl Worker {
     }
 
     /// Keeps a row's odds at the place of this conversation.
-    fn keep_odds(&mut self, id: Option<u64>, odds: Vec<Odds>) {
-        let conversation = id.and_then(|id| self.conversations.get(&id));
-        let place = conversation.and_then(|conversation| Some((conversation.leaf()?, conversation.placed)));
-        let Some((leaf, placed)) = place else { return };
-        if let Some(segment) = self.segments.get_mut(leaf) {
-            let here = segment.odds.entry(placed - segment.first).or_default();
+    fn keep_odds(&mut self, id: u64, odds: Vec<Odds>) {
+        let Some(conversation) = self.conversations.get(&id) else { return };
+        let leaf = conversation.leaf();
+        if let Some(segment) = leaf.and_then(|leaf| self.segments.get_mut(leaf)) {
+            let here = segment.odds.entry(conversation.placed - segment.first).or_default();
             here.extend(odds);
             here.truncate(MOST_ODDS);
         }

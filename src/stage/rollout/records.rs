@@ -10,6 +10,7 @@ use crate::{
     engine::Sampling,
     error::Result,
     hash::{Digest, Encoder},
+    model::TokenTree,
     stage::{Context, Metrics, known_metrics, metrics, share_right},
 };
 
@@ -131,14 +132,10 @@ pub fn measured(trajectories: &[&Trajectory]) -> Metrics {
     found
 }
 
-/// The number of distinct beginnings of these episodes: the tokens of their tree.
+/// The tokens of the tree of these episodes.
 fn distinct_tokens(trajectories: &[&Trajectory]) -> usize {
-    let mut rows: Vec<&[u32]> =
-        trajectories.iter().flat_map(|trajectory| trajectory.rows()).map(|row| row.tokens).collect();
-    rows.sort_unstable();
-    let common = |(a, b): (&&[u32], &&[u32])| a.iter().zip(*b).take_while(|(a, b)| a == b).count();
-    let shared: usize = rows.iter().zip(rows.iter().skip(1)).map(common).sum();
-    rows.iter().map(|row| row.len()).sum::<usize>() - shared
+    let rows = trajectories.iter().flat_map(|trajectory| trajectory.rows());
+    TokenTree::new(&rows.map(|row| row.tokens).collect::<Vec<_>>()).tokens.len()
 }
 
 /// The row of an episode, without what depends on its known answer.

@@ -359,6 +359,16 @@ fn every_second(bytes: &[u8], lower: usize, mut push: impl FnMut(u8, usize)) {
     }
 }
 
+/// The number behind this many bytes, up to this end, and the length of all.
+fn numbered(bytes: &[u8], start: usize, radix: u32, end: u8) -> (Option<u32>, usize) {
+    let rest = bytes.get(start..).unwrap_or_default();
+    let digits = rest.iter().take(8).position(|byte| *byte == end);
+    let number = digits.and_then(|digits| std::str::from_utf8(&rest[..digits]).ok());
+    let number = number.filter(|number| !number.starts_with('+'));
+    let number = number.and_then(|number| u32::from_str_radix(number, radix).ok());
+    (number, start + digits.unwrap_or_default() + 1)
+}
+
 /// A text without one layer of escapes. Passes each byte on with its place.
 fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
     let hex = |from: usize, digits: usize| {
@@ -367,26 +377,16 @@ fn unescape(bytes: &[u8], mut push: impl FnMut(u8, usize)) {
         u32::from_str_radix(text, 16).ok()
     };
     let mut at = 0;
-    // A number up to this end, and the length of all.
-    let numbered = |at: usize, from: usize, radix: u32, end: u8| {
-        let digits = bytes.get(from..).unwrap_or_default().iter().take(8).position(|byte| *byte == end);
-        let number = digits.and_then(|digits| std::str::from_utf8(&bytes[from..from + digits]).ok());
-        let number = number.filter(|number| !number.starts_with('+'));
-        let number = number.and_then(|number| u32::from_str_radix(number, radix).ok());
-        (number, from + digits.unwrap_or_default() + 1 - at)
-    };
     while let Some(byte) = bytes.get(at) {
-        let numbered = |from, radix, end| numbered(at, from, radix, end);
+        let numbered = |start, radix, end| numbered(&bytes[at..], start, radix, end);
         let (plain, length) = match (byte, bytes.get(at + 1)) {
             (b'\\', Some(b'n' | b'r' | b't' | b'b' | b'f' | b'v' | b'0')) => (Some(u32::from(b'\n')), 2),
             (b'\\', Some(quoted @ (b'"' | b'\'' | b'/' | b'\\'))) => (Some(u32::from(*quoted)), 2),
-            (b'\\', Some(b'u')) if bytes.get(at + 2) == Some(&b'{') => numbered(at + 3, 16, b'}'),
+            (b'\\', Some(b'u')) if bytes.get(at + 2) == Some(&b'{') => numbered(3, 16, b'}'),
             (b'\\', Some(b'u')) => (hex(at + 2, 4), 6),
             (b'\\', Some(b'U')) => (hex(at + 2, 8), 10),
-            (b'&', Some(b'#')) if matches!(bytes.get(at + 2), Some(b'x' | b'X')) => {
-                numbered(at + 3, 16, b';')
-            }
-            (b'&', Some(b'#')) => numbered(at + 2, 10, b';'),
+            (b'&', Some(b'#')) if matches!(bytes.get(at + 2), Some(b'x' | b'X')) => numbered(3, 16, b';'),
+            (b'&', Some(b'#')) => numbered(2, 10, b';'),
             // Colours of a terminal.
             (b'\x1b', Some(b'[')) => {
                 let end = bytes[at + 2..].iter().take(32).position(u8::is_ascii_alphabetic);

@@ -10,17 +10,14 @@ impl Worker {
     /// and values.
     pub(super) fn place(&mut self, id: u64) {
         while let Some((position, token)) = self.next_token(id) {
-            let leaf = self.conversations.get(&id).and_then(|conversation| conversation.leaf());
+            let leaf = self.conversations.get(&id).and_then(SequenceState::leaf);
             let end = leaf.and_then(|leaf| self.segments.get(leaf)).map_or(0, Segment::end);
             if let Some(leaf) = leaf.filter(|_| position < end) {
-                let common = self.common(id, leaf, position);
-                if common > 0 {
-                    self.place_to(id, position + common);
-                } else if let Some(segment) = self.segments.get(leaf)
-                    && !self.split(leaf, position - segment.first)
-                {
-                    let first = segment_first(&self.segments, leaf);
-                    self.fork(id, first);
+                let first = segment_first(&self.segments, leaf);
+                match self.common(id, leaf, position) {
+                    0 if self.split(leaf, position - first) => {}
+                    0 => self.fork(id, first),
+                    common => self.place_to(id, position + common),
                 }
                 continue;
             }
