@@ -592,4 +592,18 @@ mod tests {
             "notes    made again           train/update 20 times; `-v` prints each"
         );
     }
+
+    #[test]
+    fn a_long_note_is_shown_once_for_all_policies_and_stages() {
+        let mut iterations = Iterations::new(std::iter::empty(), false);
+        let long = "12 episodes end because no turn is left; `max_turns` allows more. ".repeat(3);
+        let mut shown = |id: &str, text: &str| {
+            iterations.text(&Event::Note { id: id.into(), message: text.into() }, false).is_some()
+        };
+        assert!(shown("exam", &format!("policy \"base\": {long}")));
+        assert!(!shown("exam", &format!("policy \"start\": {}", long.replace("12", "7"))));
+        assert!(!shown("rollout", &long));
+        assert!(shown("exam", "policy \"base\": short"));
+        assert!(shown("exam", "policy \"start\": short"), "a short one names each");
+    }
 }

@@ -110,6 +110,23 @@ fn conversations_are_listed_and_written_in_one_form() {
 }
 
 #[test]
+fn what_the_list_calls_unusable_is_not_written_without_asking() {
+    let project = project();
+    let mut unanswered = conversation("Four?", "4");
+    unanswered["messages"].as_array_mut().unwrap().pop();
+    project.write("logs/cut.jsonl", &format!("{unanswered}\n"));
+    let listed = project.mcprl(&["traces", "logs"]).out;
+    assert!(
+        listed.ends_with("2 conversations, 1 usable; 1 not: 1 × ends with a result, without an answer\n"),
+        "{listed}"
+    );
+    let written = project.mcprl(&["traces", "logs", "--out", "chosen.jsonl", "--all"]);
+    assert!(written.err.contains("1 trace kept without asking"), "{}", written.err);
+    assert!(written.err.contains("0 to decide, 1 unusable"), "{}", written.err);
+    assert!(!project.read("chosen.jsonl").contains("Four?"));
+}
+
+#[test]
 fn a_start_learns_from_recorded_conversations_beside_other_episodes() {
     let project = project();
     project.replace("run.toml", "epochs = 1\n", "traces = [\"more\"]\nepochs = 1\n");

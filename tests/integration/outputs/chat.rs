@@ -181,6 +181,8 @@ fn mistakes_are_named_with_what_to_do() {
     refused(chat(&project, &["--json", "--tasks", "none.txt"]), "talk::read", 2);
     refused(project.mcprl(&["chat", "caller", "--once", "Hi", "--json"]), "talk::no_server", 2);
     refused(project.mcprl(&["chat", "run.toml", "--once", "Hi", "--json"]), "talk::no_run", 2);
+    refused(project.mcprl(&["chat", "./cellar", "--once", "Hi", "--json"]), "talk::no_path", 2);
+    refused(project.mcprl(&["chat", "none.gguf", "--once", "Hi", "--json"]), "talk::no_path", 2);
     let down = project.mcprl(&["chat", "caller", "--once", "Hi", "--json", "--", "false"]);
     refused(down, "mcp::", 1);
     let left = |name: &str| {

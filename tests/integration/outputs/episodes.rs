@@ -1,5 +1,9 @@
 //! `mcprl episodes`: transcripts in the terminal.
 
+use std::collections::BTreeSet;
+
+use mcprl::data::{self, Trajectory, VerdictRow};
+
 use crate::common::{Project, training_run};
 
 fn played() -> Project {
@@ -55,4 +59,20 @@ fn unknown_names_of_episodes_are_errors_with_what_was_meant() {
         assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.err);
         assert!(refused.err.contains(said), "{arguments:?}: {}", refused.err);
     }
+}
+
+#[test]
+fn a_policy_under_two_names_is_examined_under_both_and_plays_once() {
+    let both = training_run("group_size = 2").replace("trained = \"update\"", "again = \"base\"");
+    let project = Project::with_model(&both);
+    project.run(&["--until", "exam"]);
+    let played: Vec<Trajectory> = data::read(&project.newest().join("exam/episodes.parquet")).unwrap();
+    let attempts: BTreeSet<_> = played.iter().map(|one| (&one.scenario_id, one.sample)).collect();
+    assert_eq!(attempts.len(), played.len(), "each attempt is played once");
+    let verdict: Vec<VerdictRow> = data::read(&project.newest().join("exam/verdict.parquet")).unwrap();
+    let of = |policy: &str| -> Vec<f64> {
+        verdict.iter().filter(|row| row.policy == policy).map(|row| row.success).collect()
+    };
+    assert!(!of("base").is_empty());
+    assert_eq!(of("again"), of("base"));
 }

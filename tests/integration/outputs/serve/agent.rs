@@ -238,6 +238,19 @@ fn calls_that_may_change_something_need_yes() {
     assert_eq!(error(&[]), "refused");
     assert_eq!(error(&["--yes", "--deny", "*"]), "refused");
     assert_ne!(error(&["--yes"]), "refused");
+    let noted = |more: &[&str]| {
+        let _served = Served::new(
+            &project,
+            &[&["caller", "--server", "desk.toml", "--log-format", "json"], more].concat(),
+        );
+        let log = project.read("serve.log");
+        std::fs::remove_file(project.path("serve.log")).unwrap();
+        log
+    };
+    let said = noted(&[]);
+    assert!(said.contains("nobody here can approve calls of ") && said.contains("set_status"), "{said}");
+    assert!(!said.contains("get_ticket"), "tools that only read need nobody: {said}");
+    assert!(!noted(&["--yes"]).contains("nobody here can approve"));
 }
 
 #[test]
